@@ -1,0 +1,341 @@
+r"""Multi-head attention, written out: the page to read first.
+
+Row vectors throughout. For one head of width ``d_head``::
+
+    q = x_q W_Q + b_Q          k = x_k W_K + b_K          v = x_k W_V + b_V
+    attn_scores = q k^T * scale                 scale = 1 / sqrt(d_head)
+    pattern     = softmax(attn_scores + mask)   each row sums to 1
+    z           = gate * pattern v
+    out         = sum over heads of z W_O + b_O
+
+The sum over heads equals concatenating the ``z`` of all heads and multiplying once by the stacked
+``W_O``. Splitting d_model over more heads therefore costs nothing: with d_head = d_model / n_heads
+the parameters and the multiplications stay the same.
+
+Three forms give the same result and are tested against each other:
+
+* :func:`attention_by_head`: a loop over heads, the definition;
+* :func:`attention_fused`: all heads and examples in one matrix product;
+* :func:`stream_attention`: the patterns appear a few at a time, are measured and forgotten, so
+  that memory does not grow with heads x n x n.
+
+``x_q`` and ``x_k`` may be different sequences (cross-attention). A mask is boolean (True: may be
+attended) or additive (0 or minus infinity, or the dtype's lowest value, as transformers writes it).
+A row with no key left is zero and a :class:`~headscope.errors.MaskedRowWarning`, never NaN.
+
+References
+----------
+Vaswani et al. 2017, arXiv:1706.03762, section 3.2.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headscope.errors import MaskedRowWarning
+
+__all__ = [
+    "AttentionWeights",
+    "attention_by_head",
+    "attention_fused",
+    "attention_pattern",
+    "causal_mask",
+    "combine_masks",
+    "default_scale",
+    "key_padding_mask",
+    "masked_softmax",
+    "stream_attention",
+]
+
+#: Sees ``(rows, heads, pattern, z)`` of one chunk; ``rows`` and ``heads`` say which part it is.
+Visitor = Callable[[slice, slice, Tensor, Tensor], None]
+
+#: Pattern entries kept at a time by the streaming form: 1 MiB in float32, about a core's L2 cache.
+CHUNK_ENTRIES = 1 << 18
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """The canonical weights of one attention layer, whatever the checkpoint calls them.
+
+    Parameters
+    ----------
+    W_Q, W_K, W_V : Tensor, (n_heads, d_model, d_head)
+    b_Q, b_K, b_V : Tensor, (n_heads, d_head)
+    W_O : Tensor, (n_heads, d_head, d_model)
+    b_O : Tensor, (d_model,)
+    """
+
+    W_Q: Tensor
+    W_K: Tensor
+    W_V: Tensor
+    b_Q: Tensor
+    b_K: Tensor
+    b_V: Tensor
+    W_O: Tensor
+    b_O: Tensor
+
+    def __post_init__(self) -> None:
+        n_heads, _, d_head = self.W_Q.shape
+        for name in ("W_K", "W_V", "W_O"):
+            shape = getattr(self, name).shape
+            if len(shape) != 3 or shape[0] != n_heads:
+                raise ValueError(f"{name} has shape {tuple(shape)}, but W_Q has {n_heads} heads")
+        if self.W_K.shape[2] != d_head:
+            raise ValueError(f"W_K has d_head {self.W_K.shape[2]}, but W_Q has {d_head}")
+
+    @property
+    def n_heads(self) -> int:
+        """Number of heads."""
+        return self.W_Q.shape[0]
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return self.W_Q.shape[1]
+
+    @property
+    def d_head(self) -> int:
+        """Width of one head's queries and keys."""
+        return self.W_Q.shape[2]
+
+
+def default_scale(d_head: int) -> float:
+    """Return 1 / sqrt(d_head): the variance of a dot product grows with the *head's* width."""
+    return 1.0 / math.sqrt(d_head)
+
+
+# --- masks -----------------------------------------------------------------------------------
+
+
+def key_padding_mask(valid: Tensor) -> Tensor:
+    """Turn (batch, key_pos) of real keys into a mask (batch, 1, 1, key_pos)."""
+    return valid.bool()[:, None, None, :]
+
+
+def causal_mask(n_q: int, n_k: int, device: torch.device | None = None) -> Tensor:
+    """Mask (1, 1, n_q, n_k) in which query i sees the keys 0..i; the diagonal starts top left."""
+    return torch.ones(n_q, n_k, dtype=torch.bool, device=device).tril()[None, None]
+
+
+def combine_masks(*masks: Tensor | None) -> Tensor | None:
+    """Boolean mask of what *every* given boolean mask allows; None stands for no mask."""
+    combined: Tensor | None = None
+    for mask in masks:
+        if mask is not None:
+            combined = mask if combined is None else combined & mask
+    return combined
+
+
+def _blocked(mask: Tensor) -> Tensor:
+    """Say where a boolean or additive mask forbids attention, in the mask's own shape."""
+    if mask.dtype == torch.bool:
+        return ~mask
+    # transformers writes "minus infinity" as the lowest finite number of the dtype.
+    return mask <= torch.finfo(mask.dtype).min / 2
+
+
+def masked_softmax(attn_scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax over the last axis in which masked keys get exactly zero.
+
+    Parameters
+    ----------
+    attn_scores : Tensor, (..., query_pos, key_pos)
+    mask : Tensor, optional
+        Broadcastable to ``attn_scores``; boolean (True: may be attended) or additive.
+
+    Returns
+    -------
+    Tensor, the shape of ``attn_scores``, in [0, 1]
+        Rows sum to 1; a row whose keys are all masked is zero, with a warning.
+    """
+    if mask is None:
+        return torch.softmax(attn_scores, dim=-1)
+    blocked = _blocked(mask)
+    if mask.dtype != torch.bool:
+        attn_scores = attn_scores + mask.masked_fill(blocked, 0.0)
+    # The lowest finite number, not minus infinity: an empty row then has no NaN in its gradient.
+    lowest = torch.finfo(attn_scores.dtype).min
+    pattern = torch.softmax(attn_scores.masked_fill(blocked, lowest), dim=-1)
+    empty = blocked.all(dim=-1, keepdim=True)
+    if bool(empty.any()):
+        warnings.warn(
+            "a query may attend to no key at all: its attention and its output are zeros",
+            MaskedRowWarning,
+            stacklevel=2,
+        )
+        pattern = pattern.masked_fill(empty, 0.0)
+    return pattern
+
+
+# --- the mechanism ----------------------------------------------------------------------------
+
+
+def attention_pattern(
+    q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """Return softmax(q k^T * scale + mask), (..., query_pos, key_pos), from (..., pos, d_head)."""
+    scale = default_scale(q.shape[-1]) if scale is None else scale
+    # Scaling q costs n x d_head multiplications, scaling the scores n x n.
+    return masked_softmax((q * scale) @ k.transpose(-2, -1), mask)
+
+
+def attention_by_head(
+    x_q: Tensor,
+    x_k: Tensor,
+    weights: AttentionWeights,
+    *,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    gate: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Multi-head attention as its definition reads: one head after the other.
+
+    Parameters
+    ----------
+    x_q : Tensor, (batch, query_pos, d_model)
+        What the queries are made from.
+    x_k : Tensor, (batch, key_pos, d_model)
+        What keys and values are made from; the same tensor for self-attention.
+    weights : AttentionWeights
+    mask : Tensor, optional
+        Broadcastable to (batch, n_heads, query_pos, key_pos).
+    scale : float, optional
+        1 / sqrt(d_head) unless the model says otherwise.
+    gate : Tensor, (n_heads,), optional
+        Multiplies each head's z; zero removes the head, its b_V included. b_O stays.
+
+    Returns
+    -------
+    out : Tensor, (batch, query_pos, d_model)
+    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
+    """
+    out = weights.b_O.expand(*x_q.shape[:-1], -1)
+    patterns = []
+    for h in range(weights.n_heads):
+        q = x_q @ weights.W_Q[h] + weights.b_Q[h]  # (batch, query_pos, d_head)
+        k = x_k @ weights.W_K[h] + weights.b_K[h]  # (batch, key_pos, d_head)
+        v = x_k @ weights.W_V[h] + weights.b_V[h]  # (batch, key_pos, d_head)
+        head_mask = None if mask is None else _mask_of_head(mask, h)
+        pattern = attention_pattern(q, k, scale=scale, mask=head_mask)
+        z = pattern @ v if gate is None else gate[h] * (pattern @ v)
+        out = out + z @ weights.W_O[h]
+        patterns.append(pattern)
+    return out, torch.stack(patterns, dim=1)
+
+
+def _mask_of_head(mask: Tensor, head: int) -> Tensor:
+    """Pick one head from a mask whose head axis may be of size 1 or missing."""
+    if mask.dim() < 3:
+        return mask
+    return mask.select(-3, head if mask.shape[-3] > 1 else 0)
+
+
+def attention_fused(
+    x_q: Tensor,
+    x_k: Tensor,
+    weights: AttentionWeights,
+    *,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    gate: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Multi-head attention with all heads in one product; arguments of :func:`attention_by_head`.
+
+    Returns
+    -------
+    out : Tensor, (batch, query_pos, d_model)
+    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
+    """
+    q = project(x_q, weights.W_Q, weights.b_Q)  # (batch, n_heads, query_pos, d_head)
+    k = project(x_k, weights.W_K, weights.b_K)  # (batch, n_heads, key_pos, d_head)
+    v = project(x_k, weights.W_V, weights.b_V)
+    pattern = attention_pattern(q, k, scale=scale, mask=mask)
+    return project_out(_gated(pattern @ v, gate), weights), pattern
+
+
+def project(x: Tensor, W: Tensor, b: Tensor) -> Tensor:
+    """Project (batch, pos, d_model) for all heads at once: (batch, n_heads, pos, d_head)."""
+    n_heads, d_model, d_head = W.shape
+    flat = W.transpose(0, 1).reshape(d_model, n_heads * d_head)
+    return (x @ flat + b.reshape(-1)).unflatten(-1, (n_heads, d_head)).transpose(1, 2)
+
+
+def project_out(z: Tensor, weights: AttentionWeights) -> Tensor:
+    """Concatenate the heads' z (batch, n_heads, pos, d_head) and mix them: (batch, pos, d_model)."""
+    return z.transpose(1, 2).flatten(2) @ weights.W_O.flatten(0, 1) + weights.b_O
+
+
+def _gated(z: Tensor, gate: Tensor | None) -> Tensor:
+    return z if gate is None else z * gate[:, None, None]
+
+
+def stream_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    scale: float | None = None,
+    gate: Tensor | None = None,
+    visit: Visitor | None = None,
+    chunk_entries: int = CHUNK_ENTRIES,
+) -> Tensor:
+    """Attention whose patterns exist a chunk at a time, for whoever wants to measure them.
+
+    Parameters
+    ----------
+    q : Tensor, (batch, n_heads, query_pos, d_head)
+    k, v : Tensor, (batch, n_heads, key_pos, d_head)
+    mask : Tensor, optional
+        Broadcastable to (batch, n_heads, query_pos, key_pos).
+    scale, gate : optional
+        As in :func:`attention_by_head`.
+    visit : callable, optional
+        Called as ``visit(rows, heads, pattern, z)`` for each chunk; it must not keep or change
+        ``pattern`` (rows, heads, query_pos, key_pos).
+    chunk_entries : int
+        At most this many pattern entries at a time, but at least one head of one example.
+
+    Returns
+    -------
+    Tensor, (batch, n_heads, query_pos, d_v)
+        The heads' z, gated.
+    """
+    z = torch.empty(*q.shape[:-1], v.shape[-1], dtype=v.dtype, device=v.device)
+    for rows, heads in _chunks(q, k.shape[-2], chunk_entries):
+        part = None if mask is None else _mask_of_chunk(mask, rows, heads)
+        pattern = attention_pattern(q[rows, heads], k[rows, heads], scale=scale, mask=part)
+        z_part = pattern @ v[rows, heads]
+        z[rows, heads] = z_part
+        if visit is not None:
+            visit(rows, heads, pattern, z_part)
+    return _gated(z, gate)
+
+
+def _chunks(q: Tensor, n_k: int, entries: int) -> Iterator[tuple[slice, slice]]:
+    """Cut (batch, n_heads) into whole examples, or one example into heads, of bounded size."""
+    batch, n_heads, n_q, _ = q.shape
+    per_head = max(1, n_q * n_k)
+    heads_at_once = max(1, min(n_heads, entries // per_head))
+    rows_at_once = max(1, entries // (per_head * n_heads))
+    for row in range(0, batch, rows_at_once):
+        for head in range(0, n_heads, heads_at_once):
+            yield (
+                slice(row, min(row + rows_at_once, batch)),
+                slice(head, min(head + heads_at_once, n_heads)),
+            )
+
+
+def _mask_of_chunk(mask: Tensor, rows: slice, heads: slice) -> Tensor:
+    """Cut a mask to a chunk, leaving axes of size 1 to broadcasting."""
+    mask = mask[(None,) * (4 - mask.dim())]
+    if mask.shape[0] > 1:
+        mask = mask[rows]
+    return mask[:, heads] if mask.shape[1] > 1 else mask

@@ -1,0 +1,180 @@
+"""Length-bucketed batches of bounded size, from a bounded window of the corpus.
+
+Sentences are sorted by length inside a window and cut into batches of about equally many tokens,
+so little is padded; the window bounds what is held, so memory does not grow with the corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.data.encode import EncodedSentence, is_punctuation
+from headscope.measures.batch import Batch, EdgeTrials, RareTargets
+
+__all__ = ["BATCH_TOKENS", "WINDOW", "buckets", "collate", "windows"]
+
+#: Sentences that are sorted by length together.
+WINDOW = 2048
+#: Tokens of a batch, padding included.
+BATCH_TOKENS = 4096
+
+def windows(
+    encoded: Iterable[EncodedSentence | None], size: int = WINDOW
+) -> Iterator[list[EncodedSentence | None]]:
+    """Cut a stream of sentences into windows of ``size``, skipped ones (None) included."""
+    stream = iter(encoded)
+    while window := list(islice(stream, size)):
+        yield window
+
+
+def buckets(
+    window: Sequence[EncodedSentence | None], tokens: int = BATCH_TOKENS
+) -> Iterator[list[EncodedSentence]]:
+    """Cut a window into batches of similar lengths; the same window gives the same batches."""
+    batch: list[EncodedSentence] = []
+    for sentence in sorted(filter(None, window), key=len):
+        if batch and len(sentence) * (len(batch) + 1) > tokens:
+            yield batch
+            batch = []
+        batch.append(sentence)
+    if batch:
+        yield batch
+
+
+def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
+    """Pad sentences into one :class:`Batch`."""
+    longest = max(map(len, batch))
+    ids = _padded([s.ids for s in batch], longest, pad_id)
+    word_of = _padded([s.word_of for s in batch], longest, -1)
+    real = _padded([np.ones(len(s), dtype=np.int64) for s in batch], longest, 0)
+    content = word_of >= 0
+    special = real.bool() & ~content
+    first = np.stack([_at(longest, s.first) for s in batch])
+    punctuation = np.stack([_at(longest, _punctuation(s)) for s in batch])
+    return Batch(
+        input_ids=ids,
+        attention_mask=real,
+        content=content,
+        special=special,
+        first_special=special & (special.cumsum(1) == 1),
+        last_special=special & (special.flip(1).cumsum(1).flip(1) == 1),
+        punctuation=_whole_words(torch.from_numpy(punctuation), word_of),
+        first_piece=torch.from_numpy(first),
+        continued=_continued(batch),
+        multi_word=torch.tensor([len(s.first) > 1 for s in batch]),
+        edges=_edges(batch) if batch[0].sentence.heads is not None else None,
+        rare=_rare(batch, longest),
+    )
+
+
+def _padded(arrays: Sequence[np.ndarray], longest: int, fill: int) -> Tensor:
+    out = np.full((len(arrays), longest), fill, dtype=np.int64)
+    for row, array in enumerate(arrays):
+        out[row, : len(array)] = array
+    return torch.from_numpy(out)
+
+
+def _at(longest: int, positions: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Boolean row with True at ``positions``."""
+    row = np.zeros(longest, dtype=bool)
+    row[np.asarray(positions, dtype=np.int64)] = True
+    return row
+
+
+def _punctuation(s: EncodedSentence) -> np.ndarray:
+    """First pieces of the sentence's punctuation words."""
+    return s.first[np.array([is_punctuation(word) for word in s.sentence.words])]
+
+
+def _whole_words(first_pieces: Tensor, word_of: Tensor) -> Tensor:
+    """Spread a mark at first pieces over all pieces of those words."""
+    n_words = int(word_of.max()) + 2  # column 0 is word -1: special tokens and padding
+    marked = torch.zeros(word_of.shape[0], n_words, dtype=torch.bool)
+    rows, columns = torch.nonzero(first_pieces, as_tuple=True)
+    marked[rows, word_of[rows, columns] + 1] = True
+    return marked.gather(1, word_of + 1)
+
+
+def _continued(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
+    """Later pieces of words, a level at a time: see :class:`Batch`."""
+    parts = []
+    for row, s in enumerate(batch):
+        position = np.flatnonzero(s.word_of >= 0)
+        first = s.first[s.word_of[position]]
+        parts.append(np.stack([np.full(len(position), row), position, first, position - first]))
+    pieces = np.concatenate(parts, axis=1)
+    levels = range(1, int(pieces[3].max(initial=0)) + 1)
+    return tuple(torch.from_numpy(pieces[:3, pieces[3] == level]) for level in levels)
+
+
+def _edges(batch: Sequence[EncodedSentence]) -> EdgeTrials:
+    relation_ids: dict[tuple[str, str], int] = {}
+    offset_ids: dict[tuple[str, str, int], int] = {}
+    trial_relation: list[int] = []
+    pairs: list[tuple[int, int, int, int, int]] = []
+    for row, s in enumerate(batch):
+        first = s.first.tolist()
+        for query, targets, relation in _trials(s):
+            trial = len(trial_relation)
+            trial_relation.append(relation_ids.setdefault(relation, len(relation_ids)))
+            for target in targets:
+                name = (*relation, target - query)
+                key = offset_ids.setdefault(name, len(offset_ids))
+                pairs.append((row, first[query], first[target], trial, key))
+    columns = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 5).t().contiguous()
+    return EdgeTrials(
+        *columns,
+        relation_key=torch.tensor(trial_relation, dtype=torch.int64),
+        relation_names=tuple(relation_ids),
+        offset_names=tuple(offset_ids),
+    )
+
+
+def _trials(s: EncodedSentence) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
+    """Yield (query word, words that would be a hit, (relation, direction))."""
+    dependents: dict[tuple[int, str], list[int]] = {}
+    for word, (head, relation) in enumerate(
+        zip(s.sentence.heads or (), s.sentence.relations or (), strict=True)
+    ):
+        if head >= 0:
+            yield word, [head], (relation, "dep->head")
+            dependents.setdefault((head, relation), []).append(word)
+    for (head, relation), words in dependents.items():
+        yield head, words, (relation, "head->dep")
+
+
+def _rare(batch: Sequence[EncodedSentence], longest: int) -> RareTargets:
+    rows = [_rare_row(s, longest) for s in batch]
+    marks = torch.from_numpy(np.stack([row[0] for row in rows], axis=1))  # (4, batch, pos)
+    return RareTargets(
+        rarest=marks[0],
+        two_rarest=marks[1],
+        candidate=marks[2],
+        query=marks[3],
+        null_weight=torch.from_numpy(np.stack([row[1] for row in rows])),
+        chance=sum(row[2] for row in rows),
+        null_queries=sum(row[3] for row in rows),
+    )
+
+
+def _rare_row(s: EncodedSentence, longest: int) -> tuple[np.ndarray, np.ndarray, float, float]:
+    """Marks (rarest, two rarest, candidate, query), null weights, chance and null queries."""
+    marks = np.zeros((4, longest), dtype=bool)
+    weights = np.zeros(longest)
+    if s.rarity is None:
+        return marks, weights, 0.0, 0.0
+    n_words, r, c = len(s.first), len(s.rarity.rarest), len(s.rarity.candidates)
+    for row, words in enumerate((s.rarity.rarest, s.rarity.two_rarest, s.rarity.candidates)):
+        marks[row] = _at(longest, s.first[list(words)])
+    marks[3] = _at(longest, s.first) & ~marks[0]
+    # r of c candidates are drawn; a query that is drawn itself does not count.
+    weights[s.first] = r / c
+    drawn_with_another = r * (c - r) / (c * (c - 1)) if c > 1 else 0.0
+    weights[s.first[list(s.rarity.candidates)]] = drawn_with_another
+    queries = n_words - r
+    return marks, weights, queries * r / (n_words - 1), float(queries)

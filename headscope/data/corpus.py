@@ -1,0 +1,141 @@
+"""A corpus: sentences that can be read again and again without being held in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import regex
+
+from headscope.data.conllu import read_treebank
+from headscope.data.lines import read_lines
+from headscope.data.sentence import Sentence
+from headscope.errors import CorpusError
+
+__all__ = ["Corpus", "as_corpus", "open_text", "open_treebank", "sample_corpus", "split_words"]
+
+SAMPLE = Path(__file__).parent / "sample" / "sample.conllu"
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
+#: Universal Dependencies names its files LANGUAGE_TREEBANK-ud-SPLIT.conllu.
+_UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentences, where they come from, and what is known about them.
+
+    Attributes
+    ----------
+    name : str
+        The path as given, or ``built-in sample``.
+    sha256 : str
+        Of the file's bytes (of the words and trees, for sentences handed over in memory).
+    n_sentences : int
+    has_trees : bool
+        Whether sentences carry gold dependency trees.
+    language : str or None
+        ISO code, where the corpus states it.
+    read : callable
+        Starts a new pass over the sentences.
+    """
+
+    name: str
+    sha256: str
+    n_sentences: int
+    has_trees: bool
+    language: str | None
+    read: Callable[[], Iterator[Sentence]]
+
+    def __iter__(self) -> Iterator[Sentence]:
+        return self.read()
+
+
+def open_treebank(path: str | Path, *, name: str | None = None) -> Corpus:
+    """Open a CoNLL-U file; the whole file is checked before anything runs.
+
+    The language is taken from the file's name where that follows Universal Dependencies
+    (``en_ewt-ud-test.conllu``).
+
+    Raises
+    ------
+    CorpusError
+        With the line number of the first thing that is not a valid tree.
+    """
+    path = Path(path)
+    stated = _UD_NAME.match(path.name)
+    return _open(
+        path,
+        lambda: read_treebank(path),
+        name=name or str(path),
+        has_trees=True,
+        language=stated[1] if stated else None,
+    )
+
+
+def open_text(path: str | Path) -> Corpus:
+    """Open plain text: one sentence a line, empty lines skipped, split by :func:`split_words`."""
+    path = Path(path)
+    return _open(path, lambda: _read_text(path), name=str(path), has_trees=False, language=None)
+
+
+def sample_corpus() -> Corpus:
+    """Open the built-in English sample treebank, written for headscope."""
+    corpus = open_treebank(SAMPLE, name="built-in sample")
+    return Corpus(corpus.name, corpus.sha256, corpus.n_sentences, True, "en", corpus.read)
+
+
+def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> Corpus:
+    """Take a corpus in any form: None (the sample), a path, or sentences in memory.
+
+    A path that ends in ``.conllu`` is a treebank, any other is plain text.
+    """
+    if corpus is None:
+        return sample_corpus()
+    if isinstance(corpus, Corpus):
+        return corpus
+    if isinstance(corpus, str | Path):
+        is_treebank = Path(corpus).suffix in (".conllu", ".conll")
+        return open_treebank(corpus) if is_treebank else open_text(corpus)
+    return _in_memory(corpus)
+
+
+def split_words(line: str) -> tuple[str, ...]:
+    """Split plain text into words: runs of letters and digits (inner apostrophes kept), or one
+    punctuation mark or symbol each.
+    """  # noqa: D205
+    return tuple(_WORD.findall(line))
+
+
+def _read_text(path: Path) -> Iterator[Sentence]:
+    for _, line in read_lines(path):
+        if words := split_words(line):
+            yield Sentence(words)
+
+
+def _open(
+    path: Path,
+    read: Callable[[], Iterator[Sentence]],
+    *,
+    name: str,
+    has_trees: bool,
+    language: str | None,
+) -> Corpus:
+    n_sentences = sum(1 for _ in read())
+    if n_sentences == 0:
+        raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return Corpus(name, sha256, n_sentences, has_trees, language, read)
+
+
+def _in_memory(items: Iterable[Sentence | str]) -> Corpus:
+    sentences = [Sentence(split_words(item)) if isinstance(item, str) else item for item in items]
+    sentences = [sentence for sentence in sentences if sentence.words]
+    if not sentences:
+        raise CorpusError("The corpus holds no sentence; give at least one.")
+    digest = hashlib.sha256(repr(sentences).encode()).hexdigest()
+    has_trees = all(sentence.heads is not None for sentence in sentences)
+    return Corpus("in memory", digest, len(sentences), has_trees, None, lambda: iter(sentences))

@@ -1,0 +1,140 @@
+"""From words to token ids, with the first piece of every word and its rarity."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headscope.data.frequencies import Frequencies
+from headscope.data.sentence import Sentence
+from headscope.errors import CorpusError
+
+__all__ = ["EncodedSentence", "Encoder", "Rarity", "is_punctuation"]
+
+IntArray = NDArray[np.int64]
+#: Sentences handed to the tokenizer at a time.
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Rarity:
+    """Which words of one sentence count as rare; indices of words."""
+
+    rarest: tuple[int, ...]
+    two_rarest: tuple[int, ...]
+    candidates: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class EncodedSentence:
+    """One sentence as the model reads it.
+
+    Attributes
+    ----------
+    ids : array of int, (tokens,)
+    word_of : array of int, (tokens,)
+        Index of each token's word, -1 for special tokens.
+    first : array of int, (words,)
+        Position of each word's first piece.
+    sentence : Sentence
+    rarity : Rarity or None
+        None where the rare-word score skips the sentence.
+    """
+
+    ids: IntArray
+    word_of: IntArray
+    first: IntArray
+    sentence: Sentence
+    rarity: Rarity | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Encoder:
+    """Tokenises sentences word by word; what cannot be aligned or is too long is left out.
+
+    Parameters
+    ----------
+    tokenizer : transformers fast tokenizer
+    max_length : int
+        Longest sequence of the model, special tokens included.
+    vocab_size : int
+        Rows of the model's embedding.
+    frequencies : Frequencies
+    """
+
+    def __init__(
+        self, tokenizer: Any, max_length: int, vocab_size: int, frequencies: Frequencies
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+        self._vocab_size = vocab_size
+        self._frequencies = frequencies
+
+    def encode(self, sentences: Iterator[Sentence]) -> Iterator[EncodedSentence | None]:
+        """Yield each sentence encoded, or None where it has to be skipped.
+
+        A sentence is skipped when it is longer than the model's limit, or when one of its words
+        yields no piece; it is never cut.
+        """
+        while chunk := list(islice(sentences, _AT_ONCE)):
+            yield from map(self._align, chunk, self._tokenise(chunk))
+
+    def _tokenise(self, sentences: Sequence[Sentence]) -> Sequence[Any]:
+        encoded = self._tokenizer(
+            [list(sentence.words) for sentence in sentences],
+            is_split_into_words=True,
+            truncation=False,
+            padding=False,
+            verbose=False,
+        )
+        encodings: Sequence[Any] = encoded.encodings
+        return encodings
+
+    def _align(self, sentence: Sentence, encoding: Any) -> EncodedSentence | None:
+        ids = np.asarray(encoding.ids, dtype=np.int64)
+        if len(ids) > self._max_length:
+            return None
+        if ids.max(initial=0) >= self._vocab_size:
+            raise CorpusError(
+                f"The tokenizer gives token id {ids.max()}, but the model's embedding has "
+                f"{self._vocab_size} rows; tokenizer and weights do not belong together."
+            )
+        word_of = np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
+        words, first = np.unique(word_of, return_index=True)
+        first = first[words >= 0]
+        if len(first) != len(sentence.words):
+            return None
+        return EncodedSentence(ids, word_of, first, sentence, self._rarity(sentence.words))
+
+    def _rarity(self, words: Sequence[str]) -> Rarity | None:
+        candidates = [i for i, word in enumerate(words) if _has_letter_or_digit(word)]
+        if not candidates or len(words) < 2:
+            return None
+        frequency = {i: self._frequencies.frequency(words[i].lower()) for i in candidates}
+        ordered = sorted(frequency.values())
+        lowest, second = ordered[0], ordered[min(1, len(ordered) - 1)]
+        rarest = tuple(i for i in candidates if frequency[i] == lowest)
+        if any(words[i].lower() in self._frequencies.frequent for i in rarest):
+            return None
+        two_rarest = tuple(i for i in candidates if frequency[i] <= second)
+        return Rarity(rarest, two_rarest, tuple(candidates))
+
+
+@lru_cache(maxsize=1 << 16)
+def _has_letter_or_digit(word: str) -> bool:
+    return any(map(str.isalnum, word))
+
+
+@lru_cache(maxsize=1 << 16)
+def is_punctuation(word: str) -> bool:
+    """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
+    return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)

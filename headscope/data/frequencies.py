@@ -1,0 +1,116 @@
+"""How frequent is a word? The user's list, the wordfreq library, or the corpus itself."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headscope.data.corpus import Corpus
+from headscope.data.lines import read_lines
+from headscope.errors import CorpusError
+
+__all__ = ["N_FREQUENT", "Frequencies", "find_frequencies"]
+
+#: Sentences whose rarest word is among this many most frequent words say nothing about rarity.
+N_FREQUENT = 500
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """Word frequencies and where they come from.
+
+    Attributes
+    ----------
+    source : str
+        Named in every output: the file, ``wordfreq VERSION, language xx`` or the corpus.
+    frequency : callable
+        Lower-cased word to count or relative frequency; 0 for an unseen word.
+    frequent : frozenset of str
+        The 500 most frequent words.
+    """
+
+    source: str
+    frequency: Callable[[str], float]
+    frequent: frozenset[str]
+
+
+def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | None) -> Frequencies:
+    """Take the first source there is: the user's file, wordfreq for the language, the corpus.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    path : path, optional
+        Tab-separated ``word count`` lines.
+    language : str, optional
+        ISO code; if None, what the corpus states about itself.
+    """
+    if path is not None:
+        return _from_file(Path(path))
+    language = language or corpus.language
+    if language is not None:
+        found = _from_wordfreq(language)
+        if found is not None:
+            return found
+    return _from_corpus(corpus)
+
+
+def _from_file(path: Path) -> Frequencies:
+    counts: dict[str, float] = {}
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        word, tab, count = line.rpartition("\t")
+        try:
+            value = float(count)
+        except ValueError:
+            value = -1.0
+        if not tab or not word or not 0 <= value < float("inf"):
+            raise CorpusError(
+                f"{path}, line {number}: not 'word<TAB>count' with a count of 0 or more."
+            )
+        # Lists that tell upper from lower case are added up: scores look words up in lower case.
+        counts[word.lower()] = counts.get(word.lower(), 0.0) + value
+    if not counts:
+        raise CorpusError(f"{path} holds no 'word<TAB>count' line.")
+    return _from_counts(f"file {path}", counts)
+
+
+def _from_wordfreq(language: str) -> Frequencies | None:
+    import importlib.metadata
+
+    import wordfreq
+
+    try:
+        frequent = wordfreq.top_n_list(language, N_FREQUENT)
+    except LookupError:
+        return None
+
+    @functools.lru_cache(maxsize=1 << 16)
+    def frequency(word: str) -> float:
+        return float(wordfreq.word_frequency(word, language))
+
+    version = importlib.metadata.version("wordfreq")
+    return Frequencies(
+        f"wordfreq {version}, language {language}", frequency, frozenset(frequent)
+    )
+
+
+def _from_corpus(corpus: Corpus) -> Frequencies:
+    return _from_counts(f"the corpus itself ({corpus.name})", _count(corpus))
+
+
+def _count(corpus: Corpus) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for sentence in corpus:
+        counts.update(word.lower() for word in sentence.words)
+    return counts
+
+
+def _from_counts(source: str, counts: Mapping[str, float]) -> Frequencies:
+    # sorted() is stable: ties keep the order of the source.
+    top = sorted(counts, key=lambda word: -counts[word])[:N_FREQUENT]
+    return Frequencies(source, lambda word: counts.get(word, 0.0), frozenset(top))

@@ -1,0 +1,35 @@
+"""Reading text files line by line, with errors that say which line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from headscope.errors import CorpusError
+
+__all__ = ["read_lines"]
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) of a UTF-8 file.
+
+    Raises
+    ------
+    CorpusError
+        If the file cannot be opened, or at the first line that is not UTF-8.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise CorpusError(f"There is no file {path}; check the path.") from None
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read ({error.strerror}); give a text file.") from None
+    with file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise CorpusError(
+                    f"{path}, line {number}: not UTF-8; convert the file (iconv -t UTF-8)."
+                ) from None
+            yield number, line.rstrip("\r\n")

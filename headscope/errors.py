@@ -1,0 +1,75 @@
+"""Every failure that headscope expects, as one tree.
+
+::
+
+    HeadscopeError                  exit 1: a known failure, one sentence says cause and mend
+    |-- InputError                  the user's file, folder or option cannot be used
+    |   |-- ModelNotFoundError      no such folder, package or hub id
+    |   |-- CheckpointError         a folder that is not a whole, safe, finite checkpoint
+    |   `-- CorpusError             a text, treebank or frequency file that cannot be read
+    |-- UnsupportedModelError       an attention that headscope does not cover
+    |-- ResumeError                 a saved run that does not belong to this run
+    `-- GateError                   exit 3: a gate failed
+        `-- ValidationFailedError   our attention does not equal the model's
+
+    MaskedRowWarning                a query that may attend to no key at all
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "HeadscopeError",
+    "InputError",
+    "ModelNotFoundError",
+    "CheckpointError",
+    "CorpusError",
+    "UnsupportedModelError",
+    "ResumeError",
+    "GateError",
+    "ValidationFailedError",
+    "MaskedRowWarning",
+]
+
+
+class HeadscopeError(Exception):
+    """A known failure; its text is one sentence for the user (what, where, how to mend it)."""
+
+    exit_code = 1
+
+
+class InputError(HeadscopeError):
+    """The user's file, folder or option cannot be used."""
+
+
+class ModelNotFoundError(InputError):
+    """There is no such folder, package or hub id."""
+
+
+class CheckpointError(InputError):
+    """The folder is there but is not a whole, safe, finite checkpoint."""
+
+
+class CorpusError(InputError):
+    """A text, treebank or frequency file cannot be read."""
+
+
+class UnsupportedModelError(HeadscopeError):
+    """The model's attention has a form that headscope does not cover."""
+
+
+class ResumeError(HeadscopeError):
+    """The saved state belongs to another run, or is damaged."""
+
+
+class GateError(HeadscopeError):
+    """A gate failed: validation, a threshold or a regression."""
+
+    exit_code = 3
+
+
+class ValidationFailedError(GateError):
+    """The re-run attention does not equal the model's."""
+
+
+class MaskedRowWarning(UserWarning):
+    """Some query may attend to no key at all; its pattern row and its output are zeros."""

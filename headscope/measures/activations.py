@@ -1,0 +1,38 @@
+"""What an attention site hands to the measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["Activations"]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """One chunk of one attention site of one batch: read it, measure it, forget it.
+
+    Attributes
+    ----------
+    stack : str
+        ``encoder``, ``decoder`` or ``cross``.
+    layer : int
+    rows, heads : slice
+        Which examples of the batch and which heads of the layer this chunk holds.
+    q, k, v : Tensor, (rows, heads, pos, d_head)
+    pattern : Tensor, (rows, heads, query_pos, key_pos)
+        Rows sum to 1; padded keys are exactly 0.
+    z : Tensor, (rows, heads, query_pos, d_head)
+        ``pattern @ v``, before any gate.
+    """
+
+    stack: str
+    layer: int
+    rows: slice
+    heads: slice
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    pattern: Tensor
+    z: Tensor

@@ -1,0 +1,137 @@
+"""One padded batch as tensors: everything that the measurements need to know about the text.
+
+Word-level facts sit at the word's *first piece*, so that word and piece indices are the same thing
+and no measurement needs a second coordinate system.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Batch", "EdgeTrials", "RareTargets"]
+
+
+@dataclass(frozen=True)
+class EdgeTrials:
+    """The gold edges of a batch as trials of (relation, direction).
+
+    A trial asks one query word once. Its *pairs* are the words that would be a hit: one head
+    (``dep->head``), or every dependent with that relation (``head->dep``). As an argmax names one
+    word, a trial hits exactly when one of its pairs does.
+
+    Attributes
+    ----------
+    row, query, target : Tensor, (pairs,)
+        Example of the batch, first piece of the query word, first piece of the target word.
+    trial : Tensor, (pairs,)
+        Which trial the pair belongs to.
+    offset_key : Tensor, (pairs,)
+        Index into ``offset_names``.
+    relation_key : Tensor, (trials,)
+        Index into ``relation_names``.
+    relation_names : tuple of (relation, direction)
+    offset_names : tuple of (relation, direction, word offset)
+    """
+
+    row: Tensor
+    query: Tensor
+    target: Tensor
+    trial: Tensor
+    offset_key: Tensor
+    relation_key: Tensor
+    relation_names: tuple[tuple[str, str], ...]
+    offset_names: tuple[tuple[str, str, int], ...]
+
+
+@dataclass(frozen=True)
+class RareTargets:
+    """Where the rarest words are; all (batch, pos), set at first pieces.
+
+    Attributes
+    ----------
+    rarest, two_rarest, candidate : Tensor of bool
+        The rarest words, the two rarest, and all words with a letter or digit.
+    query : Tensor of bool
+        Every word of a sentence that counts, except its rarest.
+    null_weight : Tensor of float64
+        Probability that a candidate that this word attends to would be a hit, had the target words
+        been drawn at random from the sentence's candidates.
+    chance : float
+        Sum over queries of (number of rarest) / (words - 1).
+    null_queries : float
+        Expected number of queries under that draw.
+    """
+
+    rarest: Tensor
+    two_rarest: Tensor
+    candidate: Tensor
+    query: Tensor
+    null_weight: Tensor
+    chance: float
+    null_queries: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A padded batch of single sentences with special tokens.
+
+    Attributes
+    ----------
+    input_ids, attention_mask : Tensor, (batch, pos), int64
+    content : Tensor, (batch, pos), bool
+        Real tokens that are not special.
+    special, first_special, last_special, punctuation : Tensor, (batch, pos), bool
+    first_piece : Tensor, (batch, pos), bool
+        The first piece of each word.
+    continued : tuple of Tensor, (3, pieces), int64
+        Row, position and position of the word's first piece, for all second pieces of words,
+        all third pieces, and so on; each sorted by row.
+    multi_word : Tensor, (batch,), bool
+        Whether the sentence has at least two words.
+    edges : EdgeTrials or None
+        None for text without trees.
+    rare : RareTargets
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    content: Tensor
+    special: Tensor
+    first_special: Tensor
+    last_special: Tensor
+    punctuation: Tensor
+    first_piece: Tensor
+    continued: tuple[Tensor, ...]
+    multi_word: Tensor
+    edges: EdgeTrials | None
+    rare: RareTargets
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(batch, pos)."""
+        batch, pos = self.input_ids.shape
+        return batch, pos
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Copy every tensor to ``device``."""
+        if str(device) == "cpu":
+            return self
+        moved: Batch = _moved(self, device)
+        return moved
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Tensor):
+        # Apple's GPUs have no float64.
+        if value.dtype == torch.float64 and str(device).startswith("mps"):
+            value = value.float()
+        return value.to(device)
+    if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
+        return tuple(_moved(item, device) for item in value)
+    if isinstance(value, Batch | EdgeTrials | RareTargets):
+        return type(value)(**{f.name: _moved(getattr(value, f.name), device) for f in fields(value)})
+    return value

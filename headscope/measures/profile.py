@@ -1,0 +1,144 @@
+"""The profile of a head: how sharp, how broad, and how much goes to special tokens and punctuation.
+
+Means over content queries, with sums by sentence so that an interval can treat the sentence, not
+the token, as the unit that was sampled.
+
+References
+----------
+Voita et al. 2019, arXiv:1905.09418 (confidence); Clark et al. 2019, arXiv:1906.04341, section 3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.batch import Batch
+from headscope.measures.rows import RowSummary
+
+__all__ = ["QUANTITIES", "Profile"]
+
+#: What is averaged over content queries. ``duplicate`` counts only queries whose token occurs again.
+QUANTITIES = (
+    "confidence",
+    "entropy",
+    "relative_entropy",
+    "special_mass",
+    "first_special_mass",
+    "last_special_mass",
+    "punctuation_mass",
+    "self",
+    "duplicate",
+)
+#: Expected values under uniform attention, summed over the same queries.
+UNIFORM = ("special_mass", "punctuation_mass", "self", "duplicate")
+
+
+class Profile(Accumulator):
+    """Sums of row quantities per head.
+
+    Parameters
+    ----------
+    n_layers, n_heads : int
+
+    Attributes
+    ----------
+    sums, squares, products : array of float, (n_layers, n_heads, len(QUANTITIES))
+        Over sentences: of the sentence's sum, of its square, and of sum x number of queries.
+    queries, queries_squared : array of int, (len(QUANTITIES),)
+        Over sentences: number of queries, and its square.
+    uniform : array of float, (len(UNIFORM),)
+    sentences : int array, ()
+    """
+
+    _sums = (
+        "sums", "squares", "products", "queries", "queries_squared", "uniform", "sentences",
+    )  # fmt: skip
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        shape = (n_layers, n_heads, len(QUANTITIES))
+        self.sums = np.zeros(shape)
+        self.squares = np.zeros(shape)
+        self.products = np.zeros(shape)
+        self.queries = np.zeros(len(QUANTITIES), dtype=np.int64)
+        self.queries_squared = np.zeros(len(QUANTITIES), dtype=np.int64)
+        self.uniform = np.zeros(len(UNIFORM))
+        self.sentences = np.zeros((), dtype=np.int64)
+
+    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
+        """Add one layer of one batch."""
+        if layer == 0:
+            self._prepare(batch)
+        n_heads = rows.top.shape[1]
+        position = torch.arange(batch.size[1], device=rows.argmax.device)
+        length = batch.attention_mask.sum(dim=1)[:, None, None]
+        ids = batch.input_ids[:, None].expand_as(rows.argmax)
+        repeats = self._repeated[:, None] & (rows.argmax != position)
+        quantities = (
+            rows.top,
+            rows.entropy,
+            rows.entropy / length.log(),
+            *rows.mass.unbind(dim=-1),
+            rows.argmax == position,
+            repeats & (ids.gather(2, rows.argmax) == ids),
+        )
+        # (batch, n_heads, quantities): each sentence's sum over its content queries
+        content = batch.content.double()
+        sums = torch.stack(
+            [torch.einsum("bhi,bi->bh", q.double(), content) for q in quantities], dim=-1
+        )
+        self.sums[layer, :n_heads] += numpy(sums.sum(dim=0))
+        self.squares[layer, :n_heads] += numpy(sums.square().sum(dim=0))
+        self.products[layer, :n_heads] += numpy(
+            torch.einsum("bhq,bq->hq", sums, self._queries.double())
+        )
+
+    def _prepare(self, batch: Batch) -> None:
+        """Count the queries of a batch, and what uniform attention would give them."""
+        same = _same_token(batch)
+        self._repeated = same.any(dim=2)
+        content = batch.content.sum(dim=1)
+        counts = [content] * (len(QUANTITIES) - 1) + [self._repeated.sum(dim=1)]
+        self._queries = torch.stack(counts, dim=1)  # (batch, quantities)
+        self.queries = self.queries + numpy(self._queries.sum(dim=0))
+        self.queries_squared = self.queries_squared + numpy(self._queries.square().sum(dim=0))
+        self.sentences = self.sentences + batch.size[0]
+        length = batch.attention_mask.sum(dim=1).double()
+        expected = (
+            content * batch.special.sum(dim=1) / length,
+            content * batch.punctuation.sum(dim=1) / length,
+            (content > 0).double(),
+            same.sum(dim=(1, 2)) / content.clamp(min=1),
+        )
+        self.uniform = self.uniform + numpy(torch.stack([e.double().sum() for e in expected]))
+
+    def means(self) -> Array:
+        """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means: Array = self.sums / self.queries
+        return means
+
+    def standard_errors(self) -> Array:
+        """Standard errors of :meth:`means` with sentences as the sampled unit (ratio estimator).
+
+        Cochran 1977, Sampling Techniques, section 6.4.
+        """
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = self.means()
+            residual = (
+                self.squares - 2 * ratio * self.products + ratio**2 * self.queries_squared
+            ).clip(min=0.0)
+            n = float(self.sentences)
+            error: Array = np.sqrt(residual * n / max(n - 1, 1.0)) / self.queries
+        return error
+
+
+def _same_token(batch: Batch) -> Tensor:
+    """Whether two different content positions hold the same token: (batch, pos, pos)."""
+    ids = batch.input_ids
+    same = ids[:, :, None] == ids[:, None, :]
+    same &= batch.content[:, :, None] & batch.content[:, None, :]
+    same.diagonal(dim1=1, dim2=2).fill_(False)
+    return same

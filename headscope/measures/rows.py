@@ -1,0 +1,148 @@
+"""From patterns to a few numbers per query row: the only place where n x n things are touched.
+
+Every measurement of ``classify`` needs the same few facts of a pattern row (where its largest
+content weight lies, its entropy, its mass on special tokens, ...). They are computed once per chunk
+while the chunk is in the processor's cache; what is left is n numbers per head instead of n x n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from headscope.measures.activations import Activations
+from headscope.measures.batch import Batch
+
+__all__ = ["OFFSETS", "RowMeasure", "RowReducer", "RowSummary"]
+
+#: Relative positions that the positional score looks at.
+OFFSETS = tuple(r for r in range(-5, 6) if r != 0)
+
+
+@dataclass(frozen=True)
+class RowSummary:
+    """What is left of one layer's patterns; all (batch, n_heads, pos) but for a last axis.
+
+    Attributes
+    ----------
+    argmax, top : Tensor
+        Position and weight of the largest weight on a content key; ties: the lowest position.
+    entropy : Tensor
+        Of the full row, in nats.
+    mass : Tensor, (..., 4)
+        On special tokens, the first special, the last special, punctuation.
+    band : Tensor, (..., len(OFFSETS))
+        P[i, i + r] for each offset r, 0 outside the sequence.
+    word_argmax : Tensor
+        At first pieces: first piece of the word attended to most, itself excluded; attention to a
+        word is the sum over its pieces, attention from a word the mean over its pieces.
+    """
+
+    argmax: Tensor
+    top: Tensor
+    entropy: Tensor
+    mass: Tensor
+    band: Tensor
+    word_argmax: Tensor
+
+
+class RowMeasure(Protocol):
+    """An accumulator of row summaries."""
+
+    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
+        """Add one layer of one batch."""
+
+
+class RowReducer:
+    """Observes attention sites and feeds row summaries to accumulators, a layer at a time.
+
+    Parameters
+    ----------
+    measures : sequence of RowMeasure
+    """
+
+    def __init__(self, *measures: RowMeasure) -> None:
+        self._measures = measures
+        self._parts: list[tuple[slice, slice, tuple[Tensor, ...]]] = []
+
+    def start(self, batch: Batch) -> None:
+        """Prepare what every layer of this batch shares."""
+        self._batch = batch
+        self._parts = []
+        _, n = batch.size
+        position = torch.arange(n, device=batch.input_ids.device)
+        target = position[:, None] + torch.tensor(OFFSETS, device=position.device)
+        self._band_index = target.clamp(0, n - 1)  # (pos, offsets)
+        self._band_valid = (target >= 0) & (target < n)
+        self._not_content = ~batch.content
+        self._features = torch.stack(
+            [batch.special, batch.first_special, batch.last_special, batch.punctuation], dim=-1
+        ).float()
+        # Keys that are no word of their own: all but first pieces.
+        self._not_first = ~batch.first_piece
+        starts = torch.arange(batch.size[0] + 1, device=position.device)
+        self._bounds = [
+            torch.searchsorted(level[0].contiguous(), starts).tolist() for level in batch.continued
+        ]
+
+    def observe(self, site: Activations) -> None:
+        """Reduce one chunk."""
+        pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
+        rows = site.rows
+        content = pattern.masked_fill(self._not_content[rows, None, None, :], -1.0)
+        top, argmax = content.max(dim=-1)
+        reduced = (
+            argmax,
+            top,
+            torch.special.entr(pattern).sum(dim=-1),
+            pattern @ self._features[rows, None].to(pattern.dtype),
+            self._band(pattern),
+            self._word_argmax(content, rows),
+        )
+        self._parts.append((rows, site.heads, reduced))
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Hand the layer that has just been observed to the accumulators."""
+        summary = RowSummary(*map(self._joined, range(len(self._parts[0][2]))))
+        self._parts = []
+        for measure in self._measures:
+            measure.update(layer, summary, self._batch)
+
+    def _joined(self, which: int) -> Tensor:
+        """Put one quantity of all chunks together: (batch, n_heads, ...)."""
+        n_heads = max(heads.stop for _, heads, _ in self._parts)
+        like = self._parts[0][2][which]
+        whole = like.new_empty(self._batch.size[0], n_heads, *like.shape[2:])
+        for rows, heads, reduced in self._parts:
+            whole[rows, heads] = reduced[which]
+        return whole
+
+    def _band(self, pattern: Tensor) -> Tensor:
+        index = self._band_index.expand(*pattern.shape[:2], -1, -1)
+        return pattern.gather(-1, index) * self._band_valid
+
+    def _word_argmax(self, merged: Tensor, rows: slice) -> Tensor:
+        """Argmax over words; ``merged`` (content weights, -1 elsewhere) is overwritten."""
+        by_query = merged.transpose(1, 2)  # (rows, query_pos, n_heads, key_pos)
+        by_key = merged.permute(0, 3, 1, 2)  # (rows, key_pos, n_heads, query_pos)
+        # A word attends with all its pieces (their sum has the argmax of their mean), and is
+        # attended to in all its pieces. Within a level no word occurs twice, so += is safe.
+        for side in (by_query, by_key):
+            for row, later, first in self._continued_in(rows):
+                side[row, first] += side[row, later]
+        merged.masked_fill_(self._not_first[rows, None, None, :], -1.0)
+        merged.diagonal(dim1=-2, dim2=-1).fill_(-1.0)
+        return merged.argmax(dim=-1)
+
+    def _continued_in(self, rows: slice) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Later pieces of words in these examples, a level (second, third, ... piece) at a time."""
+        for level, bounds in zip(self._batch.continued, self._bounds, strict=True):
+            row, later, first = level[:, bounds[rows.start] : bounds[rows.stop]]
+            if len(row):
+                yield row - rows.start, later, first
+
+

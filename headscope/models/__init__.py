@@ -1,0 +1,1 @@
+"""The boundary to transformers: loading, attention layouts, routing and the certificate."""

@@ -1,0 +1,152 @@
+"""Is this folder a whole, safe checkpoint? Asked before anything of it is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from headscope.errors import CheckpointError
+
+__all__ = ["Checkpoint", "file_sha256", "open_checkpoint"]
+
+_INDEX = "model.safetensors.index.json"
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.model",
+)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Checkpoint:
+    """A folder whose config and weight files have been looked at and found usable.
+
+    Attributes
+    ----------
+    folder : Path
+    config : dict
+        config.json as it stands.
+    weight_files : list of Path
+    pickled : bool
+        Whether the weights are pickles (only with ``allow_pickle``).
+    """
+
+    def __init__(self, folder: Path, *, allow_pickle: bool = False) -> None:
+        self.folder = folder
+        self.config = _read_config(folder)
+        self.weight_files = _safetensors_files(folder)
+        self.pickled = not self.weight_files
+        if self.pickled:
+            self.weight_files = _pickle_files(folder, allow_pickle)
+        else:
+            for file in self.weight_files:
+                _check_safetensors(file)
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether any file a tokenizer can be read from is there."""
+        return any((self.folder / name).is_file() for name in _TOKENIZER_FILES)
+
+    def weights_sha256(self) -> str:
+        """SHA-256 of the weights; for several files, of the lines ``name sha256`` in order."""
+        if len(self.weight_files) == 1:
+            return file_sha256(self.weight_files[0])
+        lines = "".join(f"{file.name} {file_sha256(file)}\n" for file in self.weight_files)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
+    """Check ``folder`` and describe it.
+
+    Raises
+    ------
+    CheckpointError
+        Naming what is missing, damaged or unsafe, and how to mend it.
+    """
+    return Checkpoint(folder, allow_pickle=allow_pickle)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} has no config.json; give the folder that save_pretrained wrote."
+        )
+    config = read_json(path)
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise CheckpointError(
+            f"{path} does not say its model_type, so the architecture is unknown."
+        )
+    if config.get("auto_map"):
+        raise CheckpointError(
+            f"{path} asks for code of its own (auto_map); headscope never runs remote code. "
+            "Use a checkpoint of a family that transformers itself implements."
+        )
+    return config
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of a checkpoint, or say what is wrong with it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path} is not UTF-8 text; download it again.") from None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(
+            f"{path} is not valid JSON (line {error.lineno}); download it again."
+        ) from None
+
+
+def _safetensors_files(folder: Path) -> list[Path]:
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    index = folder / _INDEX
+    if not index.is_file():
+        return []
+    weight_map = read_json(index).get("weight_map", {})
+    files = [folder / name for name in sorted(set(weight_map.values()))]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing or not files:
+        raise CheckpointError(
+            f"{index} names weight files that are not there "
+            f"({', '.join(missing) or 'none at all'}); download the model again."
+        )
+    return files
+
+
+def _pickle_files(folder: Path, allow_pickle: bool) -> list[Path]:
+    files = sorted(folder.glob("pytorch_model*.bin"))
+    if not files:
+        raise CheckpointError(
+            f"{folder} has no weights: model.safetensors (or its index) is missing."
+        )
+    if not allow_pickle:
+        raise CheckpointError(
+            f"{folder} has only pickled weights ({files[0].name}), which can hide code: convert "
+            "them to safetensors, or pass --allow-pickle if you trust their author."
+        )
+    return files
+
+
+def _check_safetensors(path: Path) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            empty = not list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or cut short ({error}); download it again."
+        ) from None
+    if empty:
+        raise CheckpointError(f"{path} holds no tensor at all; download it again.")

@@ -1,0 +1,176 @@
+"""Where each family keeps W_Q, W_K, W_V and W_O: one small adapter per attention layout.
+
+A layout is recognised by its structure, not by the family's name, so families that share one
+(bert, roberta, electra, xlm-roberta, camembert, ...) need nothing of their own. Which modules run,
+in which order and how often (ALBERT runs one module in every layer) is not guessed but watched in
+one tiny forward pass. Recognising a layout proves nothing: the certificate does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headscope.attention import AttentionWeights
+
+__all__ = ["LAYOUTS", "AttentionSite", "Layout", "find_sites"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The attribute names of one attention layout.
+
+    ``out`` is looked up from the attention module itself, or from its parent when it starts
+    with ``..``.
+    """
+
+    name: str
+    q: str
+    k: str
+    v: str
+    out: str
+
+    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
+        """Return the four projections if ``module`` has this layout."""
+        q, k, v = (getattr(module, name, None) for name in (self.q, self.k, self.v))
+        start, path = (parent, self.out[2:]) if self.out.startswith("..") else (module, self.out)
+        out = _follow(start, path)
+        if (
+            isinstance(q, nn.Linear)
+            and isinstance(k, nn.Linear)
+            and isinstance(v, nn.Linear)
+            and isinstance(out, nn.Linear)
+        ):
+            return Projections(q, k, v, out)
+        return None
+
+
+@dataclass(frozen=True)
+class Projections:
+    """The four linear maps of one attention module."""
+
+    q: nn.Linear
+    k: nn.Linear
+    v: nn.Linear
+    out: nn.Linear
+
+
+#: Tried in order; the first that fits wins.
+LAYOUTS = (
+    Layout("bert", q="query", k="key", v="value", out="..output.dense"),
+    Layout("albert", q="query", k="key", v="value", out="dense"),
+    Layout("distilbert", q="q_lin", k="k_lin", v="v_lin", out="out_lin"),
+    Layout("mpnet", q="q", k="k", v="v", out="o"),
+)
+
+
+@dataclass(frozen=True)
+class AttentionSite:
+    """One place where attention runs: a module in its role as one layer of one stack.
+
+    Attributes
+    ----------
+    stack : str
+        ``encoder`` (``decoder`` and ``cross`` are reserved for encoder-decoder models).
+    layer : int
+        Zero-based, in the order of execution within the stack.
+    n_heads, d_head : int
+    """
+
+    stack: str
+    layer: int
+    module: nn.Module
+    projections: Projections
+    n_heads: int
+    d_head: int
+
+    @property
+    def scale(self) -> float | None:
+        """What the module multiplies the scores by, or None for 1 / sqrt(d_head)."""
+        scaling = getattr(self.module, "scaling", None)
+        return float(scaling) if isinstance(scaling, int | float) else None
+
+    def weights(self) -> AttentionWeights:
+        """Return the canonical weights (views where possible), biases as zeros where absent."""
+        p = self.projections
+        return AttentionWeights(
+            W_Q=self._split_in(p.q),
+            W_K=self._split_in(p.k),
+            W_V=self._split_in(p.v),
+            b_Q=self._split_bias(p.q),
+            b_K=self._split_bias(p.k),
+            b_V=self._split_bias(p.v),
+            # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
+            W_O=p.out.weight.t().unflatten(0, (self.n_heads, -1)),
+            b_O=_bias(p.out),
+        )
+
+    def _split_in(self, linear: nn.Linear) -> Tensor:
+        # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
+        return linear.weight.unflatten(0, (self.n_heads, -1)).transpose(1, 2)
+
+    def _split_bias(self, linear: nn.Linear) -> Tensor:
+        return _bias(linear).unflatten(0, (self.n_heads, -1))
+
+
+def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSite, ...]:
+    """List the attention sites of ``model`` in the order in which ``run()`` executes them.
+
+    Parameters
+    ----------
+    model : nn.Module
+    run : callable
+        Does one forward pass of ``model`` on any input.
+
+    Returns
+    -------
+    tuple of AttentionSite
+        Empty if no module has a known layout.
+    """
+    known = {module: found for module, found in _recognised(model)}
+    order: list[nn.Module] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _: order.append(module)) for module in known
+    ]
+    try:
+        with torch.no_grad():
+            run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(_site(module, known[module], layer) for layer, module in enumerate(order))
+
+
+def _recognised(model: nn.Module) -> list[tuple[nn.Module, Projections]]:
+    found = []
+    for name, module in model.named_modules():
+        parent = model.get_submodule(name.rpartition(".")[0])
+        for layout in LAYOUTS:
+            if (projections := layout.match(module, parent)) is not None:
+                found.append((module, projections))
+                break
+    return found
+
+
+def _site(module: nn.Module, projections: Projections, layer: int) -> AttentionSite:
+    width = projections.q.out_features
+    d_head = getattr(module, "attention_head_size", None)
+    if not isinstance(d_head, int):
+        n_heads = getattr(module, "num_attention_heads", 1)
+        d_head = width // n_heads
+    return AttentionSite("encoder", layer, module, projections, width // d_head, d_head)
+
+
+def _bias(linear: nn.Linear) -> Tensor:
+    bias: Tensor | None = linear.bias
+    return linear.weight.new_zeros(linear.out_features) if bias is None else bias
+
+
+def _follow(module: nn.Module, path: str) -> object:
+    found: object = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found

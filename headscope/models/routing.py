@@ -1,0 +1,195 @@
+"""Install headscope's attention in a transformers model, and hand what it computes to observers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+from transformers.utils import logging as transformers_logging
+
+from headscope.attention import stream_attention
+from headscope.errors import UnsupportedModelError, ValidationFailedError
+from headscope.measures.activations import Activations
+
+if TYPE_CHECKING:
+    from headscope.models.layouts import AttentionSite
+
+__all__ = ["Router", "quiet_transformers", "routed", "use_implementation"]
+
+IMPLEMENTATION = "headscope"
+_active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
+#: Keyword arguments that change the scores; an attention that passes one is not covered yet.
+_SCORE_CHANGING = ("position_bias", "softcap", "s_aux", "sinks", "cache")
+
+
+class SiteObserver(Protocol):
+    """Whoever wants to see the activations of attention sites."""
+
+    def observe(self, site: Activations) -> None:
+        """Look at one chunk of one site; keep no reference to its tensors."""
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Note that all chunks of this site have been shown."""
+
+
+class Router:
+    """Counts and observes the calls that one model makes of our attention.
+
+    Parameters
+    ----------
+    sites : sequence of AttentionSite
+        Where calls are expected, in order of execution.
+    observers : sequence of SiteObserver
+        Each sees every chunk of every site.
+    """
+
+    def __init__(
+        self, sites: Sequence[AttentionSite], observers: Sequence[SiteObserver] = ()
+    ) -> None:
+        self.observers = observers
+        self.calls: Counter[tuple[str, int]] = Counter()
+        self.masks_seen = 0
+        self._sites: dict[nn.Module, list[AttentionSite]] = {}
+        for site in sites:
+            self._sites.setdefault(site.module, []).append(site)
+        self._turn: Counter[nn.Module] = Counter()
+
+    def begin(self) -> None:
+        """Forget the calls of the pass before; every forward pass starts with this."""
+        self.calls.clear()
+        self._turn.clear()
+        self.masks_seen = 0
+
+    def check_calls(self) -> None:
+        """Raise unless the pass called our attention exactly once per site."""
+        for module_sites in self._sites.values():
+            for site in module_sites:
+                if (calls := self.calls[site.stack, site.layer]) != 1:
+                    raise ValidationFailedError(
+                        f"Our attention ran {calls} times instead of once in {site.stack} layer "
+                        f"{site.layer}; the model bypasses it, so nothing can be measured."
+                    )
+
+    def attend(
+        self,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        """Run one site's attention; returns z (batch, n_heads, query_pos, d_head)."""
+        site = self._next_site(module)
+        self.calls[site.stack, site.layer] += 1
+        self.masks_seen += mask is not None
+
+        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+            chunk = Activations(
+                site.stack, site.layer, rows, heads, q[rows, heads], k[rows, heads],
+                v[rows, heads], pattern, z,
+            )  # fmt: skip
+            for observer in self.observers:
+                observer.observe(chunk)
+
+        z = stream_attention(
+            q, k, v, mask=mask, scale=scale, visit=visit if self.observers else None
+        )
+        for observer in self.observers:
+            observer.finish(site.stack, site.layer)
+        return z
+
+    def _next_site(self, module: nn.Module) -> AttentionSite:
+        sites = self._sites.get(module)
+        if sites is None:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} calls a custom attention, but headscope does not know "
+                "where it keeps its weights."
+            )
+        turn = self._turn[module]
+        self._turn[module] += 1
+        return sites[min(turn, len(sites) - 1)]
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Answer transformers' AttentionInterface: q, k, v (batch, n_heads, pos, d_head)."""
+    router = _active.get()
+    if router is None:
+        raise UnsupportedModelError(
+            "the attention implementation 'headscope' runs only inside headscope.models.routed"
+        )
+    unknown = [name for name in _SCORE_CHANGING if kwargs.get(name) is not None]
+    if unknown or dropout > 0:
+        what = ", ".join(unknown) or "dropout"
+        raise UnsupportedModelError(
+            f"{type(module).__name__} adds {what} to its attention, which headscope does not cover."
+        )
+    z = router.attend(module, query, key, value, attention_mask, scaling)
+    return z.transpose(1, 2).contiguous(), None
+
+
+def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Make transformers write causal masks out: our attention has no is_causal shortcut."""
+    kwargs["allow_is_causal_skip"] = False
+    mask: Tensor | None = sdpa_mask(*args, **kwargs)
+    return mask
+
+
+# Without a mask function of the same name, transformers would drop the mask silently.
+AttentionInterface.register(IMPLEMENTATION, _attention)
+AttentionMaskInterface.register(IMPLEMENTATION, _mask)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' own log lines and progress bars off the user's terminal."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
+    had_bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if had_bar:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def use_implementation(model: Any, name: str) -> Iterator[None]:
+    """Run ``model`` with another attention implementation, then put the old one back."""
+    before = model.config._attn_implementation
+    with quiet_transformers():
+        model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        with quiet_transformers():
+            model.set_attn_implementation(before)
+
+
+@contextmanager
+def routed(model: Any, router: Router) -> Iterator[Router]:
+    """Route every attention of ``model`` through ours while the block runs, without gradients."""
+    token = _active.set(router)
+    try:
+        with use_implementation(model, IMPLEMENTATION), torch.no_grad():
+            yield router
+    finally:
+        _active.reset(token)

