@@ -1,2 +1,51 @@
-"""headscope: what each attention head of a transformer does, and which heads can go."""
+"""headscope: what each attention head of a transformer does, and which heads can go.
+
+Nothing heavy is imported until it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headscope.errors import HeadscopeError
+    from headscope.measures.thresholds import Thresholds
+    from headscope.models.loading import load, wrap
+    from headscope.pipeline.classify import classify
+    from headscope.pipeline.validate import validate
+    from headscope.results import ClassifyResult, ValidationResult
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "classify",
+    "validate",
+    "load",
+    "wrap",
+    "ClassifyResult",
+    "ValidationResult",
+    "Thresholds",
+    "HeadscopeError",
+]
+
+_HOME = {
+    "classify": "headscope.pipeline.classify",
+    "validate": "headscope.pipeline.validate",
+    "load": "headscope.models.loading",
+    "wrap": "headscope.models.loading",
+    "ClassifyResult": "headscope.results",
+    "ValidationResult": "headscope.results",
+    "Thresholds": "headscope.measures.thresholds",
+    "HeadscopeError": "headscope.errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'headscope' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -264,11 +264,11 @@ def project(x: Tensor, W: Tensor, b: Tensor) -> Tensor:
     """Project (batch, pos, d_model) for all heads at once: (batch, n_heads, pos, d_head)."""
     n_heads, d_model, d_head = W.shape
     flat = W.transpose(0, 1).reshape(d_model, n_heads * d_head)
-    return (x @ flat + b.reshape(-1)).unflatten(-1, (n_heads, d_head)).transpose(1, 2)
+    return (x @ flat + b.reshape(-1)).view(*x.shape[:-1], n_heads, d_head).transpose(1, 2)
 
 
 def project_out(z: Tensor, weights: AttentionWeights) -> Tensor:
-    """Concatenate the heads' z (batch, n_heads, pos, d_head) and mix them: (batch, pos, d_model)."""
+    """Concatenate z (batch, n_heads, pos, d_head) and mix the heads: (batch, pos, d_model)."""
     return z.transpose(1, 2).flatten(2) @ weights.W_O.flatten(0, 1) + weights.b_O
 
 

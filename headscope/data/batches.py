@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from headscope.data.encode import EncodedSentence, is_punctuation
+from headscope.measures.accumulator import Array, Keys
 from headscope.measures.batch import Batch, EdgeTrials, RareTargets
 
 __all__ = ["BATCH_TOKENS", "WINDOW", "buckets", "collate", "windows"]
@@ -22,6 +23,7 @@ __all__ = ["BATCH_TOKENS", "WINDOW", "buckets", "collate", "windows"]
 WINDOW = 2048
 #: Tokens of a batch, padding included.
 BATCH_TOKENS = 4096
+
 
 def windows(
     encoded: Iterable[EncodedSentence | None], size: int = WINDOW
@@ -66,29 +68,29 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         punctuation=_whole_words(torch.from_numpy(punctuation), word_of),
         first_piece=torch.from_numpy(first),
         continued=_continued(batch),
-        multi_word=torch.tensor([len(s.first) > 1 for s in batch]),
         edges=_edges(batch) if batch[0].sentence.heads is not None else None,
         rare=_rare(batch, longest),
     )
 
 
-def _padded(arrays: Sequence[np.ndarray], longest: int, fill: int) -> Tensor:
+def _padded(arrays: Sequence[Array], longest: int, fill: int) -> Tensor:
     out = np.full((len(arrays), longest), fill, dtype=np.int64)
     for row, array in enumerate(arrays):
         out[row, : len(array)] = array
     return torch.from_numpy(out)
 
 
-def _at(longest: int, positions: Sequence[int] | np.ndarray) -> np.ndarray:
+def _at(longest: int, positions: Sequence[int] | Array) -> Array:
     """Boolean row with True at ``positions``."""
     row = np.zeros(longest, dtype=bool)
     row[np.asarray(positions, dtype=np.int64)] = True
     return row
 
 
-def _punctuation(s: EncodedSentence) -> np.ndarray:
+def _punctuation(s: EncodedSentence) -> Array:
     """First pieces of the sentence's punctuation words."""
-    return s.first[np.array([is_punctuation(word) for word in s.sentence.words])]
+    marked: Array = s.first[np.array([is_punctuation(word) for word in s.sentence.words])]
+    return marked
 
 
 def _whole_words(first_pieces: Tensor, word_of: Tensor) -> Tensor:
@@ -112,26 +114,64 @@ def _continued(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
     return tuple(torch.from_numpy(pieces[:3, pieces[3] == level]) for level in levels)
 
 
+def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
+    """Probability that evenly spread attention of ``query`` has its word argmax on ``target``.
+
+    Parameters
+    ----------
+    pieces : array of int, (words,)
+        Number of pieces of each word; at least two words.
+    query, target : array of int, broadcastable
+        Indices of different words.
+    """
+    longest = pieces == pieces.max()
+    n_longest = int(longest.sum())
+    if n_longest > 1:  # the query itself is no key
+        return np.where(longest[target], 1.0 / (n_longest - longest[query]), 0.0)
+    second = pieces == pieces[~longest].max()
+    weight: Array = np.where(longest[query], second[target] / second.sum(), longest[target] * 1.0)
+    return weight
+
+
+def _pieces(s: EncodedSentence) -> Array:
+    return np.bincount(s.word_of[s.word_of >= 0], minlength=len(s.first))
+
+
 def _edges(batch: Sequence[EncodedSentence]) -> EdgeTrials:
-    relation_ids: dict[tuple[str, str], int] = {}
-    offset_ids: dict[tuple[str, str, int], int] = {}
+    relations = Keys()
+    offsets = Keys()
     trial_relation: list[int] = []
-    pairs: list[tuple[int, int, int, int, int]] = []
+    columns: list[Array] = []
+    weights: list[Array] = []
     for row, s in enumerate(batch):
-        first = s.first.tolist()
+        pairs: list[tuple[int, int, int, int]] = []
         for query, targets, relation in _trials(s):
             trial = len(trial_relation)
-            trial_relation.append(relation_ids.setdefault(relation, len(relation_ids)))
+            trial_relation.append(relations.index(relation))
             for target in targets:
-                name = (*relation, target - query)
-                key = offset_ids.setdefault(name, len(offset_ids))
-                pairs.append((row, first[query], first[target], trial, key))
-    columns = torch.tensor(pairs, dtype=torch.int64).reshape(-1, 5).t().contiguous()
+                offset = offsets.index((*relation, target - query))
+                pairs.append((query, target, trial, offset))
+        if pairs:
+            query_word, target_word, trials, offset_keys = np.array(pairs).T
+            rows = np.full(len(pairs), row)
+            columns.append(
+                np.stack([rows, s.first[query_word], s.first[target_word], trials, offset_keys])
+            )
+            weights.append(uniform_weight(_pieces(s), query_word, target_word))
+    pairs_of_batch = np.concatenate(columns, axis=1) if columns else np.zeros((5, 0), np.int64)
+    uniform = np.zeros(len(trial_relation))
+    np.add.at(uniform, pairs_of_batch[3], np.concatenate(weights) if weights else 0.0)
+    row, query, target, trial, offset_key = torch.from_numpy(pairs_of_batch)
     return EdgeTrials(
-        *columns,
+        row=row,
+        query=query,
+        target=target,
+        trial=trial,
+        offset_key=offset_key,
         relation_key=torch.tensor(trial_relation, dtype=torch.int64),
-        relation_names=tuple(relation_ids),
-        offset_names=tuple(offset_ids),
+        uniform=torch.from_numpy(uniform),
+        relation_names=tuple(relations.names),
+        offset_names=tuple(offsets.names),
     )
 
 
@@ -151,30 +191,34 @@ def _trials(s: EncodedSentence) -> Iterator[tuple[int, list[int], tuple[str, str
 def _rare(batch: Sequence[EncodedSentence], longest: int) -> RareTargets:
     rows = [_rare_row(s, longest) for s in batch]
     marks = torch.from_numpy(np.stack([row[0] for row in rows], axis=1))  # (4, batch, pos)
+    weights = torch.from_numpy(np.stack([row[1] for row in rows], axis=1))  # (2, batch, pos)
     return RareTargets(
         rarest=marks[0],
         two_rarest=marks[1],
         candidate=marks[2],
         query=marks[3],
-        null_weight=torch.from_numpy(np.stack([row[1] for row in rows])),
+        uniform=weights[0],
+        null_weight=weights[1],
         chance=sum(row[2] for row in rows),
         null_queries=sum(row[3] for row in rows),
     )
 
 
-def _rare_row(s: EncodedSentence, longest: int) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """Marks (rarest, two rarest, candidate, query), null weights, chance and null queries."""
+def _rare_row(s: EncodedSentence, longest: int) -> tuple[Array, Array, float, float]:
+    """Marks (rarest, two rarest, candidate, query), weights (uniform, null), chance and queries."""
     marks = np.zeros((4, longest), dtype=bool)
-    weights = np.zeros(longest)
+    weights = np.zeros((2, longest))
     if s.rarity is None:
         return marks, weights, 0.0, 0.0
-    n_words, r, c = len(s.first), len(s.rarity.rarest), len(s.rarity.candidates)
-    for row, words in enumerate((s.rarity.rarest, s.rarity.two_rarest, s.rarity.candidates)):
-        marks[row] = _at(longest, s.first[list(words)])
-    marks[3] = _at(longest, s.first) & ~marks[0]
+    rarest, two_rarest, candidates = (
+        np.array(words) for words in (s.rarity.rarest, s.rarity.two_rarest, s.rarity.candidates)
+    )
+    n_words, r, c = len(s.first), len(rarest), len(candidates)
+    queries = np.setdiff1d(np.arange(n_words), rarest)
+    for row, words in enumerate((rarest, two_rarest, candidates, queries)):
+        marks[row, s.first[words]] = True
+    weights[0, s.first[queries]] = uniform_weight(_pieces(s), queries[:, None], rarest).sum(axis=1)
     # r of c candidates are drawn; a query that is drawn itself does not count.
-    weights[s.first] = r / c
-    drawn_with_another = r * (c - r) / (c * (c - 1)) if c > 1 else 0.0
-    weights[s.first[list(s.rarity.candidates)]] = drawn_with_another
-    queries = n_words - r
-    return marks, weights, queries * r / (n_words - 1), float(queries)
+    weights[1, s.first] = r / c
+    weights[1, s.first[candidates]] = r * (c - r) / (c * (c - 1)) if c > 1 else 0.0
+    return marks, weights, len(queries) * r / (n_words - 1), float(len(queries))

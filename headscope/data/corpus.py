@@ -18,7 +18,7 @@ from headscope.errors import CorpusError
 __all__ = ["Corpus", "as_corpus", "open_text", "open_treebank", "sample_corpus", "split_words"]
 
 SAMPLE = Path(__file__).parent / "sample" / "sample.conllu"
-_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['’][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
 #: Universal Dependencies names its files LANGUAGE_TREEBANK-ud-SPLIT.conllu.
 _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 
@@ -103,9 +103,11 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
 
 
 def split_words(line: str) -> tuple[str, ...]:
-    """Split plain text into words: runs of letters and digits (inner apostrophes kept), or one
-    punctuation mark or symbol each.
-    """  # noqa: D205
+    """Split plain text into words.
+
+    A word is a run of letters and digits, inner apostrophes kept, or one punctuation mark or
+    symbol.
+    """
     return tuple(_WORD.findall(line))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headscope.data.corpus import Corpus
@@ -30,11 +31,14 @@ class Frequencies:
         Lower-cased word to count or relative frequency; 0 for an unseen word.
     frequent : frozenset of str
         The 500 most frequent words.
+    sha256 : str or None
+        Of the user's file.
     """
 
     source: str
     frequency: Callable[[str], float]
     frequent: frozenset[str]
+    sha256: str | None = None
 
 
 def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | None) -> Frequencies:
@@ -76,7 +80,8 @@ def _from_file(path: Path) -> Frequencies:
         counts[word.lower()] = counts.get(word.lower(), 0.0) + value
     if not counts:
         raise CorpusError(f"{path} holds no 'word<TAB>count' line.")
-    return _from_counts(f"file {path}", counts)
+    found = _from_counts(f"file {path}", counts)
+    return replace(found, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def _from_wordfreq(language: str) -> Frequencies | None:
@@ -94,9 +99,7 @@ def _from_wordfreq(language: str) -> Frequencies | None:
         return float(wordfreq.word_frequency(word, language))
 
     version = importlib.metadata.version("wordfreq")
-    return Frequencies(
-        f"wordfreq {version}, language {language}", frequency, frozenset(frequent)
-    )
+    return Frequencies(f"wordfreq {version}, language {language}", frequency, frozenset(frequent))
 
 
 def _from_corpus(corpus: Corpus) -> Frequencies:

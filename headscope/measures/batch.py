@@ -33,6 +33,9 @@ class EdgeTrials:
         Index into ``offset_names``.
     relation_key : Tensor, (trials,)
         Index into ``relation_names``.
+    uniform : Tensor, (trials,), float64
+        Probability that evenly spread attention hits: its word-level argmax is the *other* word
+        with most pieces, any of them where several have as many.
     relation_names : tuple of (relation, direction)
     offset_names : tuple of (relation, direction, word offset)
     """
@@ -43,6 +46,7 @@ class EdgeTrials:
     trial: Tensor
     offset_key: Tensor
     relation_key: Tensor
+    uniform: Tensor
     relation_names: tuple[tuple[str, str], ...]
     offset_names: tuple[tuple[str, str, int], ...]
 
@@ -57,6 +61,8 @@ class RareTargets:
         The rarest words, the two rarest, and all words with a letter or digit.
     query : Tensor of bool
         Every word of a sentence that counts, except its rarest.
+    uniform : Tensor of float64
+        Probability that evenly spread attention hits, at queries.
     null_weight : Tensor of float64
         Probability that a candidate that this word attends to would be a hit, had the target words
         been drawn at random from the sentence's candidates.
@@ -70,6 +76,7 @@ class RareTargets:
     two_rarest: Tensor
     candidate: Tensor
     query: Tensor
+    uniform: Tensor
     null_weight: Tensor
     chance: float
     null_queries: float
@@ -90,8 +97,6 @@ class Batch:
     continued : tuple of Tensor, (3, pieces), int64
         Row, position and position of the word's first piece, for all second pieces of words,
         all third pieces, and so on; each sorted by row.
-    multi_word : Tensor, (batch,), bool
-        Whether the sentence has at least two words.
     edges : EdgeTrials or None
         None for text without trees.
     rare : RareTargets
@@ -106,7 +111,6 @@ class Batch:
     punctuation: Tensor
     first_piece: Tensor
     continued: tuple[Tensor, ...]
-    multi_word: Tensor
     edges: EdgeTrials | None
     rare: RareTargets
 
@@ -133,5 +137,7 @@ def _moved(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
         return tuple(_moved(item, device) for item in value)
     if isinstance(value, Batch | EdgeTrials | RareTargets):
-        return type(value)(**{f.name: _moved(getattr(value, f.name), device) for f in fields(value)})
+        return type(value)(
+            **{f.name: _moved(getattr(value, f.name), device) for f in fields(value)}
+        )
     return value

@@ -1,9 +1,9 @@
 """Positional heads: how often does a head look at the token a fixed step away?
 
 For an offset r: ``rate[r]`` = hits / queries over content queries i whose target i + r is a content
-token of the same sentence; a hit when the largest content weight of row i lies at i + r. ``mass[r]``
-= mean of P[i, i + r] over content queries whose target lies inside the sequence, special tokens
-included as targets.
+token of the same sentence; a hit when the largest content weight of row i lies at i + r.
+``mass[r]`` = mean of P[i, i + r] over content queries whose target lies inside the sequence,
+special tokens included as targets.
 
 References
 ----------

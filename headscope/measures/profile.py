@@ -20,7 +20,7 @@ from headscope.measures.rows import RowSummary
 
 __all__ = ["QUANTITIES", "Profile"]
 
-#: What is averaged over content queries. ``duplicate`` counts only queries whose token occurs again.
+#: What is averaged over content queries; ``duplicate`` only over those whose token occurs again.
 QUANTITIES = (
     "confidence",
     "entropy",
@@ -125,13 +125,15 @@ class Profile(Accumulator):
 
         Cochran 1977, Sampling Techniques, section 6.4.
         """
+        n = float(self.sentences)
+        if n < 2:  # one sentence says nothing about the next
+            return np.full(self.sums.shape, np.inf)
         with np.errstate(invalid="ignore", divide="ignore"):
             ratio = self.means()
             residual = (
                 self.squares - 2 * ratio * self.products + ratio**2 * self.queries_squared
             ).clip(min=0.0)
-            n = float(self.sentences)
-            error: Array = np.sqrt(residual * n / max(n - 1, 1.0)) / self.queries
+            error: Array = np.sqrt(residual * n / (n - 1)) / self.queries
         return error
 
 

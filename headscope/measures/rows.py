@@ -144,5 +144,3 @@ class RowReducer:
             row, later, first = level[:, bounds[rows.start] : bounds[rows.stop]]
             if len(row):
                 yield row - rows.start, later, first
-
-

@@ -5,8 +5,13 @@ the word itself excluded). ``dep->head``: one trial per edge, a hit when the dep
 its head. ``head->dep``: one trial per (head, relation), a hit when the head's argmax is any of its
 dependents with that relation. The baseline is the best fixed word offset on the same trials.
 
-Hits are also counted together with each offset's own hits, so that a head can be compared with the
-baseline trial by trial (McNemar) although the best offset is known only at the end.
+A second control is *uniform* attention. Summing over a word's pieces favours words of many pieces:
+attention that is spread evenly, as in a model with random weights, has its word-level argmax on the
+longest word of the sentence (any of them, where several are), and wins wherever one end of a
+relation is a long string (``list`` in web text). A head that does no better has learnt nothing.
+
+Hits are also summed together with each baseline's own, so that a head can be compared with it trial
+by trial although the best offset is known only at the end.
 
 References
 ----------
@@ -29,6 +34,9 @@ from headscope.measures.rows import RowSummary
 __all__ = ["Baseline", "Syntactic"]
 
 
+_BY_OFFSET = ("offset_trials", "both")
+
+
 @dataclass(frozen=True)
 class Baseline:
     """The best fixed offset of one (relation, direction), and each head against it.
@@ -40,7 +48,11 @@ class Baseline:
     offset : int
     offset_hits : int
     hits, both : array of int, (n_layers, n_heads)
-        Trials that the head hits, and that head and baseline both hit.
+        Trials that the head hits, and that head and offset both hit.
+    uniform, uniform_squared : float
+        Sums over trials of the probability that uniform attention hits, and of its square.
+    both_uniform : array of float, (n_layers, n_heads)
+        The first of these sums over the trials that the head hits.
     """
 
     relation: str
@@ -50,6 +62,9 @@ class Baseline:
     offset_hits: int
     hits: Array
     both: Array
+    uniform: float
+    uniform_squared: float
+    both_uniform: Array
 
 
 class Syntactic(Accumulator):
@@ -60,14 +75,18 @@ class Syntactic(Accumulator):
     n_layers, n_heads : int
     """
 
-    _sums = ("trials", "hits", "offset_trials", "both")
+    _sums = (
+        "trials", "uniform", "uniform_squared", "hits", "both_uniform", "offset_trials", "both",
+    )  # fmt: skip
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        self._shape = (n_layers, n_heads)
         self.relations = Keys()
         self.offsets = Keys()
         self.trials = np.zeros(0, dtype=np.int64)
+        self.uniform = np.zeros(0)
+        self.uniform_squared = np.zeros(0)
         self.hits = np.zeros((0, n_layers, n_heads), dtype=np.int64)
+        self.both_uniform = np.zeros((0, n_layers, n_heads))
         self.offset_trials = np.zeros(0, dtype=np.int64)
         self.both = np.zeros((0, n_layers, n_heads), dtype=np.int64)
 
@@ -82,20 +101,25 @@ class Syntactic(Accumulator):
         if layer == 0:
             np.add.at(self.trials, relation, 1)
             np.add.at(self.offset_trials, offset, 1)
+            np.add.at(self.uniform, relation, numpy(edges.uniform))
+            np.add.at(self.uniform_squared, relation, numpy(edges.uniform) ** 2)
         trial_hits, pair_trial_hits = _hits(rows.word_argmax, edges)
         n_heads = trial_hits.shape[1]
-        self.hits[:, layer, :n_heads] += _grouped(trial_hits, relation, len(self.relations))
-        self.both[:, layer, :n_heads] += _grouped(pair_trial_hits, offset, len(self.offsets))
+        for sums, hits, group, keys in (
+            (self.hits, trial_hits, relation, self.relations),
+            (self.both_uniform, trial_hits * edges.uniform[:, None], relation, self.relations),
+            (self.both, pair_trial_hits, offset, self.offsets),
+        ):
+            sums[:, layer, :n_heads] += _grouped(hits, group, len(keys))
 
     def merge(self, other: Self) -> None:
         """Add the sums of another accumulator, whose names may come in another order."""
         relation = self.relations.indices(tuple(other.relations.names))
         offset = self.offsets.indices(tuple(other.offsets.names))
         self._grow()
-        self.trials[relation] += other.trials
-        self.hits[relation] += other.hits
-        self.offset_trials[offset] += other.offset_trials
-        self.both[offset] += other.both
+        for name in self._sums:
+            index = offset if name in _BY_OFFSET else relation
+            getattr(self, name)[index] += getattr(other, name)
 
     def baselines(self) -> list[Baseline]:
         """Return every (relation, direction) in alphabetical order, with its best offset.
@@ -112,19 +136,23 @@ class Syntactic(Accumulator):
             k = self.relations.index(name)
             found.append(
                 Baseline(
-                    *name, int(self.trials[k]), -minus_offset, hits, self.hits[k], self.both[index]
+                    *name,
+                    trials=int(self.trials[k]),
+                    offset=-minus_offset,
+                    offset_hits=hits,
+                    uniform=float(self.uniform[k]),
+                    uniform_squared=float(self.uniform_squared[k]),
+                    hits=self.hits[k],
+                    both=self.both[index],
+                    both_uniform=self.both_uniform[k],
                 )
             )
         return found
 
     def _grow(self) -> None:
         """Make room for names that were just seen for the first time."""
-        for name, keys in (
-            ("trials", self.relations),
-            ("hits", self.relations),
-            ("offset_trials", self.offsets),
-            ("both", self.offsets),
-        ):
+        for name in self._sums:
+            keys = self.offsets if name in _BY_OFFSET else self.relations
             array = getattr(self, name)
             missing = len(keys) - len(array)
             if missing:

@@ -263,7 +263,9 @@ def _compare_layer(
         site.stack,
         site.layer,
         calls,
-        _worst([_difference(_by_query(p), _by_query(their_pattern), real) for p in (ours[0], pattern)]),
+        _worst(
+            [_difference(_by_query(p), _by_query(their_pattern), real) for p in (ours[0], pattern)]
+        ),
         _worst([_difference(o, their_out, real) for o in (ours[1], out)]),
     )
 
@@ -280,9 +282,7 @@ def _by_query(pattern: Tensor | None) -> Tensor | None:
 def _canonical(site: AttentionSite, x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Run the page-one form of attention on this layer's input with the layout's weights."""
     with torch.no_grad():
-        return attention_fused(
-            x, x, site.weights(), mask=key_padding_mask(real), scale=site.scale
-        )
+        return attention_fused(x, x, site.weights(), mask=key_padding_mask(real), scale=site.scale)
 
 
 def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None:

@@ -104,16 +104,16 @@ class AttentionSite:
             b_K=self._split_bias(p.k),
             b_V=self._split_bias(p.v),
             # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
-            W_O=p.out.weight.t().unflatten(0, (self.n_heads, -1)),
+            W_O=p.out.weight.t().reshape(self.n_heads, self.d_head, -1),
             b_O=_bias(p.out),
         )
 
     def _split_in(self, linear: nn.Linear) -> Tensor:
         # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
-        return linear.weight.unflatten(0, (self.n_heads, -1)).transpose(1, 2)
+        return linear.weight.view(self.n_heads, self.d_head, -1).transpose(1, 2)
 
     def _split_bias(self, linear: nn.Linear) -> Tensor:
-        return _bias(linear).unflatten(0, (self.n_heads, -1))
+        return _bias(linear).view(self.n_heads, self.d_head)
 
 
 def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSite, ...]:
@@ -130,7 +130,7 @@ def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSi
     tuple of AttentionSite
         Empty if no module has a known layout.
     """
-    known = {module: found for module, found in _recognised(model)}
+    known = dict(_recognised(model))
     order: list[nn.Module] = []
     hooks = [
         module.register_forward_pre_hook(lambda module, _: order.append(module)) for module in known

@@ -248,9 +248,7 @@ def _load_network(source: Source, checkpoint: Checkpoint, dtype: torch.dtype) ->
 
 
 def _check_complete(info: dict[str, Any], source: Source) -> None:
-    missing = [
-        key for key in sorted(info["missing_keys"]) if not key.startswith(_OPTIONAL_PARTS)
-    ]
+    missing = [key for key in sorted(info["missing_keys"]) if not key.startswith(_OPTIONAL_PARTS)]
     mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
     for keys, what in ((missing, "lacks"), (mismatched, "has the wrong shape for")):
         if keys:

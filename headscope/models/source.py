@@ -36,9 +36,7 @@ class Source:
     revision: str | None = None
 
 
-def find_source(
-    model: str, *, revision: str | None = None, allow_pickle: bool = False
-) -> Source:
+def find_source(model: str, *, revision: str | None = None, allow_pickle: bool = False) -> Source:
     """Resolve ``demo``, a folder or a hub id.
 
     A hub id is asked of the hub first and, when that is out of reach (or HF_HUB_OFFLINE is set),

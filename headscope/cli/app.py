@@ -1,0 +1,52 @@
+"""Composes the commands. Nothing heavy is imported until a command runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headscope import __version__
+from headscope.cli import classify, validate
+from headscope.cli.errors import error_boundary
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="headscope",
+    help="What each attention head of a BERT-style transformer does, measured through our own "
+    "attention and proven equal to the model's.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="markdown",
+)
+app.command("classify", epilog=classify.EXAMPLES)(classify.classify)
+app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"headscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback instead of one sentence.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; exits with the documented codes."""
+    with error_boundary(debug="--debug" in sys.argv):
+        app()

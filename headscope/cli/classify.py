@@ -1,0 +1,155 @@
+"""``headscope classify MODEL``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headscope.cli.options import (
+    AllowPickle,
+    Config,
+    Device,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    Format,
+    FormatOption,
+    Model,
+    Quiet,
+    Revision,
+)
+from headscope.cli.output import command_line, print_data, print_human, progress_bar
+from headscope.errors import InputError
+
+__all__ = ["classify"]
+
+EXAMPLES = """Examples:
+
+`headscope classify demo`
+
+`headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out/`
+
+`headscope classify demo --text lines.txt --language en --format json`
+"""
+
+Treebank = Annotated[
+    Path | None, typer.Option(help="CoNLL-U file with gold trees. Default: the built-in sample.")
+]
+Text = Annotated[
+    Path | None, typer.Option(help="Plain text, one sentence a line; no syntactic roles then.")
+]
+Frequencies = Annotated[
+    Path | None,
+    typer.Option(help="Word and count per line, tab between. Default: wordfreq, else the corpus."),
+]
+Language = Annotated[
+    str | None, typer.Option(help="ISO code for wordfreq, where the file's name does not tell.")
+]
+ThresholdOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Change a threshold, e.g. 'positional=0.8'; repeatable. See docs/classify.md.",
+    ),
+]
+Control = Annotated[
+    bool,
+    typer.Option(
+        "--control/--no-control", help="Measure random weights too and count their labels."
+    ),
+]
+NoValidate = Annotated[
+    bool, typer.Option("--no-validate", help="Skip the certificate; the result records it.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Folder for JSON, CSV and figures.", file_okay=False),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from an interrupted run in the folder of -o.")
+]
+Limit = Annotated[int | None, typer.Option(help="Only the first sentences.")]
+Seed = Annotated[int, typer.Option(help="For the random weights of the control.")]
+
+
+def classify(
+    context: typer.Context,
+    model: Model,
+    treebank: Treebank = None,
+    text: Text = None,
+    frequencies: Frequencies = None,
+    language: Language = None,
+    threshold: ThresholdOption = None,
+    control: Control = False,
+    no_validate: NoValidate = False,
+    output: Output = None,
+    resume: Resume = False,
+    limit: Limit = None,
+    seed: Seed = 0,
+    format: FormatOption = Format.human,
+    dtype: DtypeOption = Dtype.float32,
+    device: DeviceOption = Device.auto,
+    revision: Revision = None,
+    allow_pickle: AllowPickle = False,
+    config: Config = None,
+    quiet: Quiet = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Say what each head does: positional, syntactic, rare-word and other roles.
+
+    Every label comes with its baseline, a 95% interval and an adjusted p-value.
+    """
+    if treebank is not None and text is not None:
+        raise typer.BadParameter("give --treebank or --text, not both")
+    thresholds = _thresholds(context.meta.get("thresholds", {}), threshold or [])
+
+    from headscope.data.corpus import open_text, open_treebank
+    from headscope.pipeline.classify import classify as run
+    from headscope.report.files import STATE, ready_folder, write_classify
+    from headscope.report.tables import classify_report, heads_csv
+    from headscope.results import to_json
+
+    corpus = open_treebank(treebank) if treebank else open_text(text) if text else None
+    with ready_folder(output), progress_bar(quiet) as progress:
+        result = run(
+            model,
+            corpus,
+            frequencies=frequencies,
+            language=language,
+            thresholds=thresholds,
+            control=control,
+            validate=not no_validate,
+            limit=limit,
+            seed=seed,
+            state=output / STATE if output else None,
+            resume=resume,
+            progress=progress,
+            command=command_line(),
+            dtype=dtype.value,
+            device=device.value,
+            revision=revision,
+            allow_pickle=allow_pickle,
+        )
+        if output is not None:
+            write_classify(result, output)
+    if format is Format.json:
+        print_data(to_json(result))
+    elif format is Format.csv:
+        print_data(heads_csv(result))
+    else:
+        print_human(*classify_report(result))
+
+
+def _thresholds(from_config: dict[str, Any], from_flags: list[str]) -> Any:
+    """Build the thresholds from the TOML table and the flags; flags win."""
+    from headscope.measures.thresholds import Thresholds
+
+    values = dict(from_config)
+    for item in from_flags:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise InputError(f"--threshold {item!r}: write NAME=VALUE, such as positional=0.8.")
+        values[name.strip()] = value.strip()
+    return Thresholds.parse(values)

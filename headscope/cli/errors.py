@@ -1,0 +1,38 @@
+"""The one place where an exception becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headscope.errors import HeadscopeError
+
+__all__ = ["error_boundary"]
+
+
+@contextmanager
+def error_boundary(debug: bool) -> Iterator[None]:
+    """Say known failures in one sentence on stderr and exit with their code.
+
+    Exit codes: 1 known failure, 3 a gate failed, 130 interrupted; usage errors (2) are typer's.
+    """
+    if not debug:
+        warnings.simplefilter("ignore")
+    try:
+        yield
+    except HeadscopeError as error:
+        if debug:
+            raise
+        print(f"headscope: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("headscope: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except (OSError, MemoryError) as error:
+        if debug or isinstance(error, BrokenPipeError):
+            raise
+        what = "out of memory" if isinstance(error, MemoryError) else str(error)
+        print(f"headscope: the system refused: {what}", file=sys.stderr)
+        sys.exit(1)

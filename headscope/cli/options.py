@@ -1,0 +1,127 @@
+"""Options that commands share, and the TOML file that can set any of them."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headscope.errors import InputError
+
+__all__ = [
+    "AllowPickle",
+    "Config",
+    "DeviceOption",
+    "Dtype",
+    "DtypeOption",
+    "Format",
+    "FormatOption",
+    "Model",
+    "Quiet",
+    "Revision",
+]
+
+
+class Format(enum.StrEnum):
+    """How results are printed on stdout."""
+
+    human = "human"
+    json = "json"
+    csv = "csv"
+
+
+class Dtype(enum.StrEnum):
+    """What to compute in."""
+
+    float64 = "float64"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+class Device(enum.StrEnum):
+    """Where to compute."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    mps = "mps"
+
+
+def _read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the file's values the defaults of the command's options; flags still win."""
+    if path is None:
+        return None
+    table = _table(path, context.info_name or "")
+    known = {param.name for param in context.command.params if param.name not in (None, "config")}
+    thresholds = table.pop("thresholds", {}) if "threshold" in known else {}
+    defaults = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(map(str, known)), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{path}: [{context.info_name}] has no option {key!r}{hint}")
+        defaults[name] = value
+    # A parameter of typer may be named otherwise than its flag; both go by the parameter's name.
+    context.default_map = {**(context.default_map or {}), **defaults}
+    context.meta["thresholds"] = thresholds
+    return path
+
+
+def _table(path: Path, command: str) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            config = tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"The config file {path} cannot be read ({error.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
+    for name in config:
+        if name not in _COMMANDS:
+            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+            hint = f"; did you mean [{near[0]}]?" if near else ""
+            raise InputError(f"{path}: there is no command {name!r} to configure{hint}")
+    table = config.get(command, {})
+    if not isinstance(table, dict):
+        raise InputError(f"{path}: {command} must be a table, written [{command}].")
+    return dict(table)
+
+
+#: Tables that a config file may have.
+_COMMANDS = ("classify", "validate")
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="A model folder, a hub id, or 'demo' for all-MiniLM-L6-v2.",
+        show_default=False,
+    ),
+]  # fmt: skip
+FormatOption = Annotated[Format, typer.Option("--format", help="What goes to stdout.")]
+DtypeOption = Annotated[
+    Dtype, typer.Option("--dtype", help="Compute in this type, whatever the checkpoint stores.")
+]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute.")]
+Revision = Annotated[
+    str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id.")
+]
+AllowPickle = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle", help="Accept pickled weights; they can hide code, so only if you trust "
+        "their author.",
+    ),
+]  # fmt: skip
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no messages.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="TOML file with a table per command; flags win over it.",
+        callback=_read_config, is_eager=True,
+    ),
+]  # fmt: skip

@@ -1,0 +1,75 @@
+"""What goes where: data on stdout, messages and progress on stderr, files whole or not at all."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["command_line", "print_data", "print_human", "progress_bar"]
+
+WIDTH = 80
+#: Options that say where results go or how they are shown, not what is measured.
+_PRESENTATION = {"-o": 1, "--output": 1, "--format": 1, "--resume": 0, "--quiet": 0, "-q": 0}
+
+
+def print_human(*parts: RenderableType) -> None:
+    """Print tables and sentences on stdout, at most 80 columns wide."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    for part in parts:
+        console.print(part)
+
+
+def print_data(text: str) -> None:
+    """Print JSON or CSV on stdout, and nothing else."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def command_line() -> str:
+    """Return this run's command without what only concerns presentation.
+
+    Two runs that measure the same thing then record the same command.
+    """
+    words: list[str] = []
+    arguments = iter(sys.argv[1:])
+    for word in arguments:
+        name, has_value, _ = word.partition("=")
+        if name in _PRESENTATION:
+            if _PRESENTATION[name] and not has_value:
+                next(arguments, None)
+            continue
+        words.append(word)
+    return shlex.join(["headscope", *words])
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show a bar on stderr while a pass runs; nothing where stderr is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    columns: tuple[Any, ...] = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def update(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(f"sentences ({name})", total=total)
+            bar.update(tasks[name], completed=done)
+
+        yield update

@@ -1,0 +1,66 @@
+"""``headscope validate MODEL``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headscope.cli.options import (
+    AllowPickle,
+    Config,
+    Device,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    Format,
+    FormatOption,
+    Model,
+    Quiet,
+    Revision,
+)
+from headscope.cli.output import command_line, print_data, print_human
+
+__all__ = ["validate"]
+
+EXAMPLES = "Example: `headscope validate demo`"
+
+
+def validate(
+    model: Model,
+    format: FormatOption = Format.human,
+    dtype: DtypeOption = Dtype.float32,
+    device: DeviceOption = Device.auto,
+    revision: Revision = None,
+    allow_pickle: AllowPickle = False,
+    config: Config = None,
+    quiet: Quiet = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Prove that our attention equals the model's: layer by layer, on a padded batch.
+
+    Compared with the model's own eager and SDPA runs. Exits with 3 when anything is off.
+    """
+    from headscope.pipeline.validate import validate as run
+    from headscope.report.tables import validation_csv, validation_report
+    from headscope.results import to_json
+
+    result = run(
+        model,
+        command=command_line(),
+        dtype=dtype.value,
+        device=device.value,
+        revision=revision,
+        allow_pickle=allow_pickle,
+    )
+    if format is Format.json:
+        print_data(to_json(result))
+    elif format is Format.csv:
+        print_data(validation_csv(result))
+    else:
+        print_human(*validation_report(result))
+    if not result.passed:
+        if not quiet:
+            print(f"headscope: validation failed: {'; '.join(result.reasons)}", file=sys.stderr)
+        raise typer.Exit(3)

@@ -1,0 +1,84 @@
+"""All of classify's accumulators together: one set of sums for one pass over a corpus."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from headscope.measures.accumulator import Array, Keys
+from headscope.measures.positional import Positional
+from headscope.measures.profile import Profile
+from headscope.measures.rare import Rare
+from headscope.measures.rows import RowReducer
+from headscope.measures.syntactic import Syntactic
+
+__all__ = ["HeadMeasures"]
+
+
+class HeadMeasures:
+    """Positional, syntactic, rare-word and profile sums of every head.
+
+    Parameters
+    ----------
+    n_layers, n_heads : int
+
+    Attributes
+    ----------
+    positional, syntactic, rare, profile
+    skipped : int
+        Sentences that could not be measured.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.positional = Positional(n_layers, n_heads)
+        self.syntactic = Syntactic(n_layers, n_heads)
+        self.rare = Rare(n_layers, n_heads)
+        self.profile = Profile(n_layers, n_heads)
+        self.skipped = 0
+
+    def reducer(self) -> RowReducer:
+        """Return the observer that feeds these sums."""
+        return RowReducer(self.positional, self.syntactic, self.rare, self.profile)
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "positional": self.positional,
+            "syntactic": self.syntactic,
+            "rare": self.rare,
+            "profile": self.profile,
+        }
+
+    def merge(self, other: HeadMeasures) -> None:
+        """Add the sums of another pass over other sentences with the same model."""
+        for name, part in self._parts.items():
+            part.merge(other._parts[name])
+        self.skipped += other.skipped
+
+    def state(self) -> tuple[dict[str, Array], str]:
+        """Return all sums as named arrays, and the names of relations and offsets as JSON."""
+        arrays = {
+            f"{name}.{key}": np.ascontiguousarray(array)
+            for name, part in self._parts.items()
+            for key, array in part.state().items()
+        }
+        names = {
+            "relations": self.syntactic.relations.names,
+            "offsets": self.syntactic.offsets.names,
+            "skipped": self.skipped,
+        }
+        return arrays, json.dumps(names)
+
+    def load_state(self, arrays: dict[str, Array], names: str) -> None:
+        """Go on from what :meth:`state` gave."""
+        for name, part in self._parts.items():
+            prefix = f"{name}."
+            part.load_state(
+                {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+            )
+        known = json.loads(names)
+        self.syntactic.relations = Keys(known["relations"])
+        self.syntactic.offsets = Keys(known["offsets"])
+        self.skipped = known["skipped"]

@@ -1,0 +1,104 @@
+"""Intervals and tests: Wilson, McNemar, binomial, Benjamini-Hochberg. scipy does the arithmetic.
+
+References
+----------
+Wilson 1927, JASA 22; McNemar 1947, Psychometrika 12; Benjamini & Hochberg 1995, JRSS B 57.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from headscope.measures.accumulator import Array
+
+__all__ = ["adjust", "binomial_p", "mcnemar_p", "normal_interval", "normal_p", "paired_p", "wilson"]
+
+#: Normal quantile of a two-sided 95% interval.
+Z95 = float(stats.norm.ppf(0.975))
+
+
+def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
+    """Return the 95% Wilson score interval of hits / trials; (0, 1) where there is no trial."""
+    n = np.asarray(trials, dtype=float)
+    safe = np.where(n > 0, n, 1.0)
+    p = np.asarray(hits, dtype=float) / safe
+    z2 = Z95**2
+    centre = p + z2 / (2 * safe)
+    half = Z95 * np.sqrt(p * (1 - p) / safe + z2 / (4 * safe**2))
+    low = np.where(n > 0, (centre - half) / (1 + z2 / safe), 0.0)
+    high = np.where(n > 0, (centre + half) / (1 + z2 / safe), 1.0)
+    return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+
+
+def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
+    """Exact two-sided McNemar test: are the two kinds of disagreement equally frequent?
+
+    Parameters
+    ----------
+    only_head, only_baseline : array of int
+        Trials that just one of the two hits.
+
+    Returns
+    -------
+    array, in (0, 1]
+        1 where they never disagree.
+    """
+    a, b = np.asarray(only_head), np.asarray(only_baseline)
+    p: Array = np.minimum(1.0, 2.0 * stats.binom.cdf(np.minimum(a, b), a + b, 0.5))
+    return p
+
+
+def paired_p(
+    hits: ArrayLike, both: ArrayLike, expected: float, expected_squared: float, trials: int
+) -> Array:
+    """One-sided paired z-test: hits beat a baseline that hits each trial with a known probability.
+
+    Parameters
+    ----------
+    hits : array of int
+        Trials that the head hits.
+    both : array of float
+        Sum of the baseline's probabilities over those trials.
+    expected, expected_squared : float
+        Sums over all trials of the baseline's probability, and of its square.
+    trials : int
+    """
+    h, n = np.asarray(hits, dtype=float), max(trials, 1)
+    mean = (h - expected) / n
+    mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
+    error = np.sqrt(np.clip(mean_square - mean**2, 0.0, None) / n)
+    return normal_p(mean, error, 0.0)
+
+
+def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
+    """One-sided exact binomial test: probability of at least ``hits`` at rate ``chance``."""
+    p: Array = np.asarray(
+        stats.binom.sf(np.asarray(hits) - 1, np.asarray(trials), np.asarray(chance)), dtype=float
+    )
+    return np.where(np.asarray(trials) > 0, p, 1.0)
+
+
+def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
+    """One-sided z-test: probability of a mean this far above ``reference``."""
+    gap = np.asarray(mean, dtype=float) - np.asarray(reference, dtype=float)
+    error = np.asarray(standard_error, dtype=float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.where(error > 0, gap / error, np.sign(gap) * np.inf)
+    p: Array = stats.norm.sf(np.nan_to_num(z, nan=0.0, posinf=np.inf, neginf=-np.inf))
+    return p
+
+
+def normal_interval(mean: ArrayLike, standard_error: ArrayLike) -> tuple[Array, Array]:
+    """Return mean -/+ 1.96 standard errors."""
+    centre, half = np.asarray(mean, dtype=float), Z95 * np.asarray(standard_error, dtype=float)
+    return centre - half, centre + half
+
+
+def adjust(p: Array) -> Array:
+    """Benjamini-Hochberg adjusted p-values over all entries of ``p``, in its shape."""
+    if p.size == 0:
+        return p
+    adjusted: Array = stats.false_discovery_control(p.ravel(), method="bh").reshape(p.shape)
+    return adjusted

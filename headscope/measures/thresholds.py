@@ -1,0 +1,100 @@
+"""The numbers that turn a measurement into a label, each with its source."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headscope.errors import InputError
+
+__all__ = ["Thresholds"]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a head earns a label; every field is an option and a TOML key.
+
+    Attributes
+    ----------
+    positional : float
+        Least hit rate at one offset (Voita et al. 2019: 0.90).
+    syntactic : float
+        Least gain in accuracy over the best fixed offset, and over uniform attention (Voita: 0.10).
+    syntactic_relative : bool
+        Whether that gain is relative to the baseline's accuracy instead of absolute.
+    min_trials : int
+        Fewest trials a relation needs.
+    q : float
+        False discovery rate of the Benjamini-Hochberg adjustment.
+    rare : float
+        Least rate on the rarest word (Voita report 0.66 for their one such head).
+    rare_gain : float
+        Least gain of that rate over uniform attention (as for syntactic heads: 0.10).
+    special, punctuation : float
+        Least mean mass on special tokens, on punctuation (Clark et al. 2019 show more than half).
+    broad_entropy, broad_relative : float
+        Least mean row entropy in nats, and as a share of ln n (Clark et al.: about 3.8 nats).
+    self : float
+        Least share of rows whose largest content weight is the diagonal (as for an offset).
+    duplicate : float
+        Least share of repeated tokens that look at another copy of themselves.
+    """
+
+    positional: float = 0.90
+    syntactic: float = 0.10
+    syntactic_relative: bool = False
+    min_trials: int = 50
+    q: float = 0.05
+    rare: float = 0.50
+    rare_gain: float = 0.10
+    special: float = 0.60
+    punctuation: float = 0.60
+    broad_entropy: float = 3.8
+    broad_relative: float = 0.80
+    self: float = 0.90
+    duplicate: float = 0.50
+
+    def __post_init__(this) -> None:  # noqa: N805  (a field is called self)
+        for field in dataclasses.fields(this):
+            value = getattr(this, field.name)
+            unbounded = field.name in ("broad_entropy", "min_trials", "syntactic")
+            if not (value >= 0 and (unbounded or value <= 1)):
+                raise InputError(
+                    f"The threshold {field.name} is {value}; give a number of 0 or more"
+                    f"{'' if unbounded else ', at most 1'}."
+                )
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Thresholds:
+        """Build thresholds from names and values (numbers, or text from the command line).
+
+        Raises
+        ------
+        InputError
+            For an unknown name, with the nearest known one, or a value of the wrong kind.
+        """
+        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        parsed = {}
+        for name, value in values.items():
+            if name not in kinds:
+                near = difflib.get_close_matches(name, kinds, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(kinds)}."
+                raise InputError(f"There is no threshold {name!r}; {hint}")
+            parsed[name] = _value(name, value, kinds[name])
+        return cls(**parsed)
+
+
+def _value(name: str, value: Any, kind: type) -> Any:
+    if kind is bool:
+        if str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        raise InputError(f"The threshold {name} is {value!r}; give true or false.")
+    try:
+        if not isinstance(value, bool):
+            return kind(value)
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f"The threshold {name} is {value!r}; give a number.")

@@ -1,0 +1,32 @@
+"""The control model: the same architecture and tokenizer, weights drawn at random."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from headscope.models.loading import LoadedModel, wrap
+from headscope.models.routing import quiet_transformers
+
+__all__ = ["random_twin"]
+
+
+def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
+    """Initialise the architecture of ``loaded`` afresh, as its authors' training started.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    seed : int
+        The global random state is left as it was.
+    """
+    from transformers import AutoModel
+
+    with torch.random.fork_rng(), quiet_transformers():
+        torch.manual_seed(seed)
+        network = AutoModel.from_config(loaded.model.config, dtype=torch.float32)
+    parameter = next(loaded.model.parameters())
+    network = network.to(device=parameter.device, dtype=parameter.dtype)
+    twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
+    return dataclasses.replace(twin, revision=loaded.revision)

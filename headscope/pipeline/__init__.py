@@ -1,0 +1,1 @@
+"""One function per command: load, stream, measure, result. The only place where floors meet."""

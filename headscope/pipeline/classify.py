@@ -1,0 +1,269 @@
+"""``headscope classify``: what each head does, from one streamed pass over a corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headscope.data.batches import BATCH_TOKENS, WINDOW, buckets, collate, windows
+from headscope.data.corpus import Corpus, as_corpus
+from headscope.data.encode import Encoder
+from headscope.data.frequencies import Frequencies, find_frequencies
+from headscope.data.sentence import Sentence
+from headscope.errors import CorpusError, HeadscopeError, InputError
+from headscope.measures.heads import HeadMeasures
+from headscope.measures.roles import judge
+from headscope.measures.thresholds import Thresholds
+from headscope.models.control import random_twin
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router, routed
+from headscope.pipeline.checkpoint import RunState
+from headscope.pipeline.opening import open_model
+from headscope.pipeline.provenance import provenance
+from headscope.pipeline.validate import require_valid
+from headscope.results import SCHEMA, ClassifyResult, ControlResult, CorpusInfo, HeadResult
+
+__all__ = ["classify"]
+
+#: Told (pass name, sentences done, sentences in all) after every batch.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What every pass over the corpus shares."""
+
+    corpus: Corpus
+    frequencies: Frequencies
+    n_sentences: int
+    progress: Progress | None
+    state: RunState | None
+
+
+def classify(
+    model: str | Path | LoadedModel | Any,
+    corpus: Corpus | str | Path | Sequence[Sentence | str] | None = None,
+    *,
+    frequencies: str | Path | None = None,
+    language: str | None = None,
+    thresholds: Thresholds | None = None,
+    control: bool = False,
+    validate: bool = True,
+    limit: int | None = None,
+    seed: int = 0,
+    state: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    command: str = "headscope.classify",
+    **options: Any,
+) -> ClassifyResult:
+    """Say what each attention head does on a corpus.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel
+        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
+    corpus : optional
+        A ``.conllu`` treebank or a text file (one sentence a line), sentences in memory, or None
+        for the built-in sample treebank.
+    frequencies : path, optional
+        ``word<TAB>count`` lines for the rare-word score; else wordfreq, else the corpus itself.
+    language : str, optional
+        ISO code for wordfreq, where the corpus does not state it.
+    thresholds : Thresholds, optional
+    control : bool
+        Measure the same architecture with random weights too, and count its labels.
+    validate : bool
+        Refuse a model on which our attention is not the model's; recorded if False.
+    limit : int, optional
+        Use only the first sentences.
+    seed : int
+        For the random weights of the control.
+    state : path, optional
+        File in which a long run saves its sums; with ``resume`` it goes on from there.
+    progress : callable, optional
+        Called as ``progress(pass_name, sentences_done, sentences)``.
+    command : str
+        Recorded in the result.
+    **options
+        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+
+    Returns
+    -------
+    ClassifyResult
+        Frozen raw values; ``.to_frame()`` gives pandas.
+
+    Raises
+    ------
+    InputError
+        For a model, corpus or option that cannot be used.
+    ValidationFailedError
+        If our attention does not equal the model's.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.classify("demo", limit=50)
+    >>> result.heads[2].name, result.heads[2].primary, result.heads[2].positional.offset
+    ('L0H2', 'positional', -1)
+    """
+    thresholds = thresholds or Thresholds()
+    _check_options(limit, state, resume)
+    # The corpus is read and checked first: a slip in it should not cost the loading of a model.
+    text = as_corpus(corpus)
+    words = find_frequencies(text, frequencies, language)
+    loaded = open_model(model, **options)
+    if loaded.tokenizer is None:
+        raise InputError("classify needs the model's tokenizer; load it with headscope.load.")
+    validation = require_valid(loaded, validate)
+    n_sentences = min(text.n_sentences, limit or text.n_sentences)
+    saved = None
+    if state is not None:
+        identity = _identity(loaded, text, words, thresholds, control, n_sentences, seed)
+        saved = RunState(Path(state), identity)
+        if resume:
+            saved.resume((loaded.n_layers, loaded.n_heads))
+    run = _Pass(text, words, n_sentences, progress, saved)
+
+    sums = _measure(loaded, run, "model")
+    heads = judge(sums, thresholds, [site.n_heads for site in loaded.sites])
+    random = _control(loaded, run, thresholds, seed) if control else None
+    return ClassifyResult(
+        schema=SCHEMA,
+        provenance=provenance(
+            loaded, command=command, seed=seed, data={"name": text.name, "sha256": text.sha256}
+        ),
+        validation=validation,
+        corpus=_describe(text, words, sums, language),
+        thresholds=dataclasses.asdict(thresholds),
+        heads=heads,
+        control=random,
+    )
+
+
+def _check_options(limit: int | None, state: str | Path | None, resume: bool) -> None:
+    if limit is not None and limit < 1:
+        raise InputError(f"The limit is {limit}; give 1 sentence or more.")
+    if resume and state is None:
+        raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
+
+
+def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
+    """Stream the corpus through the model once; all sums are taken on the way."""
+    if loaded.n_layers == 0:
+        raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
+    blank = HeadMeasures(loaded.n_layers, loaded.n_heads)
+    done, sums = run.state.load(blank, name) if run.state else (0, blank)
+    encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, run.frequencies)
+    sentences = itertools.islice(iter(run.corpus), run.n_sentences)
+    reducer = sums.reducer()
+    index = seen = 0
+    with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
+        for window in windows(encoder.encode(sentences), WINDOW):
+            seen += window.count(None)
+            for batch_sentences in buckets(window, BATCH_TOKENS):
+                index += 1
+                seen += len(batch_sentences)
+                if index <= done:
+                    continue
+                batch = collate(batch_sentences, loaded.pad_id).to(loaded.device)
+                reducer.start(batch)
+                router.begin()
+                loaded.forward(batch.input_ids, batch.attention_mask)
+                router.check_calls()
+                if run.state is not None:
+                    run.state.note(name, index, sums)
+                if run.progress is not None:
+                    run.progress(name, seen, run.n_sentences)
+    _check_measured(sums, run)
+    if run.state is not None:
+        run.state.note(name, index, sums, final=True)
+    return sums
+
+
+def _measured(sums: HeadMeasures) -> int:
+    return int(sums.profile.sentences)
+
+
+def _check_measured(sums: HeadMeasures, run: _Pass) -> None:
+    sums.skipped = run.n_sentences - _measured(sums)
+    if _measured(sums) == 0:
+        raise CorpusError(
+            f"None of the {run.n_sentences} sentences of {run.corpus.name} could be measured: "
+            "each is longer than the model's limit or has a word that yields no piece."
+        )
+
+
+def _control(loaded: LoadedModel, run: _Pass, thresholds: Thresholds, seed: int) -> ControlResult:
+    """Measure the same architecture with random weights: every label there is a false positive."""
+    twin = random_twin(loaded, seed)
+    sums = _measure(twin, run, "control")
+    heads = judge(sums, thresholds, [site.n_heads for site in twin.sites])
+
+    def count(role: str) -> int:
+        return sum(role in head.roles for head in heads)
+
+    return ControlResult(
+        seed=seed,
+        heads=len(heads),
+        syntactic=count("syntactic"),
+        rare=count("rare"),
+        positional=count("positional"),
+        false_positives=_false_positives(heads),
+    )
+
+
+def _false_positives(heads: Sequence[HeadResult]) -> tuple[str, ...]:
+    return tuple(
+        f"{head.name} {label.role} {label.detail}".strip()
+        for head in heads
+        for label in head.labels
+        if label.role in ("syntactic", "rare")
+    )
+
+
+def _describe(
+    corpus: Corpus, words: Frequencies, sums: HeadMeasures, language: str | None
+) -> CorpusInfo:
+    return CorpusInfo(
+        name=corpus.name,
+        sha256=corpus.sha256,
+        sentences=_measured(sums),
+        skipped=sums.skipped,
+        queries=int(sums.positional.content),
+        trees=corpus.has_trees,
+        language=language or corpus.language,
+        frequencies=words.source,
+    )
+
+
+def _identity(
+    loaded: LoadedModel,
+    corpus: Corpus,
+    words: Frequencies,
+    thresholds: Thresholds,
+    control: bool,
+    n_sentences: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Everything that a saved state must agree with."""
+    run = provenance(loaded, command="", seed=seed)
+    if loaded.weights_sha256 is None:
+        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
+    return {
+        "model": run["model"]["weights_sha256"],
+        "corpus": corpus.sha256,
+        "sentences": n_sentences,
+        "frequencies": f"{words.source} {words.sha256}",
+        "thresholds": dataclasses.asdict(thresholds),
+        "control": control,
+        "seed": seed,
+        "dtype": loaded.dtype,
+        "device": loaded.device.partition(":")[0],
+        "batches": [WINDOW, BATCH_TOKENS],
+        "versions": {key: run[key] for key in ("headscope", "torch", "transformers")},
+    }

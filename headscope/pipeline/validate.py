@@ -1,0 +1,69 @@
+"""``headscope validate``: the certificate as a result with its provenance."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from headscope.errors import ValidationFailedError
+from headscope.models.certificate import validate_model
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.opening import open_model
+from headscope.pipeline.provenance import provenance
+from headscope.results import ValidationResult, ValidationSummary
+
+__all__ = ["require_valid", "validate"]
+
+
+def validate(
+    model: str | LoadedModel | Any, *, command: str = "headscope.validate", **options: Any
+) -> ValidationResult:
+    """Prove that headscope's attention equals the model's on a padded batch, layer by layer.
+
+    Parameters
+    ----------
+    model : str, LoadedModel or transformers model
+        A folder, hub id or ``demo``; or a model in memory.
+    command : str
+        Recorded in the result.
+    **options
+        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+
+    Returns
+    -------
+    ValidationResult
+        ``passed`` says whether; ``reasons`` say why not. A failed certificate is not an exception.
+
+    Raises
+    ------
+    InputError
+        If the model cannot be opened.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> headscope.validate("demo").passed
+    True
+    """
+    loaded = open_model(model, need_tokenizer=False, **options)
+    result = validate_model(loaded)
+    return dataclasses.replace(result, provenance=provenance(loaded, command=command, seed=0))
+
+
+def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
+    """Validate before a measurement; cached, so it costs once per model and run.
+
+    Raises
+    ------
+    ValidationFailedError
+        If the certificate fails.
+    """
+    if not wanted:
+        return ValidationSummary(passed=None)
+    result = validate_model(loaded)
+    if not result.passed:
+        raise ValidationFailedError(
+            f"{loaded.name} fails validation, so nothing is reported on it: "
+            f"{'; '.join(result.reasons[:3])}. See 'headscope validate {loaded.name}'."
+        )
+    return ValidationSummary.of(result)

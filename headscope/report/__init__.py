@@ -1,0 +1,1 @@
+"""Everything a person sees, drawn from results alone."""

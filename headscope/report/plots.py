@@ -1,0 +1,147 @@
+"""Figures, drawn from results; made without pyplot, so nothing global is touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from headscope.report.words import ROLE_NAMES
+from headscope.results import ClassifyResult, HeadResult
+
+__all__ = ["COLOURS", "relation_bars", "role_map"]
+
+# Fixed ids in SVG files: the same result gives the same bytes.
+mpl.rcParams["svg.hashsalt"] = "headscope"
+
+#: A palette that stays apart for colour-blind readers (Okabe & Ito 2008).
+COLOURS = {
+    "positional": "#0072B2",
+    "syntactic": "#009E73",
+    "rare": "#CC79A7",
+    "special": "#E69F00",
+    "punctuation": "#56B4E9",
+    "broad": "#D55E00",
+    "none": "#999999",
+}
+#: Relations in the bar chart, by gain over the baseline.
+_MOST_BARS = 24
+
+
+def role_map(result: ClassifyResult) -> Figure:
+    """Layers x heads: the colour is the primary role, the shade its score."""
+    n_layers = max(head.layer for head in result.heads) + 1
+    n_heads = max(head.head for head in result.heads) + 1
+    figure = _figure(max(5.0, 1.6 + 0.52 * n_heads), 1.9 + 0.42 * n_layers)
+    axes = figure.add_subplot()
+    image = np.ones((n_layers, n_heads, 3))
+    for head in result.heads:
+        score = _primary_score(head)
+        image[head.layer, head.head] = _shade(COLOURS[head.primary], score)
+        axes.text(
+            head.head, head.layer, _mark(head), ha="center", va="center", fontsize=7,
+            color="white" if score > 0.75 else "black",
+        )  # fmt: skip
+    axes.imshow(image, aspect="equal")
+    axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=7)
+    axes.set_yticks(range(n_layers), [f"L{i}" for i in range(n_layers)], fontsize=7)
+    axes.set_xticks(np.arange(-0.5, n_heads), minor=True)
+    axes.set_yticks(np.arange(-0.5, n_layers), minor=True)
+    axes.grid(which="minor", color="white", linewidth=1.5)
+    axes.tick_params(which="both", length=0)
+    axes.set_title(f"What the heads of {_model(result)} do", fontsize=10)
+    present = [role for role in COLOURS if any(head.primary == role for head in result.heads)]
+    names = {**ROLE_NAMES, "none": "no role"}
+    figure.legend(
+        handles=[Patch(color=COLOURS[role], label=names[role]) for role in present],
+        loc="outside lower center", ncols=min(4, len(present)), fontsize=7, frameon=False,
+        title="darker: higher score", title_fontsize=7,
+    )  # fmt: skip
+    return figure
+
+
+def relation_bars(result: ClassifyResult) -> Figure:
+    """Best head of each relation and direction, with interval and both baselines."""
+    rows = _best_rows(result)[:_MOST_BARS]
+    figure = _figure(7.0, 1.4 + 0.27 * max(1, len(rows)))
+    axes = figure.add_subplot()
+    if not rows:
+        axes.text(0.5, 0.5, "no relation has enough trials", ha="center", va="center")
+        axes.set_axis_off()
+        return figure
+    y = np.arange(len(rows))
+    accuracy = np.array([score.accuracy for _, score in rows])
+    low, high = np.array([score.interval for _, score in rows]).T
+    colours = [COLOURS["syntactic" if score.labelled else "none"] for _, score in rows]
+    axes.barh(y, accuracy, color=colours, height=0.7)
+    axes.errorbar(
+        accuracy, y, xerr=(accuracy - low, high - accuracy), fmt="none", ecolor="black", lw=1
+    )
+    _ticks(axes, y, [score.baseline for _, score in rows], "black", "best fixed offset")
+    _ticks(axes, y, [score.uniform for _, score in rows], "#D55E00", "uniform attention")
+    axes.set_yticks(y, [f"{s.relation} {s.direction}  {h.name}" for h, s in rows], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.set_xlabel("accuracy, 95% interval; grey: not labelled", fontsize=8)
+    axes.set_title(f"Best head per relation, {_model(result)}", fontsize=10)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.margins(y=0.02)
+    figure.legend(loc="outside lower center", fontsize=7, ncols=2, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _ticks(axes: Any, y: Any, values: list[float], colour: str, label: str) -> None:
+    axes.vlines(values, y - 0.35, y + 0.35, color=colour, lw=2, label=label)
+
+
+def _best_rows(result: ClassifyResult) -> list[tuple[HeadResult, Any]]:
+    """The best head of each relation and direction with enough trials, largest gain first."""
+    best: dict[tuple[str, str], tuple[HeadResult, Any]] = {}
+    for head in result.heads:
+        for score in head.syntactic:
+            key = (score.relation, score.direction)
+            if score.trials < result.thresholds["min_trials"]:
+                continue
+            if key not in best or score.accuracy > best[key][1].accuracy:
+                best[key] = (head, score)
+    return sorted(best.values(), key=lambda row: row[1].baseline - row[1].accuracy)
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _model(result: ClassifyResult) -> str:
+    return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+
+
+def _primary_score(head: HeadResult) -> float:
+    """Score of the primary role in [0, 1]; broad heads by entropy relative to ln n."""
+    if head.primary == "broad":
+        return float(head.relative_entropy or 0.0)
+    label = next((label for label in head.labels if label.role == head.primary), None)
+    return 0.15 if label is None else min(1.0, label.score)
+
+
+def _shade(colour: str, score: float) -> Any:
+    """Mix a colour with white: score 1 is the full colour."""
+    return 1 - (1 - np.array(to_rgb(colour))) * (0.15 + 0.85 * score)
+
+
+def _mark(head: HeadResult) -> str:
+    label = next((label for label in head.labels if label.role == head.primary), None)
+    if label is None:
+        return ""
+    if head.primary == "syntactic":
+        return label.detail.partition(" ")[0]
+    if head.primary == "special":
+        return "[" if label.detail == "first" else "]"
+    return label.detail

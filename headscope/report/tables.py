@@ -1,0 +1,297 @@
+"""Terminal tables and CSV, drawn from results; 80 columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headscope.report.words import (
+    control_sentence,
+    describe_offset,
+    found_sentence,
+    share_text,
+)
+from headscope.results import (
+    ClassifyResult,
+    HeadResult,
+    SyntacticScore,
+    ValidationResult,
+)
+
+__all__ = [
+    "classify_report",
+    "heads_csv",
+    "relations_csv",
+    "validation_csv",
+    "validation_report",
+]
+
+STYLES = {
+    "positional": "bold blue",
+    "syntactic": "bold green",
+    "rare": "bold magenta",
+    "special": "yellow",
+    "punctuation": "cyan",
+    "broad": "red",
+    "none": "dim",
+}
+#: Rows of the syntactic table in the terminal; all of them are in the JSON and CSV.
+_MOST_RELATIONS = 14
+#: Heads beside each other in one block of the map.
+_HEADS_ACROSS = 16
+
+
+# --- validate ---------------------------------------------------------------------------------
+
+
+def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
+    """Show the certificate as a table and a verdict."""
+    table = _table("layer", "calls", "max |pattern - model's|", "max |out - model's|")
+    for check in result.layers:
+        table.add_row(
+            f"{check.stack} {check.layer}",
+            str(check.calls),
+            _tiny(check.max_abs_pattern),
+            _tiny(check.max_abs_out),
+        )
+    table.add_section()
+    table.add_row(
+        "tolerance", "1", f"{result.tolerance['pattern']:.0e}", f"{result.tolerance['out']:.0e}"
+    )
+    yield table
+    yield Text(
+        f"Last hidden state: max difference {_tiny(result.max_abs_hidden_eager)} from eager, "
+        f"{_tiny(result.max_abs_hidden_sdpa)} from SDPA (tolerance "
+        f"{result.tolerance['hidden']:.0e}), over {result.sequences} sequences, "
+        f"{result.tokens} tokens, {result.padded} padded positions."
+    )
+    model = result.provenance.get("model", {}).get("id", "The model")
+    if result.passed:
+        yield Text(f"PASSED: headscope's attention reproduces {model}.", style="bold green")
+    else:
+        yield Text(f"FAILED: {'; '.join(result.reasons)}.", style="bold red")
+
+
+def validation_csv(result: ValidationResult) -> str:
+    """One line per layer."""
+    return _csv(
+        ("stack", "layer", "calls", "max_abs_pattern", "max_abs_out"),
+        (
+            (c.stack, c.layer, c.calls, c.max_abs_pattern, c.max_abs_out)
+            for c in result.layers
+        ),
+    )  # fmt: skip
+
+
+# --- classify ---------------------------------------------------------------------------------
+
+
+def classify_report(result: ClassifyResult) -> Iterator[RenderableType]:
+    """Show what was run, what was found, the map, and the labels with their baselines."""
+    yield from _header(result)
+    yield Text("\n" + found_sentence(result) + "\n", style="bold")
+    yield from _role_map(result)
+    yield from _positional_table(result)
+    yield from _syntactic_table(result)
+    yield from _rare_table(result)
+    yield Text("\n" + control_sentence(result))
+
+
+def _header(result: ClassifyResult) -> Iterator[Text]:
+    model = result.provenance["model"]
+    check, corpus = result.validation, result.corpus
+    proof = (
+        "not validated (--no-validate)"
+        if check.passed is None
+        else f"our attention equals the model's to {_tiny(check.max_abs_hidden)}"
+    )
+    yield Text(
+        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers x "
+        f"{model['n_heads']} heads; {proof}"
+    )
+    yield Text(
+        f"Corpus  {corpus.name}: {corpus.sentences:,} sentences, {corpus.skipped:,} skipped, "
+        f"{corpus.queries:,} tokens"
+    )
+    yield Text(f"Words   frequencies from {corpus.frequencies}")
+
+
+def _role_map(result: ClassifyResult) -> Iterator[RenderableType]:
+    layers = sorted({head.layer for head in result.heads})
+    n_heads = max(head.head for head in result.heads) + 1
+    by_place = {(head.layer, head.head): head for head in result.heads}
+    for start in range(0, n_heads, _HEADS_ACROSS):
+        columns = range(start, min(start + _HEADS_ACROSS, n_heads))
+        grid = Table(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
+        grid.add_column("", width=5, no_wrap=True)
+        for head in columns:
+            grid.add_column(f"H{head}", width=4, justify="right", no_wrap=True)
+        for layer in layers:
+            cells = [_cell(by_place.get((layer, head))) for head in columns]
+            grid.add_row(f"L{layer}", *cells)
+        yield grid
+    yield Text(
+        "-1 +1 ... position   syn syntactic   rare rare word   [  first special token\n"
+        "]  last special   punc punctuation   brd broad   .  no role",
+        style="dim",
+    )
+
+
+def _cell(head: HeadResult | None) -> Text:
+    if head is None:
+        return Text("")
+    marks = {"syntactic": "syn", "rare": "rare", "punctuation": "punc", "broad": "brd", "none": "."}
+    label = next((label for label in head.labels if label.role == head.primary), None)
+    if head.primary == "positional" and label:
+        mark = label.detail
+    elif head.primary == "special" and label:
+        mark = "[" if label.detail == "first" else "]"
+    else:
+        mark = marks[head.primary]
+    return Text(mark, style=STYLES[head.primary])
+
+
+def _positional_table(result: ClassifyResult) -> Iterator[RenderableType]:
+    rows = [head for head in result.heads if "positional" in head.roles]
+    if not rows:
+        return
+    table = _table("positional", "looks at", "score", "95% interval", "chance", "adj. p")
+    for head in rows:
+        found = head.positional
+        table.add_row(
+            head.name,
+            describe_offset(found.offset or 0),
+            share_text(found.score),
+            _interval(found.interval),
+            share_text(found.chance),
+            _p(found.p_adjusted),
+        )
+    yield Text("")
+    yield table
+
+
+def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
+    yield Text("")
+    if not result.corpus.trees:
+        yield Text("No syntactic roles: plain text has no gold trees (give --treebank).")
+        return
+    best = sorted(_best_heads(result), key=lambda row: row[1].baseline - row[1].accuracy)
+    if not best:
+        yield Text("No head beats the positional and uniform baselines on any relation.")
+        return
+    table = _table(
+        "syntactic", "best head", "acc.", "95% interval", "offset", "unif.", "adj. p", "heads"
+    )
+    for head, score, n_heads in best[:_MOST_RELATIONS]:
+        table.add_row(
+            f"{score.relation} {score.direction}",
+            head.name,
+            share_text(score.accuracy),
+            _interval(score.interval),
+            f"{share_text(score.baseline)} {score.baseline_offset:+d}",
+            share_text(score.uniform),
+            _p(score.p_adjusted),
+            str(n_heads),
+        )
+    yield table
+    if len(best) > _MOST_RELATIONS:
+        more = len(best) - _MOST_RELATIONS
+        yield Text(f"... and {more} more (all with --format json or -o DIR)", style="dim")
+
+
+def _best_heads(result: ClassifyResult) -> Iterator[tuple[HeadResult, SyntacticScore, int]]:
+    """For each labelled relation and direction: its best head, and how many heads have it."""
+    labelled: dict[tuple[str, str], list[tuple[float, int, HeadResult, SyntacticScore]]] = {}
+    for i, head in enumerate(result.heads):
+        for score in head.syntactic:
+            if score.labelled:
+                key = (score.relation, score.direction)
+                labelled.setdefault(key, []).append((score.accuracy, -i, head, score))
+    for found in labelled.values():
+        _, _, head, score = max(found, key=lambda row: row[:2])
+        yield head, score, len(found)
+
+
+def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
+    ranked = sorted(result.heads, key=lambda head: -(head.rare.rate or 0.0))
+    yield Text("")
+    if ranked[0].rare.rate is None:
+        yield Text(
+            "No rare-word score: no sentence has a word outside the 500 most frequent of "
+            f"{result.corpus.frequencies}."
+        )
+        return
+    labelled = [head for head in ranked if "rare" in head.roles]
+    table = _table(
+        "rare word", "rate", "95% interval", "two rarest", "chance", "random", "unif.", "adj. p"
+    )
+    for head in labelled or ranked[:2]:
+        rare = head.rare
+        table.add_row(
+            head.name,
+            share_text(rare.rate),
+            _interval(rare.interval),
+            share_text(rare.two_rarest),
+            share_text(rare.chance),
+            share_text(rare.null),
+            share_text(rare.uniform),
+            _p(rare.p_adjusted),
+        )
+    yield table
+    if not labelled:
+        yield Text(
+            "No head earns the rare-word label: these come nearest, and evenly spread attention "
+            "reaches the rate under 'unif.' on long words alone.",
+            style="dim",
+        )
+
+
+# --- CSV --------------------------------------------------------------------------------------
+
+
+def heads_csv(result: ClassifyResult) -> str:
+    """One line per head: the flat numbers of :meth:`ClassifyResult.to_frame`."""
+    text: str = result.to_frame().to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def relations_csv(result: ClassifyResult) -> str:
+    """One line per head, relation and direction."""
+    text: str = result.relations_frame().to_csv(index=False, lineterminator="\n")
+    return text
+
+
+# --- cells ------------------------------------------------------------------------------------
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    return table
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def _tiny(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1e}"
+
+
+def _interval(interval: Sequence[float]) -> str:
+    return f"{interval[0]:.3f}-{interval[1]:.3f}"
+
+
+def _p(p: float) -> str:
+    return "<1e-9" if p < 1e-9 else f"{p:.1e}"
