@@ -1,0 +1,74 @@
+"""Tiny random models with real fast tokenizers, written to folders."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, PreTrainedTokenizerFast
+
+WORDS = ("the a of and to in is was cat dog sat mat ran on big red house saw he she it ##s ##ed "
+         "##ing").split()  # fmt: skip
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_ASCII = [char for char in string.printable if not char.isspace() and not char.isupper()]
+#: Any ASCII word yields pieces: a known word, or one character after the other.
+VOCABULARY = [*SPECIAL, *WORDS, *_ASCII, *(f"##{char}" for char in _ASCII)]
+
+
+def tiny_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
+    """Build a WordPiece tokenizer as BERT has it."""
+    ids = {piece: i for i, piece in enumerate(VOCABULARY)}
+    backend = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=max_length,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )
+
+
+def tiny_bert(
+    folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0, **config: int | float | str
+) -> Path:
+    """Write a random BERT and its tokenizer to ``folder``; returns the folder."""
+    torch.manual_seed(seed)
+    settings = {"max_position_embeddings": 64, "initializer_range": 0.2, **config}
+    network = BertModel(
+        BertConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=8 * heads,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=16 * heads,
+            **settings,
+        )
+    )
+    network.save_pretrained(folder)
+    tiny_tokenizer(int(settings["max_position_embeddings"])).save_pretrained(folder)
+    return folder
+
+
+def tiny_mpnet(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+    """Write a random MPNet: a family that never calls our attention."""
+    torch.manual_seed(seed)
+    network = MPNetModel(
+        MPNetConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=8 * heads,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=16 * heads,
+            max_position_embeddings=66,
+        )
+    )
+    network.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder

@@ -1,0 +1,524 @@
+"""The three forms of attention against a definition in plain loops, torch, and each other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from headscope.attention import (
+    AttentionWeights,
+    attention_by_head,
+    attention_fused,
+    attention_pattern,
+    causal_mask,
+    combine_masks,
+    default_scale,
+    key_padding_mask,
+    masked_softmax,
+    project,
+    project_out,
+    stream_attention,
+)
+from headscope.errors import MaskedRowWarning
+
+few = settings(max_examples=40, deadline=None)
+CLOSE = {"rtol": 1e-10, "atol": 1e-12}
+Form = Callable[..., tuple[Tensor, Tensor]]
+MASKS = ("none", "padding", "causal", "both", "per head", "any")
+
+
+@st.composite
+def problems(draw: st.DrawFn, masks: tuple[str, ...] = MASKS) -> Problem:
+    """Small shapes with n_q != n_k, d_v != d_head, and a mask that may leave rows empty."""
+    batch, n_heads, d_head = (draw(st.integers(1, 3)) for _ in range(3))
+    d_v, d_model, n_q, n_k = (draw(st.integers(1, 5)) for _ in range(4))
+    seed = draw(st.integers(0, 2**32))
+    kind = draw(st.sampled_from(masks))
+    return Problem(batch, n_heads, d_model, d_head, d_v, n_q, n_k, kind, seed)
+
+
+class Problem:
+    """Random float64 tensors of one shape; ``allowed`` is the mask written out in full."""
+
+    def __init__(
+        self,
+        batch: int = 2,
+        n_heads: int = 3,
+        d_model: int = 6,
+        d_head: int = 2,
+        d_v: int = 2,
+        n_q: int = 4,
+        n_k: int = 5,
+        kind: str = "none",
+        seed: int = 0,
+    ) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.text = f"{batch=} {n_heads=} {d_model=} {d_head=} {d_v=} {n_q=} {n_k=} {kind=} {seed=}"
+        self.x_q = self.random(batch, n_q, d_model)
+        self.x_k = self.random(batch, n_k, d_model)
+        self.weights = AttentionWeights(
+            W_Q=self.random(n_heads, d_model, d_head),
+            W_K=self.random(n_heads, d_model, d_head),
+            W_V=self.random(n_heads, d_model, d_v),
+            b_Q=self.random(n_heads, d_head),
+            b_K=self.random(n_heads, d_head),
+            b_V=self.random(n_heads, d_v),
+            W_O=self.random(n_heads, d_v, d_model),
+            b_O=self.random(d_model),
+        )
+        self.gate = self.random(n_heads)
+        self.mask = self._mask(kind, batch, n_heads, n_q, n_k)
+        full = torch.ones(batch, n_heads, n_q, n_k, dtype=torch.bool)
+        self.allowed = full if self.mask is None else full & self.mask
+        self.n_heads, self.n_q, self.n_k = n_heads, n_q, n_k
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def random(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+
+    def _mask(self, kind: str, batch: int, n_heads: int, n_q: int, n_k: int) -> Tensor | None:
+        padding = key_padding_mask(self.random(batch, n_k) > -0.5)
+        if kind == "both":
+            return combine_masks(padding, causal_mask(n_q, n_k))
+        return {
+            "none": None,
+            "padding": padding,
+            "causal": causal_mask(n_q, n_k),
+            "per head": self.random(1, n_heads, n_q, n_k) > -0.5,
+            "any": self.random(batch, n_heads, n_q, n_k) > 0,
+        }[kind]
+
+    def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
+        w = self.weights
+        return tuple(  # type: ignore[return-value]
+            torch.einsum("bnd,hde->bhne", x, W) + b[:, None]
+            for x, W, b in (
+                (self.x_q, w.W_Q, w.b_Q),
+                (self.x_k, w.W_K, w.b_K),
+                (self.x_k, w.W_V, w.b_V),
+            )
+        )
+
+    def warns(self, allowed: Tensor | None = None) -> AbstractContextManager[Any]:
+        """A warning exactly when some row is empty: any other warning is an error here."""
+        empty = ~(self.allowed if allowed is None else allowed).any(-1)
+        return pytest.warns(MaskedRowWarning) if bool(empty.any()) else nullcontext()
+
+
+def by_definition(
+    p: Problem, scale: float | None = None, gate: Tensor | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (out, pattern, z before the gate) from loops over NumPy vectors."""
+    w = {f.name: getattr(p.weights, f.name).numpy() for f in fields(p.weights)}
+    x_q, x_k, allowed = p.x_q.numpy(), p.x_k.numpy(), p.allowed.numpy()
+    pattern = np.zeros(allowed.shape)
+    z = np.zeros((*allowed.shape[:3], w["W_V"].shape[2]))
+    out = np.zeros((*x_q.shape[:2], w["b_O"].size)) + w["b_O"]
+    for b, h, i in itertools.product(*map(range, allowed.shape[:3])):
+        q = x_q[b, i] @ w["W_Q"][h] + w["b_Q"][h]
+        keys = np.flatnonzero(allowed[b, h, i])
+        score = {}
+        for j in keys:
+            k = x_k[b, j] @ w["W_K"][h] + w["b_K"][h]
+            score[j] = float(q @ k) * (scale or 1 / math.sqrt(len(q)))
+        total = sum(math.exp(s - max(score.values())) for s in score.values())
+        for j in keys:
+            pattern[b, h, i, j] = math.exp(score[j] - max(score.values())) / total
+            z[b, h, i] += pattern[b, h, i, j] * (x_k[b, j] @ w["W_V"][h] + w["b_V"][h])
+        xi = 1.0 if gate is None else float(gate[h])
+        out[b, i] += (xi * z[b, h, i]) @ w["W_O"][h]
+    return out, pattern, z
+
+
+def streamed(p: Problem, **options: Any) -> tuple[Tensor, Tensor]:
+    """Run the streaming form to the end: (out, pattern put together by the visitor)."""
+    pattern = torch.full(p.allowed.shape, math.nan, dtype=p.x_q.dtype)
+
+    def visit(rows: slice, heads: slice, part: Tensor, z: Tensor) -> None:
+        pattern[rows, heads] = part
+
+    z = stream_attention(*p.qkv(), visit=visit, **options)
+    return project_out(z, p.weights), pattern
+
+
+FORMS: dict[str, Form] = {
+    "by_head": lambda p, **options: attention_by_head(p.x_q, p.x_k, p.weights, **options),
+    "fused": lambda p, **options: attention_fused(p.x_q, p.x_k, p.weights, **options),
+    "streamed": streamed,
+    "streamed one by one": lambda p, **options: streamed(p, chunk_entries=1, **options),
+}
+each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+
+
+# --- the definition ---------------------------------------------------------------------------
+
+
+@few
+@given(
+    p=problems(),
+    scale=st.none() | st.floats(0.05, 3.0),
+    gated=st.booleans(),
+    chunk_entries=st.integers(1, 200),
+)
+def test_every_form_is_the_definition(
+    p: Problem, scale: float | None, gated: bool, chunk_entries: int
+) -> None:
+    gate = p.gate if gated else None
+    out, pattern, _ = by_definition(p, scale, gate)
+    for name, form in FORMS.items():
+        size = {"chunk_entries": chunk_entries} if name == "streamed" else {}
+        with p.warns():
+            ours = form(p, mask=p.mask, scale=scale, gate=gate, **size)
+        np.testing.assert_allclose(ours[0], out, err_msg=name, **CLOSE)
+        np.testing.assert_allclose(ours[1], pattern, err_msg=name, **CLOSE)
+
+
+@few
+@given(p=problems())
+def test_rows_sum_to_one_and_masked_keys_get_exactly_zero(p: Problem) -> None:
+    with p.warns():
+        _, pattern = attention_fused(p.x_q * 30, p.x_k, p.weights, mask=p.mask)
+    assert bool((pattern[~p.allowed] == 0).all())
+    assert bool(((pattern >= 0) & (pattern <= 1)).all())
+    torch.testing.assert_close(pattern.sum(-1), p.allowed.any(-1).double(), **CLOSE)
+
+
+@few
+@given(p=problems(), chunk_entries=st.integers(1, 200))
+def test_visitor_sees_every_head_of_every_row_once_in_small_chunks(
+    p: Problem, chunk_entries: int
+) -> None:
+    _, pattern, z = by_definition(p)
+    seen = torch.zeros(p.allowed.shape[:2], dtype=torch.int)
+
+    def visit(rows: slice, heads: slice, part: Tensor, z_part: Tensor) -> None:
+        seen[rows, heads] += 1
+        assert part.numel() <= chunk_entries or part.shape[:2] == (1, 1)
+        np.testing.assert_allclose(part, pattern[rows, heads], **CLOSE)
+        np.testing.assert_allclose(z_part, z[rows, heads], **CLOSE)  # the gate comes later
+
+    with p.warns():
+        stream_attention(
+            *p.qkv(), mask=p.mask, gate=p.gate, visit=visit, chunk_entries=chunk_entries
+        )
+    assert bool((seen == 1).all())
+
+
+def test_chunks_are_as_large_as_allowed() -> None:
+    p = Problem(batch=4, n_heads=3, n_q=4, n_k=5)
+    shapes: dict[int, list[tuple[int, ...]]] = {}
+    for chunk_entries in (1, 40, 60, 120, 10**6):
+        shapes[chunk_entries] = []
+        stream_attention(
+            *p.qkv(),
+            visit=lambda _r, _h, part, _z: shapes[chunk_entries].append(tuple(part.shape[:2])),  # noqa: B023
+            chunk_entries=chunk_entries,
+        )
+    assert shapes == {
+        1: [(1, 1)] * 12,
+        40: [(1, 2), (1, 1)] * 4,
+        60: [(1, 3)] * 4,
+        120: [(2, 3)] * 2,
+        10**6: [(4, 3)],
+    }
+
+
+# --- against torch's own ----------------------------------------------------------------------
+
+
+@few
+@given(p=problems(), scale=st.none() | st.floats(0.05, 3.0))
+def test_stream_equals_torch_sdpa(p: Problem, scale: float | None) -> None:
+    p.allowed[..., 0] = True  # torch's answer to an empty row is its own affair
+    q, k, v = p.qkv()
+    ours = stream_attention(q, k, v, mask=p.allowed, scale=scale, chunk_entries=30)
+    theirs = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=p.allowed, scale=scale)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("attn_mask", ["none", "causal", "any"])
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 6])
+@each_form
+def test_equals_multihead_attention(form: Form, n_heads: int, attn_mask: str, padded: bool) -> None:
+    d_model, d_head = 6, 6 // n_heads
+    p = Problem(n_heads=n_heads, d_model=d_model, d_head=d_head, d_v=d_head, kind=attn_mask, seed=5)
+    valid = torch.tensor([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]]).bool()
+    p.allowed[..., 0] = True
+    theirs = nn.MultiheadAttention(d_model, n_heads, batch_first=True, dtype=torch.float64).eval()
+    w = p.weights
+    with torch.no_grad():
+        for block, (W, b) in enumerate(((w.W_Q, w.b_Q), (w.W_K, w.b_K), (w.W_V, w.b_V))):
+            for h in range(n_heads):
+                rows = slice(block * d_model + h * d_head, block * d_model + (h + 1) * d_head)
+                theirs.in_proj_weight[rows] = W[h].T
+                theirs.in_proj_bias[rows] = b[h]
+        theirs.out_proj.weight.copy_(torch.cat(list(w.W_O)).T)
+        theirs.out_proj.bias.copy_(w.b_O)
+        expected = theirs(
+            p.x_q,
+            p.x_k,
+            p.x_k,
+            key_padding_mask=~valid if padded else None,
+            attn_mask=None if attn_mask == "none" else ~p.allowed.flatten(0, 1),
+            average_attn_weights=False,
+        )
+    mask = combine_masks(
+        None if attn_mask == "none" else p.allowed, key_padding_mask(valid) if padded else None
+    )
+    torch.testing.assert_close(form(p, mask=mask), expected, **CLOSE)
+
+
+# --- masks ------------------------------------------------------------------------------------
+
+
+def test_causal_and_padding_masks_are_what_they_say() -> None:
+    valid = torch.tensor([[1, 1, 0], [1, 0, 1]])
+    mask = combine_masks(None, key_padding_mask(valid), causal_mask(4, 3))
+    assert mask is not None
+    for b, i, j in itertools.product(range(2), range(4), range(3)):
+        assert bool(mask[b, 0, i, j]) == (bool(valid[b, j]) and j <= i)
+    assert combine_masks(None, None) is None
+
+
+@each_form
+@few
+@given(p=problems(masks=("padding", "causal", "both", "per head", "any")))
+def test_additive_masks_equal_the_boolean_one(form: Form, p: Problem) -> None:
+    assert p.mask is not None
+    with p.warns():
+        expected = form(p, mask=p.mask)
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        for low in (-math.inf, torch.finfo(dtype).min):
+            additive = torch.zeros(p.mask.shape, dtype=dtype).masked_fill(~p.mask, low)
+            with p.warns():
+                ours = form(p, mask=additive)
+            torch.testing.assert_close(ours, expected, **CLOSE)
+            assert bool((ours[1][~p.allowed] == 0).all())
+
+
+@each_form
+def test_finite_additive_mask_is_added_to_the_scores(
+    form: Form,
+) -> None:
+    p = Problem()
+    bias = p.random(1, 3, 4, 5)
+    q, k, v = p.qkv()
+    pattern = (q @ k.transpose(-2, -1) / math.sqrt(2) + bias).exp()
+    pattern = pattern / pattern.sum(-1, keepdim=True)
+    out, ours = form(p, mask=bias)
+    torch.testing.assert_close(ours, pattern, **CLOSE)
+    z_heads = torch.einsum("bhne,hed->bnd", pattern @ v, p.weights.W_O)
+    torch.testing.assert_close(out, z_heads + p.weights.b_O, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *[(5,), (4, 5), (4, 1), (1, 5), (3, 4, 5), (3, 1, 5), (1, 4, 5), (2, 1, 1, 5)],
+        *[(2, 3, 1, 1), (1, 3, 4, 5), (2, 1, 4, 5), (2, 3, 4, 5), (1, 1, 1, 1)],
+    ],
+)
+@each_form
+def test_mask_of_any_broadcastable_shape(form: Form, shape: tuple[int, ...]) -> None:
+    p = Problem(seed=3)
+    p.mask = p.random(*shape) > -0.8
+    p.allowed &= p.mask
+    out, pattern, _ = by_definition(p)
+    with p.warns():
+        ours = form(p, mask=p.mask)
+    np.testing.assert_allclose(ours[1], pattern, **CLOSE)
+    np.testing.assert_allclose(ours[0], out, **CLOSE)
+
+
+@pytest.mark.parametrize("additive", [False, True])
+@each_form
+def test_empty_row_is_zero_warned_about_and_harmless_to_the_gradient(
+    form: Form, additive: bool
+) -> None:
+    """Its output is b_O, and the gradient is that of the same batch without the row."""
+    p = Problem()
+    p.allowed[1, :, 2] = False
+    mask = p.allowed
+    if additive:
+        mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~p.allowed, -math.inf)
+    p.x_q.requires_grad_()
+    p.x_k.requires_grad_()
+    with pytest.warns(MaskedRowWarning):
+        out, pattern = form(p, mask=mask)
+    assert not bool(pattern[1, :, 2].any())
+    torch.testing.assert_close(out[1, 2], p.weights.b_O, rtol=0, atol=0)
+    (out**2).sum().backward()
+    got = p.x_q.grad, p.x_k.grad
+
+    other = Problem()
+    other.x_q.requires_grad_()
+    other.x_k.requires_grad_()
+    out, _ = FORMS["fused"](other)
+    keep = torch.ones(out.shape, dtype=torch.float64)
+    keep[1, 2] = 0
+    ((out * keep) ** 2).sum().backward()
+    torch.testing.assert_close(got, (other.x_q.grad, other.x_k.grad), **CLOSE)
+
+
+@each_form
+def test_empty_row_of_one_head_only(form: Form) -> None:
+    p = Problem()
+    p.allowed[0, 1, 3] = False
+    with pytest.warns(MaskedRowWarning):
+        out, pattern = form(p, mask=p.allowed)
+    expected_out, expected, _ = by_definition(p)
+    np.testing.assert_allclose(pattern, expected, **CLOSE)
+    np.testing.assert_allclose(out, expected_out, **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_extreme_scores_stay_finite_and_masked_keys_zero(dtype: torch.dtype) -> None:
+    scores = torch.tensor([[-3e4, -3e4, 3e4], [3e4, -3e4, 0.0], [-3e4, -3e4, -3e4]], dtype=dtype)
+    pattern = masked_softmax(scores, torch.tensor([True, True, False]))
+    expected = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], dtype=dtype)
+    torch.testing.assert_close(pattern, expected, rtol=0, atol=0)
+
+
+# --- scale, gate, heads -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("d_head", [1, 2, 16, 64])
+def test_default_scale_is_one_over_the_root_of_the_heads_width(d_head: int) -> None:
+    assert default_scale(d_head) == pytest.approx(d_head**-0.5, rel=1e-15)
+    q = torch.full((1, d_head), 1.0, dtype=torch.float64)
+    k = torch.stack([q[0], torch.zeros(d_head)])  # scores d_head and 0
+    odds = attention_pattern(q, k)[0, 0] / attention_pattern(q, k)[0, 1]
+    assert float(odds) == pytest.approx(math.exp(math.sqrt(d_head)))
+    odds = attention_pattern(q, k, scale=0.1)[0, 0] / attention_pattern(q, k, scale=0.1)[0, 1]
+    assert float(odds) == pytest.approx(math.exp(0.1 * d_head))
+
+
+def heads_of(weights: AttentionWeights, heads: list[int]) -> AttentionWeights:
+    """Keep the given heads, in the given order; b_O belongs to no head."""
+    parts = {f.name: getattr(weights, f.name)[heads] for f in fields(weights) if f.name != "b_O"}
+    return replace(weights, **parts)
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [0, 2], [0, 1, 2]])
+@each_form
+def test_gate_zero_removes_the_head_with_its_value_bias_but_not_the_layers(
+    form: Form, closed: list[int]
+) -> None:
+    p = Problem(kind="padding")
+    gate = torch.ones(3, dtype=torch.float64)
+    gate[closed] = 0
+    out, pattern = form(p, gate=gate, mask=p.mask)
+    open_heads = [h for h in range(3) if h not in closed]
+    assert pattern.shape[1] == 3  # a closed head still attends
+    if not open_heads:
+        torch.testing.assert_close(out, p.weights.b_O.expand_as(out), rtol=0, atol=0)
+        return
+    p.weights = heads_of(p.weights, open_heads)
+    p.allowed = p.allowed[:, open_heads]
+    np.testing.assert_allclose(out, by_definition(p)[0], **CLOSE)
+
+
+@each_form
+def test_permuting_heads_permutes_patterns_only(
+    form: Form,
+) -> None:
+    p, order = Problem(kind="padding"), [2, 0, 1]
+    out, pattern = form(p, mask=p.mask)
+    p.weights = heads_of(p.weights, order)
+    torch.testing.assert_close(form(p, mask=p.mask), (out, pattern[:, order]), **CLOSE)
+
+
+@few
+@given(p=problems(masks=("none", "padding", "any")), chunk_entries=st.integers(1, 100))
+def test_all_forms_have_the_same_gradient(p: Problem, chunk_entries: int) -> None:
+    leaves = [p.x_q, p.x_k, p.gate, *(getattr(p.weights, f.name) for f in fields(p.weights))]
+    gradients = []
+    for name, form in FORMS.items():
+        for leaf in leaves:
+            leaf.requires_grad_().grad = None
+        size = {"chunk_entries": chunk_entries} if name == "streamed" else {}
+        with p.warns():
+            out, _ = form(p, mask=p.mask, gate=p.gate, **size)
+        (out**2).sum().backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0], rtol=1e-8, atol=1e-9)
+
+
+def test_cost_does_not_grow_with_the_number_of_heads() -> None:
+    """Same parameters and same multiplications at d_head = d_model / n_heads."""
+    costs = set()
+    for n_heads in (1, 2, 4, 8):
+        d = 8 // n_heads
+        p = Problem(n_heads=n_heads, d_model=8, d_head=d, d_v=d)
+        parameters = sum(getattr(p.weights, f.name).numel() for f in fields(p.weights))
+        with FlopCounterMode(display=False) as counter:
+            attention_fused(p.x_q, p.x_k, p.weights)
+        costs.add((parameters, counter.get_total_flops()))
+    assert len(costs) == 1
+    ((parameters, flops),) = costs
+    assert parameters == 4 * 8 * 8 + 4 * 8
+    # projections of 4 queries and 5 keys in 2 examples, then q k^T and pattern v
+    assert flops == 2 * 2 * (8 * 8 * (4 + 5 + 5 + 4) + 2 * 8 * 4 * 5)
+
+
+# --- the canonical weights --------------------------------------------------------------------
+
+
+def test_weights_know_their_sizes() -> None:
+    w = Problem(n_heads=3, d_model=6, d_head=2, d_v=4).weights
+    assert (w.n_heads, w.d_model, w.d_head) == (3, 6, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("W_Q", (6, 6)),
+        ("W_Q", (2, 6, 2)),
+        ("W_Q", (3, 6, 1)),
+        ("W_K", (2, 6, 2)),
+        ("W_K", (3, 6, 1)),
+        ("W_K", (6, 6)),
+        ("W_V", (2, 6, 4)),
+        ("W_V", (3, 6, 1)),
+        ("W_O", (2, 4, 6)),
+        ("W_O", (3, 1, 6)),
+        ("W_O", (12, 6)),
+        ("b_Q", (6,)),
+        ("b_Q", (3, 1)),
+        ("b_K", (2, 2)),
+        ("b_K", (1, 2)),
+        ("b_V", (3, 2)),
+        ("b_V", (3, 1)),
+        ("b_O", (1,)),
+        ("b_O", (3, 6)),
+    ],
+)
+def test_weights_refuse_inconsistent_shapes(name: str, shape: tuple[int, ...]) -> None:
+    weights = Problem(n_heads=3, d_model=6, d_head=2, d_v=4).weights
+    with pytest.raises(ValueError, match=rf"{name}|W_Q|W_V"):
+        replace(weights, **{name: torch.zeros(shape, dtype=torch.float64)})
+
+
+def test_project_and_project_out_are_the_stacked_products() -> None:
+    p = Problem(d_v=4)
+    z = p.random(2, 3, 4, 4)
+    _, _, v = p.qkv()
+    torch.testing.assert_close(project(p.x_k, p.weights.W_V, p.weights.b_V), v, **CLOSE)
+    expected = torch.einsum("bhne,hed->bnd", z, p.weights.W_O) + p.weights.b_O
+    torch.testing.assert_close(project_out(z, p.weights), expected, **CLOSE)
