@@ -26,7 +26,7 @@ def ewt(shared: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def demo():  # noqa: ANN201
+def demo():
     """The packaged demo model, loaded once."""
     import headscope
 

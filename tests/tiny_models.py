@@ -9,8 +9,10 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, PreTrainedTokenizerFast
 
-WORDS = ("the a of and to in is was cat dog sat mat ran on big red house saw he she it ##s ##ed "
-         "##ing").split()  # fmt: skip
+WORDS = [
+    *("the", "a", "of", "and", "to", "in", "is", "was", "he", "she", "it", "on"),
+    *("cat", "dog", "mat", "house", "sat", "ran", "saw", "big", "red", "##s", "##ed", "##ing"),
+]
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ASCII = [char for char in string.printable if not char.isspace() and not char.isupper()]
 #: Any ASCII word yields pieces: a known word, or one character after the other.

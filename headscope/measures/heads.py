@@ -60,7 +60,7 @@ class HeadMeasures:
     def state(self) -> tuple[dict[str, Array], str]:
         """Return all sums as named arrays, and the names of relations and offsets as JSON."""
         arrays = {
-            f"{name}.{key}": np.ascontiguousarray(array)
+            f"{name}.{key}": np.array(array, order="C")
             for name, part in self._parts.items()
             for key, array in part.state().items()
         }

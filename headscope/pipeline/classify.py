@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -172,9 +173,7 @@ def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
                     continue
                 batch = collate(batch_sentences, loaded.pad_id).to(loaded.device)
                 reducer.start(batch)
-                router.begin()
-                loaded.forward(batch.input_ids, batch.attention_mask)
-                router.check_calls()
+                router.run(functools.partial(loaded.forward, batch.input_ids, batch.attention_mask))
                 if run.state is not None:
                     run.state.note(name, index, sums)
                 if run.progress is not None:

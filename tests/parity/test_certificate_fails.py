@@ -1,0 +1,519 @@
+"""The certificate fails closed, says why, and leaves the model as it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AttentionMaskInterface, AutoConfig, AutoModel
+from transformers.masking_utils import sdpa_mask
+
+import headscope
+from headscope.attention import AttentionWeights, stream_attention
+from headscope.errors import HeadscopeError, UnsupportedModelError, ValidationFailedError
+from headscope.models import routing
+from headscope.models.certificate import validate_model
+from headscope.models.layouts import AttentionSite
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router, routed, use_implementation
+from headscope.results import ValidationResult, to_json
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.3,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ENCODER_DECODER: dict[str, Any] = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "decoder_start_token_id": 2,
+    "pad_token_id": 0,
+    "forced_eos_token_id": 2,
+}
+IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 0, 0]])
+VALID = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+
+
+def tiny(family: str = "bert", **changes: Any) -> Any:
+    """Build a random float64 model whose biases are not zero."""
+    torch.manual_seed(7)
+    sizes = {name: size for name, size in {**SIZES, **changes}.items() if size is not None}
+    model = AutoModel.from_config(AutoConfig.for_model(family, **sizes)).double()
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.normal_(module.bias, std=0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def loaded() -> LoadedModel:
+    return headscope.wrap(tiny())
+
+
+def calls(result: ValidationResult) -> list[int]:
+    return [check.calls for check in result.layers]
+
+
+def assert_failed(result: ValidationResult, *words: str) -> None:
+    """Failed, and one reason holds all the words; the result can still be written."""
+    assert not result.passed
+    assert any(all(word in reason for word in words) for reason in result.reasons), result.reasons
+    to_json(result)
+
+
+def test_the_untouched_model_passes(loaded: LoadedModel) -> None:
+    """Or every failure below would prove nothing."""
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+    assert calls(result) == [1, 1, 1]
+
+
+# --- models that bypass us --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("mpnet", {}),
+        ("rembert", {"input_embedding_size": 16}),
+        ("convbert", {"embedding_size": 16}),
+        ("roformer", {"embedding_size": 32}),
+        ("megatron-bert", {}),
+    ],
+)
+def test_family_that_never_calls_us(family: str, changes: dict[str, Any]) -> None:
+    result = validate_model(headscope.wrap(tiny(family, **changes)))
+    assert calls(result) == [0, 0, 0]
+    assert_failed(result, family, "never calls it", "3 of 3")
+    assert not result.mask_reached
+    # It agrees with itself; that must not be shown as a proof.
+    assert result.max_abs_hidden_eager is None
+    assert result.max_abs_hidden_sdpa is None
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("deberta", {}),
+        ("deberta-v2", {}),
+        ("gpt2", {}),
+        ("xlnet", {"max_position_embeddings": None, "d_head": 8}),  # no limit of positions
+    ],
+)
+def test_family_with_an_unknown_layout(family: str, changes: dict[str, Any]) -> None:
+    result = validate_model(headscope.wrap(tiny(family, **changes)))
+    assert calls(result) == [0, 0, 0]
+    assert_failed(result, "no attention layout", family)
+
+
+def test_family_that_scales_its_queries_first() -> None:
+    """ESM calls us, but its W_Q is not what makes the scores."""
+    result = validate_model(headscope.wrap(tiny("esm", pad_token_id=0)))
+    assert calls(result) == [1, 1, 1]
+    assert_failed(result, "encoder layer 0", "pattern")
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("bart", ENCODER_DECODER),
+        ("marian", ENCODER_DECODER),
+        ("t5", {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 2}),
+    ],
+)
+def test_encoder_decoder_is_refused(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    model = tiny(family, **changes)
+    with pytest.raises(UnsupportedModelError, match=f"encoder-decoder.*{family}"):
+        headscope.wrap(model)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match=family):
+        headscope.load(str(tmp_path), device="cpu", need_tokenizer=False)
+
+
+# --- layers that run too often or not at all --------------------------------------------------
+
+
+def test_attention_that_runs_twice(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = loaded.sites[1].module
+    once = module.forward
+
+    def twice(*args: Any, **kwargs: Any) -> Any:
+        once(*args, **kwargs)
+        return once(*args, **kwargs)
+
+    monkeypatch.setattr(module, "forward", twice)
+    result = validate_model(loaded)
+    assert calls(result) == [1, 2, 1]
+    assert_failed(result, "encoder layer 1", "2 times")
+
+
+def test_shared_attention_that_runs_too_often() -> None:
+    loaded = headscope.wrap(tiny("albert", embedding_size=16))
+    loaded.model.config.num_hidden_layers = 4
+    result = validate_model(loaded)
+    assert calls(result) == [1, 1, 2]
+    assert_failed(result, "encoder layer 2", "2 times")
+
+
+def test_attention_that_always_ran_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even before we looked: more calls than the config has layers would shift every layer."""
+    model = tiny()
+    block = model.encoder.layer[1].attention
+    once = block.forward
+
+    def twice(*args: Any, **kwargs: Any) -> Any:
+        once(*args, **kwargs)
+        return once(*args, **kwargs)
+
+    monkeypatch.setattr(block, "forward", twice)
+    assert_failed(validate_model(headscope.wrap(model)), "4", "3 layers")
+
+
+def skip(model: Any, layer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.encoder.layer[layer], "forward", lambda hidden, *_, **__: hidden)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_layer_that_is_skipped(
+    layer: int, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip(loaded.model, layer, monkeypatch)
+    result = validate_model(loaded)
+    assert calls(result) == [int(i != layer) for i in range(3)]
+    assert_failed(result, "1 of 3 layers bypassed")
+
+
+def test_layer_that_was_always_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny()
+    skip(model, 1, monkeypatch)
+    assert_failed(validate_model(headscope.wrap(model)), "2 of 3 layers")
+
+
+def test_layer_with_another_attention(loaded: LoadedModel) -> None:
+    """Its class is unknown to us, although it calls the custom attention."""
+    loaded.sites = loaded.sites[:2]
+    assert_failed(validate_model(loaded), "BertSelfAttention", "does not know")
+
+
+def test_active_dropout_is_not_covered(loaded: LoadedModel) -> None:
+    loaded.model.train()
+    assert_failed(validate_model(loaded), "dropout")
+
+
+# --- masks ------------------------------------------------------------------------------------
+
+MASKS = AttentionMaskInterface._global_mapping
+
+
+def test_mask_that_is_dropped(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MASKS, "headscope", lambda *_, **__: None)
+    result = validate_model(loaded)
+    assert not result.mask_reached
+    assert_failed(result, "padding mask did not reach")
+    assert_failed(result, "encoder layer 0", "pattern")
+
+
+def test_mask_function_that_is_not_registered(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(MASKS, "headscope")  # transformers then drops the mask silently
+    with use_implementation(loaded.model, "headscope"):
+        pass
+    assert_failed(validate_model(loaded), "padding mask did not reach")
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_mask_that_is_lost_in_one_layer(
+    lost: int, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attend = Router.attend
+
+    def forgetful(
+        self: Router, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: Any
+    ) -> Tensor:
+        mask = None if module is loaded.sites[lost].module else mask
+        return attend(self, module, q, k, v, mask, scale)
+
+    monkeypatch.setattr(Router, "attend", forgetful)
+    result = validate_model(loaded)
+    assert not result.mask_reached
+    assert_failed(result, f"encoder layer {lost}", "pattern")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda mask: torch.ones_like(mask), id="allows everything"),
+        pytest.param(lambda mask: mask.roll(1, dims=0), id="of another example"),
+        pytest.param(lambda mask: mask.clone().index_fill_(3, torch.tensor([0]), 0), id="extra"),
+    ],
+)
+def test_mask_that_arrives_but_is_wrong(
+    wrong: Callable[[Tensor], Tensor], loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        MASKS, "headscope", lambda *args, **options: wrong(sdpa_mask(*args, **options))
+    )
+    result = validate_model(loaded)
+    assert result.mask_reached
+    assert_failed(result, "encoder layer 0", "pattern")
+    assert_failed(result, "max |hidden - eager|")
+    assert_failed(result, "max |hidden - SDPA|")
+
+
+# --- a wrong mechanism ------------------------------------------------------------------------
+
+
+def wrong_scale(*qkv: Tensor, scale: float, **options: Any) -> Tensor:
+    return stream_attention(*qkv, scale=scale * (1 + 1e-6), **options)
+
+
+def mixed_heads(*qkv: Tensor, **options: Any) -> Tensor:
+    return stream_attention(*qkv, **options).roll(1, dims=1)
+
+
+def transposed_scores(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    return stream_attention(k, q, v, **options)
+
+
+def not_finite(*qkv: Tensor, **options: Any) -> Tensor:
+    z = stream_attention(*qkv, **options)
+    z[0, 0, 0, 0] = math.nan
+    return z
+
+
+def infinite(*qkv: Tensor, **options: Any) -> Tensor:
+    z = stream_attention(*qkv, **options)
+    z[0, 0, 0, 0] = math.inf
+    return z
+
+
+def wrong_show(*qkv: Tensor, visit: Any, **options: Any) -> Tensor:
+    """Compute the right thing and show the observers another."""
+    return stream_attention(
+        *qkv, visit=lambda rows, heads, p, z: visit(rows, heads, p.roll(1, dims=1), z), **options
+    )
+
+
+def shows_nothing(*qkv: Tensor, visit: Any, **options: Any) -> Tensor:
+    return stream_attention(*qkv, **options)
+
+
+@pytest.mark.parametrize(
+    ("broken", "what"),
+    [
+        (wrong_scale, "pattern"),
+        (mixed_heads, "out"),
+        (transposed_scores, "pattern"),
+        (not_finite, "not comparable"),
+        (infinite, "not comparable"),
+        (wrong_show, "pattern"),
+        (shows_nothing, "not comparable"),
+    ],
+)
+def test_wrong_installed_attention(
+    broken: Any, what: str, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "stream_attention", broken)
+    result = validate_model(loaded)
+    assert_failed(result, "encoder layer 0", what)
+    assert calls(result) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_model_that_is_not_finite(value: float, layer: int, loaded: LoadedModel) -> None:
+    """Our NaN is where the model's is; that is no agreement."""
+    with torch.no_grad():
+        loaded.model.encoder.layer[layer].attention.output.dense.weight[3, 3] = value
+    result = validate_model(loaded)
+    assert_failed(result, f"encoder layer {layer}", "out", "not comparable")
+    assert_failed(result, "hidden - eager", "not comparable")
+
+
+def test_model_that_is_not_finite_at_its_very_end(loaded: LoadedModel) -> None:
+    with torch.no_grad():
+        loaded.model.encoder.layer[2].output.LayerNorm.bias[0] = math.nan
+    result = validate_model(loaded)
+    assert all(check.max_abs_out is not None for check in result.layers)
+    assert_failed(result, "hidden - eager", "not comparable")
+
+
+# --- wrong canonical weights ------------------------------------------------------------------
+
+
+def swap_queries_and_keys(w: AttentionWeights) -> AttentionWeights:
+    return replace(w, W_Q=w.W_K, W_K=w.W_Q, b_Q=w.b_K, b_K=w.b_Q)
+
+
+def not_transposed(w: AttentionWeights) -> AttentionWeights:
+    return replace(w, W_Q=w.W_Q.transpose(1, 2).reshape(w.W_Q.shape))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (swap_queries_and_keys, "pattern"),
+        (lambda w: replace(w, W_Q=w.W_K, W_K=w.W_Q), "pattern"),
+        (not_transposed, "pattern"),
+        (lambda w: replace(w, b_Q=w.b_Q * 0), "pattern"),
+        (lambda w: replace(w, W_K=w.W_K.roll(1, 0)), "pattern"),
+        (lambda w: replace(w, b_V=w.b_V * 0), "out"),
+        (lambda w: replace(w, W_V=w.W_V * (1 + 1e-6)), "out"),
+        (lambda w: replace(w, W_O=w.W_O.roll(1, 0)), "out"),
+        (lambda w: replace(w, b_O=w.b_O * 0), "out"),
+        (lambda w: replace(w, b_O=w.b_O * math.nan), "not comparable"),
+    ],
+)
+def test_wrong_canonical_weights_of_one_layer(
+    change: Any, what: str, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = AttentionSite.weights
+    monkeypatch.setattr(
+        AttentionSite, "weights", lambda self: (change if self.layer == 1 else replace)(right(self))
+    )
+    result = validate_model(loaded)
+    assert_failed(result, "encoder layer 1", what)
+    assert all("layer 1" in reason for reason in result.reasons)  # the installed run is right
+
+
+def test_wrong_canonical_scale(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AttentionSite, "scale", 1 / math.sqrt(32))
+    assert_failed(validate_model(loaded), "encoder layer 0", "pattern")
+
+
+def test_layout_that_cannot_be_read_is_a_reason(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As validate_model promises: nothing is raised."""
+    right = AttentionSite.weights
+    monkeypatch.setattr(
+        AttentionSite, "weights", lambda self: replace(right(self), W_K=right(self).W_K[:2])
+    )
+    assert_failed(validate_model(loaded), "encoder layer 0")
+
+
+# --- the routing itself -----------------------------------------------------------------------
+
+
+def test_our_implementation_runs_only_inside_routed(loaded: LoadedModel) -> None:
+    with (
+        use_implementation(loaded.model, "headscope"),
+        pytest.raises(UnsupportedModelError, match="only inside"),
+    ):
+        loaded.forward(IDS, VALID)
+    with routed(loaded.model, Router(loaded.sites)):
+        loaded.forward(IDS, VALID)
+    with (
+        use_implementation(loaded.model, "headscope"),
+        pytest.raises(UnsupportedModelError, match="only inside"),
+    ):
+        loaded.forward(IDS, VALID)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("before", ["eager", "sdpa"])
+def test_model_is_left_as_it_was(before: str, fails: bool, loaded: LoadedModel) -> None:
+    loaded.model.set_attn_implementation(before)
+    expected = loaded.forward(IDS, VALID)
+    try:
+        with routed(loaded.model, Router(loaded.sites)):
+            assert loaded.model.config._attn_implementation == "headscope"
+            assert not torch.is_grad_enabled()
+            if fails:
+                raise KeyError("body")
+    except KeyError:
+        assert fails
+    assert loaded.model.config._attn_implementation == before
+    assert torch.is_grad_enabled()
+    assert routing._active.get() is None
+    torch.testing.assert_close(loaded.forward(IDS, VALID), expected, rtol=0, atol=0)
+
+
+def test_failed_certificate_leaves_the_model_as_it_was(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded.model.train()
+    loaded.model.set_attn_implementation("eager")
+    assert not validate_model(loaded).passed
+    assert loaded.model.config._attn_implementation == "eager"
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.model.modules())
+
+
+def test_nested_routers_do_not_mix(loaded: LoadedModel) -> None:
+    other = headscope.wrap(tiny())
+    outer, inner = Router(loaded.sites), Router(other.sites)
+    with routed(loaded.model, outer):
+        with routed(other.model, inner):
+            other.forward(IDS, VALID)
+        assert not outer.calls
+        loaded.forward(IDS, VALID)
+    outer.check_calls()
+    inner.check_calls()
+
+
+def test_check_calls_wants_exactly_one_call_per_site(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router = Router(loaded.sites)
+    with pytest.raises(ValidationFailedError, match=r"0 times.*layer 0"):
+        router.check_calls()
+    with routed(loaded.model, router):
+        loaded.forward(IDS, VALID)
+        router.check_calls()
+        loaded.forward(IDS, VALID)
+        with pytest.raises(ValidationFailedError, match=r"2 times.*layer 0"):
+            router.check_calls()
+        router.begin()
+        loaded.forward(IDS, VALID)
+        router.check_calls()
+        router.begin()
+        skip(loaded.model, 1, monkeypatch)
+        loaded.forward(IDS, VALID)
+        with pytest.raises(ValidationFailedError, match=r"0 times.*encoder layer 1"):
+            router.check_calls()
+    assert router.masks_seen == 2
+
+
+@pytest.mark.parametrize("extra", ["position_bias", "softcap", "s_aux"])
+def test_score_changing_arguments_are_refused(extra: str, loaded: LoadedModel) -> None:
+    with (
+        routed(loaded.model, Router(loaded.sites)),
+        pytest.raises(UnsupportedModelError, match=extra),
+    ):
+        loaded.model(IDS, VALID, **{extra: torch.ones(1)})
+
+
+def test_certificate_is_made_once(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = validate_model(loaded)
+    monkeypatch.setitem(MASKS, "headscope", lambda *_, **__: None)
+    assert validate_model(loaded) is first
+
+
+def test_tokenizer_of_another_model_is_an_error(loaded: LoadedModel) -> None:
+    class Tokenizer:
+        model_max_length = 40
+
+        def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+            return {"input_ids": [[5, 61]] * len(texts)}
+
+    loaded.tokenizer = Tokenizer()
+    with pytest.raises(HeadscopeError, match="token id 61"):
+        validate_model(loaded)

@@ -1,0 +1,382 @@
+"""Encoding and batches, against naive recomputations sentence by sentence."""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import VOCABULARY, tiny_tokenizer
+
+from headscope.data.batches import buckets, collate, uniform_weight, windows
+from headscope.data.encode import EncodedSentence, Encoder, Rarity, is_punctuation
+from headscope.data.frequencies import Frequencies
+from headscope.data.sentence import Sentence
+from headscope.errors import CorpusError
+from headscope.measures.batch import Batch
+
+PAD = 0
+COUNTS = {"the": 900.0, "a": 800.0, "cat": 50.0, "dog": 50.0, "sat": 20.0, "zebra": 3.0, "yak": 3.0}
+FREQUENT = frozenset({"the", "a"})
+
+
+def encoder(
+    *,
+    max_length: int = 64,
+    vocab_size: int = len(VOCABULARY),
+    counts: Mapping[str, float] = COUNTS,
+    frequent: frozenset[str] = FREQUENT,
+) -> Encoder:
+    frequencies = Frequencies("test", lambda word: counts.get(word, 0.0), frequent)
+    return Encoder(tiny_tokenizer(max_length), max_length, vocab_size, frequencies)
+
+
+def encode(*lines: str, **options: Any) -> list[EncodedSentence | None]:
+    sentences = [Sentence(tuple(line.split())) for line in lines]
+    return list(encoder(**options).encode(iter(sentences)))
+
+
+def one(line: str, **options: Any) -> EncodedSentence:
+    (found,) = encode(line, **options)
+    assert found is not None
+    return found
+
+
+# --- alignment --------------------------------------------------------------------------------
+
+
+def test_alignment() -> None:
+    found = one("The cats sat on zoo .")
+    pieces = [VOCABULARY[i] for i in found.ids]
+    assert pieces == ["[CLS]", "the", "cat", "##s", "sat", "on", "z", "##o", "##o", ".", "[SEP]"]
+    assert found.word_of.tolist() == [-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, -1]
+    assert found.first.tolist() == [1, 2, 4, 5, 6, 9]
+    assert len(found) == 11
+
+
+def test_a_word_with_punctuation_or_a_space_is_one_word() -> None:
+    sentence = Sentence(("don't", "20 000", "..."))
+    (found,) = encoder().encode(iter([sentence]))
+    assert found is not None
+    assert found.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1]
+
+
+@pytest.mark.parametrize("word", ["\u200b", "\x01", "\ufeff"])
+def test_a_word_without_a_piece_skips_the_sentence(word: str) -> None:
+    sentences = [Sentence(("the", "cat")), Sentence(("the", word, "cat")), Sentence(("a",))]
+    found = list(encoder().encode(iter(sentences)))
+    assert [item is None for item in found] == [False, True, False]
+
+
+def test_a_long_sentence_is_skipped_not_cut() -> None:
+    found = encode("the cat sat", "the cat sat on", max_length=5)
+    assert found[0] is not None
+    assert len(found[0]) == 5
+    assert found[1] is None
+
+
+def test_nothing_is_lost_between_chunks() -> None:
+    lines = [f"the cat {'s' * (i % 7 + 1)}" for i in range(600)]
+    found = encode(*lines)
+    assert [" ".join(item.sentence.words) for item in found if item] == lines
+
+
+def test_ids_beyond_the_embedding() -> None:
+    with pytest.raises(CorpusError, match="do not belong together"):
+        encode("the zebra", vocab_size=20)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [".", "...", "?!", "-", "$", "\u00bf", "+", "\u2026", "a", "a.", "3", "_", "'s", "\u4f60"],
+)
+def test_punctuation(word: str) -> None:
+    expected = all(unicodedata.category(char).startswith(("P", "S")) for char in word)
+    assert is_punctuation(word) is expected
+
+
+# --- rarity -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        # rarest, two rarest, candidates
+        ("the cat sat .", ((2,), (1, 2), (0, 1, 2))),
+        ("The Cat Sat", ((2,), (1, 2), (0, 1, 2))),
+        ("the cat and dog , sat", ((2,), (2, 5), (0, 1, 2, 3, 5))),
+        ("zebra the yak sat", ((0, 2), (0, 2), (0, 1, 2, 3))),
+        ("zebra the cat dog a", ((0,), (0, 2, 3), (0, 1, 2, 3, 4))),
+        ("zebra zebra the", ((0, 1), (0, 1), (0, 1, 2))),
+        ("- unseen .", ((1,), (1,), (1,))),
+        ("the a the .", None),  # the rarest is one of the most frequent words
+        ("the .", None),
+        (". !", None),
+        ("zebra", None),  # no other word to look from
+    ],
+)
+def test_rarity(line: str, expected: tuple[tuple[int, ...], ...] | None) -> None:
+    assert one(line).rarity == (None if expected is None else Rarity(*expected))
+
+
+def test_skipped_when_a_tied_rarest_word_is_frequent() -> None:
+    options = {
+        "counts": {"cat": 1.0, "dog": 1.0, "the": 9.0},
+        "frequent": frozenset({"the", "dog"}),
+    }
+    assert one("the cat", **options).rarity is not None
+    assert one("the cat dog", **options).rarity is None
+
+
+# --- evenly spread attention ------------------------------------------------------------------
+
+
+def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
+    """Average over all orders in which equal sums may be ranked."""
+    others = [word for word in range(len(pieces)) if word != query]
+    orders = list(itertools.permutations(others))
+    hits = [max(order, key=lambda word: pieces[word]) == target for order in orders]
+    return sum(hits) / len(orders)  # max() takes the first of equals
+
+
+@pytest.mark.parametrize(
+    "pieces", [p for n in (2, 3, 4) for p in itertools.product((1, 2, 3), repeat=n)][::3]
+)
+def test_uniform_weight(pieces: tuple[int, ...]) -> None:
+    pairs = list(itertools.permutations(range(len(pieces)), 2))
+    query, target = np.array(pairs).T
+    expected = [brute_uniform(pieces, q, t) for q, t in pairs]
+    found = uniform_weight(np.array(pieces), query, target)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_uniform_weights_of_a_query_sum_to_one() -> None:
+    pieces = np.array([1, 4, 2, 4, 3, 1])
+    for query in range(6):
+        targets = np.array([word for word in range(6) if word != query])
+        assert uniform_weight(pieces, np.array(query), targets).sum() == pytest.approx(1)
+
+
+# --- windows and buckets ----------------------------------------------------------------------
+
+
+def test_windows_keep_order_and_skipped_sentences() -> None:
+    lines = ["the cat", "the \u200b", "a dog sat", "sat"]
+    found = encode(*lines)
+    assert [len(window) for window in windows(found, 3)] == [3, 1]
+    assert list(itertools.chain(*windows(found, 3))) == found
+
+
+def test_buckets_hold_every_sentence_and_few_tokens() -> None:
+    lines = [" ".join(["cat"] * (1 + (7 * i) % 11)) for i in range(40)]
+    found = [*encode(*lines), None]
+    batches = list(buckets(found, 30))
+    assert sorted(id(s) for batch in batches for s in batch) == sorted(map(id, found[:-1]))
+    lengths = [len(s) for batch in batches for s in batch]
+    assert lengths == sorted(lengths)
+    for batch in batches:
+        assert len(batch) == 1 or max(map(len, batch)) * len(batch) <= 30
+    assert [[id(s) for s in b] for b in buckets(found, 30)] == [[id(s) for s in b] for b in batches]
+
+
+def test_a_sentence_longer_than_a_batch_comes_alone() -> None:
+    found = encode("cat", " ".join(["cat"] * 20))
+    assert [len(batch) for batch in buckets(found, 5)] == [1, 1]
+
+
+# --- collate ----------------------------------------------------------------------------------
+
+#: Words, heads (-1 the root), relations: several pieces, punctuation, several dependents alike.
+TREES = [
+    Sentence(
+        ("The", "cats", "saw", "a", "zebra", "and", "yaks", "."),
+        (1, 2, -1, 4, 2, 6, 4, 2),
+        ("det", "nsubj", "root", "det", "obj", "cc", "conj", "punct"),
+    ),
+    Sentence(("Dogs", "sat", "..."), (1, -1, 1), ("nsubj", "root", "punct")),
+    Sentence(
+        ("big", "red", "unseen", "house", "zebra", "yak"),
+        (3, 3, 3, -1, 3, 3),
+        ("amod", "amod", "amod", "root", "obj", "obj"),
+    ),
+    Sentence(("the", "a"), (-1, 0), ("root", "det")),
+    Sentence(("zebra",), (-1,), ("root",)),
+    Sentence(("?!", "yak"), (1, -1), ("punct", "root")),
+]
+
+
+@pytest.fixture(scope="module")
+def encoded() -> list[EncodedSentence]:
+    found = [item for item in encoder().encode(iter(TREES)) if item is not None]
+    assert len(found) == len(TREES)
+    return found
+
+
+@pytest.fixture(scope="module")
+def batch(encoded: list[EncodedSentence]) -> Batch:
+    return collate(encoded, PAD)
+
+
+def n_pieces(s: EncodedSentence) -> list[int]:
+    return [s.word_of.tolist().count(word) for word in range(len(s.first))]
+
+
+def cells(
+    batch: Batch, encoded: Sequence[EncodedSentence]
+) -> Iterator[tuple[int, int, int | None]]:
+    """(row, position, word): word is -1 for special tokens, None for padding."""
+    for row, s in enumerate(encoded):
+        for position in range(batch.size[1]):
+            yield row, position, int(s.word_of[position]) if position < len(s) else None
+
+
+def test_tokens_and_masks(batch: Batch, encoded: list[EncodedSentence]) -> None:
+    assert batch.size == (len(encoded), max(map(len, encoded)))
+    for row, position, word in cells(batch, encoded):
+        s, real = encoded[row], word is not None
+        at = (row, position)
+        assert int(batch.input_ids[at]) == (s.ids[position] if real else PAD)
+        assert int(batch.attention_mask[at]) == real
+        assert bool(batch.content[at]) == (real and word >= 0)
+        assert bool(batch.special[at]) == (word == -1)
+        assert bool(batch.first_special[at]) == (position == 0)
+        assert bool(batch.last_special[at]) == (position == len(s) - 1)
+        is_word = word is not None and word >= 0
+        assert bool(batch.first_piece[at]) == (is_word and s.first[word] == position)
+        text = s.sentence.words[word] if is_word else "x"
+        assert bool(batch.punctuation[at]) == (text in (".", "...", "?!"))
+
+
+def test_continued_pieces(batch: Batch, encoded: list[EncodedSentence]) -> None:
+    expected: dict[int, list[tuple[int, int, int]]] = {}
+    for row, position, word in cells(batch, encoded):
+        if word is not None and word >= 0:
+            level = position - int(encoded[row].first[word])
+            if level:
+                expected.setdefault(level, []).append((row, position, position - level))
+    found = [list(zip(*level.tolist(), strict=True)) for level in batch.continued]
+    assert len(found) == max(expected) == 5  # "unseen" has six pieces
+    assert found == [sorted(expected[level]) for level in range(1, 6)]
+
+
+Trial = tuple[str, str, int, int, frozenset[tuple[int, int]], float]
+
+
+def naive_trials(encoded: Sequence[EncodedSentence]) -> list[Trial]:
+    """(relation, direction, row, query, {(target, word offset)}, hit rate of even attention)."""
+    trials: list[Trial] = []
+    for row, s in enumerate(encoded):
+        heads, relations = s.sentence.heads or (), s.sentence.relations or ()
+
+        def trial(
+            relation: str, way: str, query: int, targets: list[int],
+            row: int = row, s: EncodedSentence = s,
+        ) -> Trial:  # fmt: skip
+            places = frozenset((int(s.first[t]), t - query) for t in targets)
+            uniform = sum(brute_uniform(n_pieces(s), query, t) for t in targets)
+            return relation, way, row, int(s.first[query]), places, round(uniform, 9)
+
+        for word, head in enumerate(heads):
+            if head >= 0:
+                trials.append(trial(relations[word], "dep->head", word, [head]))
+        for head, relation in itertools.product(range(len(heads)), sorted(set(relations))):
+            words = [w for w in range(len(heads)) if (heads[w], relations[w]) == (head, relation)]
+            if words:
+                trials.append(trial(relation, "head->dep", head, words))
+    return trials
+
+
+def test_trials(batch: Batch, encoded: list[EncodedSentence]) -> None:
+    edges = batch.edges
+    assert edges is not None
+    found: list[Trial] = []
+    for trial, key in enumerate(edges.relation_key.tolist()):
+        relation, way = edges.relation_names[key]
+        pairs = torch.nonzero(edges.trial == trial).flatten().tolist()
+        assert len({(int(edges.row[p]), int(edges.query[p])) for p in pairs}) == 1
+        places = set()
+        for pair in pairs:
+            *name, offset = edges.offset_names[int(edges.offset_key[pair])]
+            assert name == [relation, way]
+            places.add((int(edges.target[pair]), offset))
+        assert len(places) == len(pairs)
+        row, query = int(edges.row[pairs[0]]), int(edges.query[pairs[0]])
+        uniform = round(float(edges.uniform[trial]), 9)
+        found.append((relation, way, row, query, frozenset(places), uniform))
+    key = repr
+    assert sorted(found, key=key) == sorted(naive_trials(encoded), key=key)
+    assert len(set(edges.relation_names)) == len(edges.relation_names)
+    assert len(set(edges.offset_names)) == len(edges.offset_names)
+
+
+def test_text_has_no_trials() -> None:
+    assert collate([one("the cat")], PAD).edges is None
+
+
+def test_trees_without_an_edge() -> None:
+    (found,) = encoder().encode(iter([Sentence(("zebra",), (-1,), ("root",))]))
+    assert found is not None
+    edges = collate([found], PAD).edges
+    assert edges is not None
+    assert (len(edges.trial), len(edges.relation_key), edges.relation_names) == (0, 0, ())
+
+
+def test_rare_marks(batch: Batch, encoded: list[EncodedSentence]) -> None:
+    rare = batch.rare
+    chance = queries = 0.0
+    for row, position, word in cells(batch, encoded):
+        s, at = encoded[row], (row, position)
+        counted = s.rarity is not None and word is not None and word >= 0
+        counted = counted and s.first[word] == position
+        marks = [bool(m[at]) for m in (rare.rarest, rare.two_rarest, rare.candidate, rare.query)]
+        if not counted:
+            assert marks == [False] * 4
+            assert float(rare.uniform[at]) == float(rare.null_weight[at]) == 0
+            continue
+        assert s.rarity is not None
+        assert word is not None
+        rarest, others = s.rarity.rarest, len(s.first) - 1
+        assert marks == [
+            word in rarest, word in s.rarity.two_rarest, word in s.rarity.candidates,
+            word not in rarest,
+        ]  # fmt: skip
+        is_query = word not in rarest
+        expected = sum(brute_uniform(n_pieces(s), word, t) for t in rarest) if is_query else 0
+        assert float(rare.uniform[at]) == pytest.approx(expected)
+        chance += is_query * len(rarest) / others
+        queries += is_query
+    assert rare.chance == pytest.approx(chance)
+    assert int(rare.query.sum()) == queries > 0
+
+
+def test_null_weights_by_enumerating_draws(batch: Batch, encoded: list[EncodedSentence]) -> None:
+    """Draw as many targets as there are rarest words, in every possible way."""
+    null_queries = 0.0
+    for row, s in enumerate(encoded):
+        if s.rarity is None:
+            continue
+        candidates = s.rarity.candidates
+        draws = list(itertools.combinations(candidates, len(s.rarity.rarest)))
+        for query in range(len(s.first)):
+            null_queries += sum(query not in draw for draw in draws) / len(draws)
+            found = float(batch.rare.null_weight[row, s.first[query]])
+            for target in set(candidates) - {query}:
+                hits = sum(target in draw and query not in draw for draw in draws)
+                assert found == pytest.approx(hits / len(draws))
+    assert batch.rare.null_queries == pytest.approx(null_queries)
+
+
+def test_a_batch_equals_its_sentences_alone(batch: Batch, encoded: list[EncodedSentence]) -> None:
+    """Padding and neighbours change nothing."""
+    for row, s in enumerate(encoded):
+        alone = collate([s], PAD)
+        n = len(s)
+        for name in ("input_ids", "content", "special", "punctuation", "first_piece"):
+            assert torch.equal(getattr(batch, name)[row, :n], getattr(alone, name)[0])
+            assert not getattr(batch, name)[row, n:].any()
+        for name in ("rarest", "two_rarest", "candidate", "query", "uniform", "null_weight"):
+            assert torch.equal(getattr(batch.rare, name)[row, :n], getattr(alone.rare, name)[0])
