@@ -82,13 +82,23 @@ class AttentionWeights:
     b_O: Tensor
 
     def __post_init__(self) -> None:
+        for name in ("W_Q", "W_K", "W_V", "W_O"):
+            if getattr(self, name).dim() != 3:
+                raise ValueError(f"{name} has shape {tuple(getattr(self, name).shape)}, not 3 axes")
         n_heads, _, d_head = self.W_Q.shape
-        for name in ("W_K", "W_V", "W_O"):
-            shape = getattr(self, name).shape
-            if len(shape) != 3 or shape[0] != n_heads:
-                raise ValueError(f"{name} has shape {tuple(shape)}, but W_Q has {n_heads} heads")
-        if self.W_K.shape[2] != d_head:
-            raise ValueError(f"W_K has d_head {self.W_K.shape[2]}, but W_Q has {d_head}")
+        d_in, d_v, d_out = self.W_K.shape[1], self.W_V.shape[2], self.W_O.shape[2]
+        expected = {
+            "W_K": (n_heads, d_in, d_head),
+            "W_V": (n_heads, d_in, d_v),
+            "W_O": (n_heads, d_v, d_out),
+            "b_Q": (n_heads, d_head),
+            "b_K": (n_heads, d_head),
+            "b_V": (n_heads, d_v),
+            "b_O": (d_out,),
+        }
+        for name, shape in expected.items():
+            if (found := tuple(getattr(self, name).shape)) != shape:
+                raise ValueError(f"{name} has shape {found}, but the others ask for {shape}")
 
     @property
     def n_heads(self) -> int:
@@ -322,6 +332,8 @@ def stream_attention(
 def _chunks(q: Tensor, n_k: int, entries: int) -> Iterator[tuple[slice, slice]]:
     """Cut (batch, n_heads) into whole examples, or one example into heads, of bounded size."""
     batch, n_heads, n_q, _ = q.shape
+    if n_heads == 0:  # every head of this layer has been removed
+        return
     per_head = max(1, n_q * n_k)
     heads_at_once = max(1, min(n_heads, entries // per_head))
     rows_at_once = max(1, entries // (per_head * n_heads))

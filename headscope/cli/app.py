@@ -20,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    epilog="Example: `headscope classify demo`",
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )

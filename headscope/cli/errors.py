@@ -30,6 +30,10 @@ def error_boundary(debug: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         print("headscope: interrupted", file=sys.stderr)
         sys.exit(130)
+    except SystemExit as stop:  # typer makes 130 of a KeyboardInterrupt, in silence
+        if stop.code == 130:
+            print("headscope: interrupted", file=sys.stderr)
+        raise
     except (OSError, MemoryError) as error:
         if debug or isinstance(error, BrokenPipeError):
             raise

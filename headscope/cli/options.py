@@ -59,6 +59,8 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     table = _table(path, context.info_name or "")
     known = {param.name for param in context.command.params if param.name not in (None, "config")}
     thresholds = table.pop("thresholds", {}) if "threshold" in known else {}
+    if not isinstance(thresholds, dict):
+        raise InputError(f"{path}: thresholds must be a table, [{context.info_name}.thresholds].")
     defaults = {}
     for key, value in table.items():
         name = key.replace("-", "_")

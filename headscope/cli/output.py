@@ -47,6 +47,8 @@ def command_line() -> str:
             if _PRESENTATION[name] and not has_value:
                 next(arguments, None)
             continue
+        if word.startswith("-o"):  # -oDIR
+            continue
         words.append(word)
     return shlex.join(["headscope", *words])
 

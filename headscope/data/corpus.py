@@ -140,4 +140,6 @@ def _in_memory(items: Iterable[Sentence | str]) -> Corpus:
         raise CorpusError("The corpus holds no sentence; give at least one.")
     digest = hashlib.sha256(repr(sentences).encode()).hexdigest()
     has_trees = all(sentence.heads is not None for sentence in sentences)
+    if not has_trees:  # trees of some sentences alone would make a treebank of another size
+        sentences = [Sentence(sentence.words) for sentence in sentences]
     return Corpus("in memory", digest, len(sentences), has_trees, None, lambda: iter(sentences))

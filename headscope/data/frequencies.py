@@ -11,12 +11,16 @@ from pathlib import Path
 
 from headscope.data.corpus import Corpus
 from headscope.data.lines import read_lines
-from headscope.errors import CorpusError
+from headscope.errors import CorpusError, InputError
 
 __all__ = ["N_FREQUENT", "Frequencies", "find_frequencies"]
 
 #: Sentences whose rarest word is among this many most frequent words say nothing about rarity.
 N_FREQUENT = 500
+
+
+#: Languages that wordfreq counts in a list of another code.
+_SAME_LIST = {"no": "nb", "tl": "fil", "hr": "sh", "sr": "sh", "bs": "sh"}
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,9 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
     """
     if path is not None:
         return _from_file(Path(path))
-    language = language or corpus.language
-    if language is not None:
-        found = _from_wordfreq(language)
-        if found is not None:
-            return found
+    for code, asked_for in ((language, True), (corpus.language, False)):
+        if code is not None:
+            return _from_wordfreq(code, asked_for) or _from_corpus(corpus)
     return _from_corpus(corpus)
 
 
@@ -72,7 +74,7 @@ def _from_file(path: Path) -> Frequencies:
             value = float(count)
         except ValueError:
             value = -1.0
-        if not tab or not word or not 0 <= value < float("inf"):
+        if not tab or not word or "\t" in word or not 0 <= value < float("inf"):
             raise CorpusError(
                 f"{path}, line {number}: not 'word<TAB>count' with a count of 0 or more."
             )
@@ -84,22 +86,45 @@ def _from_file(path: Path) -> Frequencies:
     return replace(found, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-def _from_wordfreq(language: str) -> Frequencies | None:
+def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
+    """Use wordfreq's list of this very language; None where there is none."""
     import importlib.metadata
 
     import wordfreq
+    from langcodes import Language
+    from langcodes.tag_parser import LanguageTagError
 
+    # wordfreq itself would take the list of another language (English for Irish, Spanish for
+    # Basque); only another spelling of the same language will do.
     try:
-        frequent = wordfreq.top_n_list(language, N_FREQUENT)
-    except LookupError:
+        tag = Language.get(language)
+    except LanguageTagError:
+        raise InputError(
+            f"--language {language!r} is not a language code; give an ISO code such as en or de."
+        ) from None
+    lists = wordfreq.available_languages()
+    found = next(
+        (code for code in (tag.language, _SAME_LIST.get(tag.language or "")) if code in lists), None
+    )
+    if found is None:
         return None
+    try:
+        frequent = wordfreq.top_n_list(found, N_FREQUENT)
+        wordfreq.word_frequency("a", found)
+    except ModuleNotFoundError as error:
+        if not asked_for:  # the language was only read off the file's name
+            return None
+        raise InputError(
+            f"wordfreq needs the package {error.name} to look up words of the language {found}; "
+            "install it (pip install 'wordfreq[cjk]') or give --frequencies."
+        ) from None
 
     @functools.lru_cache(maxsize=1 << 16)
     def frequency(word: str) -> float:
-        return float(wordfreq.word_frequency(word, language))
+        return float(wordfreq.word_frequency(word, found))
 
     version = importlib.metadata.version("wordfreq")
-    return Frequencies(f"wordfreq {version}, language {language}", frequency, frozenset(frequent))
+    return Frequencies(f"wordfreq {version}, language {found}", frequency, frozenset(frequent))
 
 
 def _from_corpus(corpus: Corpus) -> Frequencies:

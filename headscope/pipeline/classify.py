@@ -113,7 +113,7 @@ def classify(
     ('L0H2', 'positional', -1)
     """
     thresholds = thresholds or Thresholds()
-    _check_options(limit, state, resume)
+    _check_options(limit, state, resume, seed)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     text = as_corpus(corpus)
     words = find_frequencies(text, frequencies, language)
@@ -146,9 +146,11 @@ def classify(
     )
 
 
-def _check_options(limit: int | None, state: str | Path | None, resume: bool) -> None:
+def _check_options(limit: int | None, state: str | Path | None, resume: bool, seed: int) -> None:
     if limit is not None and limit < 1:
         raise InputError(f"The limit is {limit}; give 1 sentence or more.")
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"The seed {seed} does not fit into 64 bits; give a smaller one.")
     if resume and state is None:
         raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
 

@@ -18,6 +18,7 @@ __all__ = ["STATE", "ready_folder", "write_classify"]
 
 #: Where a run saves its sums while it runs.
 STATE = ".classify.state.safetensors"
+_NAMES = {"relations.csv", "relations.png", "relations.svg"}
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    existed = folder.exists()
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,8 +45,10 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
     try:
         yield
     finally:
-        if not existed and not any(folder.iterdir()):
-            folder.rmdir()
+        for path in made:
+            if any(path.iterdir()):
+                break
+            path.rmdir()
 
 
 def write_classify(result: ClassifyResult, folder: Path) -> None:
@@ -62,6 +65,8 @@ def write_classify(result: ClassifyResult, folder: Path) -> None:
             figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
             files[f"{name}.{kind}"] = buffer.getvalue()
     files["classify.json"] = to_json(result).encode() + b"\n"
+    for stale in _NAMES - set(files):  # of an earlier run; not to be taken for this one's
+        (folder / stale).unlink(missing_ok=True)
     for name, data in files.items():
         write_atomically(folder / name, data)
     (folder / STATE).unlink(missing_ok=True)
