@@ -23,7 +23,7 @@ __all__ = ["BATCH_TOKENS", "WINDOW", "buckets", "collate", "windows"]
 WINDOW = 2048
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,
 #: small enough for the activations to stay in the processor's cache and for little padding.
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 1024
 
 
 def windows(
