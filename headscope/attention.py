@@ -151,6 +151,19 @@ def _blocked(mask: Tensor) -> Tensor:
     return mask <= torch.finfo(mask.dtype).min / 2
 
 
+def _without(attn_scores: Tensor, blocked: Tensor) -> Tensor:
+    """Lower blocked scores so far that their softmax is exactly 0.
+
+    By a finite number, not minus infinity: an empty row then has no NaN in its gradient.
+    """
+    lowest = torch.finfo(attn_scores.dtype).min
+    if attn_scores.dtype == torch.float16:  # too narrow a range to add to
+        return attn_scores.masked_fill(blocked, lowest)
+    # Adding is several times as fast as filling in; half the lowest leaves room for the score.
+    bias = torch.zeros_like(blocked, dtype=attn_scores.dtype)
+    return attn_scores + bias.masked_fill_(blocked, lowest / 2)
+
+
 def masked_softmax(attn_scores: Tensor, mask: Tensor | None = None) -> Tensor:
     """Softmax over the last axis in which masked keys get exactly zero.
 
@@ -170,9 +183,7 @@ def masked_softmax(attn_scores: Tensor, mask: Tensor | None = None) -> Tensor:
     blocked = _blocked(mask)
     if mask.dtype != torch.bool:
         attn_scores = attn_scores + mask.masked_fill(blocked, 0.0)
-    # The lowest finite number, not minus infinity: an empty row then has no NaN in its gradient.
-    lowest = torch.finfo(attn_scores.dtype).min
-    pattern = torch.softmax(attn_scores.masked_fill(blocked, lowest), dim=-1)
+    pattern = torch.softmax(_without(attn_scores, blocked), dim=-1)
     empty = blocked.all(dim=-1, keepdim=True)
     if bool(empty.any()):
         warnings.warn(

@@ -68,7 +68,7 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         last_special=special & (special.flip(1).cumsum(1).flip(1) == 1),
         punctuation=_whole_words(torch.from_numpy(punctuation), word_of),
         first_piece=torch.from_numpy(first),
-        continued=_continued(batch),
+        folds=_folds(batch),
         edges=_edges(batch) if batch[0].sentence.heads is not None else None,
         rare=_rare(batch, longest),
     )
@@ -103,16 +103,25 @@ def _whole_words(first_pieces: Tensor, word_of: Tensor) -> Tensor:
     return marked.gather(1, word_of + 1)
 
 
-def _continued(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
-    """Later pieces of words, a level at a time: see :class:`Batch`."""
+def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
+    """Steps that gather a word's pieces at its first one: see :class:`Batch`.
+
+    Step s = 1, 2, 4, ... adds the piece at place p + s of its word to the one at place p, for every
+    p that is a multiple of 2 s.
+    """
     parts = []
     for row, s in enumerate(batch):
         position = np.flatnonzero(s.word_of >= 0)
-        first = s.first[s.word_of[position]]
-        parts.append(np.stack([np.full(len(position), row), position, first, position - first]))
-    pieces = np.concatenate(parts, axis=1)
-    levels = range(1, int(pieces[3].max(initial=0)) + 1)
-    return tuple(torch.from_numpy(pieces[:3, pieces[3] == level]) for level in levels)
+        place = position - s.first[s.word_of[position]]
+        parts.append(np.stack([np.full(len(position), row), position, place]))
+    rows, position, place = np.concatenate(parts, axis=1)
+    folds = []
+    step = 1
+    while step <= place.max(initial=0):
+        here = place % (2 * step) == step
+        folds.append(np.stack([rows[here], position[here], position[here] - step]))
+        step *= 2
+    return tuple(map(torch.from_numpy, folds))
 
 
 def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:

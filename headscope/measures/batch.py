@@ -94,9 +94,10 @@ class Batch:
     special, first_special, last_special, punctuation : Tensor, (batch, pos), bool
     first_piece : Tensor, (batch, pos), bool
         The first piece of each word.
-    continued : tuple of Tensor, (3, pieces), int64
-        Row, position and position of the word's first piece, for all second pieces of words,
-        all third pieces, and so on; each sorted by row.
+    folds : tuple of Tensor, (3, pieces), int64
+        Additions that gather the pieces of each word at its first, in about log2(pieces) steps:
+        row, position to add, position to add it to. Within a step no target occurs twice; sorted
+        by row.
     edges : EdgeTrials or None
         None for text without trees.
     rare : RareTargets
@@ -110,7 +111,7 @@ class Batch:
     last_special: Tensor
     punctuation: Tensor
     first_piece: Tensor
-    continued: tuple[Tensor, ...]
+    folds: tuple[Tensor, ...]
     edges: EdgeTrials | None
     rare: RareTargets
 

@@ -251,16 +251,20 @@ def test_tokens_and_masks(batch: Batch, encoded: list[EncodedSentence]) -> None:
         assert bool(batch.punctuation[at]) == (text in (".", "...", "?!"))
 
 
-def test_continued_pieces(batch: Batch, encoded: list[EncodedSentence]) -> None:
-    expected: dict[int, list[tuple[int, int, int]]] = {}
-    for row, position, word in cells(batch, encoded):
-        if word is not None and word >= 0:
-            level = position - int(encoded[row].first[word])
-            if level:
-                expected.setdefault(level, []).append((row, position, position - level))
-    found = [list(zip(*level.tolist(), strict=True)) for level in batch.continued]
-    assert len(found) == max(expected) == 5  # "unseen" has six pieces
-    assert found == [sorted(expected[level]) for level in range(1, 6)]
+def test_folds_gather_the_pieces_of_every_word(
+    batch: Batch, encoded: list[EncodedSentence]
+) -> None:
+    values = torch.rand(batch.size, dtype=torch.float64)
+    folded = values.clone()
+    for row, piece, target in batch.folds:
+        assert len(set(zip(row.tolist(), target.tolist(), strict=True))) == len(row)
+        assert row.tolist() == sorted(row.tolist())
+        folded[row, target] += folded[row, piece]
+    assert len(batch.folds) == 3  # "unseen" has six pieces: steps of 1, 2 and 4
+    for row, s in enumerate(encoded):
+        for word, first in enumerate(s.first):
+            pieces = values[row, : len(s)][torch.from_numpy(s.word_of) == word]
+            assert float(folded[row, first]) == pytest.approx(float(pieces.sum()))
 
 
 Trial = tuple[str, str, int, int, frozenset[tuple[int, int]], float]
