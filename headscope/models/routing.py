@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 from headscope.attention import stream_attention
 from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.activations import Activations
+from headscope.models.products import fast_products
 
 if TYPE_CHECKING:
     from headscope.models.layouts import AttentionSite
@@ -217,7 +218,7 @@ def routed(model: Any, router: Router) -> Iterator[Router]:
     """Route every attention of ``model`` through ours while the block runs, without gradients."""
     token = _active.set(router)
     try:
-        with use_implementation(model, IMPLEMENTATION), torch.no_grad():
+        with use_implementation(model, IMPLEMENTATION), torch.no_grad(), fast_products(model):
             yield router
     finally:
         _active.reset(token)

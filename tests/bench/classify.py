@@ -3,8 +3,9 @@
 Run from the repository: ``python tests/bench/classify.py TREEBANK.conllu``. Prints medians and
 ratios, and asserts nothing: machines differ.
 
-1. Ours against a script that takes ``output_attentions=True`` sentence by sentence and counts in
-   NumPy (on every k-th sentence, scaled up).
+1. Ours against scripts that take ``output_attentions=True`` sentence by sentence and count in NumPy
+   (on every k-th sentence, scaled up): ``reference`` computes the same numbers, literally
+   (tests/reference.py); ``lean`` a part of them (no masses, baselines, second rates), vectorised.
 2. Ours against the bare SDPA forward pass over the same batches: short sentences, and sequences of
    512 tokens (the corpus's words joined), with the peak memory of each.
 3. bfloat16 against float32: time, and how far the rates move.
@@ -18,12 +19,14 @@ import multiprocessing
 import os
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for reference.py
 
 import numpy as np
 import torch
@@ -36,6 +39,7 @@ from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence
 from headscope.measures.batch import Batch
 from headscope.measures.heads import HeadMeasures
+from headscope.models.demo import demo_folder
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 
@@ -85,7 +89,7 @@ def bare_sdpa(loaded: LoadedModel, batches: list[Batch]) -> None:
 # --- what a user would write ------------------------------------------------------------------
 
 
-def user_script(loaded: LoadedModel, sentences: list[Sentence]) -> None:
+def lean_script(loaded: LoadedModel, sentences: list[Sentence]) -> None:
     """Count positional, syntactic and rare-word hits from output_attentions, a head at a time."""
     import wordfreq
 
@@ -102,6 +106,21 @@ def user_script(loaded: LoadedModel, sentences: list[Sentence]) -> None:
             for layer, patterns in enumerate(attentions):
                 for head, pattern in enumerate(patterns[0].numpy()):
                     _count(hits, (layer, head), pattern, word_of, sentence, rarest)
+
+
+def reference_script(sentences: list[Sentence]) -> None:
+    """Every number of methods.md section 1, as tests/reference.py reads it."""
+    import reference
+    import wordfreq
+
+    plain = [
+        reference.Sentence(list(s.words), [h + 1 for h in s.heads or ()], list(s.relations or ()))
+        for s in sentences
+    ]
+    frequent = set(wordfreq.top_n_list("en", 500))
+    reference.measure(
+        demo_folder(), plain, lambda word: float(wordfreq.word_frequency(word, "en")), frequent
+    )
 
 
 def _count(
@@ -186,12 +205,14 @@ def main() -> None:
     times = side_by_side(
         ours=lambda: ours(loaded, batches),
         sdpa=lambda: bare_sdpa(loaded, batches),
-        script=lambda: user_script(loaded, some),
+        lean=lambda: lean_script(loaded, some),
+        reference=lambda: reference_script(some),
     )
-    script = times["script"] * corpus.n_sentences / len(some)
-    print(f"ours {times['ours']:.2f} s, bare SDPA {times['sdpa']:.2f} s, script {script:.1f} s")
+    print(f"ours {times['ours']:.2f} s, bare SDPA {times['sdpa']:.2f} s")
     print(f"ours / bare SDPA: {times['ours'] / times['sdpa']:.2f}")
-    print(f"script / ours: {script / times['ours']:.1f}")
+    for name in ("reference", "lean"):
+        script = times[name] * corpus.n_sentences / len(some)
+        print(f"{name} script {script:.1f} s, as a multiple of ours: {script / times['ours']:.1f}")
 
     long = long_sentences(corpus, 24, 512, loaded)
     if long:

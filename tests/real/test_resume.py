@@ -41,7 +41,7 @@ def _start(folder: Path, *more: str, slow: bool = False) -> subprocess.Popen[byt
         [*program, *_RUN, str(folder), *more],
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
 
 
