@@ -37,7 +37,7 @@ def role_map(result: ClassifyResult) -> Figure:
     """Layers x heads: the colour is the primary role, the shade its score."""
     n_layers = max(head.layer for head in result.heads) + 1
     n_heads = max(head.head for head in result.heads) + 1
-    figure = _figure(max(5.0, 1.6 + 0.52 * n_heads), 1.9 + 0.42 * n_layers)
+    figure = _figure(max(5.0, 1.0 + 0.55 * n_heads), 1.4 + 0.55 * n_layers)
     axes = figure.add_subplot()
     image = np.ones((n_layers, n_heads, 3))
     for head in result.heads:
@@ -142,6 +142,4 @@ def _mark(head: HeadResult) -> str:
         return ""
     if head.primary == "syntactic":
         return label.detail.partition(" ")[0]
-    if head.primary == "special":
-        return "[" if label.detail == "first" else "]"
     return label.detail
