@@ -62,13 +62,13 @@ def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
         )
     table.add_section()
     table.add_row(
-        "tolerance", "1", f"{result.tolerance['pattern']:.0e}", f"{result.tolerance['out']:.0e}"
+        "tolerance", "1", f"{result.tolerance['pattern']:.1e}", f"{result.tolerance['out']:.1e}"
     )
     yield table
     yield Text(
         f"Last hidden state: max difference {_tiny(result.max_abs_hidden_eager)} from eager, "
         f"{_tiny(result.max_abs_hidden_sdpa)} from SDPA (tolerance "
-        f"{result.tolerance['hidden']:.0e}), over {result.sequences} sequences, "
+        f"{result.tolerance['hidden']:.1e}), over {result.sequences} sequences, "
         f"{result.tokens} tokens, {result.padded} padded positions."
     )
     model = result.provenance.get("model", {}).get("id", "The model")
