@@ -1,0 +1,109 @@
+"""The certificate as values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headscope.results.serialise import SCHEMA
+
+__all__ = ["LayerCheck", "ValidationResult", "ValidationSummary"]
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """One layer of the certificate.
+
+    Attributes
+    ----------
+    stack : str
+    layer : int
+    calls : int
+        How often our attention ran; must be 1.
+    max_abs_pattern, max_abs_out : float or None
+        Largest difference from the model's eager pattern and attention output (after W_O);
+        None if there was nothing to compare.
+    """
+
+    stack: str
+    layer: int
+    calls: int
+    max_abs_pattern: float | None
+    max_abs_out: float | None
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """The certificate: our attention equals the model's on a padded batch, or why it does not.
+
+    Attributes
+    ----------
+    passed : bool
+    layers : tuple of LayerCheck
+    max_abs_hidden_eager, max_abs_hidden_sdpa : float or None
+        Largest difference of the last hidden state, over real tokens.
+    tolerance : dict
+        For ``pattern``, ``out`` and ``hidden``.
+    reasons : tuple of str
+        Why it failed; empty if it passed.
+    sequences, tokens, padded : int
+        Size of the batch: sequences, real tokens, padded positions.
+    mask_reached : bool
+        Whether every layer received the padding mask.
+    """
+
+    passed: bool
+    layers: tuple[LayerCheck, ...]
+    max_abs_hidden_eager: float | None
+    max_abs_hidden_sdpa: float | None
+    tolerance: dict[str, float]
+    reasons: tuple[str, ...] = ()
+    sequences: int = 0
+    tokens: int = 0
+    padded: int = 0
+    mask_reached: bool = False
+    provenance: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def concluded(self, reasons: list[str]) -> ValidationResult:
+        """Return the same certificate with its verdict."""
+        return dataclasses.replace(self, passed=not reasons, reasons=tuple(reasons))
+
+    @property
+    def max_abs_pattern(self) -> float | None:
+        """Largest pattern difference over all layers."""
+        return _max(check.max_abs_pattern for check in self.layers)
+
+    @property
+    def max_abs_hidden(self) -> float | None:
+        """Largest difference of the last hidden state, from eager and SDPA."""
+        return _max((self.max_abs_hidden_eager, self.max_abs_hidden_sdpa))
+
+
+def _max(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known, default=None)
+
+
+@dataclass(frozen=True)
+class ValidationSummary:
+    """The certificate as other commands carry it; ``passed`` is None if it was not asked for."""
+
+    passed: bool | None
+    max_abs_hidden: float | None = None
+    max_abs_pattern: float | None = None
+    calls: int = 0
+    layers: int = 0
+
+    @classmethod
+    def of(cls, result: ValidationResult) -> ValidationSummary:
+        """Summarise a certificate."""
+        return cls(
+            passed=result.passed,
+            max_abs_hidden=result.max_abs_hidden,
+            max_abs_pattern=result.max_abs_pattern,
+            calls=sum(check.calls for check in result.layers),
+            layers=len(result.layers),
+        )
