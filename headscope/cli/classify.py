@@ -7,19 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscope.cli.options import (
-    AllowPickle,
-    Config,
-    Device,
-    DeviceOption,
-    Dtype,
-    DtypeOption,
-    Format,
-    FormatOption,
-    Model,
-    Quiet,
-    Revision,
-)
+from headscope.cli import options
 from headscope.cli.output import command_line, print_data, print_human, progress_bar
 from headscope.errors import InputError
 
@@ -76,7 +64,7 @@ Seed = Annotated[int, typer.Option(help="For the random weights of the control."
 
 def classify(
     context: typer.Context,
-    model: Model,
+    model: options.Model,
     treebank: Treebank = None,
     text: Text = None,
     frequencies: Frequencies = None,
@@ -88,14 +76,14 @@ def classify(
     resume: Resume = False,
     limit: Limit = None,
     seed: Seed = 0,
-    format: FormatOption = Format.human,
-    dtype: DtypeOption = Dtype.float32,
-    device: DeviceOption = Device.auto,
-    revision: Revision = None,
-    allow_pickle: AllowPickle = False,
-    config: Config = None,
-    quiet: Quiet = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    format: options.FormatOption = options.Format.human,
+    dtype: options.DtypeOption = options.Dtype.float32,
+    device: options.DeviceOption = options.Device.auto,
+    revision: options.Revision = None,
+    allow_pickle: options.AllowPickle = False,
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:
     """Say what each head does: positional, syntactic, rare-word and other roles.
 
@@ -134,9 +122,9 @@ def classify(
         )
         if output is not None:
             write_classify(result, output)
-    if format is Format.json:
+    if format is options.Format.json:
         print_data(to_json(result))
-    elif format is Format.csv:
+    elif format is options.Format.csv:
         print_data(heads_csv(result))
     else:
         print_human(*classify_report(result))

@@ -15,6 +15,8 @@ from headscope.errors import InputError
 __all__ = [
     "AllowPickle",
     "Config",
+    "Debug",
+    "Device",
     "DeviceOption",
     "Dtype",
     "DtypeOption",
@@ -120,6 +122,7 @@ AllowPickle = Annotated[
     ),
 ]  # fmt: skip
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no messages.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Config = Annotated[
     Path | None,
     typer.Option(

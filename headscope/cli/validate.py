@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 
-from headscope.cli.options import (
-    AllowPickle,
-    Config,
-    Device,
-    DeviceOption,
-    Dtype,
-    DtypeOption,
-    Format,
-    FormatOption,
-    Model,
-    Quiet,
-    Revision,
-)
+from headscope.cli import options
 from headscope.cli.output import command_line, print_data, print_human
 
 __all__ = ["validate"]
@@ -28,15 +15,15 @@ EXAMPLES = "Example: `headscope validate demo`"
 
 
 def validate(
-    model: Model,
-    format: FormatOption = Format.human,
-    dtype: DtypeOption = Dtype.float32,
-    device: DeviceOption = Device.auto,
-    revision: Revision = None,
-    allow_pickle: AllowPickle = False,
-    config: Config = None,
-    quiet: Quiet = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    model: options.Model,
+    format: options.FormatOption = options.Format.human,
+    dtype: options.DtypeOption = options.Dtype.float32,
+    device: options.DeviceOption = options.Device.auto,
+    revision: options.Revision = None,
+    allow_pickle: options.AllowPickle = False,
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
 ) -> None:
     """Prove that our attention equals the model's: layer by layer, on a padded batch.
 
@@ -54,9 +41,9 @@ def validate(
         revision=revision,
         allow_pickle=allow_pickle,
     )
-    if format is Format.json:
+    if format is options.Format.json:
         print_data(to_json(result))
-    elif format is Format.csv:
+    elif format is options.Format.csv:
         print_data(validation_csv(result))
     else:
         print_human(*validation_report(result))

@@ -78,6 +78,7 @@ class Encoder:
         self._max_length = max_length
         self._vocab_size = vocab_size
         self._frequencies = frequencies
+        self._before = " " if _spells_spaces(tokenizer) else ""
 
     def encode(self, sentences: Iterator[Sentence]) -> Iterator[EncodedSentence | None]:
         """Yield each sentence encoded, or None where it has to be skipped.
@@ -90,7 +91,7 @@ class Encoder:
 
     def _tokenise(self, sentences: Sequence[Sentence]) -> Sequence[Any]:
         encoded = self._tokenizer(
-            [list(sentence.words) for sentence in sentences],
+            [[self._before + word for word in sentence.words] for sentence in sentences],
             is_split_into_words=True,
             truncation=False,
             padding=False,
@@ -127,6 +128,16 @@ class Encoder:
             return None
         two_rarest = tuple(i for i in candidates if frequency[i] <= second)
         return Rarity(rarest, two_rarest, tuple(candidates))
+
+
+def _spells_spaces(tokenizer: Any) -> bool:
+    """Whether the vocabulary spells the space before a word as part of its first piece.
+
+    Byte-level and sentence-piece vocabularies do. Handed a bare word, some of them take it for the
+    middle of another word.
+    """
+    pre_tokenizer = repr(tokenizer.backend_tokenizer.pre_tokenizer)
+    return "ByteLevel" in pre_tokenizer or "Metaspace" in pre_tokenizer
 
 
 @lru_cache(maxsize=1 << 16)

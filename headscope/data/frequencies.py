@@ -19,6 +19,8 @@ __all__ = ["N_FREQUENT", "Frequencies", "find_frequencies"]
 N_FREQUENT = 500
 
 
+#: What the second column of a frequency file may be called in a heading.
+_HEADINGS = ("count", "freq", "frequency")
 #: Languages that wordfreq counts in a list of another code.
 _SAME_LIST = {"no": "nb", "tl": "fil", "hr": "sh", "sr": "sh", "bs": "sh"}
 
@@ -74,6 +76,8 @@ def _from_file(path: Path) -> Frequencies:
             value = float(count)
         except ValueError:
             value = -1.0
+        if number == 1 and value < 0 and tab and count.strip().lower() in _HEADINGS:
+            continue
         if not tab or not word or "\t" in word or not 0 <= value < float("inf"):
             raise CorpusError(
                 f"{path}, line {number}: not 'word<TAB>count' with a count of 0 or more."

@@ -209,7 +209,7 @@ def pick_device(device: str) -> torch.device:
 def _load_tokenizer(source: Source) -> Any:
     from transformers import AutoTokenizer
 
-    # Words are fed one by one; byte-level vocabularies need to know that a space precedes each.
+    # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             source.folder, add_prefix_space=True, trust_remote_code=False, local_files_only=True

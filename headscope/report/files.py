@@ -69,4 +69,5 @@ def write_classify(result: ClassifyResult, folder: Path) -> None:
         (folder / stale).unlink(missing_ok=True)
     for name, data in files.items():
         write_atomically(folder / name, data)
-    (folder / STATE).unlink(missing_ok=True)
+    for leftover in (STATE, f".{STATE}.part"):  # the latter of a run killed while it saved
+        (folder / leftover).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import wordfreq
 
-from headscope.data.corpus import Corpus, as_corpus
+from headscope.data.corpus import Corpus, as_corpus, sample_corpus
 from headscope.data.frequencies import N_FREQUENT, find_frequencies
 from headscope.errors import CorpusError
 
@@ -119,3 +119,11 @@ def test_an_empty_file(corpus: Corpus, tmp_path: Path) -> None:
 def test_a_missing_file(corpus: Corpus, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="There is no file"):
         find_frequencies(corpus, tmp_path / "counts.tsv", None)
+
+
+def test_a_heading_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "counts.tsv"
+    path.write_text("word\tcount\nthe\t10\nkestrel\t1\n", encoding="utf-8")
+    found = find_frequencies(sample_corpus(), path, None)
+    assert found.frequency("the") == 10
+    assert found.frequency("word") == 0
