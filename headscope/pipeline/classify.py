@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headscope.data.batches import BATCH_TOKENS, WINDOW, buckets, collate, windows
 from headscope.data.corpus import Corpus, as_corpus
-from headscope.data.encode import Encoder
+from headscope.data.encode import EncodedSentence, Encoder
 from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError, HeadscopeError, InputError
@@ -161,29 +161,35 @@ def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     blank = HeadMeasures(loaded.n_layers, loaded.n_heads)
     done, sums = run.state.load(blank, name) if run.state else (0, blank)
-    encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, run.frequencies)
-    sentences = itertools.islice(iter(run.corpus), run.n_sentences)
     reducer = sums.reducer()
-    index = seen = 0
+    index = 0
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
-        for window in windows(encoder.encode(sentences), WINDOW):
-            seen += window.count(None)
-            for batch_sentences in buckets(window, BATCH_TOKENS):
-                index += 1
-                seen += len(batch_sentences)
-                if index <= done:
-                    continue
-                batch = collate(batch_sentences, loaded.pad_id).to(loaded.device)
-                reducer.start(batch)
-                router.run(functools.partial(loaded.forward, batch.input_ids, batch.attention_mask))
-                if run.state is not None:
-                    run.state.note(name, index, sums)
-                if run.progress is not None:
-                    run.progress(name, seen, run.n_sentences)
+        for index, (seen, sentences) in enumerate(_batches(loaded, run), start=1):
+            if index <= done:  # of an interrupted run, already in the sums
+                continue
+            batch = collate(sentences, loaded.pad_id).to(loaded.device)
+            reducer.start(batch)
+            router.run(functools.partial(loaded.forward, batch.input_ids, batch.attention_mask))
+            if run.state is not None:
+                run.state.note(name, index, sums)
+            if run.progress is not None:
+                run.progress(name, seen, run.n_sentences)
     _check_measured(sums, run)
     if run.state is not None:
         run.state.note(name, index, sums, final=True)
     return sums
+
+
+def _batches(loaded: LoadedModel, run: _Pass) -> Iterator[tuple[int, list[EncodedSentence]]]:
+    """Yield (sentences seen so far, sentences of the next batch), the same ones every time."""
+    encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, run.frequencies)
+    sentences = itertools.islice(iter(run.corpus), run.n_sentences)
+    seen = 0
+    for window in windows(encoder.encode(sentences), WINDOW):
+        seen += window.count(None)
+        for batch in buckets(window, BATCH_TOKENS):
+            seen += len(batch)
+            yield seen, batch
 
 
 def _measured(sums: HeadMeasures) -> int:
