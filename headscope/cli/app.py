@@ -10,6 +10,7 @@ import typer
 from headscope import __version__
 from headscope.cli import classify, validate
 from headscope.cli.errors import error_boundary
+from headscope.cli.memory import bound_memory
 
 __all__ = ["app", "main"]
 
@@ -49,5 +50,6 @@ def _root(
 
 def main() -> None:
     """Run the command line; exits with the documented codes."""
+    bound_memory()
     with error_boundary(debug="--debug" in sys.argv):
         app()

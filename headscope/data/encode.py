@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -140,12 +139,10 @@ def _spells_spaces(tokenizer: Any) -> bool:
     return "ByteLevel" in pre_tokenizer or "Metaspace" in pre_tokenizer
 
 
-@lru_cache(maxsize=1 << 16)
 def _has_letter_or_digit(word: str) -> bool:
     return any(map(str.isalnum, word))
 
 
-@lru_cache(maxsize=1 << 16)
 def is_punctuation(word: str) -> bool:
     """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
     return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -123,8 +122,7 @@ def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
             "install it (pip install 'wordfreq[cjk]') or give --frequencies."
         ) from None
 
-    @functools.lru_cache(maxsize=1 << 16)
-    def frequency(word: str) -> float:
+    def frequency(word: str) -> float:  # wordfreq keeps a bounded cache of its own
         return float(wordfreq.word_frequency(word, found))
 
     version = importlib.metadata.version("wordfreq")

@@ -9,6 +9,7 @@ certificate runs through the same products, so it vouches for them too.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeGuard
@@ -17,6 +18,12 @@ import torch
 from torch import Tensor, nn
 
 __all__ = ["fast_products"]
+
+# torch and oneDNN keep a compiled product for each of the last 1,024 shapes, about half a megabyte
+# each, so memory would grow with the corpus. A batch uses a handful of shapes, again in every
+# layer, and then perhaps never more. Read by both libraries when they first multiply.
+os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 
 @contextmanager
