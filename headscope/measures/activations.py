@@ -20,6 +20,8 @@ class Activations:
     layer : int
     rows, heads : slice
         Which examples of the batch and which heads of the layer this chunk holds.
+    n_heads : int
+        Heads of the layer in all.
     q, k, v : Tensor, (rows, heads, pos, d_head)
     pattern : Tensor, (rows, heads, query_pos, key_pos)
         Rows sum to 1; padded keys are exactly 0.
@@ -31,6 +33,7 @@ class Activations:
     layer: int
     rows: slice
     heads: slice
+    n_heads: int
     q: Tensor
     k: Tensor
     v: Tensor

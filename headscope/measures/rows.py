@@ -69,12 +69,12 @@ class RowReducer:
 
     def __init__(self, *measures: RowMeasure) -> None:
         self._measures = measures
-        self._parts: list[tuple[slice, slice, tuple[Tensor, ...]]] = []
+        self._whole: tuple[Tensor, ...] = ()
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
         self._batch = batch
-        self._parts = []
+        self._whole = ()
         _, n = batch.size
         position = torch.arange(n, device=batch.input_ids.device)
         target = position[:, None] + torch.tensor(OFFSETS, device=position.device)
@@ -105,23 +105,25 @@ class RowReducer:
             self._band(pattern),
             self._word_argmax(content, rows),
         )
-        self._parts.append((rows, site.heads, reduced))
+        if not self._whole:
+            self._whole = tuple(self._room_for(part, site.n_heads) for part in reduced)
+        for whole, part in zip(self._whole, reduced, strict=True):
+            whole[rows, site.heads] = part
 
     def finish(self, stack: str, layer: int) -> None:
         """Hand the layer that has just been observed to the accumulators."""
-        summary = RowSummary(*map(self._joined, range(len(self._parts[0][2]))))
-        self._parts = []
+        summary = RowSummary(*self._whole)
+        self._whole = ()
         for measure in self._measures:
             measure.update(layer, summary, self._batch)
 
-    def _joined(self, which: int) -> Tensor:
-        """Put one quantity of all chunks together: (batch, n_heads, ...)."""
-        n_heads = max(heads.stop for _, heads, _ in self._parts)
-        like = self._parts[0][2][which]
-        whole = like.new_empty(self._batch.size[0], n_heads, *like.shape[2:])
-        for rows, heads, reduced in self._parts:
-            whole[rows, heads] = reduced[which]
-        return whole
+    def _room_for(self, part: Tensor, n_heads: int) -> Tensor:
+        """Allocate one quantity of a whole layer: (batch, n_heads, ...).
+
+        Before the second chunk, so that nothing small is left among a layer's large temporaries,
+        which would keep the C library from using their memory again.
+        """
+        return part.new_empty(self._batch.size[0], n_heads, *part.shape[2:])
 
     def _band(self, pattern: Tensor) -> Tensor:
         index = self._band_index.expand(*pattern.shape[:2], -1, -1)

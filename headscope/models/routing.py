@@ -120,8 +120,8 @@ class Router:
 
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             chunk = Activations(
-                site.stack, site.layer, rows, heads, q[rows, heads], k[rows, heads],
-                v[rows, heads], pattern, z,
+                site.stack, site.layer, rows, heads, q.shape[1], q[rows, heads],
+                k[rows, heads], v[rows, heads], pattern, z,
             )  # fmt: skip
             for observer in self.observers:
                 observer.observe(chunk)
