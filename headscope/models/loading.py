@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headscope.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
+from headscope.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint, open_checkpoint
 from headscope.models.layouts import AttentionSite, find_sites
 from headscope.models.routing import quiet_transformers
@@ -254,8 +254,6 @@ def _load_network(source: Source, checkpoint: Checkpoint, dtype: torch.dtype) ->
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # so that _check_complete can name them
         )
-    except HeadscopeError:
-        raise
     except Exception as error:  # transformers raises many kinds here
         raise CheckpointError(
             f"{source.folder} cannot be loaded as a {checkpoint.config['model_type']} model: "
