@@ -48,18 +48,9 @@ Control = Annotated[
         "--control/--no-control", help="Measure random weights too and count their labels."
     ),
 ]
-NoValidate = Annotated[
-    bool, typer.Option("--no-validate", help="Skip the certificate; the result records it.")
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Folder for JSON, CSV and figures.", file_okay=False),
-]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from an interrupted run in the folder of -o.")
 ]
-Limit = Annotated[int | None, typer.Option(help="Only the first sentences.")]
-Seed = Annotated[int, typer.Option(help="For the random weights of the control.")]
 
 
 def classify(
@@ -71,11 +62,11 @@ def classify(
     language: Language = None,
     threshold: ThresholdOption = None,
     control: Control = False,
-    no_validate: NoValidate = False,
-    output: Output = None,
+    no_validate: options.NoValidate = False,
+    output: options.Output = None,
     resume: Resume = False,
-    limit: Limit = None,
-    seed: Seed = 0,
+    limit: options.Limit = None,
+    seed: options.Seed = 0,
     format: options.FormatOption = options.Format.human,
     dtype: options.DtypeOption = options.Dtype.float32,
     device: options.DeviceOption = options.Device.auto,
@@ -95,8 +86,8 @@ def classify(
 
     from headscope.data.corpus import open_text, open_treebank
     from headscope.pipeline.classify import classify as run
+    from headscope.report.classify_tables import classify_report, heads_csv
     from headscope.report.files import STATE, ready_folder, write_classify
-    from headscope.report.tables import classify_report, heads_csv
     from headscope.results import to_json
 
     corpus = open_treebank(treebank) if treebank else open_text(text) if text else None

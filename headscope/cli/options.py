@@ -22,9 +22,13 @@ __all__ = [
     "DtypeOption",
     "Format",
     "FormatOption",
+    "Limit",
     "Model",
+    "NoValidate",
+    "Output",
     "Quiet",
     "Revision",
+    "Seed",
 ]
 
 
@@ -58,7 +62,7 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     """Make the file's values the defaults of the command's options; flags still win."""
     if path is None:
         return None
-    table = _table(path, context.info_name or "")
+    table = _table(path, context.info_name or "", _commands(context))
     known = {param.name for param in context.command.params if param.name not in (None, "config")}
     thresholds = table.pop("thresholds", {}) if "threshold" in known else {}
     if not isinstance(thresholds, dict):
@@ -77,7 +81,12 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-def _table(path: Path, command: str) -> dict[str, Any]:
+def _commands(context: typer.Context) -> list[str]:
+    """Name every command that there is: each may have a table in a config file."""
+    return sorted(getattr(context.find_root().command, "commands", {}))
+
+
+def _table(path: Path, command: str, commands: list[str]) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             config = tomllib.load(file)
@@ -86,8 +95,8 @@ def _table(path: Path, command: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
     for name in config:
-        if name not in _COMMANDS:
-            near = difflib.get_close_matches(name, _COMMANDS, n=1)
+        if name not in commands:
+            near = difflib.get_close_matches(name, commands, n=1)
             hint = f"; did you mean [{near[0]}]?" if near else ""
             raise InputError(f"{path}: there is no command {name!r} to configure{hint}")
     table = config.get(command, {})
@@ -95,9 +104,6 @@ def _table(path: Path, command: str) -> dict[str, Any]:
         raise InputError(f"{path}: {command} must be a table, written [{command}].")
     return dict(table)
 
-
-#: Tables that a config file may have.
-_COMMANDS = ("classify", "validate")
 
 Model = Annotated[
     str,
@@ -121,6 +127,15 @@ AllowPickle = Annotated[
         "their author.",
     ),
 ]  # fmt: skip
+NoValidate = Annotated[
+    bool, typer.Option("--no-validate", help="Skip the certificate; the result records it.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Folder for JSON, CSV and figures.", file_okay=False),
+]
+Limit = Annotated[int | None, typer.Option("--limit", help="Only the first sentences.")]
+Seed = Annotated[int, typer.Option("--seed", help="For everything that is drawn at random.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no messages.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Config = Annotated[

@@ -54,7 +54,9 @@ def command_line() -> str:
 
 
 @contextmanager
-def progress_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None]:
+def progress_bar(
+    quiet: bool, unit: str = "sentences"
+) -> Iterator[Callable[[str, int, int], None] | None]:
     """Show a bar on stderr while a pass runs; nothing where stderr is no terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
@@ -71,7 +73,7 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[str, int, int], None] | None
 
         def update(name: str, done: int, total: int) -> None:
             if name not in tasks:
-                tasks[name] = bar.add_task(f"sentences ({name})", total=total)
+                tasks[name] = bar.add_task(f"{unit} ({name})", total=total)
             bar.update(tasks[name], completed=done)
 
         yield update

@@ -30,7 +30,7 @@ def validate(
     Compared with the model's own eager and SDPA runs. Exits with 3 when anything is off.
     """
     from headscope.pipeline.validate import validate as run
-    from headscope.report.tables import validation_csv, validation_report
+    from headscope.report.validate_tables import validation_csv, validation_report
     from headscope.results import to_json
 
     result = run(

@@ -6,8 +6,9 @@ so little is padded; the window bounds what is held, so memory does not grow wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor
 from headscope.data.encode import EncodedSentence, is_punctuation
 from headscope.measures.accumulator import Array, Keys
 from headscope.measures.batch import Batch, EdgeTrials, RareTargets
+
+#: A tokenised sentence in any form: all that batching asks of it is its length.
+Item = TypeVar("Item", bound=Sized)
 
 __all__ = ["BATCH_TOKENS", "WINDOW", "buckets", "collate", "windows"]
 
@@ -26,21 +30,17 @@ WINDOW = 2048
 BATCH_TOKENS = 1024
 
 
-def windows(
-    encoded: Iterable[EncodedSentence | None], size: int = WINDOW
-) -> Iterator[list[EncodedSentence | None]]:
+def windows(encoded: Iterable[Item | None], size: int = WINDOW) -> Iterator[list[Item | None]]:
     """Cut a stream of sentences into windows of ``size``, skipped ones (None) included."""
     stream = iter(encoded)
     while window := list(islice(stream, size)):
         yield window
 
 
-def buckets(
-    window: Sequence[EncodedSentence | None], tokens: int = BATCH_TOKENS
-) -> Iterator[list[EncodedSentence]]:
+def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterator[list[Item]]:
     """Cut a window into batches of similar lengths; the same window gives the same batches."""
-    batch: list[EncodedSentence] = []
-    for sentence in sorted(filter(None, window), key=len):
+    batch: list[Item] = []
+    for sentence in sorted((item for item in window if item is not None), key=len):
         if batch and len(sentence) * (len(batch) + 1) > tokens:
             yield batch
             batch = []

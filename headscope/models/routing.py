@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,7 @@ from headscope.models.products import fast_products
 if TYPE_CHECKING:
     from headscope.models.layouts import AttentionSite
 
-__all__ = ["Router", "quiet_transformers", "routed", "use_implementation"]
+__all__ = ["Mechanism", "Router", "quiet_transformers", "routed", "use_implementation"]
 
 IMPLEMENTATION = "headscope"
 _active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
@@ -40,6 +40,21 @@ class SiteObserver(Protocol):
         """Note that all chunks of this site have been shown."""
 
 
+class Mechanism(Protocol):
+    """What turns one site's q, k, v into z; anything may be put in place of attention."""
+
+    def __call__(
+        self,
+        site: AttentionSite,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        """Return z (batch, n_heads, query_pos, d_head); arguments as stream_attention's."""
+
+
 class _LastSiteSeen(BaseException):
     """Raised and caught inside :meth:`Router.run`: what is left of the pass is of no use."""
 
@@ -53,12 +68,19 @@ class Router:
         Where calls are expected, in order of execution.
     observers : sequence of SiteObserver
         Each sees every chunk of every site.
+    mechanism : Mechanism, optional
+        Runs in place of :func:`~headscope.attention.stream_attention`; observers see nothing then.
     """
 
     def __init__(
-        self, sites: Sequence[AttentionSite], observers: Sequence[SiteObserver] = ()
+        self,
+        sites: Sequence[AttentionSite],
+        observers: Sequence[SiteObserver] = (),
+        *,
+        mechanism: Mechanism | None = None,
     ) -> None:
         self.observers = observers
+        self._mechanism = mechanism
         self.calls: Counter[tuple[str, int]] = Counter()
         self.masks_seen = 0
         self._sites: dict[nn.Module, list[AttentionSite]] = {}
@@ -117,6 +139,23 @@ class Router:
         site = self._next_site(module)
         self.calls[site.stack, site.layer] += 1
         self.masks_seen += mask is not None
+        if self._mechanism is not None:
+            return self._mechanism(site, q, k, v, mask, scale)
+        z = self._stream(site, q, k, v, mask, scale)
+        if self.calls.total() == self._stop_at:
+            raise _LastSiteSeen
+        return z
+
+    def _stream(
+        self,
+        site: AttentionSite,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        """Run our attention and show its patterns to the observers."""
 
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             chunk = Activations(
@@ -131,8 +170,6 @@ class Router:
         )
         for observer in self.observers:
             observer.finish(site.stack, site.layer)
-        if self.calls.total() == self._stop_at:
-            raise _LastSiteSeen
         return z
 
     def _next_site(self, module: nn.Module) -> AttentionSite:
@@ -214,11 +251,20 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def routed(model: Any, router: Router) -> Iterator[Router]:
-    """Route every attention of ``model`` through ours while the block runs, without gradients."""
+def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
+    """Route every attention of ``model`` through ours while the block runs.
+
+    Parameters
+    ----------
+    model : nn.Module
+    router : Router
+    gradients : bool
+        Let autograd record, through torch's own products: the faster ones have no gradient.
+    """
+    products = nullcontext() if gradients else fast_products(model)
     token = _active.set(router)
     try:
-        with use_implementation(model, IMPLEMENTATION), torch.no_grad(), fast_products(model):
+        with use_implementation(model, IMPLEMENTATION), torch.set_grad_enabled(gradients), products:
             yield router
     finally:
         _active.reset(token)

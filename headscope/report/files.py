@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from headscope.atomic import write_atomically
 from headscope.errors import InputError
-from headscope.report.plots import relation_bars, role_map
-from headscope.report.tables import heads_csv, relations_csv
+from headscope.report.classify_figures import relation_bars, role_map
+from headscope.report.classify_tables import heads_csv, relations_csv
+from headscope.report.figures import figure_files
 from headscope.results import ClassifyResult, to_json
 
-__all__ = ["STATE", "ready_folder", "write_classify"]
+__all__ = ["STATE", "drop_state", "ready_folder", "write_classify", "write_files"]
 
 #: Where a run saves its sums while it runs.
 STATE = ".classify.state.safetensors"
-_NAMES = {"relations.csv", "relations.png", "relations.svg"}
+#: Files that only a run with gold trees writes.
+_NEED_TREES = {"relations.csv", "relations.png", "relations.svg"}
 
 
 @contextmanager
@@ -51,23 +52,38 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
             path.rmdir()
 
 
+def write_files(folder: Path, files: Mapping[str, bytes], *, stale: Iterable[str] = ()) -> None:
+    """Write every file whole or not at all.
+
+    Parameters
+    ----------
+    folder : Path
+    files : mapping of name to content
+        Written in order, so the one that readers wait for comes last.
+    stale : iterable of str
+        Names that an earlier run may have left; those not among ``files`` are deleted, not to be
+        taken for this run's.
+    """
+    for name in set(stale) - set(files):
+        (folder / name).unlink(missing_ok=True)
+    for name, data in files.items():
+        write_atomically(folder / name, data)
+
+
 def write_classify(result: ClassifyResult, folder: Path) -> None:
     """Write classify.json, heads.csv, relations.csv and the figures, then drop the run's state."""
     files: dict[str, bytes] = {"heads.csv": heads_csv(result).encode()}
-    if result.corpus.trees:
-        files["relations.csv"] = relations_csv(result).encode()
     figures = {"roles": role_map(result)}
     if result.corpus.trees:
+        files["relations.csv"] = relations_csv(result).encode()
         figures["relations"] = relation_bars(result)
-    for name, figure in figures.items():
-        for kind in ("png", "svg"):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
-            files[f"{name}.{kind}"] = buffer.getvalue()
+    files |= figure_files(figures)
     files["classify.json"] = to_json(result).encode() + b"\n"
-    for stale in _NAMES - set(files):  # of an earlier run; not to be taken for this one's
-        (folder / stale).unlink(missing_ok=True)
-    for name, data in files.items():
-        write_atomically(folder / name, data)
-    for leftover in (STATE, f".{STATE}.part"):  # the latter of a run killed while it saved
+    write_files(folder, files, stale=_NEED_TREES)
+    drop_state(folder, STATE)
+
+
+def drop_state(folder: Path, name: str) -> None:
+    """Delete the saved state of a run that is complete."""
+    for leftover in (name, f".{name}.part"):  # the latter of a run killed while it saved
         (folder / leftover).unlink(missing_ok=True)

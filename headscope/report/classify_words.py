@@ -6,7 +6,7 @@ from collections import Counter
 
 from headscope.results import ClassifyResult, HeadResult
 
-__all__ = ["control_sentence", "describe_offset", "found_sentence", "share_text"]
+__all__ = ["control_sentence", "describe_offset", "found_sentence"]
 
 ROLE_NAMES = {
     "positional": "positional",
@@ -61,8 +61,3 @@ def control_sentence(result: ClassifyResult) -> str:
         f"{control.heads} heads earn a syntactic and {control.rare} a rare-word label; "
         "each would be a false positive."
     )
-
-
-def share_text(value: float | None) -> str:
-    """Write a rate with three digits, or a dash where there is none."""
-    return "-" if value is None else f"{value:.3f}"

@@ -1,36 +1,18 @@
-"""Terminal tables and CSV, drawn from results; 80 columns."""
+"""Terminal tables and CSV of ``classify``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.report.words import (
-    control_sentence,
-    describe_offset,
-    found_sentence,
-    share_text,
-)
-from headscope.results import (
-    ClassifyResult,
-    HeadResult,
-    SyntacticScore,
-    ValidationResult,
-)
+from headscope.report.cells import interval_text, make_table, p_text, share_text, tiny
+from headscope.report.classify_words import control_sentence, describe_offset, found_sentence
+from headscope.results import ClassifyResult, HeadResult, SyntacticScore
 
-__all__ = [
-    "classify_report",
-    "heads_csv",
-    "relations_csv",
-    "validation_csv",
-    "validation_report",
-]
+__all__ = ["classify_report", "heads_csv", "relations_csv"]
 
 STYLES = {
     "positional": "bold blue",
@@ -45,51 +27,6 @@ STYLES = {
 _MOST_RELATIONS = 14
 #: Heads beside each other in one block of the map.
 _HEADS_ACROSS = 16
-
-
-# --- validate ---------------------------------------------------------------------------------
-
-
-def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
-    """Show the certificate as a table and a verdict."""
-    table = _table("layer", "calls", "max |pattern - model's|", "max |out - model's|")
-    for check in result.layers:
-        table.add_row(
-            f"{check.stack} {check.layer}",
-            str(check.calls),
-            _tiny(check.max_abs_pattern),
-            _tiny(check.max_abs_out),
-        )
-    table.add_section()
-    table.add_row(
-        "tolerance", "1", f"{result.tolerance['pattern']:.1e}", f"{result.tolerance['out']:.1e}"
-    )
-    yield table
-    yield Text(
-        f"Last hidden state: max difference {_tiny(result.max_abs_hidden_eager)} from eager, "
-        f"{_tiny(result.max_abs_hidden_sdpa)} from SDPA (tolerance "
-        f"{result.tolerance['hidden']:.1e}), over {result.sequences} sequences, "
-        f"{result.tokens} tokens, {result.padded} padded positions."
-    )
-    model = result.provenance.get("model", {}).get("id", "The model")
-    if result.passed:
-        yield Text(f"PASSED: headscope's attention reproduces {model}.", style="bold green")
-    else:
-        yield Text(f"FAILED: {'; '.join(result.reasons)}.", style="bold red")
-
-
-def validation_csv(result: ValidationResult) -> str:
-    """One line per layer."""
-    return _csv(
-        ("stack", "layer", "calls", "max_abs_pattern", "max_abs_out"),
-        (
-            (c.stack, c.layer, c.calls, c.max_abs_pattern, c.max_abs_out)
-            for c in result.layers
-        ),
-    )  # fmt: skip
-
-
-# --- classify ---------------------------------------------------------------------------------
 
 
 def classify_report(result: ClassifyResult) -> Iterator[RenderableType]:
@@ -109,7 +46,7 @@ def _header(result: ClassifyResult) -> Iterator[Text]:
     proof = (
         "not validated (--no-validate)"
         if check.passed is None
-        else f"our attention equals the model's to {_tiny(check.max_abs_hidden)}"
+        else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
     )
     yield Text(
         f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers x "
@@ -161,16 +98,16 @@ def _positional_table(result: ClassifyResult) -> Iterator[RenderableType]:
     rows = [head for head in result.heads if "positional" in head.roles]
     if not rows:
         return
-    table = _table("positional", "looks at", "score", "95% interval", "chance", "adj. p")
+    table = make_table("positional", "looks at", "score", "95% interval", "chance", "adj. p")
     for head in rows:
         found = head.positional
         table.add_row(
             head.name,
             describe_offset(found.offset or 0),
             share_text(found.score),
-            _interval(found.interval),
+            interval_text(found.interval),
             share_text(found.chance),
-            _p(found.p_adjusted),
+            p_text(found.p_adjusted),
         )
     yield Text("")
     yield table
@@ -185,7 +122,7 @@ def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
     if not best:
         yield Text("No head beats the positional and uniform baselines on any relation.")
         return
-    table = _table(
+    table = make_table(
         "syntactic", "best head", "acc.", "95% interval", "offset", "unif.", "adj. p", "heads"
     )
     for head, score, n_heads in best[:_MOST_RELATIONS]:
@@ -193,10 +130,10 @@ def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
             f"{score.relation} {score.direction}",
             head.name,
             share_text(score.accuracy),
-            _interval(score.interval),
+            interval_text(score.interval),
             f"{share_text(score.baseline)} {score.baseline_offset:+d}",
             share_text(score.uniform),
-            _p(score.p_adjusted),
+            p_text(score.p_adjusted),
             str(n_heads),
         )
     yield table
@@ -228,7 +165,7 @@ def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
         )
         return
     labelled = [head for head in ranked if "rare" in head.roles]
-    table = _table(
+    table = make_table(
         "rare word", "rate", "95% interval", "two rarest", "chance", "random", "unif.", "adj. p"
     )
     for head in labelled or ranked[:2]:
@@ -236,12 +173,12 @@ def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
         table.add_row(
             head.name,
             share_text(rare.rate),
-            _interval(rare.interval),
+            interval_text(rare.interval),
             share_text(rare.two_rarest),
             share_text(rare.chance),
             share_text(rare.null),
             share_text(rare.uniform),
-            _p(rare.p_adjusted),
+            p_text(rare.p_adjusted),
         )
     yield table
     if not labelled:
@@ -250,9 +187,6 @@ def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
             "reaches the rate under 'unif.' on long words alone.",
             style="dim",
         )
-
-
-# --- CSV --------------------------------------------------------------------------------------
 
 
 def heads_csv(result: ClassifyResult) -> str:
@@ -265,33 +199,3 @@ def relations_csv(result: ClassifyResult) -> str:
     """One line per head, relation and direction."""
     text: str = result.relations_frame().to_csv(index=False, lineterminator="\n")
     return text
-
-
-# --- cells ------------------------------------------------------------------------------------
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
-    return table
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return buffer.getvalue()
-
-
-def _tiny(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1e}"
-
-
-def _interval(interval: Sequence[float]) -> str:
-    return f"{interval[0]:.3f}-{interval[1]:.3f}"
-
-
-def _p(p: float) -> str:
-    return "<1e-9" if p < 1e-9 else f"{p:.1e}"

@@ -1,23 +1,19 @@
-"""Figures, drawn from results; made without pyplot, so nothing global is touched."""
+"""Figures of ``classify``: the map of roles and the bars of relations."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.report.words import ROLE_NAMES
+from headscope.report.classify_words import ROLE_NAMES
+from headscope.report.figures import label_grid, model_name, new_figure
 from headscope.results import ClassifyResult, HeadResult
 
 __all__ = ["COLOURS", "relation_bars", "role_map"]
-
-# Fixed ids in SVG files: the same result gives the same bytes.
-mpl.rcParams["svg.hashsalt"] = "headscope"
 
 #: A palette that stays apart for colour-blind readers (Okabe & Ito 2008).
 COLOURS = {
@@ -37,7 +33,7 @@ def role_map(result: ClassifyResult) -> Figure:
     """Layers x heads: the colour is the primary role, the shade its score."""
     n_layers = max(head.layer for head in result.heads) + 1
     n_heads = max(head.head for head in result.heads) + 1
-    figure = _figure(max(5.0, 1.0 + 0.55 * n_heads), 1.4 + 0.55 * n_layers)
+    figure = new_figure(max(5.0, 1.0 + 0.55 * n_heads), 1.4 + 0.55 * n_layers)
     axes = figure.add_subplot()
     image = np.ones((n_layers, n_heads, 3))
     for head in result.heads:
@@ -48,13 +44,8 @@ def role_map(result: ClassifyResult) -> Figure:
             color="white" if score > 0.75 else "black",
         )  # fmt: skip
     axes.imshow(image, aspect="equal")
-    axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=7)
-    axes.set_yticks(range(n_layers), [f"L{i}" for i in range(n_layers)], fontsize=7)
-    axes.set_xticks(np.arange(-0.5, n_heads), minor=True)
-    axes.set_yticks(np.arange(-0.5, n_layers), minor=True)
-    axes.grid(which="minor", color="white", linewidth=1.5)
-    axes.tick_params(which="both", length=0)
-    axes.set_title(f"What the heads of {_model(result)} do", fontsize=10)
+    label_grid(axes, n_layers, n_heads)
+    axes.set_title(f"What the heads of {model_name(result)} do", fontsize=10)
     present = [role for role in COLOURS if any(head.primary == role for head in result.heads)]
     names = {**ROLE_NAMES, "none": "no role"}
     figure.legend(
@@ -68,7 +59,7 @@ def role_map(result: ClassifyResult) -> Figure:
 def relation_bars(result: ClassifyResult) -> Figure:
     """Best head of each relation and direction, with interval and both baselines."""
     rows = _best_rows(result)[:_MOST_BARS]
-    figure = _figure(7.0, 1.4 + 0.27 * max(1, len(rows)))
+    figure = new_figure(7.0, 1.4 + 0.27 * max(1, len(rows)))
     axes = figure.add_subplot()
     if not rows:
         axes.text(0.5, 0.5, "no relation has enough trials", ha="center", va="center")
@@ -88,7 +79,7 @@ def relation_bars(result: ClassifyResult) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.set_xlabel("accuracy, 95% interval; grey: not labelled", fontsize=8)
-    axes.set_title(f"Best head per relation, {_model(result)}", fontsize=10)
+    axes.set_title(f"Best head per relation, {model_name(result)}", fontsize=10)
     axes.tick_params(axis="x", labelsize=7)
     axes.margins(y=0.02)
     figure.legend(loc="outside lower center", fontsize=7, ncols=2, frameon=False)
@@ -111,16 +102,6 @@ def _best_rows(result: ClassifyResult) -> list[tuple[HeadResult, Any]]:
             if key not in best or score.accuracy > best[key][1].accuracy:
                 best[key] = (head, score)
     return sorted(best.values(), key=lambda row: row[1].baseline - row[1].accuracy)
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _model(result: ClassifyResult) -> str:
-    return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
 
 
 def _primary_score(head: HeadResult) -> float:

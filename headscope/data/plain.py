@@ -1,0 +1,108 @@
+"""Plain text for a model's eyes: lines, tokenised as they stand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from headscope.data.corpus import sample_corpus
+from headscope.data.lines import read_lines
+from headscope.errors import CorpusError
+
+__all__ = ["PlainText", "encode_lines", "open_plain", "sample_plain"]
+
+#: Lines handed to the tokenizer at a time.
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class PlainText:
+    """Lines of text that can be read again and again without being held in memory.
+
+    Attributes
+    ----------
+    name : str
+        The path as given, or ``built-in sample``.
+    sha256 : str
+        Of the file's bytes.
+    n_lines : int
+        Lines that are not blank.
+    read : callable
+        Starts a new pass over those lines.
+    """
+
+    name: str
+    sha256: str
+    n_lines: int
+    read: Callable[[], Iterator[str]]
+
+    def __iter__(self) -> Iterator[str]:
+        return self.read()
+
+
+def open_plain(path: str | Path | None) -> PlainText:
+    """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample.
+
+    Raises
+    ------
+    CorpusError
+        If it cannot be read or has no line that is not blank.
+    """
+    if path is None:
+        return sample_plain()
+    path = Path(path)
+    n_lines = sum(1 for _ in _lines(path))
+    if n_lines == 0:
+        raise CorpusError(f"{path} holds no text; give a file with at least one line.")
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return PlainText(str(path), sha256, n_lines, lambda: _lines(path))
+
+
+def sample_plain() -> PlainText:
+    """Open the sentences of the built-in sample treebank, words joined by spaces."""
+    corpus = sample_corpus()
+    return PlainText(
+        corpus.name,
+        corpus.sha256,
+        corpus.n_sentences,
+        lambda: (" ".join(sentence.words) for sentence in corpus),
+    )
+
+
+def encode_lines(
+    tokenizer: Any, lines: Iterable[str], max_length: int, vocab_size: int
+) -> Iterator[list[int] | None]:
+    """Yield each line's token ids with special tokens, or None where it is longer than allowed.
+
+    Parameters
+    ----------
+    tokenizer : transformers fast tokenizer
+    lines : iterable of str
+    max_length : int
+        Longest sequence of the model, special tokens included.
+    vocab_size : int
+        Rows of the model's embedding.
+
+    Raises
+    ------
+    CorpusError
+        If the tokenizer gives an id that the embedding lacks.
+    """
+    stream = iter(lines)
+    while chunk := list(islice(stream, _AT_ONCE)):
+        for ids in tokenizer(chunk, truncation=False, padding=False, verbose=False).input_ids:
+            if max(ids, default=0) >= vocab_size:
+                raise CorpusError(
+                    f"The tokenizer gives token id {max(ids)}, but the model's embedding has "
+                    f"{vocab_size} rows; tokenizer and weights do not belong together."
+                )
+            yield ids if len(ids) <= max_length else None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    return (line for _, line in read_lines(path) if line.strip())

@@ -1,0 +1,49 @@
+"""What the terminal tables and CSV files of all commands share: columns, numbers, intervals."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.table import Table
+
+__all__ = ["csv_text", "interval_text", "make_table", "p_text", "share_text", "tiny"]
+
+
+def make_table(*columns: str) -> Table:
+    """Start a plain table whose first column is text and whose others are numbers."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    return table
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Write rows as CSV with a header line."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def tiny(value: float | None) -> str:
+    """Write a small number with two digits, or a dash where there is none."""
+    return "-" if value is None else f"{value:.1e}"
+
+
+def interval_text(interval: Sequence[float]) -> str:
+    """Write a 95% interval."""
+    return f"{interval[0]:.3f}-{interval[1]:.3f}"
+
+
+def p_text(p: float) -> str:
+    """Write a p-value."""
+    return "<1e-9" if p < 1e-9 else f"{p:.1e}"
+
+
+def share_text(value: float | None) -> str:
+    """Write a rate with three digits, or a dash where there is none."""
+    return "-" if value is None else f"{value:.3f}"
