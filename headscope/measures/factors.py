@@ -67,7 +67,7 @@ def _side_by_side(factor: Tensor) -> Tensor:
 
 
 def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors:
-    """Take the factors from a layer's canonical weights.
+    """Take the factors from a layer's canonical weights, to the CPU.
 
     Parameters
     ----------
@@ -75,15 +75,19 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
     biases : bool
         Augment the input by a 1 that carries b_Q and b_V.
     """
-    W_Q, W_K, W_V = (w.detach().double() for w in (weights.W_Q, weights.W_K, weights.W_V))
+    W_Q, W_K, W_V, W_O = map(_exact, (weights.W_Q, weights.W_K, weights.W_V, weights.W_O))
     if biases:
         W_Q, W_V = _augmented(W_Q, weights.b_Q), _augmented(W_V, weights.b_V)
         W_K = _augmented(W_K, torch.zeros_like(weights.b_K))
-    return Factors(W_Q, W_K, W_V, weights.W_O.detach().double().mT)
+    return Factors(W_Q, W_K, W_V, W_O.mT)
+
+
+def _exact(weight: Tensor) -> Tensor:
+    return weight.detach().cpu().double()
 
 
 def _augmented(W: Tensor, b: Tensor) -> Tensor:
-    return torch.cat([W, b.detach().double()[:, None, :]], dim=1)
+    return torch.cat([W, _exact(b)[:, None, :]], dim=1)
 
 
 def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> AttentionWeights:
@@ -95,12 +99,12 @@ def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> Attenti
     gain, shift : Tensor, (d_model,)
         The LayerNorm's weight and bias.
     """
-    gain, shift = gain.detach().double(), shift.detach().double()
+    gain, shift = _exact(gain), _exact(shift)
     folded = {}
     for name in "QKV":
-        W = getattr(weights, f"W_{name}").detach().double()
+        W = _exact(getattr(weights, f"W_{name}"))
         folded[f"W_{name}"] = gain[:, None] * W
-        folded[f"b_{name}"] = shift @ W + getattr(weights, f"b_{name}").detach().double()
+        folded[f"b_{name}"] = shift @ W + _exact(getattr(weights, f"b_{name}"))
     return AttentionWeights(**folded, W_O=weights.W_O, b_O=weights.b_O)
 
 

@@ -13,6 +13,7 @@ Cordonnier, Loukas & Jaggi 2020, arXiv:2006.16362. Roy & Vetterli 2007, "The eff
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,11 +23,12 @@ from headscope.results import MatrixRank, NumericalRank
 
 __all__ = [
     "LEVELS",
+    "Reading",
     "asymmetry",
     "cumulative_share",
     "matrix_ranks",
+    "product_ranks",
     "product_singular_values",
-    "qk_ranks",
     "subspace_overlap",
     "summarise",
 ]
@@ -71,16 +73,32 @@ def _triangle(factor: Tensor) -> Tensor:
     return triangle
 
 
-def matrix_ranks(factors: Factors, *, eps: float, share: str) -> dict[str, list[MatrixRank]]:
-    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k`` of every head.
+@dataclass(frozen=True)
+class Reading:
+    """How singular values are read.
 
     Parameters
     ----------
-    factors : Factors
-    eps : float
-        Of the stored dtype; the numerical rank's rtol is max(shape of the matrix) * eps.
     share : str
-        As in :func:`summarise`.
+        ``sigma2`` or ``sigma``: what the dimensions hold 90, 95, 99% of.
+    eps : float
+        Of the stored dtype.
+    rtol : float, optional
+        Above ``rtol`` times the largest a singular value counts towards the numerical rank; by
+        default max(shape of the matrix) * eps.
+    """
+
+    share: str = "sigma2"
+    eps: float = torch.finfo(torch.float32).eps
+    rtol: float | None = None
+
+    def tolerance(self, *shape: int) -> float:
+        """Return rtol for a matrix of this shape."""
+        return max(shape) * self.eps if self.rtol is None else self.rtol
+
+
+def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
+    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k`` of every head.
 
     Returns
     -------
@@ -89,22 +107,19 @@ def matrix_ranks(factors: Factors, *, eps: float, share: str) -> dict[str, list[
     """
     found = {}
     for name, (left, right) in factors.products.items():
-        rtol = eps * max(left.shape[-2], right.shape[-2])
-        found[name] = _each(product_singular_values(left, right), rtol, share)
+        found[name] = product_ranks(left, right, reading)
     for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
+        rtol = reading.tolerance(*factor.shape[-2:])
         sigma = _singular_values(_triangle(factor))
-        found[name] = _each(sigma, eps * max(factor.shape[-2:]), share)
+        found[name] = [summarise(row, rtol=rtol, share=reading.share) for row in sigma]
     return found
 
 
-def qk_ranks(factors: Factors, *, eps: float, share: str) -> list[MatrixRank]:
-    """Measure ``qk`` alone, of every head."""
-    left, right = factors.products["qk"]
-    return _each(product_singular_values(left, right), eps * left.shape[-2], share)
-
-
-def _each(sigma: Tensor, rtol: float, share: str) -> list[MatrixRank]:
-    return [summarise(row, rtol=rtol, share=share) for row in sigma]
+def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixRank]:
+    """Measure ``left @ right^T``, (n_heads, m, r) and (n_heads, n, r), of every head."""
+    rtol = reading.tolerance(left.shape[-2], right.shape[-2])
+    sigma = product_singular_values(left, right)
+    return [summarise(row, rtol=rtol, share=reading.share) for row in sigma]
 
 
 def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRank:

@@ -9,27 +9,26 @@ from statistics import fmean, stdev
 import torch
 
 from headscope.measures.factors import Factors
-from headscope.measures.rank import LEVELS, asymmetry, matrix_ranks, subspace_overlap
+from headscope.measures.rank import LEVELS, Reading, asymmetry, matrix_ranks, subspace_overlap
 from headscope.results import ControlStatistics, LayerControl, MatrixRank
 
 __all__ = ["average", "layer_control"]
 
 
-def layer_control(draws: Sequence[Factors], *, eps: float, share: str) -> LayerControl:
+def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:
     """Average the ranks of several random layers of one geometry.
 
     Parameters
     ----------
     draws : sequence of Factors
         At least one, all of the same shapes.
-    eps, share
-        As in :func:`~headscope.measures.rank.matrix_ranks`.
+    reading : Reading
     """
     heads: dict[str, list[MatrixRank]] = {}
     layers: dict[str, list[MatrixRank]] = {}
     for draw in draws:
         for table, factors in ((heads, draw), (layers, draw.concatenated())):
-            for name, found in matrix_ranks(factors, eps=eps, share=share).items():
+            for name, found in matrix_ranks(factors, reading).items():
                 table.setdefault(name, []).extend(found)
     return LayerControl(
         n_heads=draws[0].n_heads,
@@ -45,7 +44,7 @@ def average(found: Sequence[MatrixRank]) -> ControlStatistics:
     """Average ranks over draws; what does not exist in one of them is None."""
     spectra = torch.tensor([item.singular_values for item in found], dtype=torch.float64)
     sizes = spectra.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    columns = {
+    columns: dict[str, list[float | None]] = {
         "numerical_rank": [item.numerical_rank.value for item in found],
         "stable_rank": [item.stable_rank for item in found],
         "effective_rank": [item.effective_rank for item in found],

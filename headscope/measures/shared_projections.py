@@ -30,13 +30,16 @@ __all__ = [
     "score_error",
     "score_parameters",
     "share_projections",
+    "shared_parameters",
     "truncate",
     "truncated_rank",
 ]
 
-#: Rounds of alternating least squares at most, and the change of the relative error that ends them.
-ITERATIONS = 100
-_SETTLED = 1e-5
+#: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
+#: down by less than a hundredth of itself.
+ITERATIONS = 30
+#: Change of the relative error that ends them earlier.
+_SETTLED = 1e-4
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ def share_projections(factors: Factors, width: int, *, iterations: int = ITERATI
     -----
     Starts from the ``width`` strongest directions of all heads, each used by its own head alone,
     and every round can only come nearer; so the result is at least as good as cutting heads to the
-    same number of directions in all. Deterministic.
+    same number of directions in all. Fitted in float32: twice as fast, and the error of the fit is
+    a hundred thousand times that of the arithmetic. Deterministic.
     """
     import tensorly as tl
     from tensorly.cp_tensor import CPTensor
@@ -89,17 +93,17 @@ def share_projections(factors: Factors, width: int, *, iterations: int = ITERATI
     n_heads = factors.n_heads
     if start.is_exact:
         return start.mixed(n_heads)
-    tensor = numpy(torch.einsum("hir,hjr->ijh", factors.W_Q, factors.W_K))
+    tensor = numpy(torch.einsum("hir,hjr->ijh", factors.W_Q.float(), factors.W_K.float()))
     fitted = parafac(
         tensor,
         start.width,
         n_iter_max=iterations,
-        init=CPTensor((np.ones(start.width), [start.left, start.right, start.mixing])),
+        init=CPTensor((np.ones(start.width, dtype=np.float32), start.single_precision())),
         tol=_SETTLED,
         normalize_factors=False,
     )
     left, right, mixing = fitted.factors
-    return _Start(left * fitted.weights, right, mixing, False).mixed(n_heads)
+    return _Start(left * fitted.weights, right, mixing, is_exact=False).mixed(n_heads)
 
 
 @dataclass(frozen=True)
@@ -111,11 +115,15 @@ class _Start:
 
     @property
     def width(self) -> int:
-        return self.left.shape[1]
+        return int(self.left.shape[1])
+
+    def single_precision(self) -> list[Array]:
+        return [x.astype(np.float32) for x in (self.left, self.right, self.mixing)]
 
     def mixed(self, n_heads: int) -> Mixed:
         left, right, mixing = (
-            torch.from_numpy(np.ascontiguousarray(x)) for x in (self.left, self.right, self.mixing)
+            torch.from_numpy(np.ascontiguousarray(x)).double()
+            for x in (self.left, self.right, self.mixing)
         )
         return Mixed(left * mixing[:, None, :], right.expand(n_heads, -1, -1))
 
@@ -124,7 +132,7 @@ def _strongest(factors: Factors, width: int) -> _Start:
     """Take the strongest directions of all heads, each with a mixing vector of its own head."""
     mixed = truncate(factors)
     strength = mixed.left.norm(dim=1) * mixed.right.norm(dim=1)  # sigma, (n_heads, d_head)
-    order = strength.flatten().argsort(descending=True, stable=True)
+    order: Tensor = strength.flatten().argsort(descending=True, stable=True)
     positive = int((strength > strength.max() * 1e-12).sum())
     chosen = order[: min(width, positive)]
     head, column = chosen // strength.shape[1], chosen % strength.shape[1]
@@ -145,8 +153,9 @@ def score_error(factors: Factors, mixed: Mixed) -> float:
 
 
 def _product_norm(left: Tensor, right: Tensor) -> Tensor:
-    triangles = (torch.linalg.qr(side, mode="r").R for side in (left, right))
-    return (next(triangles) @ next(triangles).mT).norm()
+    r_left, r_right = (torch.linalg.qr(side, mode="r").R for side in (left, right))
+    norm: Tensor = (r_left @ r_right.mT).norm()
+    return norm
 
 
 def score_parameters(n_heads: int, d_model: int, d_head: int) -> int:

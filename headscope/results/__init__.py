@@ -16,6 +16,7 @@ from headscope.results.classification import (
 from headscope.results.rank import (
     ControlRank,
     ControlStatistics,
+    DataControl,
     HeadRank,
     LayerControl,
     LayerRank,
@@ -36,6 +37,7 @@ __all__ = [
     "ControlRank",
     "ControlResult",
     "ControlStatistics",
+    "DataControl",
     "CorpusInfo",
     "HeadRank",
     "HeadResult",

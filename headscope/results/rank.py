@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ControlRank",
     "ControlStatistics",
+    "DataControl",
     "HeadRank",
     "LayerControl",
     "LayerRank",
@@ -127,30 +128,6 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class LayerRank:
-    """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T.
-
-    Attributes
-    ----------
-    heads : tuple of int
-        The heads there are.
-    folded : bool or None
-        Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
-    """
-
-    layer: int
-    heads: tuple[int, ...]
-    qk: MatrixRank
-    ov: MatrixRank
-    w_q: MatrixRank
-    w_k: MatrixRank
-    asymmetry: float | None
-    overlap: Overlap
-    qk_data: MatrixRank | None = None
-    folded: bool | None = None
-
-
-@dataclass(frozen=True)
 class ControlStatistics:
     """The same numbers of random matrices of the same shapes, averaged.
 
@@ -174,6 +151,41 @@ class ControlStatistics:
     dims: dict[str, float | None]
     std: dict[str, float]
     draws: int
+
+
+@dataclass(frozen=True)
+class DataControl:
+    """Gaussian factors in the data-aware form of one layer: with that layer's covariance."""
+
+    heads: ControlStatistics
+    layer: ControlStatistics
+
+
+@dataclass(frozen=True)
+class LayerRank:
+    """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T.
+
+    Attributes
+    ----------
+    heads : tuple of int
+        The heads there are.
+    qk_data_control : DataControl or None
+        Gaussian factors in the same data-aware form.
+    folded : bool or None
+        Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
+    """
+
+    layer: int
+    heads: tuple[int, ...]
+    qk: MatrixRank
+    ov: MatrixRank
+    w_q: MatrixRank
+    w_k: MatrixRank
+    asymmetry: float | None
+    overlap: Overlap
+    qk_data: MatrixRank | None = None
+    qk_data_control: DataControl | None = None
+    folded: bool | None = None
 
 
 @dataclass(frozen=True)
