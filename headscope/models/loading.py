@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headscope.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint, open_checkpoint
+from headscope.models.heads import Select, class_for, head_of, require_head, run_with_head
 from headscope.models.layouts import AttentionSite, find_sites
 from headscope.models.routing import quiet_transformers
 from headscope.models.source import Source, find_source
@@ -41,6 +42,10 @@ class LoadedModel:
         What the user called it.
     model : nn.Module
         The base model (no task head), in eval mode.
+    network : nn.Module
+        The base model with its task head around it, or the base model itself where there is none.
+    head : str or None
+        ``mlm``, ``classification`` or None.
     tokenizer : object or None
         A fast tokenizer; None where the folder has none and the caller allowed it.
     sites : tuple of AttentionSite
@@ -57,8 +62,14 @@ class LoadedModel:
     weights_sha256: str | None = None
     dtype: str = "float32"
     device: str = "cpu"
+    network: Any = field(default=None, repr=False)
+    head: str | None = None
     #: The certificate of this run, filled by the first validation.
     certificate: Any | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.network is None:
+            self.network = self.model
 
     @property
     def n_layers(self) -> int:
@@ -102,6 +113,23 @@ class LoadedModel:
         ).last_hidden_state
         return hidden
 
+    def run(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        *,
+        select: Select | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the model with its head: last hidden state and logits (None without a head).
+
+        ``select`` picks what the head gets from the last hidden state; all of it by default.
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        return run_with_head(self.network, self.model, inputs, select)
+
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
         longest = max(map(len, sequences))
@@ -121,6 +149,7 @@ def load(
     revision: str | None = None,
     allow_pickle: bool = False,
     need_tokenizer: bool = True,
+    head: str | None = None,
 ) -> LoadedModel:
     """Open ``demo``, a folder or a hub id.
 
@@ -137,9 +166,14 @@ def load(
         Accept a checkpoint that has only pickled weights.
     need_tokenizer : bool
         If False, a folder without tokenizer files gives ``tokenizer=None``.
+    head : str, optional
+        The task head to keep: ``mlm``, ``classification``, ``auto`` (what the checkpoint has, if it
+        is one of these) or None for the base model alone.
 
     Raises
     ------
+    InputError
+        If the checkpoint lacks the head.
     ModelNotFoundError, CheckpointError, UnsupportedModelError
     """
     source = find_source(model, revision=revision, allow_pickle=allow_pickle)
@@ -155,7 +189,7 @@ def load(
         logging.captureWarnings(False)
         _check_config(source)
         tokenizer = _load_tokenizer(source) if checkpoint.has_tokenizer else None
-        network = _load_network(source, checkpoint, DTYPES[dtype])
+        network = _load_network(source, checkpoint, DTYPES[dtype], head)
     network = network.to(where).eval()
     _check_finite(network, source)
     loaded = wrap(network, tokenizer, name=source.name)
@@ -178,7 +212,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
             f"{name} is an encoder-decoder model ({config.model_type}); headscope covers "
             "encoders so far."
         )
-    network = getattr(network, "base_model", network).eval()
+    whole, network = network.eval(), getattr(network, "base_model", network)
+    head = head_of(type(whole).__name__)
     if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a text encoder.")
     parameter = next(network.parameters())
@@ -189,6 +224,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         sites=(),
         dtype=str(parameter.dtype).removeprefix("torch."),
         device=str(parameter.device),
+        network=whole if head else network,
+        head=head,
     )
     ids, mask = loaded.pad([[loaded.vocab_size - 1, 0, loaded.vocab_size // 2]])
     loaded.sites = find_sites(network, lambda: loaded.forward(ids, mask))
@@ -240,11 +277,14 @@ def _check_config(source: Source) -> None:
         ) from error
 
 
-def _load_network(source: Source, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-    from transformers import AutoModel
-
+def _load_network(
+    source: Source, checkpoint: Checkpoint, dtype: torch.dtype, head: str | None
+) -> Any:
+    architecture = next(iter(checkpoint.config.get("architectures") or ()), None)
+    if head == "auto":
+        head = head_of(architecture)
     try:
-        network, info = AutoModel.from_pretrained(
+        network, info = class_for(head).from_pretrained(
             source.folder,
             dtype=dtype,
             attn_implementation="eager",
@@ -259,8 +299,16 @@ def _load_network(source: Source, checkpoint: Checkpoint, dtype: torch.dtype) ->
             f"{source.folder} cannot be loaded as a {checkpoint.config['model_type']} model: "
             f"{_in_one_line(error)}"
         ) from error
+    if head is not None and _head_is_new(network, info):
+        raise require_head(source.folder, head, architecture)
     _check_complete(info, source)
     return network
+
+
+def _head_is_new(network: Any, info: dict[str, Any]) -> bool:
+    """Whether tensors outside the base model are missing, so that the head would be random."""
+    prefix = f"{network.base_model_prefix}."
+    return any(not key.startswith(prefix) for key in info["missing_keys"])
 
 
 def _check_complete(info: dict[str, Any], source: Source) -> None:
