@@ -66,4 +66,4 @@ def test_state_round_trip(parts: tuple[HeadMeasures, HeadMeasures, HeadMeasures]
     whole = parts[0]
     copy = HeadMeasures(6, 12)
     copy.load_state(*whole.state())
-    assert judge(copy, Thresholds(), [range(12)] * 6) == judge(whole, Thresholds(), [12] * 6)
+    assert judge(copy, Thresholds(), [range(12)] * 6) == judge(whole, Thresholds(), [range(12)] * 6)
