@@ -13,6 +13,13 @@ from headscope.results.classification import (
     RareScore,
     SyntacticScore,
 )
+from headscope.results.depth import (
+    Decomposition,
+    DepthControl,
+    DepthCurves,
+    DepthResult,
+    Protection,
+)
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
 from headscope.results.validation import LayerCheck, ValidationResult, ValidationSummary
 
@@ -21,10 +28,15 @@ __all__ = [
     "ClassifyResult",
     "ControlResult",
     "CorpusInfo",
+    "Decomposition",
+    "DepthControl",
+    "DepthCurves",
+    "DepthResult",
     "HeadResult",
     "Label",
     "LayerCheck",
     "PositionalScore",
+    "Protection",
     "RareScore",
     "SyntacticScore",
     "ValidationResult",

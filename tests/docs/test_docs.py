@@ -29,7 +29,14 @@ def test_python_examples_run(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["headscope.pipeline.classify", "headscope.pipeline.validate"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "headscope.pipeline.classify",
+        "headscope.pipeline.depth",
+        "headscope.pipeline.validate",
+    ],
+)
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(name))
     assert attempted > 0
@@ -60,10 +67,12 @@ def test_config_file_documents_every_threshold_at_its_default() -> None:
 def test_public_names_are_pinned() -> None:
     assert headscope.__all__ == [
         "classify",
+        "depth",
         "validate",
         "load",
         "wrap",
         "ClassifyResult",
+        "DepthResult",
         "ValidationResult",
         "Thresholds",
         "HeadscopeError",

@@ -1,0 +1,127 @@
+"""Terminal tables, CSV and result folder of ``depth``, drawn from its result; 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headscope.report.cells import make_table, model_line, ratio_text, tiny
+from headscope.report.depth_figures import protection_bars, ratio_curves
+from headscope.report.depth_words import (
+    PLACEMENTS,
+    collapse_sentence,
+    control_sentence,
+    protection_sentence,
+)
+from headscope.report.figures import figure_files
+from headscope.report.files import write_files
+from headscope.results import DepthResult, Protection, to_json
+
+__all__ = ["depth_csv", "depth_report", "protected_csv", "write_depth"]
+
+#: Variants across the table, with what their columns are called.
+_COLUMNS = {
+    "attention": "attention",
+    "attention+ffn": "+ ffn",
+    "attention+skip": "+ skip",
+    "full": "full",
+    "full-without-layernorm": "no LayerNorm",
+}
+_PARTS = {"skip": "skip", "ffn": "ffn", "layernorm": "LayerNorm"}
+
+
+def depth_report(result: DepthResult) -> Iterator[RenderableType]:
+    """Show what was run, the verdict, the ratios by layer and what each part protects."""
+    yield from _header(result)
+    yield Text(f"\n{collapse_sentence(result)} {protection_sentence(result)}\n", style="bold")
+    yield _ratio_table(result)
+    yield Text("residual / state, mean +-std over windows\n", style="dim")
+    yield _protection_table(result)
+    yield Text(
+        "share of the full model's residual, mean +-95%. Removed: lost when the part is taken\n"
+        "out of the full model. Added: gained when it is put beside attention alone.\n"
+        "Below 0: the part costs residual.",
+        style="dim",
+    )
+    yield Text("\n" + control_sentence(result))
+
+
+def _header(result: DepthResult) -> Iterator[Text]:
+    data, proof = result.provenance["data"], result.decomposition
+    yield Text(model_line(result))
+    yield Text(
+        f"Text    {data['name']}: {result.sequences:,} of {result.available:,} windows of "
+        f"{result.length} tokens"
+    )
+    yield Text(
+        f"Layers  LayerNorm {PLACEMENTS[result.layer_norm]}; taken apart and put together again "
+        f"they give the model's own states to {tiny(proof.max_abs)}"
+    )
+
+
+def _ratio_table(result: DepthResult) -> Table:
+    table = make_table("after", *_COLUMNS.values())
+    for point in range(len(result.variants["full"])):
+        cells = [
+            _with_spread(result.variants[name][point], result.std[name][point]) for name in _COLUMNS
+        ]
+        table.add_row(_point(point), *cells)
+    if result.control is not None:
+        last = [result.control.variants[name][-1] for name in _COLUMNS]
+        stds = [result.control.std[name][-1] for name in _COLUMNS]
+        table.add_row("random", *map(_with_spread, last, stds), style="dim")
+    return table
+
+
+def _protection_table(result: DepthResult) -> Table:
+    table = make_table("after", *(f"{p.way} {_PARTS[p.part]}" for p in result.protected))
+    for point in range(1, len(result.variants["full"])):
+        cells = [_with_spread(p.mean[point], _half_width(p, point)) for p in result.protected]
+        table.add_row(_point(point), *cells)
+    return table
+
+
+def _half_width(p: Protection, point: int) -> float | None:
+    low, high = p.low[point], p.high[point]
+    return None if low is None or high is None else (high - low) / 2
+
+
+def _point(point: int) -> str:
+    return "embed." if point == 0 else f"L{point - 1}"
+
+
+def _with_spread(value: float | None, spread: float | None) -> str:
+    """Write a number and its spread; what is too small for three digits stands without."""
+    text = ratio_text(value)
+    if spread is None or "e" in text:
+        return text
+    return f"{text} +-{spread:.2f}".replace("+-0.", "+-.")
+
+
+def depth_csv(result: DepthResult) -> str:
+    """One line per model (or control), variant and number of layers."""
+    text: str = result.to_frame().to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def protected_csv(result: DepthResult) -> str:
+    """One line per model (or control), part, way and number of layers."""
+    text: str = result.protected_frame().to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def write_depth(result: DepthResult, folder: Path, *, log: bool = False) -> None:
+    """Write depth.json, depth.csv, protected.csv and the figures."""
+    files = {
+        "depth.csv": depth_csv(result).encode(),
+        "protected.csv": protected_csv(result).encode(),
+    }
+    files |= figure_files(
+        {"depth": ratio_curves(result, log=log), "protected": protection_bars(result)}
+    )
+    files["depth.json"] = to_json(result).encode() + b"\n"
+    write_files(folder, files)
