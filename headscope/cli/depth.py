@@ -38,7 +38,7 @@ def depth(
     model: options.Model,
     text: Text = None,
     length: Length = 128,
-    sequences: Sequences = 64,
+    sequences: Sequences = 32,
     control: Control = True,
     log: Log = False,
     no_validate: options.NoValidate = False,

@@ -42,7 +42,7 @@ __all__ = ["depth"]
 Progress = Callable[[str, int, int], None]
 
 #: Windows measured unless told otherwise: the standard error of a ratio is then below 0.01.
-SEQUENCES = 64
+SEQUENCES = 32
 #: The one variant that has a field of its own in the result.
 BARE = "attention-without-layernorm"
 

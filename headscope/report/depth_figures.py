@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from headscope.report.depth_words import WAYS
 from headscope.report.figures import model_name, new_figure
 from headscope.results import DepthCurves, DepthResult
 from headscope.results.depth import Curve
@@ -25,10 +26,6 @@ _PARTS = {
     "skip": ("#0072B2", "skip connection"),
     "ffn": ("#E69F00", "feed-forward network"),
     "layernorm": ("#CC79A7", "LayerNorm"),
-}
-_WAYS = {
-    "removed": "lost when taken out of the full model",
-    "added": "gained when put beside attention alone",
 }
 
 
@@ -67,8 +64,8 @@ def _curve(axes: Axes, result: DepthResult, name: str, colour: str) -> None:
     mean, std = _array(result.variants[name]), np.nan_to_num(_array(result.std[name]))
     points = np.arange(len(mean))
     axes.plot(points, mean, color=colour, lw=1.8, marker="o", ms=3)
-    # On a logarithmic axis a band must not reach zero.
-    low = np.maximum(mean - std, mean / 10)
+    # Where one standard deviation reaches below zero only the upper half has a place on a log axis.
+    low = np.where(std < mean, mean - std, mean)
     axes.fill_between(points, low, mean + std, color=colour, alpha=0.18, lw=0)
 
 
@@ -77,6 +74,10 @@ def _shade_rounding(axes: Axes, result: DepthResult) -> None:
     bottom = min(lowest / 3, result.floor / 3)
     axes.set_ylim(bottom=bottom)
     axes.axhspan(bottom, result.floor, color="0.88", lw=0, zorder=0)
+    axes.text(
+        0.01, result.floor, f" rounding of {result.provenance['dtype']}", fontsize=7, color="0.35",
+        va="top", transform=axes.get_yaxis_transform(),
+    )  # fmt: skip
 
 
 def _every_value(result: DepthResult) -> list[float]:
@@ -112,12 +113,12 @@ def protection_bars(result: DepthResult) -> Figure:
     """
     n_layers = len(result.variants["full"]) - 1
     figure = new_figure(max(6.0, 1.5 + 0.6 * n_layers), 5.4)
-    for axes, way in zip(figure.subplots(2, 1, sharex=True), _WAYS, strict=True):
+    for axes, way in zip(figure.subplots(2, 1, sharex=True), WAYS, strict=True):
         for i, part in enumerate(_PARTS):
             _bars(axes, result, way, part, np.arange(1, n_layers + 1) + 0.27 * (i - 1))
         axes.axhline(0, color="black", lw=0.8)
         axes.set_ylabel("share of the full\nmodel's residual", fontsize=8)
-        axes.set_title(_WAYS[way], fontsize=8, loc="left")
+        axes.set_title(WAYS[way], fontsize=8, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=7)
         axes.grid(axis="y", color="0.92", lw=0.8)

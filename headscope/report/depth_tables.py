@@ -13,6 +13,7 @@ from headscope.report.cells import make_table, model_line, ratio_text, tiny
 from headscope.report.depth_figures import protection_bars, ratio_curves
 from headscope.report.depth_words import (
     PLACEMENTS,
+    WAYS,
     collapse_sentence,
     control_sentence,
     protection_sentence,
@@ -38,15 +39,11 @@ def depth_report(result: DepthResult) -> Iterator[RenderableType]:
     """Show what was run, the verdict, the ratios by layer and what each part protects."""
     yield from _header(result)
     yield Text(f"\n{collapse_sentence(result)} {protection_sentence(result)}\n", style="bold")
+    yield Text("Residual: ||res(H)|| / ||H||, mean +-std over windows")
     yield _ratio_table(result)
-    yield Text("residual / state, mean +-std over windows\n", style="dim")
-    yield _protection_table(result)
-    yield Text(
-        "share of the full model's residual, mean +-95%. Removed: lost when the part is taken\n"
-        "out of the full model. Added: gained when it is put beside attention alone.\n"
-        "Below 0: the part costs residual.",
-        style="dim",
-    )
+    for way, title in WAYS.items():
+        yield Text(f"\nProtected, as a share of the full model's residual: {title}, +-95%")
+        yield _protection_table(result, way)
     yield Text("\n" + control_sentence(result))
 
 
@@ -77,17 +74,23 @@ def _ratio_table(result: DepthResult) -> Table:
     return table
 
 
-def _protection_table(result: DepthResult) -> Table:
-    table = make_table("after", *(f"{p.way} {_PARTS[p.part]}" for p in result.protected))
+def _protection_table(result: DepthResult, way: str) -> Table:
+    rows = [p for p in result.protected if p.way == way]
+    table = make_table("after", *(f"{_PARTS[p.part]:>15}" for p in rows))
     for point in range(1, len(result.variants["full"])):
-        cells = [_with_spread(p.mean[point], _half_width(p, point)) for p in result.protected]
-        table.add_row(_point(point), *cells)
+        table.add_row(_point(point), *(_share(p, point) for p in rows))
+    if result.control is not None:
+        same = [p for p in result.control.protected if p.way == way]
+        table.add_row("random", *(_share(p, -1) for p in same), style="dim")
     return table
 
 
-def _half_width(p: Protection, point: int) -> float | None:
-    low, high = p.low[point], p.high[point]
-    return None if low is None or high is None else (high - low) / 2
+def _share(p: Protection, point: int) -> str:
+    mean, low, high = p.mean[point], p.low[point], p.high[point]
+    if mean is None:
+        return "-"
+    shown = f"{mean:z.1%}"  # z: no minus before a rounded zero
+    return shown if low is None or high is None else f"{shown} +-{(high - low) / 2:.1%}"
 
 
 def _point(point: int) -> str:

@@ -8,6 +8,7 @@ from headscope.results import DepthCurves, DepthResult, Protection
 __all__ = [
     "PART_NAMES",
     "PLACEMENTS",
+    "WAYS",
     "collapse_sentence",
     "control_sentence",
     "layers_text",
@@ -18,6 +19,10 @@ PART_NAMES = {
     "skip": "the skip connection",
     "ffn": "the feed-forward network",
     "layernorm": "LayerNorm",
+}
+WAYS = {
+    "removed": "lost without it",
+    "added": "gained beside attention",
 }
 PLACEMENTS = {
     "post": "after each sum (post-LN)",
@@ -56,29 +61,23 @@ def _rounding(result: DepthResult) -> str:
 
 def protection_sentence(result: DepthResult) -> str:
     """Say which parts keep the full model's residual up after the last layer, and which cost it."""
-    removed = sorted(
-        (p for p in result.protected if p.way == "removed" and p.mean[-1] is not None),
-        key=lambda p: -(p.mean[-1] or 0.0),
-    )
-    keeping = [p for p in removed if _sign(p) > 0]
-    costing = [p for p in reversed(removed) if _sign(p) < 0]
-    neutral = [p for p in removed if _sign(p) == 0]
-    parts = []
-    if keeping:
-        parts.append(
-            "What keeps it up: "
-            + "; ".join(f"{_lost(p)} is lost without {PART_NAMES[p.part]}" for p in keeping)
-        )
-    if costing:
-        parts.append(
-            "; ".join(
-                f"{_lost(p)} more would be left without {PART_NAMES[p.part]}" for p in costing
-            )
-        )
-    if neutral:
-        names = " and ".join(PART_NAMES[p.part] for p in neutral)
-        parts.append(f"{names} make{'s' if len(neutral) == 1 else ''} no difference shown here")
-    return "".join(f"{part[0].upper()}{part[1:]}. " for part in parts).strip()
+    removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
+    removed.sort(key=lambda p: -abs(p.mean[-1] or 0.0))
+    lost = [f"without {PART_NAMES[p.part]} {_share(p)}" for p in removed if _sign(p) > 0]
+    kept = [f"without {PART_NAMES[p.part]} {_share(p)}" for p in removed if _sign(p) < 0]
+    same = [f"without {PART_NAMES[p.part]}" for p in removed if _sign(p) == 0]
+    parts = [
+        f"{_listed(lost)} of that is lost" if lost else "",
+        f"{_listed(kept)} more is left" if kept else "",
+        f"{_listed(same)} no difference shows" if same else "",
+    ]
+    found = "; ".join(part for part in parts if part)
+    return f"{found[:1].upper()}{found[1:]} (each taken out alone)." if found else ""
+
+
+def _listed(items: list[str]) -> str:
+    *first, last = items
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _sign(p: Protection) -> int:
@@ -89,8 +88,8 @@ def _sign(p: Protection) -> int:
     return (low > 0) - (high < 0)
 
 
-def _lost(p: Protection) -> str:
-    return f"{abs(p.mean[-1] or 0.0):.1%} of it"
+def _share(p: Protection) -> str:
+    return f"{abs(p.mean[-1] or 0.0):.1%}"
 
 
 def control_sentence(result: DepthResult) -> str:
