@@ -23,6 +23,7 @@ Dong, Cordonnier & Loukas 2021, arXiv:2103.03404.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from torch import Tensor
@@ -140,7 +141,10 @@ class Moments:
 
 
 class DepthSums(Accumulator):
-    """Sums over windows of every variant's ratio at every point, and of what each part protects.
+    """Mean and spread over windows of every variant's ratio, and of what each part protects.
+
+    Kept as means and sums of squared deviations, which merge exactly: plain sums of squares would
+    drown the spread of a share that is 1 in every window but for its tenth digit.
 
     Parameters
     ----------
@@ -148,18 +152,20 @@ class DepthSums(Accumulator):
 
     Attributes
     ----------
-    ratios, ratios_squared : array of float, (len(VARIANTS), n_layers + 1)
-    shares, shares_squared : array of float, (len(COMPARISONS), n_layers + 1)
+    mean, squares : array of float, (len(VARIANTS) + len(COMPARISONS), n_layers + 1)
+        Of the ratios, then of the shares; ``squares`` are summed squared deviations from the mean.
     windows : int array, ()
+
+    References
+    ----------
+    Chan, Golub & LeVeque 1983, The American Statistician 37.
     """
 
-    _sums = ("ratios", "ratios_squared", "shares", "shares_squared", "windows")
+    _sums = ("mean", "squares", "windows")
 
     def __init__(self, n_layers: int) -> None:
-        self.ratios = np.zeros((len(VARIANTS), n_layers + 1))
-        self.ratios_squared = np.zeros_like(self.ratios)
-        self.shares = np.zeros((len(COMPARISONS), n_layers + 1))
-        self.shares_squared = np.zeros_like(self.shares)
+        self.mean = np.zeros((len(VARIANTS) + len(COMPARISONS), n_layers + 1))
+        self.squares = np.zeros_like(self.mean)
         self.windows = np.zeros((), dtype=np.int64)
 
     def update(self, ratios: Array) -> None:
@@ -175,28 +181,38 @@ class DepthSums(Accumulator):
             shares = np.stack(
                 [(ratios[_INDEX[c.having]] - ratios[_INDEX[c.lacking]]) / full for c in COMPARISONS]
             )
-        self.ratios += ratios.sum(axis=-1)
-        self.ratios_squared += np.square(ratios).sum(axis=-1)
-        self.shares += shares.sum(axis=-1)
-        self.shares_squared += np.square(shares).sum(axis=-1)
-        self.windows = self.windows + ratios.shape[-1]
+            values = np.concatenate([ratios, shares])
+            mean = values.mean(axis=-1)
+            squares = np.square(values - mean[..., None]).sum(axis=-1)
+        self._join(mean, squares, ratios.shape[-1])
+
+    def merge(self, other: Self) -> None:
+        """Add the windows of another accumulator of the same model."""
+        self._join(other.mean, other.squares, int(other.windows))
+
+    def _join(self, mean: Array, squares: Array, windows: int) -> None:
+        before, after = int(self.windows), int(self.windows) + windows
+        if windows == 0:
+            return
+        gap = mean - self.mean
+        self.squares = self.squares + squares + gap**2 * (before * windows / after)
+        self.mean = self.mean + gap * (windows / after)
+        self.windows = np.array(after, dtype=np.int64)
 
     def ratio_moments(self) -> Moments:
         """Moments of the ratios, each array (len(VARIANTS), n_layers + 1)."""
-        return self._moments(self.ratios, self.ratios_squared)
+        return self._moments(slice(None, len(VARIANTS)))
 
     def share_moments(self) -> Moments:
         """Moments of the shares, each array (len(COMPARISONS), n_layers + 1)."""
-        return self._moments(self.shares, self.shares_squared)
+        return self._moments(slice(len(VARIANTS), None))
 
-    def _moments(self, sums: Array, squares: Array) -> Moments:
-        n = float(self.windows)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = sums / n
-            # One window says nothing about the next: no standard deviation, no interval.
-            freedom = n - 1 if n > 1 else np.nan
-            std = np.sqrt(np.clip(squares - n * mean**2, 0.0, None) / freedom)
-            low, high = normal_interval(mean, std / np.sqrt(n))
+    def _moments(self, rows: slice) -> Moments:
+        n = int(self.windows)
+        mean = self.mean[rows]
+        # One window says nothing about the next: no standard deviation, no interval.
+        std = np.sqrt(self.squares[rows] / (n - 1)) if n > 1 else np.full_like(mean, np.nan)
+        low, high = normal_interval(mean, std / np.sqrt(n))
         return Moments(mean, std, low, high)
 
 
