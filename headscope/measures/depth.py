@@ -143,8 +143,8 @@ class Moments:
 class DepthSums(Accumulator):
     """Mean and spread over windows of every variant's ratio, and of what each part protects.
 
-    Kept as means and sums of squared deviations, which merge exactly: plain sums of squares would
-    drown the spread of a share that is 1 in every window but for its tenth digit.
+    Kept as means and sums of squared deviations: plain sums of squares would drown the spread of a
+    share that is 1 in every window but for its tenth digit.
 
     Parameters
     ----------
