@@ -168,16 +168,20 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
         If a layer's parts are not where any known family keeps them.
     """
     known = _recognised(loaded.model, {site.module for site in loaded.sites})
-    missing = [site for site in loaded.sites if site.module not in known]
-    if missing or not loaded.sites:
-        where = f"layer {missing[0].layer} of " if missing else ""
+    norms = [parts.norm_attention for parts in known.values()]
+    order = _first_runs(loaded, [*norms, *(site.projections.out for site in loaded.sites)])
+    unknown = [
+        site
+        for site in loaded.sites
+        if site.module not in known or known[site.module].norm_attention not in order
+    ]
+    if unknown or not loaded.sites:
+        where = f"layer {unknown[0].layer} of " if unknown else ""
         raise UnsupportedModelError(
             f"headscope does not know how to take {where}a {loaded.family} model apart into "
             "attention, skip connection, feed-forward network and LayerNorm; depth covers the "
             f"layer layouts {', '.join(layout.name for layout in LAYOUTS)} and their kin."
         )
-    norms = [parts.norm_attention for parts in known.values()]
-    order = _first_runs(loaded, [*norms, *(site.projections.out for site in loaded.sites)])
     return tuple(_block(site, known[site.module], order) for site in loaded.sites)
 
 

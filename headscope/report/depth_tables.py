@@ -42,7 +42,7 @@ def depth_report(result: DepthResult) -> Iterator[RenderableType]:
     yield Text("Residual: ||res(H)|| / ||H||, mean +-std over windows")
     yield _ratio_table(result)
     for way, title in WAYS.items():
-        yield Text(f"\nProtected, as a share of the full model's residual: {title}, +-95%")
+        yield Text(f"\nProtected, share of the full model's residual: {title}, +-95%")
         yield _protection_table(result, way)
     yield Text("\n" + control_sentence(result))
 

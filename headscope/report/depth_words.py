@@ -66,10 +66,12 @@ def protection_sentence(result: DepthResult) -> str:
     lost = [f"without {PART_NAMES[p.part]} {_share(p)}" for p in removed if _sign(p) > 0]
     kept = [f"without {PART_NAMES[p.part]} {_share(p)}" for p in removed if _sign(p) < 0]
     same = [f"without {PART_NAMES[p.part]}" for p in removed if _sign(p) == 0]
+    overflow = result.variants["full-without-layernorm"][-1] is None
     parts = [
         f"{_listed(lost)} of that is lost" if lost else "",
         f"{_listed(kept)} more is left" if kept else "",
         f"{_listed(same)} no difference shows" if same else "",
+        f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
     ]
     found = "; ".join(part for part in parts if part)
     return f"{found[:1].upper()}{found[1:]} (each taken out alone)." if found else ""

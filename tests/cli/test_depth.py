@@ -115,6 +115,26 @@ def test_one_window_has_no_spread(run: Run, model: Path, text: Path) -> None:
     assert "not run" in shown
 
 
+def test_states_that_overflow_are_null(run: Run, tmp_path: Path, text: Path) -> None:
+    """Without LayerNorm the feed-forward network of this model multiplies by 10^16 a layer."""
+    from safetensors.torch import load_file, save_file
+
+    folder, out = tiny_bert(tmp_path / "model", layers=5), tmp_path / "out"
+    weights = load_file(folder / "model.safetensors")
+    for name in weights:
+        if name.endswith(("intermediate.dense.weight", "output.dense.weight")):
+            weights[name] *= 1.0 if "attention" in name else 1e8
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    common = ("depth", folder, "--text", text, "--length", 32, "--dtype", "float32")
+    result = parsed(run(*common, "-o", out, "--log", "--format", "json").stdout)
+    assert result["variants"]["full-without-layernorm"][-1] is None
+    assert all(value is not None for value in result["variants"]["full"])
+    shown = run(*common)
+    assert (shown.code, shown.stderr) == (0, "")
+    assert "nan" not in shown.stdout
+    assert "overflow" in shown.stdout
+
+
 def test_csv_and_folder(run: Run, model: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     outcome = run("depth", model, "--text", text, "--length", 32, "--sequences", 4, "--log",
