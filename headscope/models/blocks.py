@@ -129,7 +129,7 @@ class Block:
         p = self.site.projections
         # (batch, pos, n_heads * d_head) -> (batch, n_heads, pos, d_head)
         q, k, v = (
-            linear(x).unflatten(-1, (self.site.n_heads, -1)).transpose(1, 2)
+            linear(x).unflatten(-1, (self.site.n_heads, self.site.d_head)).transpose(1, 2)
             for linear in (p.q, p.k, p.v)
         )
         z = router.attend(self.site.module, q, k, v, None, self.site.scale)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ _TOKENIZER_FILES = (
     "spiece.model",
     "tokenizer.model",
 )
+#: How safetensors calls the types that weights are stored in.
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def file_sha256(path: Path) -> str:
@@ -57,12 +61,38 @@ class Checkpoint:
         """Whether any file a tokenizer can be read from is there."""
         return any((self.folder / name).is_file() for name in _TOKENIZER_FILES)
 
+    def stored_dtype(self) -> str | None:
+        """Floating-point type of most stored numbers, such as ``float16``; None for pickles."""
+        from safetensors import safe_open
+
+        counts: Counter[str] = Counter()
+        for file in [] if self.pickled else self.weight_files:
+            with safe_open(file, framework="numpy") as tensors:
+                for key in list(tensors.keys()):
+                    part = tensors.get_slice(key)
+                    counts[part.get_dtype()] += math.prod(part.get_shape())
+        known = {_DTYPES[name]: count for name, count in counts.items() if name in _DTYPES}
+        return max(known, key=lambda name: known[name], default=None)
+
     def weights_sha256(self) -> str:
         """SHA-256 of the weights; for several files, of the lines ``name sha256`` in order."""
         if len(self.weight_files) == 1:
             return file_sha256(self.weight_files[0])
         lines = "".join(f"{file.name} {file_sha256(file)}\n" for file in self.weight_files)
         return hashlib.sha256(lines.encode()).hexdigest()
+
+    def tensors(self) -> dict[str, Any]:
+        """Read all weights by name, as torch tensors."""
+        import torch
+        from safetensors.torch import load_file
+
+        found: dict[str, Any] = {}
+        for file in self.weight_files:
+            if self.pickled:
+                found |= torch.load(file, map_location="cpu", weights_only=True)
+            else:
+                found |= load_file(file)
+        return found
 
 
 def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:

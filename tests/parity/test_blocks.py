@@ -91,6 +91,17 @@ def test_full_variant_is_transformers_own_hidden_states(family: str) -> None:
         torch.testing.assert_close(ours[1], theirs.hidden_states[1], rtol=0, atol=1e-12)
 
 
+def test_layers_that_lost_heads_are_put_together_too() -> None:
+    """One layer keeps two of its four heads, one keeps none: b_O is all that its attention adds."""
+    cut = headscope.remove_heads(tiny("bert"), [(0, 1), (0, 2), *((2, head) for head in range(4))])
+    blocks = find_blocks(cut)
+    own = own_states(cut, blocks, ids())
+    ratios, gap = _ratios(cut, blocks, own)
+    assert gap < 1e-13
+    assert ratios[0][3].max() < 1e-14  # attention alone, after the layer without heads
+    assert ratios[0][2].min() > 1e-3
+
+
 @each_family
 def test_placement_is_watched(family: str) -> None:
     loaded = tiny(family)
