@@ -57,6 +57,8 @@ class LoadedModel:
     weights_sha256: str | None = None
     dtype: str = "float32"
     device: str = "cpu"
+    #: Floating-point type of the checkpoint's file, where it is known.
+    stored_dtype: str | None = None
     #: The certificate of this run, filled by the first validation.
     certificate: Any | None = field(default=None, repr=False)
 
@@ -161,6 +163,7 @@ def load(
     loaded = wrap(network, tokenizer, name=source.name)
     loaded.revision = source.revision
     loaded.weights_sha256 = checkpoint.weights_sha256()
+    loaded.stored_dtype = checkpoint.stored_dtype()
     return loaded
 
 
