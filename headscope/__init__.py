@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from headscope.measures.thresholds import Thresholds
     from headscope.models.loading import load, wrap
     from headscope.pipeline.classify import classify
+    from headscope.pipeline.spectrum import spectrum
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, ValidationResult
+    from headscope.results import ClassifyResult, SpectrumResult, ValidationResult
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
+    "spectrum",
     "validate",
     "load",
     "wrap",
     "ClassifyResult",
+    "SpectrumResult",
     "ValidationResult",
     "Thresholds",
     "HeadscopeError",
@@ -31,10 +34,12 @@ __all__ = [
 
 _HOME = {
     "classify": "headscope.pipeline.classify",
+    "spectrum": "headscope.pipeline.spectrum",
     "validate": "headscope.pipeline.validate",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
     "ClassifyResult": "headscope.results",
+    "SpectrumResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",
     "HeadscopeError": "headscope.errors",
