@@ -23,7 +23,7 @@ from headscope.results.spectrum import CheapHead, CheapPoint, EfficientResult
 
 __all__ = ["measure_efficient"]
 
-#: Tokens that the cheap forms are measured on: 16 sequences of 128, 4 of 512; at least 4.
+#: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
 TOKENS = 2048
 #: Sequences of one pass.
 _AT_ONCE = 4
@@ -45,7 +45,7 @@ def measure_efficient(
     seed : int
     progress : callable, optional
     """
-    chosen = windows.spread(max(4, TOKENS // windows.length))
+    chosen = windows.spread(min(16, max(4, TOKENS // windows.length)))
     batches = [
         torch.from_numpy(windows.batch(part)).to(loaded.device)
         for part in np.array_split(chosen, -(-len(chosen) // _AT_ONCE))

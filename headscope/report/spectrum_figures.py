@@ -70,8 +70,11 @@ def _curves(axes: Axes, result: SpectrumResult, name: str) -> None:
         f"k = {result.k}", (result.k, 0.01), xytext=(3, 0), textcoords="offset points", fontsize=7
     )
     for head in (h for h in result.heads if h.name in exceptions):
-        at = max(1, result.length // 8)
-        axes.annotate(head.name, (at, getattr(head, name)[at - 1]), fontsize=6.5, ha="right")
+        at = max(1, result.length // 2)
+        place = (at, getattr(head, name)[at - 1])
+        axes.annotate(
+            head.name, place, xytext=(3, -2), textcoords="offset points", fontsize=6.5, va="top"
+        )
     axes.set_xlabel("largest singular values counted", fontsize=8)
     axes.set_xlim(1, result.length)
     axes.set_ylim(0, 1.02)
@@ -145,7 +148,8 @@ def _finish(axes: Axes, what: str, points: tuple[CheapPoint, ...], field: str) -
         axes.axhline(1.0, color="#444444", lw=0.8, label="zeros in place of z")
     axes.set_xlabel(r"fraction of the $n^2$ scores", fontsize=8)
     axes.set_xscale("log", base=2)
-    ticks = [2.0**-i for i in range(6, 0, -1)]
+    ticks = [2.0**-i for i in range(5, 0, -1)]
+    axes.set_xlim(0.9 * min(p.cost for p in points if p.cost > 0), 0.58)
     axes.set_xticks(ticks, [f"1/{round(1 / t)}" for t in ticks])
     axes.set_ylabel(what, fontsize=8)
     axes.tick_params(labelsize=7)
