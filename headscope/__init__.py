@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headscope.errors import HeadscopeError
     from headscope.measures.thresholds import Thresholds
+    from headscope.models.compact import remove_heads
     from headscope.models.loading import load, wrap
+    from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
     from headscope.pipeline.validate import validate
     from headscope.results import ClassifyResult, ValidationResult
@@ -23,6 +25,9 @@ __all__ = [
     "validate",
     "load",
     "wrap",
+    "remove_heads",
+    "save",
+    "save_dense",
     "ClassifyResult",
     "ValidationResult",
     "Thresholds",
@@ -34,6 +39,9 @@ _HOME = {
     "validate": "headscope.pipeline.validate",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
+    "remove_heads": "headscope.models.compact",
+    "save": "headscope.models.saving",
+    "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",

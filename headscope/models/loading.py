@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import CheckpointError, InputError, UnsupportedModelError
-from headscope.models.checkpoint import Checkpoint, open_checkpoint
-from headscope.models.heads import Select, class_for, head_of, require_head, run_with_head
+from headscope.models.checkpoint import open_checkpoint
+from headscope.models.heads import Select, head_of, run_with_head
 from headscope.models.layouts import AttentionSite, find_sites
+from headscope.models.manifest import kept_heads
+from headscope.models.network import check_config, check_finite, load_network, load_tokenizer
 from headscope.models.routing import quiet_transformers
-from headscope.models.source import Source, find_source
+from headscope.models.source import find_source
 
 __all__ = ["DTYPES", "LoadedModel", "load", "pick_device", "wrap"]
 
@@ -28,8 +30,6 @@ DTYPES = {
 }
 #: Tokenizers without a limit of their own report an astronomically large one.
 _NO_LIMIT = 10**9
-#: Parts that a base model may lack in the checkpoint of a model with another head.
-_OPTIONAL_PARTS = ("pooler.",)
 
 
 @dataclass
@@ -64,6 +64,8 @@ class LoadedModel:
     device: str = "cpu"
     network: Any = field(default=None, repr=False)
     head: str | None = None
+    #: For a copy without some of its heads: what it was made from.
+    origin: dict[str, Any] | None = field(default=None, repr=False)
     #: The certificate of this run, filled by the first validation.
     certificate: Any | None = field(default=None, repr=False)
 
@@ -187,12 +189,16 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
-        _check_config(source)
-        tokenizer = _load_tokenizer(source) if checkpoint.has_tokenizer else None
-        network = _load_network(source, checkpoint, DTYPES[dtype], head)
+        check_config(source)
+        tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
+        kept = kept_heads(checkpoint)
+        network = load_network(source, checkpoint, DTYPES[dtype], head, kept)
     network = network.to(where).eval()
-    _check_finite(network, source)
+    check_finite(network, source)
     loaded = wrap(network, tokenizer, name=source.name)
+    if kept is not None:
+        kept.check_layers([site.head_ids for site in loaded.sites])
+        loaded.origin = kept.origin
     loaded.revision = source.revision
     loaded.weights_sha256 = checkpoint.weights_sha256()
     return loaded
@@ -243,94 +249,6 @@ def pick_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def _load_tokenizer(source: Source) -> Any:
-    from transformers import AutoTokenizer
-
-    # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            source.folder, add_prefix_space=True, trust_remote_code=False, local_files_only=True
-        )
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"The tokenizer in {source.folder} cannot be read ({_in_one_line(error)}); save it "
-            "again with tokenizer.save_pretrained."
-        ) from error
-    if not getattr(tokenizer, "is_fast", False):
-        raise CheckpointError(
-            f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
-            "words with pieces; convert it and save it beside the model."
-        )
-    return tokenizer
-
-
-def _check_config(source: Source) -> None:
-    """Read config.json as transformers does, before the tokenizer is blamed for a slip in it."""
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(source.folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"{source.folder / 'config.json'} is not a config that transformers understands: "
-            f"{_in_one_line(error)}"
-        ) from error
-
-
-def _load_network(
-    source: Source, checkpoint: Checkpoint, dtype: torch.dtype, head: str | None
-) -> Any:
-    architecture = next(iter(checkpoint.config.get("architectures") or ()), None)
-    if head == "auto":
-        head = head_of(architecture)
-    try:
-        network, info = class_for(head).from_pretrained(
-            source.folder,
-            dtype=dtype,
-            attn_implementation="eager",
-            use_safetensors=not checkpoint.pickled,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # so that _check_complete can name them
-        )
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"{source.folder} cannot be loaded as a {checkpoint.config['model_type']} model: "
-            f"{_in_one_line(error)}"
-        ) from error
-    if head is not None and _head_is_new(network, info):
-        raise require_head(source.folder, head, architecture)
-    _check_complete(info, source)
-    return network
-
-
-def _head_is_new(network: Any, info: dict[str, Any]) -> bool:
-    """Whether tensors outside the base model are missing, so that the head would be random."""
-    prefix = f"{network.base_model_prefix}."
-    return any(not key.startswith(prefix) for key in info["missing_keys"])
-
-
-def _check_complete(info: dict[str, Any], source: Source) -> None:
-    missing = [key for key in sorted(info["missing_keys"]) if not key.startswith(_OPTIONAL_PARTS)]
-    mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
-    for keys, what in ((missing, "lacks"), (mismatched, "has the wrong shape for")):
-        if keys:
-            raise CheckpointError(
-                f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
-                f"({keys[0]}, ...); it is not a whole model."
-            )
-
-
-def _check_finite(network: nn.Module, source: Source) -> None:
-    for name, parameter in network.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise CheckpointError(
-                f"The weights in {source.folder} are not finite: {name} holds NaN or infinity; "
-                "the checkpoint is broken (or overflows the chosen --dtype)."
-            )
-
-
 def _position_limit(network: nn.Module) -> int | None:
     """Positions that a learned position table has room for."""
     for name, module in network.named_modules():
@@ -340,7 +258,3 @@ def _position_limit(network: nn.Module) -> int | None:
             return module.num_embeddings - skipped
     limit = getattr(network.config, "max_position_embeddings", None)
     return int(limit) if isinstance(limit, int) and limit > 0 else None
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -14,6 +14,7 @@ from headscope.results.classification import (
     SyntacticScore,
 )
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
+from headscope.results.speed import SpeedResult, SpeedRow
 from headscope.results.validation import LayerCheck, ValidationResult, ValidationSummary
 
 __all__ = [
@@ -26,6 +27,8 @@ __all__ = [
     "LayerCheck",
     "PositionalScore",
     "RareScore",
+    "SpeedResult",
+    "SpeedRow",
     "SyntacticScore",
     "ValidationResult",
     "ValidationSummary",
