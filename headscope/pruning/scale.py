@@ -16,7 +16,7 @@ Kwon et al. 2022, arXiv:2204.09656, section 4.3 (there layer by layer, here on t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -28,11 +28,11 @@ from headscope.pruning.method import Given
 __all__ = ["DAMPING", "ROUNDS", "distance", "full_outputs", "scale_gates"]
 
 #: Linearisations after the first guess.
-ROUNDS = 2
+ROUNDS = 1
 #: Added to the diagonal, in units of its mean.
 DAMPING = 0.03
 #: Random directions per example and round.
-DIRECTIONS = 2
+DIRECTIONS = 1
 #: Numbers per example that are worth keeping.
 WIDEST = 4096
 
@@ -85,10 +85,17 @@ def full_outputs(given: Given) -> list[Tensor | None]:
     return kept
 
 
-def distance(given: Given, gates: Tensor, targets: Sequence[Tensor | None]) -> float:
-    """Mean of ||e(xi) - e(1)||^2 over the calibration examples."""
+def distance(
+    given: Given,
+    gates: Tensor,
+    targets: Sequence[Tensor | None],
+    *,
+    wanted: Callable[[int], bool] = lambda index: True,
+) -> float:
+    """Mean of ||e(xi) - e(1)||^2 over the calibration examples of the ``wanted`` batches."""
     total, count = 0.0, 0
-    for batch, stored in zip(given.calibration.batches(labels=False), targets, strict=True):
+    batches = zip(given.calibration.batches(labels=False), targets, strict=True)
+    for batch, stored in (pair for i, pair in enumerate(batches) if wanted(i)):
         ones = batch.gates("example").detach()
         grid = given.units.expand(gates.to(ones)).expand_as(ones)
         gap = batch.embed(grid).detach() - full_output(batch, stored)
