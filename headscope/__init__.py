@@ -15,20 +15,26 @@ if TYPE_CHECKING:
     from headscope.models.loading import load, wrap
     from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
+    from headscope.pipeline.prune import prune
+    from headscope.pipeline.scores import measure, scores
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, ValidationResult
+    from headscope.results import ClassifyResult, PruneResult, ValidationResult
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
     "validate",
+    "prune",
+    "scores",
+    "measure",
     "load",
     "wrap",
     "remove_heads",
     "save",
     "save_dense",
     "ClassifyResult",
+    "PruneResult",
     "ValidationResult",
     "Thresholds",
     "HeadscopeError",
@@ -37,12 +43,16 @@ __all__ = [
 _HOME = {
     "classify": "headscope.pipeline.classify",
     "validate": "headscope.pipeline.validate",
+    "prune": "headscope.pipeline.prune",
+    "scores": "headscope.pipeline.scores",
+    "measure": "headscope.pipeline.scores",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
     "remove_heads": "headscope.models.compact",
     "save": "headscope.models.saving",
     "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
+    "PruneResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",
     "HeadscopeError": "headscope.errors",

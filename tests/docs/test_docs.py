@@ -29,7 +29,15 @@ def test_python_examples_run(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["headscope.pipeline.classify", "headscope.pipeline.validate"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "headscope.pipeline.classify",
+        "headscope.pipeline.validate",
+        "headscope.pipeline.prune",
+        "headscope.pipeline.scores",
+    ],
+)
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(name))
     assert attempted > 0
@@ -61,12 +69,16 @@ def test_public_names_are_pinned() -> None:
     assert headscope.__all__ == [
         "classify",
         "validate",
+        "prune",
+        "scores",
+        "measure",
         "load",
         "wrap",
         "remove_heads",
         "save",
         "save_dense",
         "ClassifyResult",
+        "PruneResult",
         "ValidationResult",
         "Thresholds",
         "HeadscopeError",

@@ -13,7 +13,7 @@ from headscope.errors import CorpusError, InputError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks import Task, make_task, read_examples
 
-__all__ = ["CALIBRATION_LIMIT", "Sources", "open_sources", "pick"]
+__all__ = ["CALIBRATION_LIMIT", "Sources", "open_calibration", "open_sources", "pick"]
 
 #: Sentences that heads are chosen on, unless the user says otherwise.
 CALIBRATION_LIMIT = 512
@@ -98,7 +98,7 @@ def open_sources(
     evaluation = read_examples(task, data, limit)
     if not needs_calibration:
         return Sources(task, evaluation, None, task, calibration_limit, limit)
-    chosen, chosen_task = _calibration(task, calibration, needs_labels)
+    chosen, chosen_task = open_calibration(task, calibration, needs_labels)
     return Sources(
         task, evaluation, pick(chosen, calibration_limit, chosen_task, seed), chosen_task,
         calibration_limit, limit, _same_file(data, calibration, evaluation, chosen),
@@ -117,9 +117,14 @@ def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
     return _at(examples, places)
 
 
-def _calibration(
+def open_calibration(
     task: str, path: str | Path | None, needs_labels: Sequence[str]
 ) -> tuple[Examples, str]:
+    """Read calibration data; returns the task that they serve.
+
+    Plain text serves any task without labels, as ``fidelity``; methods that ``needs_labels`` then
+    refuse.
+    """
     labelled = task in ("classification", "similarity")
     is_text = path is None or Path(path).suffix.lower() not in _TABLES
     if labelled and is_text:
