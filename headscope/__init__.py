@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
     from headscope.pipeline.prune import prune
+    from headscope.pipeline.rank import rank
     from headscope.pipeline.scores import measure, scores
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, PruneResult, ValidationResult
+    from headscope.results import ClassifyResult, PruneResult, RankResult, ValidationResult
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
+    "rank",
     "validate",
     "prune",
     "scores",
@@ -35,6 +37,7 @@ __all__ = [
     "save_dense",
     "ClassifyResult",
     "PruneResult",
+    "RankResult",
     "ValidationResult",
     "Thresholds",
     "HeadscopeError",
@@ -42,6 +45,7 @@ __all__ = [
 
 _HOME = {
     "classify": "headscope.pipeline.classify",
+    "rank": "headscope.pipeline.rank",
     "validate": "headscope.pipeline.validate",
     "prune": "headscope.pipeline.prune",
     "scores": "headscope.pipeline.scores",
@@ -53,6 +57,7 @@ _HOME = {
     "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
     "PruneResult": "headscope.results",
+    "RankResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",
     "HeadscopeError": "headscope.errors",

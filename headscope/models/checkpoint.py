@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ _TOKENIZER_FILES = (
     "spiece.model",
     "tokenizer.model",
 )
+#: How safetensors calls the types that weights are stored in.
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def file_sha256(path: Path) -> str:
@@ -56,6 +60,19 @@ class Checkpoint:
     def has_tokenizer(self) -> bool:
         """Whether any file a tokenizer can be read from is there."""
         return any((self.folder / name).is_file() for name in _TOKENIZER_FILES)
+
+    def stored_dtype(self) -> str | None:
+        """Floating-point type of most stored numbers, such as ``float16``; None for pickles."""
+        from safetensors import safe_open
+
+        counts: Counter[str] = Counter()
+        for file in [] if self.pickled else self.weight_files:
+            with safe_open(file, framework="numpy") as tensors:
+                for key in list(tensors.keys()):
+                    part = tensors.get_slice(key)
+                    counts[part.get_dtype()] += math.prod(part.get_shape())
+        known = {_DTYPES[name]: count for name, count in counts.items() if name in _DTYPES}
+        return max(known, key=lambda name: known[name], default=None)
 
     def weights_sha256(self) -> str:
         """SHA-256 of the weights; for several files, of the lines ``name sha256`` in order."""

@@ -66,6 +66,8 @@ class LoadedModel:
     head: str | None = None
     #: For a copy without some of its heads: what it was made from.
     origin: dict[str, Any] | None = field(default=None, repr=False)
+    #: Floating-point type of the checkpoint's file, where it is known.
+    stored_dtype: str | None = None
     #: The certificate of this run, filled by the first validation.
     certificate: Any | None = field(default=None, repr=False)
 
@@ -201,6 +203,7 @@ def load(
         loaded.origin = kept.origin
     loaded.revision = source.revision
     loaded.weights_sha256 = checkpoint.weights_sha256()
+    loaded.stored_dtype = checkpoint.stored_dtype()
     return loaded
 
 

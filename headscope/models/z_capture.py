@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from torch import Tensor
 
@@ -56,7 +57,5 @@ def capture_z(
     router = Router(loaded.sites, mechanism=attend)
     with routed(loaded.network, router):
         router.begin()
-        try:
+        with suppress(_Seen):
             loaded.run(*inputs)
-        except _Seen:
-            pass

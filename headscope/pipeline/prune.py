@@ -194,5 +194,3 @@ def _overlap(sources: Sources) -> tuple[str, ...]:
     if share <= 0.05:
         return ()
     return (f"{share:.0%} of the evaluation texts are also calibration texts.",)
-
-

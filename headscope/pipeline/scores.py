@@ -137,4 +137,3 @@ def _open(model: str | Path | LoadedModel | Any, options: dict[str, Any]) -> Loa
     if isinstance(model, str | Path):
         options = {"head": "auto", **options}
     return open_model(model, **options)
-

@@ -15,7 +15,7 @@ __all__ = ["ablation", "ablation_greedy"]
 
 
 def ablation(given: Given) -> Ranking:
-    """Drop in the calibration metric when each head alone is removed: n_units + 1 forward passes."""
+    """Drop in the calibration metric without each head: n_units + 1 forward passes."""
     before = _quality(given, ())
     drops = []
     for unit in range(len(given.units)):

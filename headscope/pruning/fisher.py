@@ -46,7 +46,7 @@ class FisherRanking(Ranking):
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go: refined anew for each count."""
         removed = set(super().remove(count))
-        for layer in self._layers.unique().tolist():
+        for layer in sorted(set(self._layers.tolist())):
             units = (self._layers == layer).nonzero().flatten()
             inside = self._matrix[units][:, units]
             start = torch.tensor([unit in removed for unit in units.tolist()])

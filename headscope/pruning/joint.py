@@ -78,7 +78,7 @@ def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
     n = len(matrix)
     strength = max(ridge * float(matrix.diagonal().mean()), 1e-30)
     padded = matrix.double() + strength * torch.eye(n, dtype=torch.float64)
-    kept, order = list(range(n)), []
+    kept, order = list(range(n)), list[int]()
     rises = torch.zeros(n, dtype=torch.float64)
     for _ in range(n):
         inverse = torch.linalg.inv(padded[kept][:, kept])

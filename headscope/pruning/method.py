@@ -12,7 +12,7 @@ from headscope.attention import AttentionWeights
 from headscope.errors import InputError
 from headscope.pruning.units import Units
 
-__all__ = ["Calibration", "Given", "GradientBatch", "Method", "Ranking", "Role"]
+__all__ = ["Calibration", "Given", "GradientBatch", "Ranking", "Role"]
 
 
 class GradientBatch(Protocol):
@@ -166,7 +166,3 @@ class Ranking:
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go."""
         return tuple(sorted(self._order[:count]))
-
-
-#: A way of choosing heads.
-Method = Callable[[Given], Ranking]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headscope.errors import InputError
@@ -11,7 +11,7 @@ from headscope.pruning.fisher import fisher
 from headscope.pruning.gates import gates
 from headscope.pruning.importance import importance_example, importance_token
 from headscope.pruning.joint import fisher_joint
-from headscope.pruning.method import Given, Method, Ranking
+from headscope.pruning.method import Given, Ranking
 from headscope.pruning.roles import confidence, roles
 from headscope.pruning.topk import topk
 from headscope.pruning.weights import magnitude, random
@@ -37,7 +37,7 @@ class MethodInfo:
         Whether it takes ``normalise``.
     """
 
-    run: Method
+    run: Callable[..., Ranking]
     needs_labels: bool = False
     needs_roles: bool = False
     can_normalise: bool = False
@@ -84,4 +84,4 @@ def rank(name: str, given: Given, *, normalise: bool | None = None) -> Ranking:
     info = METHODS[name]
     if normalise is None or not info.can_normalise:
         return info.run(given)
-    return functools.partial(info.run, normalise=normalise)(given)
+    return info.run(given, normalise=normalise)

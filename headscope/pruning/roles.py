@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -36,7 +38,7 @@ def confidence(given: Given) -> Ranking:
     return Ranking(_largest(given, {head: r.confidence for head, r in given.roles.items()}))
 
 
-def keep_roles(units: Units, found: dict[tuple[int, int], Role], wanted: set[str]) -> list[int]:
+def keep_roles(units: Units, found: Mapping[tuple[int, int], Role], wanted: set[str]) -> list[int]:
     """List the units to remove so that those with one of the ``wanted`` roles are left."""
     return [
         unit

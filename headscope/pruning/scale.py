@@ -5,9 +5,9 @@ r"""Repair by scaling: the gates of the surviving heads, by least squares (Kwon 
     minimise over xi_kept   mean over examples ||e(xi) - e(1)||^2      xi_removed = 0
 
 The first guess comes from the Gauss-Newton matrix at the unpruned model; each round then
-linearises e anew where the gates stand (Gauss-Newton with damping). A round that does not lower the
-distance on the calibration data is halved, then given up. No weight is trained; a gate other than 1
-is folded into W_O when the model is saved.
+linearises e anew where the gates stand (Gauss-Newton with damping). A step that does not lower the
+distance on the calibration data is halved twice, then given up. No weight is trained; a gate other
+than 1 is folded into W_O when the model is saved.
 
 References
 ----------
@@ -28,7 +28,9 @@ from headscope.pruning.method import Given
 __all__ = ["DAMPING", "ROUNDS", "distance", "full_outputs", "scale_gates"]
 
 #: Linearisations after the first guess.
-ROUNDS = 1
+ROUNDS = 3
+#: A round that gains less than this share of the distance is the last.
+ENOUGH = 0.02
 #: Added to the diagonal, in units of its mean.
 DAMPING = 0.03
 #: Random directions per example and round.
@@ -62,15 +64,32 @@ def scale_gates(
     if not kept or not removed:
         return best
     best_distance = distance(given, best, targets)
-    trial = _first_guess(matrix, best, kept, removed)
+    step = _first_guess(matrix, kept, removed)
     for number in range(rounds + 1):
-        found = _linearise(given, trial, targets, number)
-        if found.distance < best_distance:
-            best, best_distance = trial, found.distance
-            trial = _step(found, trial, kept)
-        else:
-            trial = (best + trial) / 2
-    return trial if distance(given, trial, targets) < best_distance else best
+        before = best_distance
+        best, best_distance = _search(given, best, best_distance, kept, step, targets)
+        if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
+            break
+        found = _linearise(given, best, targets, number)
+        step = _solve(found.matrix, kept, -found.gradient[kept], DAMPING)
+    return best
+
+
+def _search(
+    given: Given,
+    gates: Tensor,
+    known: float,
+    kept: Sequence[int],
+    step: Tensor,
+    targets: Sequence[Tensor | None],
+) -> tuple[Tensor, float]:
+    """Go as far along a step as lowers the distance: all of it, half, a quarter, or not at all."""
+    for length in (1.0, 0.5, 0.25):
+        trial = gates.clone()
+        trial[list(kept)] += length * step
+        if (found := distance(given, trial, targets)) < known:
+            return trial, found
+    return gates, known
 
 
 def full_outputs(given: Given) -> list[Tensor | None]:
@@ -113,16 +132,9 @@ def _linearise(
     )  # fmt: skip
 
 
-def _first_guess(
-    matrix: Tensor, gates: Tensor, kept: Sequence[int], removed: Sequence[int]
-) -> Tensor:
+def _first_guess(matrix: Tensor, kept: Sequence[int], removed: Sequence[int]) -> Tensor:
     pull = matrix[list(kept)][:, list(removed)].sum(dim=1)
-    return _moved(gates, kept, _solve(matrix, kept, pull, RIDGE))
-
-
-def _step(found: GaussNewton, gates: Tensor, kept: Sequence[int]) -> Tensor:
-    step = _solve(found.matrix, kept, -found.gradient[list(kept)], DAMPING)
-    return _moved(gates, kept, step)
+    return _solve(matrix, kept, pull, RIDGE)
 
 
 def _solve(matrix: Tensor, kept: Sequence[int], right: Tensor, damping: float) -> Tensor:
@@ -130,9 +142,3 @@ def _solve(matrix: Tensor, kept: Sequence[int], right: Tensor, damping: float) -
     damping = max(damping * float(inner.diagonal().mean()), 1e-30)
     solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(kept)).double(), right)
     return solved
-
-
-def _moved(gates: Tensor, kept: Sequence[int], step: Tensor) -> Tensor:
-    gates = gates.clone()
-    gates[list(kept)] += step
-    return gates

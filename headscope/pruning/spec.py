@@ -54,9 +54,7 @@ def _expand(
     if head == "*":
         return {(layer, number) for number in there}
     if int(head) not in there:
-        raise InputError(
-            f"{item}: layer {layer} has no head {head}; it has {_listed(there)}."
-        )
+        raise InputError(f"{item}: layer {layer} has no head {head}; it has {_listed(there)}.")
     return {(layer, int(head))}
 
 

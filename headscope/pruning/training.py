@@ -63,8 +63,7 @@ def train_logits(
         for batch in given.calibration.batches(labels=labels):
             gates = given.units.expand(draw(logits, batch.size, generator))
             loss = batch.loss(_like(batch.gates("example"), gates)).mean() + penalty(logits)
-            adam.zero_grad()
-            loss.backward()
+            (logits.grad,) = torch.autograd.grad(loss, logits)
             adam.step()
         now = chosen(logits.detach())
         still = still + 1 if bool((now == before).all()) else 0

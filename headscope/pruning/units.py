@@ -60,7 +60,8 @@ class Units:
 
     def expand(self, values: Tensor) -> Tensor:
         """Give every head the value of its unit: (..., n_units) -> (..., n_layers, n_heads)."""
-        return (values @ self._matrix.to(values).t()).unflatten(-1, self.shape)
+        flat = values @ self._matrix.to(values).t()
+        return flat.reshape(*values.shape[:-1], *self.shape)
 
     def gates(self, removed: Iterable[int]) -> Tensor:
         """Return gates (n_units,) that are 0 at removed units and 1 elsewhere."""

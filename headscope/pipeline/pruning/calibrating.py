@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -58,7 +59,7 @@ def make_given(
     progress: Progress | None,
 ) -> Given:
     """Gather what methods look at; ``roles`` go by the heads' places in the loaded model."""
-    more = {} if progress is None else {"progress": progress}
+    more: dict[str, Any] = {} if progress is None else {"progress": progress}
     return Given(
         units=units_of(loaded),
         calibration=TaskCalibration(loaded, calibration),

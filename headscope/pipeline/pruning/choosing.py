@@ -43,9 +43,7 @@ def count_for(fraction: float, units: Units) -> int:
     return int(fraction * len(units) + 0.5)
 
 
-def rank_all(
-    methods: Sequence[str], given: Given, normalise: bool | None
-) -> dict[str, Ranking]:
+def rank_all(methods: Sequence[str], given: Given, normalise: bool | None) -> dict[str, Ranking]:
     """Run every method but ``random``."""
     return {name: rank(name, given, normalise=normalise) for name in methods if name != "random"}
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headscope.data.tasks import Examples, read_texts, sample_texts
 from headscope.errors import CorpusError, InputError
@@ -170,9 +171,7 @@ def _halves(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     halves = []
     for places, which in ((order[:middle], "one half"), (order[middle:], "the other half")):
         first = tuple(texts[i] for i in sorted(places))
-        halves.append(
-            dataclasses.replace(examples, name=f"{examples.name}, {which}", first=first)
-        )
+        halves.append(dataclasses.replace(examples, name=f"{examples.name}, {which}", first=first))
     return halves[0], halves[1]
 
 
@@ -183,10 +182,9 @@ def _first(examples: Examples, limit: int) -> Examples:
 
 
 def _at(examples: Examples, places: Sequence[int]) -> Examples:
-    def of(values: tuple[object, ...] | None) -> tuple[object, ...] | None:
-        return None if not values else tuple(values[i] for i in places)
-
-    return dataclasses.replace(
-        examples, first=of(examples.first), second=of(examples.second),
-        labels=of(examples.labels), scores=of(examples.scores), lines=of(examples.lines) or (),
-    )  # fmt: skip
+    columns: dict[str, Any] = {
+        name: tuple(column[i] for i in places)
+        for name in ("first", "second", "labels", "scores", "lines")
+        if (column := getattr(examples, name))
+    }
+    return dataclasses.replace(examples, **columns)

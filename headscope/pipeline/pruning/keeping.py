@@ -44,9 +44,7 @@ class Keep:
         InputError
             If it is not clear which model is meant, or a folder holds something else.
         """
-        keep = cls(
-            Path(compact) if compact else None, Path(dense) if dense else None, timed
-        )
+        keep = cls(Path(compact) if compact else None, Path(dense) if dense else None, timed)
         if not (keep.save or keep.save_dense or timed):
             return keep
         chosen = [name for name in options.methods if name != "random"] or list(options.methods)

@@ -66,7 +66,8 @@ class Measurer:
         outputs = self.outputs(repaired)
         found = self._task.interval(outputs, self._full, seed=self._seed)
         heads = self._units.heads(repaired.removed)
-        assert found.difference_low is not None and found.difference_high is not None
+        assert found.difference_low is not None
+        assert found.difference_high is not None
         point = Point(
             fraction=len(heads) / self._n_heads,
             heads_removed=self.names(heads),

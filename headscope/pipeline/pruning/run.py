@@ -119,9 +119,7 @@ class Run:
         kinds = [1 if m == "random" else len(self.options.repairs) for m in self.options.methods]
         return sum(kinds) * len(self._counts)
 
-    def _point(
-        self, method: str, kind: Repair, count: int, rankings: dict[str, Ranking]
-    ) -> Point:
+    def _point(self, method: str, kind: Repair, count: int, rankings: dict[str, Ranking]) -> Point:
         if method == "random":
             draws = random_rankings(self.given, self.options.draws)
             made = [(seed, self._repaired(Repair.none, r.remove(count))) for seed, r in draws]
@@ -171,5 +169,3 @@ class Run:
     def _tell(self, name: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(name, done, total)
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def kept_alone_table(
     """Measure the model with one head left in one layer: the best on the calibration data."""
     units, done = given.units, 0
     points, places = [], []
-    for layer in units.layers.unique().tolist():
+    for layer in sorted(set(units.layers.tolist())):
         here = (units.layers == layer).nonzero().flatten().tolist()
         found = {}
         for unit in here:
@@ -61,7 +62,7 @@ def _without(units: Units, removed: Sequence[int]) -> Repaired:
     return Repaired(tuple(removed), units.expand(units.gates(removed)))
 
 
-def _adjusted(points: Sequence[Point]) -> list[dict[str, object]]:
+def _adjusted(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Fields of the rows; a model that is the full one differs with p = 1."""
     p = np.array([1.0 if point.p_value is None else point.p_value for point in points])
     return [

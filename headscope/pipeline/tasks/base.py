@@ -15,11 +15,12 @@ from headscope.data.rows import Padded, Row, pad_rows
 from headscope.data.tasks import Examples
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
+from headscope.measures.fidelity import mean_pooled
 from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap
 from headscope.models.gating import gated
 from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.tasks.distance import Distance, at_masks, pooled
+from headscope.pipeline.tasks.distance import Distance, at_masks
 from headscope.pipeline.tasks.losses import LossBatch
 
 __all__ = ["Task", "need_logits"]
@@ -171,7 +172,7 @@ class Task:
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return each row's output as a vector."""
-        return F.normalize(pooled(batch, hidden), dim=-1)
+        return F.normalize(mean_pooled(hidden, batch.attention_mask), dim=-1)
 
     def batches(self, loaded: LoadedModel) -> Iterator[Padded]:
         """Yield all rows, padded, in the order of :meth:`loss_batches` without labels."""

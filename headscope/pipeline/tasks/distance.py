@@ -10,11 +10,12 @@ from torch.nn import functional as F
 
 from headscope.data.batches import buckets
 from headscope.data.rows import Padded, Row, pad_rows
+from headscope.measures.fidelity import mean_pooled
 from headscope.models.gating import gated
 from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
 
-__all__ = ["Distance", "at_masks", "by_row", "pooled"]
+__all__ = ["Distance", "at_masks", "by_row"]
 
 
 class Distance:
@@ -49,7 +50,9 @@ class Distance:
         self._prepare()
         assert self._pooled is not None
         theirs = self._pooled[batch.index].to(hidden.dtype)
-        found = {"cosine": F.cosine_similarity(pooled(batch, hidden), theirs, dim=-1)}
+        found = {
+            "cosine": F.cosine_similarity(mean_pooled(hidden, batch.attention_mask), theirs, dim=-1)
+        }
         if logits is not None and self.head is not None:
             found["kl"] = self._kl(batch, logits)
         return found
@@ -76,15 +79,11 @@ class Distance:
                 hidden, logits = run(*batch.inputs, select=few)
                 kept = at_masks(batch, hidden) if self.head == "mlm" else logits
                 split = _split(batch, kept) if kept is not None else [torch.empty(0)] * len(part)
-                for i, state, output in zip(batch.index, pooled(batch, hidden), split, strict=True):
+                for i, state, output in zip(
+                    batch.index, mean_pooled(hidden, batch.attention_mask), split, strict=True
+                ):
                     states[i], outputs[i] = state, output
         self._pooled, self._outputs = torch.stack(states), outputs
-
-
-def pooled(batch: Padded, hidden: Tensor) -> Tensor:
-    """Mean of the last hidden state over real tokens, special tokens included: (batch, d_model)."""
-    weight = batch.attention_mask.to(hidden.dtype)
-    return torch.einsum("bpd,bp->bd", hidden, weight) / weight.sum(dim=1, keepdim=True)
 
 
 def at_masks(batch: Padded, hidden: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ from headscope.data.batches import buckets
 from headscope.data.rows import Padded, Row, pad_rows
 from headscope.data.tasks import Examples
 from headscope.measures.accumulator import Array
+from headscope.measures.fidelity import mean_pooled
 from headscope.measures.metrics import spearman
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task
-from headscope.pipeline.tasks.distance import pooled
 from headscope.pipeline.tasks.losses import LossBatch, Read
 
 __all__ = ["Similarity"]
@@ -66,7 +66,7 @@ class Similarity(Task):
         self.n_examples = len(gold)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        return {"embedding": F.normalize(pooled(batch, hidden).float(), dim=-1)}
+        return {"embedding": F.normalize(mean_pooled(hidden, batch.attention_mask).float(), dim=-1)}
 
     def _by_example(self, found: dict[str, Array]) -> dict[str, Array]:
         first, second = (found["embedding"][side].astype(float) for side in self._pairs.T)
@@ -96,7 +96,7 @@ def _squared_error(gold: Tensor) -> Read:
     """(cosine - gold)^2 of each pair of a batch whose first half are the first sentences."""
 
     def loss(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        first, second = pooled(batch, hidden).chunk(2)
+        first, second = mean_pooled(hidden, batch.attention_mask).chunk(2)
         return (F.cosine_similarity(first, second, dim=-1) - gold.to(hidden.dtype)) ** 2
 
     return loss
@@ -104,4 +104,6 @@ def _squared_error(gold: Tensor) -> Read:
 
 def _both(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
     """Both sentences' unit embeddings in one vector."""
-    return torch.cat(F.normalize(pooled(batch, hidden), dim=-1).chunk(2), dim=-1)
+    return torch.cat(
+        F.normalize(mean_pooled(hidden, batch.attention_mask), dim=-1).chunk(2), dim=-1
+    )

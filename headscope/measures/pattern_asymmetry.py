@@ -1,0 +1,62 @@
+"""How far attention is from mutual: ||P - P^T||_F / ||P||_F of every pattern."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.activations import Activations
+
+__all__ = ["PatternAsymmetry"]
+
+
+class PatternAsymmetry(Accumulator):
+    """Mean over sequences of each head's pattern asymmetry.
+
+    ``||P - P^T||_F / ||P||_F`` over real tokens, special ones included: 0 where every pair of
+    tokens attends to each other alike (also for evenly spread attention), sqrt(2) where no token
+    is attended to by one that it attends to.
+
+    Parameters
+    ----------
+    n_layers, n_heads : int
+    """
+
+    _sums = ("count", "sum", "squares")
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.count: Array = np.zeros((n_layers, n_heads))
+        self.sum: Array = np.zeros((n_layers, n_heads))
+        self.squares: Array = np.zeros((n_layers, n_heads))
+
+    def start(self, real: Tensor) -> None:
+        """Say which positions of the batch are real, (batch, pos), before its pass."""
+        self._real = real
+
+    def observe(self, site: Activations) -> None:
+        """Add one chunk of patterns."""
+        real = self._real[site.rows]
+        pattern = site.pattern.double() * real[:, None, :, None]  # padded queries attend too
+        gap = torch.linalg.matrix_norm(pattern - pattern.mT)
+        values = numpy(gap / torch.linalg.matrix_norm(pattern))  # (rows, heads)
+        self.count[site.layer, site.heads] += len(values)
+        self.sum[site.layer, site.heads] += values.sum(0)
+        self.squares[site.layer, site.heads] += (values**2).sum(0)
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Nothing is held back between chunks."""
+
+    def mean(self) -> Array:
+        """Return the mean over sequences, (n_layers, n_heads); NaN where there is no head."""
+        with np.errstate(invalid="ignore"):
+            mean: Array = self.sum / self.count
+        return mean
+
+    def sem(self) -> Array:
+        """Return the standard error of :meth:`mean`; NaN for fewer than two sequences."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            variance = (self.squares - self.sum**2 / self.count) / (self.count - 1)
+            sem: Array = np.sqrt(np.clip(variance, 0, None) / self.count)
+        return sem

@@ -1,0 +1,31 @@
+"""What enters a model's scores besides W_Q W_K^T."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["relative_terms", "rotary"]
+
+
+def rotary(config: Any) -> bool:
+    """Whether queries and keys are rotated by position, as far as the config says."""
+    if _position_type(config) == "rotary":
+        return True
+    names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base", "rotary_value")
+    return any(getattr(config, name, None) is not None for name in names)
+
+
+def relative_terms(config: Any) -> str | None:
+    """Name the term that depends on the distance between query and key, as the config says."""
+    kind = _position_type(config)
+    if kind.startswith("relative"):
+        return f"position_embedding_type {kind!r}"
+    if getattr(config, "relative_attention", False):
+        return "disentangled relative attention"
+    if getattr(config, "relative_attention_num_buckets", None) is not None:
+        return "a relative position bias"
+    return None
+
+
+def _position_type(config: Any) -> str:
+    return str(getattr(config, "position_embedding_type", None) or "absolute")

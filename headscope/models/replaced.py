@@ -1,0 +1,68 @@
+"""Score every query and key through other factors than the model's own W_Q and W_K."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from headscope.attention import default_scale, stream_attention
+from headscope.models.inputs import watch_inputs
+from headscope.models.layouts import AttentionSite
+from headscope.models.loading import LoadedModel
+
+__all__ = ["ReplacedScores"]
+
+
+class ReplacedScores:
+    """A mechanism whose content scores are ``x L_h R_h^T x^T``; everything else is the model's.
+
+    The term that b_Q adds, ``b_Q (x W_K)^T``, and the scale 1 / sqrt(d_head) stay as they are,
+    whatever the width of the factors.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    factors : mapping of layer to (L, R)
+        Each (n_heads, d_model, width).
+    """
+
+    def __init__(self, loaded: LoadedModel, factors: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        self._sites = loaded.sites
+        like = next(loaded.model.parameters())
+        self._factors = {
+            layer: (left.to(like), right.to(like)) for layer, (left, right) in factors.items()
+        }
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Keep each site's input while the block runs: the factors are applied to it."""
+
+        def see(site: AttentionSite, x: Tensor) -> None:
+            self._x = x[:, None]  # (batch, 1, pos, d_model)
+
+        with watch_inputs(self._sites, see):
+            yield
+
+    def __call__(
+        self,
+        site: AttentionSite,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        """Attend with replaced scores; returns z (batch, n_heads, query_pos, d_head)."""
+        if site.layer not in self._factors:  # a layer that has lost all its heads
+            return stream_attention(q, k, v, mask=mask, scale=scale)
+        left, right = self._factors[site.layer]
+        b_Q = site.weights().b_Q[:, None, :]  # (n_heads, 1, d_head)
+        content = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T, one number a key
+        ours_q = self._x @ left  # (batch, n_heads, pos, width)
+        ours_k = torch.cat([self._x @ right, content], dim=-1)
+        ours_q = torch.cat([ours_q, torch.ones_like(content)], dim=-1)
+        scale = default_scale(site.d_head) if scale is None else scale
+        return stream_attention(ours_q, ours_k, v, mask=mask, scale=scale)

@@ -1,0 +1,339 @@
+"""What ``headscope rank`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.serialise import SCHEMA
+from headscope.results.validation import ValidationSummary
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "ControlRank",
+    "ControlStatistics",
+    "DataControl",
+    "HeadRank",
+    "LayerControl",
+    "LayerRank",
+    "MatrixRank",
+    "MeanSem",
+    "NumericalRank",
+    "Overlap",
+    "RankResult",
+    "SharedProjections",
+    "SharedWidth",
+]
+
+#: The matrices that are measured, in the order in which they are shown.
+MATRICES = ("qk", "ov", "w_q", "w_k")
+
+
+@dataclass(frozen=True)
+class NumericalRank:
+    """How many singular values exceed ``rtol`` times the largest.
+
+    Attributes
+    ----------
+    value : int or None
+        None where ``rtol`` is 1 or more: the stored dtype is too coarse to decide.
+    rtol : float
+    """
+
+    value: int | None
+    rtol: float
+
+
+@dataclass(frozen=True)
+class MatrixRank:
+    """The singular values of one matrix and what is read off them.
+
+    Attributes
+    ----------
+    singular_values : tuple of float
+        Descending; as many as the factors' width allows, the rest of the matrix's are 0.
+    numerical_rank : NumericalRank
+    stable_rank : float or None
+        ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below.
+    effective_rank : float or None
+        exp(entropy of sigma / sum sigma).
+    dims : dict of str to int
+        Least k whose k largest hold 90, 95, 99% of the sum (of sigma^2, or of sigma).
+    """
+
+    singular_values: tuple[float, ...]
+    numerical_rank: NumericalRank
+    stable_rank: float | None
+    effective_rank: float | None
+    dims: dict[str, int | None]
+
+
+@dataclass(frozen=True)
+class MeanSem:
+    """A mean over sequences and its standard error (None for a single sequence)."""
+
+    mean: float
+    sem: float | None
+
+
+@dataclass(frozen=True)
+class HeadRank:
+    """One head.
+
+    Attributes
+    ----------
+    qk, ov, w_q, w_k : MatrixRank
+        Of W_Q W_K^T, W_V W_O, W_Q and W_K.
+    asymmetry : float or None
+        ||B - B^T||_F / ||B||_F of B = W_Q W_K^T.
+    qk_data : MatrixRank or None
+        Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
+    pattern_asymmetry : MeanSem or None
+        ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
+    """
+
+    layer: int
+    head: int
+    qk: MatrixRank
+    ov: MatrixRank
+    w_q: MatrixRank
+    w_k: MatrixRank
+    asymmetry: float | None
+    qk_data: MatrixRank | None = None
+    pattern_asymmetry: MeanSem | None = None
+
+    @property
+    def name(self) -> str:
+        """``L3H5``."""
+        return f"L{self.layer}H{self.head}"
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Mean squared cosine of the principal angles between heads' subspaces, (n_heads, n_heads).
+
+    Attributes
+    ----------
+    query, key : nested tuples of float
+        1: the same subspace; 0: orthogonal. The diagonal is 1.
+    query_key : nested tuples of float
+        Row: the head whose query subspace, column: the head whose key subspace.
+    """
+
+    query: tuple[tuple[float, ...], ...]
+    key: tuple[tuple[float, ...], ...]
+    query_key: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class ControlStatistics:
+    """The same numbers of random matrices of the same shapes, averaged.
+
+    Attributes
+    ----------
+    singular_values : tuple of float
+        Mean of sigma / ||B||_F: a random matrix has no scale of its own.
+    numerical_rank, stable_rank, effective_rank : float or None
+    dims : dict of str to float
+    std : dict of str to float
+        Standard deviation of each statistic over the draws (``stable_rank``, ``dims90``, ...);
+        empty where there was one draw.
+    draws : int
+        Matrices averaged.
+    """
+
+    singular_values: tuple[float, ...]
+    numerical_rank: float | None
+    stable_rank: float | None
+    effective_rank: float | None
+    dims: dict[str, float | None]
+    std: dict[str, float]
+    draws: int
+
+
+@dataclass(frozen=True)
+class DataControl:
+    """Gaussian factors in the data-aware form of one layer: with that layer's covariance."""
+
+    heads: ControlStatistics
+    layer: ControlStatistics
+
+
+@dataclass(frozen=True)
+class LayerRank:
+    """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T.
+
+    Attributes
+    ----------
+    heads : tuple of int
+        The heads there are.
+    qk_data_control : DataControl or None
+        Gaussian factors in the same data-aware form.
+    folded : bool or None
+        Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
+    """
+
+    layer: int
+    heads: tuple[int, ...]
+    qk: MatrixRank
+    ov: MatrixRank
+    w_q: MatrixRank
+    w_k: MatrixRank
+    asymmetry: float | None
+    overlap: Overlap
+    qk_data: MatrixRank | None = None
+    qk_data_control: DataControl | None = None
+    folded: bool | None = None
+
+
+@dataclass(frozen=True)
+class LayerControl:
+    """Controls of one geometry: heads alone, and as many concatenated as the layer has."""
+
+    n_heads: int
+    heads: dict[str, ControlStatistics]
+    layers: dict[str, ControlStatistics]
+    asymmetry: float | None
+    layer_asymmetry: float | None
+    overlap: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class ControlRank:
+    """One control: ``gaussian`` (i.i.d. entries) or ``fresh`` (the architecture initialised anew).
+
+    Attributes
+    ----------
+    seeds : tuple of int
+    geometries : tuple of LayerControl
+        One for each number of heads that a layer of the model has.
+    """
+
+    seeds: tuple[int, ...]
+    geometries: tuple[LayerControl, ...]
+
+    def of(self, n_heads: int) -> LayerControl | None:
+        """Return the control of layers with ``n_heads`` heads."""
+        return next((g for g in self.geometries if g.n_heads == n_heads), None)
+
+
+@dataclass(frozen=True)
+class SharedWidth:
+    """All layers' projections shared by their heads, at one width.
+
+    Attributes
+    ----------
+    width : int
+        Columns of the shared W_Q and W_K of each layer.
+    score_error, truncated_score_error, control_score_error : float or None
+        sqrt(sum_h ||B_h - B'_h||_F^2 / sum_h ||B_h||_F^2), mean over layers: shared projections;
+        each head cut to ``truncated_rank``, which costs as many parameters; shared projections of
+        Gaussian factors.
+    layer_score_errors : tuple of float
+    fidelity, truncated_fidelity : float or None
+        Mean cosine between the mean-pooled last states with replaced and with original scores.
+    fidelity_interval, truncated_fidelity_interval : tuple of float or None
+        95%, over the lines of the text.
+    parameters, parameters_saved : int
+        Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
+        cannot change a pattern).
+    share_saved : float
+    truncated_rank : int
+    """
+
+    width: int
+    score_error: float
+    layer_score_errors: tuple[float, ...]
+    truncated_rank: int
+    truncated_score_error: float
+    control_score_error: float | None
+    fidelity: float | None
+    fidelity_interval: tuple[float, ...] | None
+    truncated_fidelity: float | None
+    truncated_fidelity_interval: tuple[float, ...] | None
+    parameters: int
+    parameters_saved: int
+    share_saved: float
+
+
+@dataclass(frozen=True)
+class SharedProjections:
+    """The sweep of widths.
+
+    Attributes
+    ----------
+    widths : tuple of SharedWidth
+        Ascending.
+    knee : int or None
+        The width at the knee of the score error (largest distance below the chord); None for
+        fewer than three widths or a curve without one.
+    text : dict
+        Name, sha256, lines used and skipped, of the text that fidelity was measured on.
+    """
+
+    widths: tuple[SharedWidth, ...]
+    knee: int | None
+    text: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """Ranks of every head and layer, each with its controls.
+
+    Attributes
+    ----------
+    settings : dict
+        share, biases, fold_layernorm, stored_dtype.
+    not_covered : tuple of str
+        What W_Q W_K^T leaves out of this model's scores.
+    text : dict or None
+        What the data-aware form and the patterns were measured on.
+    """
+
+    heads: tuple[HeadRank, ...]
+    layers: tuple[LayerRank, ...]
+    controls: dict[str, ControlRank | None]
+    settings: dict[str, Any]
+    validation: ValidationSummary
+    provenance: dict[str, Any]
+    not_covered: tuple[str, ...] = ()
+    text: dict[str, Any] | None = None
+    shared: SharedProjections | None = None
+    schema: int = SCHEMA
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head and matrix, and per layer and matrix (``head`` empty), with controls."""
+        import pandas
+
+        rows = [self._row(head, head.head, name) for head in self.heads for name in MATRICES]
+        rows += [self._row(layer, None, name) for layer in self.layers for name in MATRICES]
+        frame = pandas.DataFrame(rows)
+        frame["head"] = frame["head"].astype("Int64")
+        return frame
+
+    def heads_of(self, layer: int) -> int:
+        """Return how many heads a layer has."""
+        return next(len(found.heads) for found in self.layers if found.layer == layer)
+
+    def _row(self, item: HeadRank | LayerRank, head: int | None, name: str) -> dict[str, Any]:
+        row: dict[str, Any] = {"layer": item.layer, "head": head, "matrix": name}
+        row |= _flat(getattr(item, name))
+        row["asymmetry"] = item.asymmetry if name == "qk" else None
+        for kind, control in self.controls.items():
+            found = control.of(self.heads_of(item.layer)) if control else None
+            if found:
+                table = found.layers if head is None else found.heads
+                row |= {f"{kind}_{key}": value for key, value in _flat(table[name]).items()}
+        return row
+
+
+def _flat(found: MatrixRank | ControlStatistics) -> dict[str, Any]:
+    numerical = found.numerical_rank
+    return {
+        "numerical_rank": numerical.value if isinstance(numerical, NumericalRank) else numerical,
+        "stable_rank": found.stable_rank,
+        "effective_rank": found.effective_rank,
+        **{f"dims{level}": value for level, value in found.dims.items()},
+    }
