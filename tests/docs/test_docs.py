@@ -30,7 +30,9 @@ def test_python_examples_run(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["classify", "depth", "rank", "validate"])
+@pytest.mark.parametrize(
+    "name", ["classify", "depth", "prune", "rank", "scores", "spectrum", "validate"]
+)
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
     assert attempted > 0
@@ -79,7 +81,11 @@ def test_public_names_are_pinned() -> None:
         "classify",
         "depth",
         "rank",
+        "spectrum",
         "validate",
+        "prune",
+        "scores",
+        "measure",
         "load",
         "wrap",
         "remove_heads",
@@ -87,7 +93,9 @@ def test_public_names_are_pinned() -> None:
         "save_dense",
         "ClassifyResult",
         "DepthResult",
+        "PruneResult",
         "RankResult",
+        "SpectrumResult",
         "ValidationResult",
         "Thresholds",
         "HeadscopeError",

@@ -1,0 +1,155 @@
+"""What is done to the heads that are left: nothing, scaling, or scaling and refitting W_O."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from headscope.models.gating import shared_layers
+from headscope.models.layouts import AttentionSite
+from headscope.models.loading import LoadedModel
+from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
+from headscope.models.z_capture import capture_z
+from headscope.pipeline.tasks import Task
+from headscope.pruning.fisher import outputs_matrix
+from headscope.pruning.joint import DIRECTIONS
+from headscope.pruning.method import Given
+from headscope.pruning.refit import RidgeSums
+from headscope.pruning.scale import distance, full_outputs, scale_gates
+
+__all__ = ["RIDGES", "Repair", "Repaired", "repair"]
+
+#: Strengths of the ridge that compete; infinity refits b_O alone. 10 wins most often.
+RIDGES = (1.0, 10.0, float("inf"))
+#: Every fourth batch of the calibration data is held out to judge refits by.
+_HELD_OUT = 4
+
+
+class Repair(enum.StrEnum):
+    """Names of the repairs."""
+
+    none = "none"
+    scale = "scale"
+    refit = "refit"
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A pruned model as gates and output maps of the full one.
+
+    Attributes
+    ----------
+    removed : tuple of int
+        Units.
+    gates : Tensor, (n_layers, n_heads), float32
+    maps : mapping of layer to OutputMap
+        Empty unless W_O was refitted.
+    """
+
+    removed: tuple[int, ...]
+    gates: Tensor
+    maps: Mapping[int, OutputMap] = field(default_factory=dict)
+
+
+def repair(
+    kind: Repair, loaded: LoadedModel, task: Task | None, given: Given, removed: Sequence[int]
+) -> Repaired:
+    """Adjust the heads that are left after the units ``removed`` are gone.
+
+    Parameters
+    ----------
+    kind : Repair
+        ``refit`` starts from scaled gates.
+    loaded : LoadedModel
+        The full model.
+    task : Task or None
+        Calibration data; not needed for ``none``.
+    given : Given
+    removed : sequence of int
+    """
+    units = given.units
+    if kind is Repair.none or task is None or not removed:
+        return Repaired(tuple(removed), units.expand(units.gates(removed)))
+    if "full outputs" not in given.memo:
+        given.memo["full outputs"] = full_outputs(given)
+    targets = given.memo["full outputs"]
+    matrix = outputs_matrix(given, DIRECTIONS).matrix
+    gates = scale_gates(given, removed, matrix=matrix, targets=targets)
+    scaled = Repaired(tuple(removed), units.expand(gates).float())
+    if kind is Repair.scale:
+        return scaled
+    return _refit(loaded, task, given, targets, gates, scaled)
+
+
+def _refit(
+    loaded: LoadedModel,
+    task: Task,
+    given: Given,
+    targets: Sequence[Tensor | None],
+    unit_gates: Tensor,
+    start: Repaired,
+) -> Repaired:
+    """Refit layer by layer, each on what the repaired layers below it now put out.
+
+    A layer's refit is kept only where it brings the outputs on held-out text nearer.
+    """
+
+    def held_out(maps: Mapping[int, OutputMap]) -> float:
+        with replaced_outputs(loaded, maps):
+            return distance(
+                given, unit_gates, targets, wanted=lambda i: i % _HELD_OUT == _HELD_OUT - 1
+            )
+
+    maps: dict[int, OutputMap] = {}
+    best = held_out(maps)
+    for layers in shared_layers(loaded.sites):
+        with replaced_outputs(loaded, maps):
+            sums = _sums(loaded, task, start.gates, layers)
+        site, gates = loaded.sites[layers[0]], start.gates[layers[0]]
+        trials = [{**maps, layers[0]: _solve(site, sums, gates, ridge)} for ridge in RIDGES]
+        distances = [held_out(trial) for trial in trials]
+        if min(distances) < best:
+            best = min(distances)
+            maps = trials[distances.index(best)]
+    return Repaired(start.removed, start.gates, maps)
+
+
+def _sums(loaded: LoadedModel, task: Task, gates: Tensor, layers: Sequence[int]) -> RidgeSums:
+    """Sum up what the regression of some layers with one output map needs.
+
+    The target is what all heads of the layer would put out on the *pruned* model's input. Every
+    sentence weighs the same, however long it is.
+    """
+    rows = _rows(loaded.sites[layers[0]], gates[layers[0]])
+    sums = RidgeSums(len(rows), loaded.sites[layers[0]].projections.out.out_features)
+
+    for index, batch in enumerate(task.batches(loaded)):
+        if index % _HELD_OUT == _HELD_OUT - 1:
+            continue
+        real = batch.attention_mask.bool()
+        weight = (1.0 / real.sum(dim=1, keepdim=True)).expand(real.shape)[real]
+
+        def see(site: AttentionSite, z: Tensor, real: Tensor = real, w: Tensor = weight) -> None:
+            original = output_map(site)  # a layer is refitted after its sums are made, never before
+            flat = z.transpose(1, 2).flatten(2)[real]
+            gate = gates[site.layer, : site.n_heads].repeat_interleave(site.d_head).to(flat)
+            sums.update((flat * gate)[:, rows], flat @ original.W + original.b, w)
+
+        capture_z(loaded, batch.inputs, gates, layers, see)
+    return sums
+
+
+def _rows(site: AttentionSite, gates: Tensor) -> Tensor:
+    """Rows of W_O that belong to kept heads."""
+    return (gates[: site.n_heads].repeat_interleave(site.d_head) != 0).nonzero().flatten().cpu()
+
+
+def _solve(site: AttentionSite, sums: RidgeSums, gates: Tensor, ridge: float) -> OutputMap:
+    now, rows = output_map(site), _rows(site, gates)
+    W, b = sums.solve(now.W[rows.to(now.W.device)], ridge)
+    new = now.W.clone()
+    new[rows.to(new.device)] = W.to(new)
+    return OutputMap(new, b.to(now.b))
