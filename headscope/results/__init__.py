@@ -20,6 +20,7 @@ from headscope.results.depth import (
     DepthResult,
     Protection,
 )
+from headscope.results.insights import Insight, InsightsResult, KeptRoles
 from headscope.results.prune import (
     AblationRow,
     Baseline,
@@ -80,6 +81,9 @@ __all__ = [
     "HeadRank",
     "HeadResult",
     "HeadScores",
+    "Insight",
+    "InsightsResult",
+    "KeptRoles",
     "KeptRow",
     "Label",
     "LayerCheck",
