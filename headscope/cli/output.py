@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["command_line", "print_data", "print_human", "progress_bar"]
+__all__ = ["command_line", "print_data", "print_human", "print_note", "progress_bar"]
 
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
@@ -35,6 +35,12 @@ def print_data(text: str) -> None:
     """Print JSON or CSV on stdout, and nothing else."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def print_note(text: str, quiet: bool) -> None:
+    """Print a message on stderr, unless the user wants none."""
+    if not quiet:
+        print(f"headscope: {text}", file=sys.stderr)
 
 
 def command_line() -> str:
