@@ -45,6 +45,7 @@ from headscope.results.rank import (
     SharedProjections,
     SharedWidth,
 )
+from headscope.results.report import SECTIONS, ReportResult, SamplePatterns
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
 from headscope.results.spectrum import (
     CheapHead,
@@ -62,6 +63,7 @@ from headscope.results.validation import LayerCheck, ValidationResult, Validatio
 
 __all__ = [
     "SCHEMA",
+    "SECTIONS",
     "AblationRow",
     "Baseline",
     "CheapHead",
@@ -100,6 +102,8 @@ __all__ = [
     "RankResult",
     "RareScore",
     "Roles",
+    "ReportResult",
+    "SamplePatterns",
     "Sampling",
     "SharedProjections",
     "SharedWidth",
