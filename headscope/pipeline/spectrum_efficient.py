@@ -120,7 +120,7 @@ def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanis
     with routed(loaded.model, Router(loaded.sites, mechanism=mechanism)) as router:
         for ids in batches:
             router.begin()
-            states.append(loaded.forward(ids, torch.ones_like(ids)))
+            states.append(loaded.forward(ids, torch.ones_like(ids)).cpu())
             router.check_calls()
     return states
 
