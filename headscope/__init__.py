@@ -11,21 +11,38 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headscope.errors import HeadscopeError
     from headscope.measures.thresholds import Thresholds
+    from headscope.models.compact import remove_heads
     from headscope.models.loading import load, wrap
+    from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
+    from headscope.pipeline.depth import depth
+    from headscope.pipeline.rank import rank
     from headscope.pipeline.spectrum import spectrum
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, SpectrumResult, ValidationResult
+    from headscope.results import (
+        ClassifyResult,
+        DepthResult,
+        RankResult,
+        SpectrumResult,
+        ValidationResult,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
+    "depth",
+    "rank",
     "spectrum",
     "validate",
     "load",
     "wrap",
+    "remove_heads",
+    "save",
+    "save_dense",
     "ClassifyResult",
+    "DepthResult",
+    "RankResult",
     "SpectrumResult",
     "ValidationResult",
     "Thresholds",
@@ -34,11 +51,18 @@ __all__ = [
 
 _HOME = {
     "classify": "headscope.pipeline.classify",
+    "depth": "headscope.pipeline.depth",
+    "rank": "headscope.pipeline.rank",
     "spectrum": "headscope.pipeline.spectrum",
     "validate": "headscope.pipeline.validate",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
+    "remove_heads": "headscope.models.compact",
+    "save": "headscope.models.saving",
+    "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
+    "DepthResult": "headscope.results",
+    "RankResult": "headscope.results",
     "SpectrumResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",

@@ -17,8 +17,9 @@ from headscope.measures.rank_control import layer_control
 from headscope.measures.rank_layer import measure_layer
 from headscope.models.control import random_twin
 from headscope.models.coverage import relative_terms, rotary
+from headscope.models.layouts import AttentionSite
 from headscope.models.loading import DTYPES, LoadedModel
-from headscope.models.norms import preceding_norms
+from headscope.models.norms import gain_and_shift, preceding_norms
 from headscope.pipeline.opening import open_model
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.rank_shared import check_widths, sweep_widths
@@ -102,6 +103,11 @@ def rank(
     lines = open_plain(text) if isinstance(text, str | Path) else text
     needs_text = lines is not None or bool(share_projections)
     loaded = open_model(model, need_tokenizer=needs_text, **options)
+    if needs_text and loaded.tokenizer is None:
+        raise InputError(
+            "A text and the fidelity of shared projections need the model's tokenizer; load it "
+            "with headscope.load."
+        )
     not_covered = _check_coverage(loaded, validate)
     validation = require_valid(loaded, validate)
     if not loaded.sites:
@@ -110,7 +116,7 @@ def rank(
 
     reading = Reading(share, _eps(loaded), rtol)
     factors, folded = _factors(loaded, biases, fold_layernorm)
-    heads, layers = _measure(factors, folded, reading, progress)
+    heads, layers = _measure(loaded.sites, factors, folded, reading, progress)
     seeds = tuple(range(seed, seed + control_seeds))
     on_text = None
     if lines is not None:
@@ -193,7 +199,7 @@ def _factors(
         if key not in made:
             weights = site.weights()
             if norm is not None:
-                weights = fold_gain(weights, norm.weight, norm.bias)
+                weights = fold_gain(weights, *gain_and_shift(norm))
             made[key] = layer_factors(weights, biases=biases)
         factors[site.layer] = made[key]
         folded[site.layer] = norm is not None
@@ -201,6 +207,7 @@ def _factors(
 
 
 def _measure(
+    sites: Sequence[AttentionSite],
     factors: dict[int, Factors],
     folded: dict[int, bool],
     reading: Reading,
@@ -209,14 +216,18 @@ def _measure(
     heads: list[HeadRank] = []
     layers: list[LayerRank] = []
     known: dict[int, tuple[list[HeadRank], LayerRank]] = {}
-    for layer, mine in factors.items():
+    for site in sites:
+        layer, mine = site.layer, factors[site.layer]
         if id(mine) not in known:
             known[id(mine)] = measure_layer(layer, mine, reading, folded=folded.get(layer))
         its_heads, whole = known[id(mine)]
-        heads += [dataclasses.replace(head, layer=layer) for head in its_heads]
-        layers.append(dataclasses.replace(whole, layer=layer))
+        heads += [
+            dataclasses.replace(found, layer=layer, head=name)
+            for found, name in zip(its_heads, site.head_ids, strict=True)
+        ]
+        layers.append(dataclasses.replace(whole, layer=layer, heads=site.head_ids))
         if progress is not None:
-            progress("model", len(layers), len(factors))
+            progress("model", len(layers), len(sites))
     return tuple(heads), tuple(layers)
 
 
@@ -227,7 +238,7 @@ def _gaussian(factors: Iterable[Factors], reading: Reading, seeds: tuple[int, ..
         seeds=seeds,
         geometries=tuple(
             layer_control([random_factors(like, seed) for seed in seeds], reading)
-            for like in by_size.values()
+            for _, like in sorted(by_size.items(), reverse=True)
         ),
     )
 

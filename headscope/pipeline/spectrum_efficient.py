@@ -160,9 +160,9 @@ def _fidelity(original: list[Tensor], changed: list[Tensor]) -> tuple[Array, Arr
 def _heads(loaded: LoadedModel, forms: CheapForms, sums: CheapSums) -> Iterator[CheapHead]:
     errors, sems, mass = sums.means("error"), sums.standard_errors(), sums.means("mass")
     for site in loaded.sites:
-        for head in range(site.n_heads):
+        for row, head in enumerate(site.head_ids):
             for i, (form, size) in enumerate(forms.points):
-                place = (site.layer, head, i)
+                place = (site.layer, row, i)
                 yield CheapHead(
                     layer=site.layer,
                     head=head,

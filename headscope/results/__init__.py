@@ -13,6 +13,13 @@ from headscope.results.classification import (
     RareScore,
     SyntacticScore,
 )
+from headscope.results.depth import (
+    Decomposition,
+    DepthControl,
+    DepthCurves,
+    DepthResult,
+    Protection,
+)
 from headscope.results.rank import (
     ControlRank,
     ControlStatistics,
@@ -40,6 +47,7 @@ from headscope.results.spectrum import (
     SpectrumResult,
     Verdict,
 )
+from headscope.results.speed import SpeedResult, SpeedRow
 from headscope.results.validation import LayerCheck, ValidationResult, ValidationSummary
 
 __all__ = [
@@ -52,6 +60,10 @@ __all__ = [
     "ControlStatistics",
     "CorpusInfo",
     "DataControl",
+    "Decomposition",
+    "DepthControl",
+    "DepthCurves",
+    "DepthResult",
     "EfficientResult",
     "HeadRank",
     "HeadResult",
@@ -64,6 +76,7 @@ __all__ = [
     "NumericalRank",
     "Overlap",
     "PositionalScore",
+    "Protection",
     "RankResult",
     "RareScore",
     "Roles",
@@ -73,6 +86,8 @@ __all__ = [
     "SpectrumControl",
     "SpectrumHead",
     "SpectrumResult",
+    "SpeedResult",
+    "SpeedRow",
     "SyntacticScore",
     "ValidationResult",
     "ValidationSummary",
