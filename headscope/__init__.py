@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from headscope.models.loading import load, wrap
     from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
+    from headscope.pipeline.rank import rank
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, ValidationResult
+    from headscope.results import ClassifyResult, RankResult, ValidationResult
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
+    "rank",
     "validate",
     "load",
     "wrap",
@@ -29,6 +31,7 @@ __all__ = [
     "save",
     "save_dense",
     "ClassifyResult",
+    "RankResult",
     "ValidationResult",
     "Thresholds",
     "HeadscopeError",
@@ -36,6 +39,7 @@ __all__ = [
 
 _HOME = {
     "classify": "headscope.pipeline.classify",
+    "rank": "headscope.pipeline.rank",
     "validate": "headscope.pipeline.validate",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
@@ -43,6 +47,7 @@ _HOME = {
     "save": "headscope.models.saving",
     "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
+    "RankResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",
     "HeadscopeError": "headscope.errors",
