@@ -183,3 +183,11 @@ def test_without_manifest_the_old_way_of_saying_it_still_works(
     assert outcome.code == 0
     removed = json.loads(outcome.stdout)["provenance"]["model"]["removed_heads"]
     assert removed == [list(place) for place in REMOVED]
+
+
+def test_rank_names_heads_as_they_were(run: Run, compact: Path) -> None:
+    outcome = run("rank", compact, "--format", "json")
+    assert outcome.code == 0, outcome.stderr
+    result = json.loads(outcome.stdout)
+    assert [(h["layer"], h["head"]) for h in result["heads"]] == [(1, 0), (1, 1), (1, 3)]
+    assert [layer["heads"] for layer in result["layers"]] == [[], [0, 1, 3]]
