@@ -11,19 +11,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headscope.errors import HeadscopeError
     from headscope.measures.thresholds import Thresholds
+    from headscope.models.compact import remove_heads
     from headscope.models.loading import load, wrap
+    from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
+    from headscope.pipeline.rank import rank
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, ValidationResult
+    from headscope.results import ClassifyResult, RankResult, ValidationResult
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
+    "rank",
     "validate",
     "load",
     "wrap",
+    "remove_heads",
+    "save",
+    "save_dense",
     "ClassifyResult",
+    "RankResult",
     "ValidationResult",
     "Thresholds",
     "HeadscopeError",
@@ -31,10 +39,15 @@ __all__ = [
 
 _HOME = {
     "classify": "headscope.pipeline.classify",
+    "rank": "headscope.pipeline.rank",
     "validate": "headscope.pipeline.validate",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
+    "remove_heads": "headscope.models.compact",
+    "save": "headscope.models.saving",
+    "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
+    "RankResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",
     "HeadscopeError": "headscope.errors",

@@ -63,7 +63,8 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     table = _table(path, context.info_name or "", _commands(context))
-    known = {param.name for param in context.command.params if param.name not in (None, "config")}
+    params = {param.name: param for param in context.command.params if param.name != "config"}
+    known = set(params)
     thresholds = table.pop("thresholds", {}) if "threshold" in known else {}
     if not isinstance(thresholds, dict):
         raise InputError(f"{path}: thresholds must be a table, [{context.info_name}.thresholds].")
@@ -74,7 +75,8 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
             near = difflib.get_close_matches(name, sorted(map(str, known)), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"{path}: [{context.info_name}] has no option {key!r}{hint}")
-        defaults[name] = value
+        several = isinstance(value, list) and not getattr(params[name], "multiple", False)
+        defaults[name] = ",".join(map(str, value)) if several else value
     # A parameter of typer may be named otherwise than its flag; both go by the parameter's name.
     context.default_map = {**(context.default_map or {}), **defaults}
     context.meta["thresholds"] = thresholds

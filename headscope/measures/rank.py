@@ -92,6 +92,12 @@ class Reading:
     eps: float = torch.finfo(torch.float32).eps
     rtol: float | None = None
 
+    @property
+    def rounding(self) -> float:
+        """Relative strength of the directions that rounding to the stored type adds, at most."""
+        # Independent roundings of a tall matrix have a norm of about 0.3 eps of the matrix's own.
+        return 2 * self.eps
+
     def tolerance(self, *shape: int) -> float:
         """Return rtol for a matrix of this shape."""
         return max(shape) * self.eps if self.rtol is None else self.rtol
@@ -193,7 +199,7 @@ def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     return ratio
 
 
-def subspace_overlap(left: Tensor, right: Tensor) -> Tensor:
+def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tensor:
     """Mean squared cosine of the principal angles between column spaces, each with each.
 
     ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
@@ -202,22 +208,25 @@ def subspace_overlap(left: Tensor, right: Tensor) -> Tensor:
     Parameters
     ----------
     left, right : Tensor, (n_heads, m, r)
+    rtol : float
+        Directions weaker than ``rtol`` times a factor's strongest are not counted to its space:
+        rounding to the stored type fills up every space.
 
     Returns
     -------
     Tensor, (n_heads, n_heads), float64
         0 where a factor is zero.
     """
-    (u, rank_u), (v, rank_v) = _basis(left), _basis(right)
+    (u, rank_u), (v, rank_v) = _basis(left, rtol), _basis(right, rtol)
     n_heads, m, r = u.shape
     flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
     squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
     return squares / torch.minimum(rank_u[:, None], rank_v[None, :]).clamp(min=1)
 
 
-def _basis(factor: Tensor) -> tuple[Tensor, Tensor]:
+def _basis(factor: Tensor, rtol: float) -> tuple[Tensor, Tensor]:
     """Orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks."""
     u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
-    tolerance = max(factor.shape[-2:]) * torch.finfo(torch.float64).eps
+    tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)
     inside = sigma > tolerance * sigma[..., :1]
     return u * inside[..., None, :], inside.sum(-1).double()

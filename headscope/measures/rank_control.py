@@ -36,7 +36,7 @@ def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:
         layers={name: average(found) for name, found in layers.items()},
         asymmetry=_mean_asymmetry(draws),
         layer_asymmetry=_mean_asymmetry([draw.concatenated() for draw in draws]),
-        overlap=_mean_overlap(draws),
+        overlap=_mean_overlap(draws, reading),
     )
 
 
@@ -75,14 +75,16 @@ def _mean_asymmetry(draws: Sequence[Factors]) -> float | None:
     return _mean([float(a) for draw in draws for a in asymmetry(draw.W_Q, draw.W_K)])
 
 
-def _mean_overlap(draws: Sequence[Factors]) -> dict[str, float | None]:
+def _mean_overlap(draws: Sequence[Factors], reading: Reading) -> dict[str, float | None]:
     """Mean over pairs of different heads (query with key: over all pairs)."""
     pairs = {"query": ("W_Q", "W_Q"), "key": ("W_K", "W_K"), "query_key": ("W_Q", "W_K")}
     means = {}
     for name, (left, right) in pairs.items():
         values: list[float] = []
         for draw in draws:
-            overlap = subspace_overlap(getattr(draw, left), getattr(draw, right))
+            overlap = subspace_overlap(
+                getattr(draw, left), getattr(draw, right), rtol=reading.rounding
+            )
             other = ~torch.eye(draw.n_heads, dtype=torch.bool) | (left != right)
             values += overlap[other].tolist()
         means[name] = _mean(values)

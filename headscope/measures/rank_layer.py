@@ -47,9 +47,9 @@ def measure_layer(
         heads=tuple(range(factors.n_heads)),
         asymmetry=_finite(asymmetry(together.W_Q, together.W_K)[0]),
         overlap=Overlap(
-            query=_rows(subspace_overlap(factors.W_Q, factors.W_Q)),
-            key=_rows(subspace_overlap(factors.W_K, factors.W_K)),
-            query_key=_rows(subspace_overlap(factors.W_Q, factors.W_K)),
+            query=_overlap(factors.W_Q, factors.W_Q, reading),
+            key=_overlap(factors.W_K, factors.W_K, reading),
+            query_key=_overlap(factors.W_Q, factors.W_K, reading),
         ),
         folded=folded,
         qk=concatenated["qk"][0],
@@ -65,5 +65,5 @@ def _finite(value: Tensor) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _rows(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
-    return tuple(map(tuple, matrix.tolist()))
+def _overlap(left: Tensor, right: Tensor, reading: Reading) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, subspace_overlap(left, right, rtol=reading.rounding).tolist()))

@@ -7,6 +7,7 @@ all heads x relations x directions for syntactic labels, and all heads for every
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ Place = tuple[int, int]
 
 
 def judge(
-    sums: HeadMeasures, thresholds: Thresholds, heads_of_layer: list[int]
+    sums: HeadMeasures, thresholds: Thresholds, head_ids: Sequence[Sequence[int]]
 ) -> tuple[HeadResult, ...]:
     """Turn sums into one :class:`HeadResult` per head.
 
@@ -46,12 +47,13 @@ def judge(
     ----------
     sums : HeadMeasures
     thresholds : Thresholds
-    heads_of_layer : list of int
-        Number of heads of each layer (they differ once heads are pruned).
+    head_ids : sequence of sequence of int
+        What the heads of each layer are called: their original indices, gaps where heads have been
+        removed. Results carry these; the sums count heads without gaps.
     """
     exists = np.zeros(sums.positional.hits.shape[:2], dtype=bool)
-    for layer, n_heads in enumerate(heads_of_layer):
-        exists[layer, :n_heads] = True
+    for layer, ids in enumerate(head_ids):
+        exists[layer, : len(ids)] = True
     positional = _Positional(sums, exists)
     syntactic = _Syntactic(sums, exists, thresholds)
     rare = _Rare(sums, exists)
@@ -69,7 +71,7 @@ def judge(
         results.append(
             HeadResult(
                 layer=layer,
-                head=head,
+                head=head_ids[layer][head],
                 primary=next((role for role in PRIORITY if role in roles), "none"),
                 roles=roles,
                 labels=tuple(labels),

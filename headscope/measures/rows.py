@@ -112,10 +112,17 @@ class RowReducer:
 
     def finish(self, stack: str, layer: int) -> None:
         """Hand the layer that has just been observed to the accumulators."""
-        summary = RowSummary(*self._whole)
+        summary = RowSummary(*self._whole) if self._whole else self._no_heads()
         self._whole = ()
         for measure in self._measures:
             measure.update(layer, summary, self._batch)
+
+    def _no_heads(self) -> RowSummary:
+        """Summarise a layer that has lost all its heads: (batch, 0, pos), never observed."""
+        room = self._no_content.new_empty(self._batch.size[0], 0, self._batch.size[1])
+        index = room.long()
+        mass, band = (room[..., None].expand(*room.shape, n) for n in (4, len(OFFSETS)))
+        return RowSummary(index, room, room, mass, band, index)
 
     def _room_for(self, part: Tensor, n_heads: int) -> Tensor:
         """Allocate one quantity of a whole layer: (batch, n_heads, ...).

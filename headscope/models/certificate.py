@@ -196,8 +196,13 @@ def _run_ours(loaded: LoadedModel, input_ids: Tensor, attention_mask: Tensor) ->
         run.failure = str(error)
     run.calls = dict(router.calls)
     run.masks_seen = router.masks_seen
-    for layer in {key[0] for key in kept}:
-        run.patterns[layer] = _assemble({k[1:]: p for k, p in kept.items() if k[0] == layer})
+    for site in loaded.sites:
+        chunks = {k[1:]: p for k, p in kept.items() if k[0] == site.layer}
+        if chunks:
+            run.patterns[site.layer] = _assemble(chunks)
+        elif site.n_heads == 0:  # nothing to show, and nothing that could be missing
+            batch, n = input_ids.shape
+            run.patterns[site.layer] = torch.empty(batch, 0, n, n)
     return run
 
 
@@ -298,6 +303,8 @@ def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | Non
     """Largest |a - b| over real positions (leading axes batch, pos); None if not comparable."""
     if a is None or b is None or a.shape != b.shape:
         return None
+    if a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
+        return 0.0
     gap = float((a[real].double() - b[real].double()).abs().max())
     return gap if math.isfinite(gap) else None
 

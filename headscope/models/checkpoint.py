@@ -81,6 +81,19 @@ class Checkpoint:
         lines = "".join(f"{file.name} {file_sha256(file)}\n" for file in self.weight_files)
         return hashlib.sha256(lines.encode()).hexdigest()
 
+    def tensors(self) -> dict[str, Any]:
+        """Read all weights by name, as torch tensors."""
+        import torch
+        from safetensors.torch import load_file
+
+        found: dict[str, Any] = {}
+        for file in self.weight_files:
+            if self.pickled:
+                found |= torch.load(file, map_location="cpu", weights_only=True)
+            else:
+                found |= load_file(file)
+        return found
+
 
 def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
     """Check ``folder`` and describe it.

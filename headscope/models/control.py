@@ -6,6 +6,7 @@ import dataclasses
 
 import torch
 
+from headscope.models.compact import cut_like
 from headscope.models.loading import LoadedModel, wrap
 from headscope.models.routing import quiet_transformers
 
@@ -28,5 +29,6 @@ def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
         network = AutoModel.from_config(loaded.model.config, dtype=torch.float32)
     parameter = next(loaded.model.parameters())
     network = network.to(device=parameter.device, dtype=parameter.dtype)
+    cut_like(network, loaded)  # where heads have been removed
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
     return dataclasses.replace(twin, revision=loaded.revision)

@@ -16,7 +16,10 @@ from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
 
-__all__ = ["LAYOUTS", "AttentionSite", "Layout", "find_sites"]
+__all__ = ["LAYOUTS", "AttentionSite", "Layout", "attention_modules", "find_sites", "heads_of"]
+
+#: Attribute of an attention module whose heads were removed: the original indices of the rest.
+HEAD_IDS = "headscope_head_ids"
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class AttentionSite:
     layer : int
         Zero-based, in the order of execution within the stack.
     n_heads, d_head : int
+    head_ids : tuple of int
+        The original index of each head: what it is called even after others were removed.
     """
 
     stack: str
@@ -86,6 +91,7 @@ class AttentionSite:
     projections: Projections
     n_heads: int
     d_head: int
+    head_ids: tuple[int, ...]
 
     @property
     def scale(self) -> float | None:
@@ -104,13 +110,14 @@ class AttentionSite:
             b_K=self._split_bias(p.k),
             b_V=self._split_bias(p.v),
             # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
-            W_O=p.out.weight.t().reshape(self.n_heads, self.d_head, -1),
+            W_O=p.out.weight.t().reshape(self.n_heads, self.d_head, p.out.out_features),
             b_O=_bias(p.out),
         )
 
     def _split_in(self, linear: nn.Linear) -> Tensor:
         # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
-        return linear.weight.view(self.n_heads, self.d_head, -1).transpose(1, 2)
+        shape = (self.n_heads, self.d_head, linear.in_features)
+        return linear.weight.view(shape).transpose(1, 2)
 
     def _split_bias(self, linear: nn.Linear) -> Tensor:
         return _bias(linear).view(self.n_heads, self.d_head)
@@ -130,7 +137,7 @@ def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSi
     tuple of AttentionSite
         Empty if no module has a known layout.
     """
-    known = dict(_recognised(model))
+    known = dict(attention_modules(model))
     order: list[nn.Module] = []
     hooks = [
         module.register_forward_pre_hook(lambda module, _: order.append(module)) for module in known
@@ -144,7 +151,8 @@ def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSi
     return tuple(_site(module, known[module], layer) for layer, module in enumerate(order))
 
 
-def _recognised(model: nn.Module) -> list[tuple[nn.Module, Projections]]:
+def attention_modules(model: nn.Module) -> list[tuple[nn.Module, Projections]]:
+    """List the modules of ``model`` that have a known layout, in the order of registration."""
     found = []
     for name, module in model.named_modules():
         parent = model.get_submodule(name.rpartition(".")[0])
@@ -156,12 +164,21 @@ def _recognised(model: nn.Module) -> list[tuple[nn.Module, Projections]]:
 
 
 def _site(module: nn.Module, projections: Projections, layer: int) -> AttentionSite:
+    d_head, ids = heads_of(module, projections)
+    return AttentionSite("encoder", layer, module, projections, len(ids), d_head, ids)
+
+
+def heads_of(module: nn.Module, projections: Projections) -> tuple[int, tuple[int, ...]]:
+    """Return the width of a head, and the original index of every head that a module has."""
     width = projections.q.out_features
     d_head = getattr(module, "attention_head_size", None)
     if not isinstance(d_head, int):
-        n_heads = getattr(module, "num_attention_heads", 1)
-        d_head = width // n_heads
-    return AttentionSite("encoder", layer, module, projections, width // d_head, d_head)
+        d_head = width // getattr(module, "num_attention_heads", 1)
+    n_heads = width // d_head
+    ids = getattr(module, HEAD_IDS, None)
+    if isinstance(ids, tuple) and len(ids) == n_heads:
+        return d_head, ids
+    return d_head, tuple(range(n_heads))
 
 
 def _bias(linear: nn.Linear) -> Tensor:

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import CheckpointError, InputError, UnsupportedModelError
-from headscope.models.checkpoint import Checkpoint, open_checkpoint
+from headscope.models.checkpoint import open_checkpoint
+from headscope.models.heads import Select, head_of, run_with_head
 from headscope.models.layouts import AttentionSite, find_sites
+from headscope.models.manifest import kept_heads
+from headscope.models.network import check_config, check_finite, load_network, load_tokenizer
 from headscope.models.routing import quiet_transformers
-from headscope.models.source import Source, find_source
+from headscope.models.source import find_source
 
 __all__ = ["DTYPES", "LoadedModel", "load", "pick_device", "wrap"]
 
@@ -27,8 +30,6 @@ DTYPES = {
 }
 #: Tokenizers without a limit of their own report an astronomically large one.
 _NO_LIMIT = 10**9
-#: Parts that a base model may lack in the checkpoint of a model with another head.
-_OPTIONAL_PARTS = ("pooler.",)
 
 
 @dataclass
@@ -41,6 +42,10 @@ class LoadedModel:
         What the user called it.
     model : nn.Module
         The base model (no task head), in eval mode.
+    network : nn.Module
+        The base model with its task head around it, or the base model itself where there is none.
+    head : str or None
+        ``mlm``, ``classification`` or None.
     tokenizer : object or None
         A fast tokenizer; None where the folder has none and the caller allowed it.
     sites : tuple of AttentionSite
@@ -57,10 +62,18 @@ class LoadedModel:
     weights_sha256: str | None = None
     dtype: str = "float32"
     device: str = "cpu"
+    network: Any = field(default=None, repr=False)
+    head: str | None = None
+    #: For a copy without some of its heads: what it was made from.
+    origin: dict[str, Any] | None = field(default=None, repr=False)
     #: Floating-point type of the checkpoint's file, where it is known.
     stored_dtype: str | None = None
     #: The certificate of this run, filled by the first validation.
     certificate: Any | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.network is None:
+            self.network = self.model
 
     @property
     def n_layers(self) -> int:
@@ -104,6 +117,23 @@ class LoadedModel:
         ).last_hidden_state
         return hidden
 
+    def run(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        *,
+        select: Select | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the model with its head: last hidden state and logits (None without a head).
+
+        ``select`` picks what the head gets from the last hidden state; all of it by default.
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        return run_with_head(self.network, self.model, inputs, select)
+
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
         longest = max(map(len, sequences))
@@ -123,6 +153,7 @@ def load(
     revision: str | None = None,
     allow_pickle: bool = False,
     need_tokenizer: bool = True,
+    head: str | None = None,
 ) -> LoadedModel:
     """Open ``demo``, a folder or a hub id.
 
@@ -139,9 +170,14 @@ def load(
         Accept a checkpoint that has only pickled weights.
     need_tokenizer : bool
         If False, a folder without tokenizer files gives ``tokenizer=None``.
+    head : str, optional
+        The task head to keep: ``mlm``, ``classification``, ``auto`` (what the checkpoint has, if it
+        is one of these) or None for the base model alone.
 
     Raises
     ------
+    InputError
+        If the checkpoint lacks the head.
     ModelNotFoundError, CheckpointError, UnsupportedModelError
     """
     source = find_source(model, revision=revision, allow_pickle=allow_pickle)
@@ -155,12 +191,16 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
-        _check_config(source)
-        tokenizer = _load_tokenizer(source) if checkpoint.has_tokenizer else None
-        network = _load_network(source, checkpoint, DTYPES[dtype])
+        check_config(source)
+        tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
+        kept = kept_heads(checkpoint)
+        network = load_network(source, checkpoint, DTYPES[dtype], head, kept)
     network = network.to(where).eval()
-    _check_finite(network, source)
+    check_finite(network, source)
     loaded = wrap(network, tokenizer, name=source.name)
+    if kept is not None:
+        kept.check_layers([site.head_ids for site in loaded.sites])
+        loaded.origin = kept.origin
     loaded.revision = source.revision
     loaded.weights_sha256 = checkpoint.weights_sha256()
     loaded.stored_dtype = checkpoint.stored_dtype()
@@ -181,7 +221,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
             f"{name} is an encoder-decoder model ({config.model_type}); headscope covers "
             "encoders so far."
         )
-    network = getattr(network, "base_model", network).eval()
+    whole, network = network.eval(), getattr(network, "base_model", network)
+    head = head_of(type(whole).__name__)
     if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a text encoder.")
     parameter = next(network.parameters())
@@ -192,6 +233,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         sites=(),
         dtype=str(parameter.dtype).removeprefix("torch."),
         device=str(parameter.device),
+        network=whole if head else network,
+        head=head,
     )
     ids, mask = loaded.pad([[loaded.vocab_size - 1, 0, loaded.vocab_size // 2]])
     loaded.sites = find_sites(network, lambda: loaded.forward(ids, mask))
@@ -209,83 +252,6 @@ def pick_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def _load_tokenizer(source: Source) -> Any:
-    from transformers import AutoTokenizer
-
-    # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            source.folder, add_prefix_space=True, trust_remote_code=False, local_files_only=True
-        )
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"The tokenizer in {source.folder} cannot be read ({_in_one_line(error)}); save it "
-            "again with tokenizer.save_pretrained."
-        ) from error
-    if not getattr(tokenizer, "is_fast", False):
-        raise CheckpointError(
-            f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
-            "words with pieces; convert it and save it beside the model."
-        )
-    return tokenizer
-
-
-def _check_config(source: Source) -> None:
-    """Read config.json as transformers does, before the tokenizer is blamed for a slip in it."""
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(source.folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"{source.folder / 'config.json'} is not a config that transformers understands: "
-            f"{_in_one_line(error)}"
-        ) from error
-
-
-def _load_network(source: Source, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-    from transformers import AutoModel
-
-    try:
-        network, info = AutoModel.from_pretrained(
-            source.folder,
-            dtype=dtype,
-            attn_implementation="eager",
-            use_safetensors=not checkpoint.pickled,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # so that _check_complete can name them
-        )
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"{source.folder} cannot be loaded as a {checkpoint.config['model_type']} model: "
-            f"{_in_one_line(error)}"
-        ) from error
-    _check_complete(info, source)
-    return network
-
-
-def _check_complete(info: dict[str, Any], source: Source) -> None:
-    missing = [key for key in sorted(info["missing_keys"]) if not key.startswith(_OPTIONAL_PARTS)]
-    mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
-    for keys, what in ((missing, "lacks"), (mismatched, "has the wrong shape for")):
-        if keys:
-            raise CheckpointError(
-                f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
-                f"({keys[0]}, ...); it is not a whole model."
-            )
-
-
-def _check_finite(network: nn.Module, source: Source) -> None:
-    for name, parameter in network.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise CheckpointError(
-                f"The weights in {source.folder} are not finite: {name} holds NaN or infinity; "
-                "the checkpoint is broken (or overflows the chosen --dtype)."
-            )
-
-
 def _position_limit(network: nn.Module) -> int | None:
     """Positions that a learned position table has room for."""
     for name, module in network.named_modules():
@@ -295,7 +261,3 @@ def _position_limit(network: nn.Module) -> int | None:
             return module.num_embeddings - skipped
     limit = getattr(network.config, "max_position_embeddings", None)
     return int(limit) if isinstance(limit, int) and limit > 0 else None
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

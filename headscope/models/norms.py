@@ -9,7 +9,7 @@ from headscope.models.inputs import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 
-__all__ = ["preceding_norms"]
+__all__ = ["gain_and_shift", "preceding_norms"]
 
 
 def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
@@ -41,6 +41,14 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
         for hook in hooks:
             hook.remove()
     return found
+
+
+def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """Return what a LayerNorm multiplies by and adds; ones and zeros where it has none."""
+    like = torch.ones(norm.normalized_shape, dtype=torch.float64)
+    gain: Tensor | None = norm.weight
+    shift: Tensor | None = norm.bias
+    return like if gain is None else gain, torch.zeros_like(like) if shift is None else shift
 
 
 def _tiny_pass(loaded: LoadedModel) -> None:

@@ -54,6 +54,7 @@ def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
         and "forward" not in vars(module)
         and module.weight.dtype == torch.float32
         and module.weight.device.type == "cpu"
+        and module.weight.numel() > 0  # a layer without heads: oneDNN refuses it
     )
 
 

@@ -56,6 +56,8 @@ class ReplacedScores:
         scale: float | None,
     ) -> Tensor:
         """Attend with replaced scores; returns z (batch, n_heads, query_pos, d_head)."""
+        if site.layer not in self._factors:  # a layer that has lost all its heads
+            return stream_attention(q, k, v, mask=mask, scale=scale)
         left, right = self._factors[site.layer]
         b_Q = site.weights().b_Q[:, None, :]  # (n_heads, 1, d_head)
         content = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T, one number a key

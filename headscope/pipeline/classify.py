@@ -131,7 +131,7 @@ def classify(
     run = _Pass(text, words, n_sentences, progress, saved)
 
     sums = _measure(loaded, run, "model")
-    heads = judge(sums, thresholds, [site.n_heads for site in loaded.sites])
+    heads = judge(sums, thresholds, [site.head_ids for site in loaded.sites])
     random = _control(loaded, run, thresholds, seed) if control else None
     return ClassifyResult(
         schema=SCHEMA,
@@ -209,7 +209,7 @@ def _control(loaded: LoadedModel, run: _Pass, thresholds: Thresholds, seed: int)
     """Measure the same architecture with random weights: every label there is a false positive."""
     twin = random_twin(loaded, seed)
     sums = _measure(twin, run, "control")
-    heads = judge(sums, thresholds, [site.n_heads for site in twin.sites])
+    heads = judge(sums, thresholds, [site.head_ids for site in twin.sites])
 
     def count(role: str) -> int:
         return sum(role in head.roles for head in heads)

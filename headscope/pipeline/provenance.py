@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 from typing import Any
 
+from headscope.models.compact import removed_heads
 from headscope.models.loading import LoadedModel
 
 __all__ = ["provenance"]
@@ -26,6 +27,7 @@ def provenance(
             "family": loaded.family,
             "n_layers": loaded.n_layers,
             "n_heads": loaded.n_heads,
+            "removed_heads": [list(place) for place in removed_heads(loaded)],
         },
         "data": data,
         "seed": seed,

@@ -18,7 +18,7 @@ from headscope.measures.rank_layer import measure_layer
 from headscope.models.control import random_twin
 from headscope.models.coverage import relative_terms, rotary
 from headscope.models.loading import DTYPES, LoadedModel
-from headscope.models.norms import preceding_norms
+from headscope.models.norms import gain_and_shift, preceding_norms
 from headscope.pipeline.opening import open_model
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.rank_shared import check_widths, sweep_widths
@@ -102,6 +102,11 @@ def rank(
     lines = open_plain(text) if isinstance(text, str | Path) else text
     needs_text = lines is not None or bool(share_projections)
     loaded = open_model(model, need_tokenizer=needs_text, **options)
+    if needs_text and loaded.tokenizer is None:
+        raise InputError(
+            "A text and the fidelity of shared projections need the model's tokenizer; load it "
+            "with headscope.load."
+        )
     not_covered = _check_coverage(loaded, validate)
     validation = require_valid(loaded, validate)
     if not loaded.sites:
@@ -193,7 +198,7 @@ def _factors(
         if key not in made:
             weights = site.weights()
             if norm is not None:
-                weights = fold_gain(weights, norm.weight, norm.bias)
+                weights = fold_gain(weights, *gain_and_shift(norm))
             made[key] = layer_factors(weights, biases=biases)
         factors[site.layer] = made[key]
         folded[site.layer] = norm is not None

@@ -38,7 +38,7 @@ def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
     ------
     InputError
     """
-    most = min(site.n_heads * site.d_head for site in loaded.sites)
+    most = min(site.n_heads * site.d_head for site in loaded.sites if site.n_heads)
     for width in widths:
         if not 1 <= width <= most:
             raise InputError(
@@ -59,8 +59,8 @@ def sweep_widths(
     """Fit shared projections at every width; measure scores, fidelity and parameters."""
     text = text or sample_plain()
     fidelity = Fidelity(loaded, text, limit)
-    layers = {site.layer: layer_factors(site.weights()) for site in loaded.sites}
-    control = random_factors(layers[0], seed)
+    layers = _distinct_layers(loaded)
+    control = random_factors(next(iter(layers.values())), seed)
     heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
     found: list[SharedWidth] = []
     for width in widths:
@@ -68,7 +68,7 @@ def sweep_widths(
         for layer, factors in layers.items():
             shared[layer] = share_projections(factors, width)
             if progress is not None:
-                done = len(found) * len(layers) + layer + 1
+                done = len(found) * len(layers) + len(shared)
                 progress("shared projections", done, len(widths) * len(layers))
         found.append(_width(loaded, width, layers, shared, heads_alone, control, fidelity))
     return SharedProjections(
@@ -81,6 +81,16 @@ def sweep_widths(
             "skipped": fidelity.skipped,
         },
     )
+
+
+def _distinct_layers(loaded: LoadedModel) -> dict[int, Factors]:
+    """Factors of every layer with heads; layers that share all weights (ALBERT) stand once."""
+    first = {site.projections: site for site in reversed(loaded.sites) if site.n_heads}
+    return {
+        site.layer: layer_factors(site.weights())
+        for site in loaded.sites
+        if first.get(site.projections) is site
+    }
 
 
 def _width(
@@ -117,7 +127,13 @@ def _width(
 
 
 def _fidelity(loaded: LoadedModel, mixed: dict[int, Mixed], fidelity: Fidelity) -> Array:
-    scores = ReplacedScores(loaded, {i: (item.left, item.right) for i, item in mixed.items()})
+    layer_of = {site.projections: site.layer for site in loaded.sites if site.layer in mixed}
+    factors = {
+        site.layer: mixed[layer_of[site.projections]]
+        for site in loaded.sites
+        if site.projections in layer_of
+    }
+    scores = ReplacedScores(loaded, {i: (item.left, item.right) for i, item in factors.items()})
     return fidelity.of(scores, scores.watching)
 
 

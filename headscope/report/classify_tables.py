@@ -60,7 +60,7 @@ def _header(result: ClassifyResult) -> Iterator[Text]:
 
 
 def _role_map(result: ClassifyResult) -> Iterator[RenderableType]:
-    layers = sorted({head.layer for head in result.heads})
+    layers = range(result.provenance["model"]["n_layers"])
     n_heads = max(head.head for head in result.heads) + 1
     by_place = {(head.layer, head.head): head for head in result.heads}
     for start in range(0, n_heads, _HEADS_ACROSS):

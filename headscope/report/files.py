@@ -12,9 +12,11 @@ from headscope.errors import InputError
 from headscope.report.classify_figures import relation_bars, role_map
 from headscope.report.classify_tables import heads_csv, relations_csv
 from headscope.report.figures import figure_files
-from headscope.results import ClassifyResult, to_json
+from headscope.report.rank_figures import rank_figures
+from headscope.report.rank_tables import rank_csv, shared_csv
+from headscope.results import ClassifyResult, RankResult, to_json
 
-__all__ = ["STATE", "drop_state", "ready_folder", "write_classify", "write_files"]
+__all__ = ["STATE", "drop_state", "ready_folder", "write_classify", "write_files", "write_rank"]
 
 #: Where a run saves its sums while it runs.
 STATE = ".classify.state.safetensors"
@@ -81,6 +83,18 @@ def write_classify(result: ClassifyResult, folder: Path) -> None:
     files["classify.json"] = to_json(result).encode() + b"\n"
     write_files(folder, files, stale=_NEED_TREES)
     drop_state(folder, STATE)
+
+
+def write_rank(result: RankResult, folder: Path) -> None:
+    """Write rank.json, rank.csv, the figures and, if asked for, shared_projections.csv."""
+    files = {"rank.csv": rank_csv(result).encode()}
+    if result.shared is not None:
+        files["shared_projections.csv"] = shared_csv(result).encode()
+    files |= figure_files(rank_figures(result))
+    files["rank.json"] = to_json(result).encode() + b"\n"
+    write_files(
+        folder, files, stale=[f"shared_projections.{kind}" for kind in ("csv", "png", "svg")]
+    )
 
 
 def drop_state(folder: Path, name: str) -> None:

@@ -29,6 +29,7 @@ from headscope.results.rank import (
     SharedWidth,
 )
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
+from headscope.results.speed import SpeedResult, SpeedRow
 from headscope.results.validation import LayerCheck, ValidationResult, ValidationSummary
 
 __all__ = [
@@ -52,6 +53,8 @@ __all__ = [
     "PositionalScore",
     "RankResult",
     "RareScore",
+    "SpeedResult",
+    "SpeedRow",
     "SharedProjections",
     "SharedWidth",
     "SyntacticScore",

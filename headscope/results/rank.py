@@ -237,7 +237,8 @@ class SharedWidth:
     fidelity_interval, truncated_fidelity_interval : tuple of float or None
         95%, over the lines of the text.
     parameters, parameters_saved : int
-        Of all layers' score parameters; saved against W_Q, b_Q, W_K, b_K (negative: it costs).
+        Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
+        cannot change a pattern).
     share_saved : float
     truncated_rank : int
     """

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer.main
 
 import headscope
 from headscope.cli.app import app
@@ -29,9 +30,9 @@ def test_python_examples_run(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["headscope.pipeline.classify", "headscope.pipeline.validate"])
+@pytest.mark.parametrize("name", ["classify", "rank", "validate"])
 def test_docstring_examples_run(name: str) -> None:
-    failed, attempted = doctest.testmod(importlib.import_module(name))
+    failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
     assert attempted > 0
     assert failed == 0
 
@@ -57,13 +58,34 @@ def test_config_file_documents_every_threshold_at_its_default() -> None:
     assert set(config["classify"]["thresholds"]) == set(Thresholds.__dataclass_fields__)
 
 
+@pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.toml")), ids=lambda p: p.stem)
+def test_config_file_documents_every_option_at_its_default(config: Path) -> None:
+    command = typer.main.get_command(app).commands[config.stem]
+    text = config.read_text(encoding="utf-8")
+    set_values = tomllib.loads(text)[config.stem]
+    shown = {*set_values, *re.findall(r"^# (\w+) = ", text, re.MULTILINE)}
+    hidden = {"model", "config", "debug", "help"}
+    if "thresholds" in shown:
+        shown, hidden = shown - {"thresholds"}, {*hidden, "threshold"}
+    assert shown == {param.name for param in command.params} - hidden
+    for param in command.params:
+        if param.name in set_values:
+            default = getattr(param.default, "value", param.default)
+            assert set_values[param.name] == default, param.name
+
+
 def test_public_names_are_pinned() -> None:
     assert headscope.__all__ == [
         "classify",
+        "rank",
         "validate",
         "load",
         "wrap",
+        "remove_heads",
+        "save",
+        "save_dense",
         "ClassifyResult",
+        "RankResult",
         "ValidationResult",
         "Thresholds",
         "HeadscopeError",

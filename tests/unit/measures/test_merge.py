@@ -51,7 +51,7 @@ def test_merged_parts_equal_the_whole(
     for name in ("positional", "rare", "profile"):
         for key, array in getattr(whole, name).state().items():
             np.testing.assert_allclose(getattr(merged, name).state()[key], array, rtol=1e-5)
-    ours, theirs = (judge(s, Thresholds(), [12] * 6) for s in (merged, whole))
+    ours, theirs = (judge(s, Thresholds(), [range(12)] * 6) for s in (merged, whole))
     for a, b in zip(ours, theirs, strict=True):
         assert a.roles == b.roles
         assert [(s.relation, s.direction, s.trials, s.baseline) for s in a.syntactic] == [
@@ -66,4 +66,4 @@ def test_state_round_trip(parts: tuple[HeadMeasures, HeadMeasures, HeadMeasures]
     whole = parts[0]
     copy = HeadMeasures(6, 12)
     copy.load_state(*whole.state())
-    assert judge(copy, Thresholds(), [12] * 6) == judge(whole, Thresholds(), [12] * 6)
+    assert judge(copy, Thresholds(), [range(12)] * 6) == judge(whole, Thresholds(), [range(12)] * 6)

@@ -1,0 +1,245 @@
+"""Examples that a task is measured on: labelled sentences, scored pairs, or plain text."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from headscope.data.corpus import open_treebank
+from headscope.data.plain import open_plain, sample_plain
+from headscope.data.records import Columns, read_records
+from headscope.errors import CorpusError, InputError
+
+__all__ = ["Examples", "class_ids", "read_labelled", "read_pairs", "read_texts", "sample_texts"]
+
+_FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
+_SECOND = ("sentence2", "text2", "hypothesis", "question2")
+_LABELLED = Columns(
+    names={
+        "sentence": _FIRST,
+        "sentence2": _SECOND,
+        "label": ("label", "labels", "gold_label", "class", "target"),
+    },
+    order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},
+    needed=("sentence", "label"),
+)
+_PAIRS = Columns(
+    names={
+        "sentence1": _FIRST,
+        "sentence2": _SECOND,
+        "score": ("score", "similarity", "similarity_score", "label", "gold"),
+    },
+    order={3: ("sentence1", "sentence2", "score")},
+    needed=("sentence1", "sentence2", "score"),
+)
+_TEXTS = Columns(
+    names={"sentence": _FIRST, "sentence2": _SECOND},
+    order={1: ("sentence",), 2: ("sentence", ""), 3: ("sentence", "sentence2", "")},
+    needed=("sentence",),
+)
+_TABLES = (".csv", ".tsv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Sentences or pairs of them, with what they should give where that is known.
+
+    Attributes
+    ----------
+    name : str
+        The path as given, or ``built-in sample``.
+    sha256 : str
+        Of the file's bytes.
+    first : tuple of str
+    second : tuple of str or None
+        The other sentence of each pair.
+    labels : tuple of str or None
+        Class names or numbers, as the file spells them.
+    scores : tuple of float or None
+        Gold similarities.
+    lines : tuple of int
+        Where each example stands in the file; empty for the sample.
+    """
+
+    name: str
+    sha256: str
+    first: tuple[str, ...]
+    second: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+    scores: tuple[float, ...] | None = None
+    lines: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every different sentence once, in the order of first appearance."""
+        return tuple(dict.fromkeys(self.first + (self.second or ())))
+
+    def where(self, i: int) -> str:
+        """Say where example ``i`` stands."""
+        return f"{self.name}, line {self.lines[i]}" if self.lines else f"{self.name}, {i + 1}"
+
+
+def read_labelled(path: str | Path, limit: int | None = None) -> Examples:
+    """Read sentences (or pairs) with a class: columns sentence[, sentence2], label.
+
+    Raises
+    ------
+    CorpusError
+        If labels are missing or all the same, or there are fewer than two examples.
+    """
+    path = Path(path)
+    rows = _read(path, _LABELLED, limit)
+    labels = tuple(cells["label"].strip() for _, cells in rows)
+    if len(set(labels)) == 1:
+        raise CorpusError(
+            f"{path}: all {len(labels)} examples have the label {labels[0]!r}, so nothing can be "
+            "told from them; give examples of every class."
+        )
+    paired = [bool(cells.get("sentence2", "").strip()) for _, cells in rows]
+    if any(paired) and not all(paired):
+        line = rows[paired.index(False)][0]
+        raise CorpusError(f"{path}, line {line}: no sentence2, though other rows have one.")
+    return Examples(
+        name=str(path),
+        sha256=_sha256(path),
+        first=tuple(cells["sentence"] for _, cells in rows),
+        second=tuple(cells["sentence2"] for _, cells in rows) if all(paired) else None,
+        labels=labels,
+        lines=tuple(line for line, _ in rows),
+    )
+
+
+def read_pairs(path: str | Path, limit: int | None = None) -> Examples:
+    """Read sentence pairs with a similarity: columns sentence1, sentence2, score.
+
+    Raises
+    ------
+    CorpusError
+        If a score is missing or not a number, all are the same, or there are fewer than two pairs.
+    """
+    path = Path(path)
+    rows = _read(path, _PAIRS, limit)
+    scores = tuple(_number(path, line, cells["score"]) for line, cells in rows)
+    if len(set(scores)) == 1:
+        raise CorpusError(
+            f"{path}: all {len(scores)} pairs have the score {scores[0]:g}, so no correlation "
+            "with them exists; give pairs of different similarity."
+        )
+    return Examples(
+        name=str(path),
+        sha256=_sha256(path),
+        first=tuple(cells["sentence1"] for _, cells in rows),
+        second=tuple(cells["sentence2"] for _, cells in rows),
+        scores=scores,
+        lines=tuple(line for line, _ in rows),
+    )
+
+
+def read_texts(path: str | Path | None, limit: int | None = None) -> Examples:
+    """Read text without labels: lines, a treebank's sentences, or the sentences of a table.
+
+    Parameters
+    ----------
+    path : path or None
+        ``.conllu``; ``.csv``, ``.tsv`` or ``.jsonl`` (labels and scores are not looked at); any
+        other suffix is plain text, one sentence or paragraph a line. None is the built-in sample.
+    limit : int, optional
+        Only the first sentences.
+    """
+    if path is None:
+        return sample_texts(limit)
+    path = Path(path)
+    if path.suffix.lower() in _TABLES:
+        return _table_texts(path, limit)
+    if path.suffix.lower() in (".conllu", ".conll"):
+        corpus = open_treebank(path)
+        lines = (" ".join(sentence.words) for sentence in corpus)
+        return _texts(str(path), corpus.sha256, lines, limit)
+    plain = open_plain(path)
+    return _texts(plain.name, plain.sha256, iter(plain), limit)
+
+
+def sample_texts(limit: int | None = None) -> Examples:
+    """Return the sentences of the built-in sample."""
+    plain = sample_plain()
+    return _texts(plain.name, plain.sha256, iter(plain), limit)
+
+
+def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
+    """Map labels to the model's class numbers: by name (any case), or as numbers.
+
+    Raises
+    ------
+    InputError
+        At the first label that is neither one of the model's names nor one of its numbers.
+    """
+    known = {str(number): number for number in id2label}
+    known |= {name.lower(): number for number, name in id2label.items()}
+    ids = []
+    for i, label in enumerate(examples.labels or ()):
+        number = known.get(label.lower(), _whole(label))
+        if number not in id2label:
+            raise InputError(
+                f"{examples.where(i)}: the model has no class {label!r}; it knows "
+                f"{', '.join(f'{n} ({name})' for n, name in sorted(id2label.items()))}."
+            )
+        ids.append(number)
+    return tuple(ids)
+
+
+def _whole(label: str) -> int:
+    """Read ``1.0`` as 1; -1 for what is no whole number."""
+    try:
+        value = float(label)
+    except ValueError:
+        return -1
+    return int(value) if value.is_integer() else -1
+
+
+def _read(path: Path, columns: Columns, limit: int | None) -> list[tuple[int, dict[str, str]]]:
+    rows = list(islice(read_records(path, columns), limit))
+    _check_size(path, len(rows))
+    return rows
+
+
+def _table_texts(path: Path, limit: int | None) -> Examples:
+    rows = _read(path, _TEXTS, limit)
+    pairs = [(cells["sentence"], cells.get("sentence2", "")) for _, cells in rows]
+    lines = (text for pair in pairs for text in pair if text.strip())
+    return _texts(str(path), _sha256(path), lines, limit)
+
+
+def _texts(name: str, sha256: str, lines: Iterator[str], limit: int | None) -> Examples:
+    first = tuple(islice(lines, limit))
+    _check_size(name, len(first))
+    return Examples(name=name, sha256=sha256, first=first)
+
+
+def _check_size(name: str | Path, n: int) -> None:
+    if n < 2:
+        raise CorpusError(
+            f"{name} holds {'one example' if n else 'no example'}; at least two (better hundreds) "
+            "are needed to measure anything."
+        )
+
+
+def _number(path: Path, line: int, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise CorpusError(f"{path}, line {line}: the score {text.strip()!r} is not a number.")
+    return value
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,241 @@
+r"""Metrics of a task over weighted examples, and what the bootstrap says about them.
+
+A bootstrap resample draws n examples with replacement; all that a metric needs of it is how often
+each example was drawn. Every metric here therefore takes counts ``w`` (resamples, n) and gives one
+value per resample, without ever copying examples; counts of 1 give the metric itself. The counts
+depend on the seed and n alone, so that two models are always compared on the same resamples.
+
+References
+----------
+Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapters 13 (percentile intervals) and
+16; Koehn 2004 (paired bootstrap of a metric).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from headscope.measures.accumulator import Array
+
+__all__ = [
+    "Bootstrap",
+    "Outputs",
+    "accuracy",
+    "macro_f1",
+    "matthews",
+    "mean_of",
+    "paired_bootstrap",
+    "ratio_of",
+    "spearman",
+]
+
+#: Per-example arrays by name; the first axis of each is the example.
+Outputs = Mapping[str, Array]
+#: A metric: (outputs, counts (resamples, n)) -> one value per resample.
+Metric = Callable[[Outputs, Array], Array]
+
+#: Entries of the count matrix held at a time: 32 MiB of float64.
+_ENTRIES = 1 << 22
+
+
+# --- metrics ----------------------------------------------------------------------------------
+
+
+def mean_of(name: str) -> Metric:
+    """Return the metric that is the mean of one per-example array."""
+
+    def mean(outputs: Outputs, counts: Array) -> Array:
+        found: Array = counts @ outputs[name] / counts.sum(axis=1)
+        return found
+
+    return mean
+
+
+def ratio_of(total: str, size: str, scale: float = 1.0) -> Metric:
+    """Return the metric sum of ``total`` / sum of ``size``: a mean over parts of examples."""
+
+    def ratio(outputs: Outputs, counts: Array) -> Array:
+        sizes = np.maximum(counts @ outputs[size], 1e-300)
+        found: Array = scale * (counts @ outputs[total]) / sizes
+        return found
+
+    return ratio
+
+
+def accuracy(outputs: Outputs, counts: Array) -> Array:
+    """Share of examples whose ``predicted`` is their ``label``, times 100."""
+    hit = (outputs["predicted"] == outputs["label"]).astype(float)
+    found: Array = 100.0 * (counts @ hit) / counts.sum(axis=1)
+    return found
+
+
+def macro_f1(outputs: Outputs, counts: Array) -> Array:
+    """Mean over the classes that occur (as label or prediction) of 2 TP / (2 TP + FP + FN), x100.
+
+    A class that a resample happens to lack altogether does not count in it.
+    """
+    table = _confusion(outputs, counts)
+    both = table.diagonal(axis1=1, axis2=2)
+    total = table.sum(axis=1) + table.sum(axis=2)
+    with np.errstate(invalid="ignore"):
+        f1 = np.where(total > 0, 2.0 * both / np.maximum(total, 1e-300), 0.0)
+    found: Array = 100.0 * f1.sum(axis=1) / (total > 0).sum(axis=1)
+    return found
+
+
+def matthews(outputs: Outputs, counts: Array) -> Array:
+    """Matthews correlation of labels and predictions (multi-class), x100; 0 if either is constant.
+
+    References
+    ----------
+    Gorodkin 2004, Comparing two K-category assignments by a K-category correlation coefficient.
+    """
+    table = _confusion(outputs, counts)
+    n = table.sum(axis=(1, 2))
+    label, predicted = table.sum(axis=2), table.sum(axis=1)
+    agreement = table.trace(axis1=1, axis2=2) * n - (label * predicted).sum(axis=1)
+    spread = (n**2 - (label**2).sum(axis=1)) * (n**2 - (predicted**2).sum(axis=1))
+    found: Array = np.where(
+        spread > 0, 100.0 * agreement / np.sqrt(np.maximum(spread, 1e-300)), 0.0
+    )
+    return found
+
+
+def _confusion(outputs: Outputs, counts: Array) -> Array:
+    """Weighted counts (resamples, label, predicted)."""
+    classes, codes = np.unique(
+        np.concatenate([outputs["label"], outputs["predicted"]]), return_inverse=True
+    )
+    k, n = len(classes), len(outputs["label"])
+    cell = codes[:n] * k + codes[n:]
+    one_hot = np.zeros((n, k * k))
+    one_hot[np.arange(n), cell] = 1.0
+    table: Array = (counts @ one_hot).reshape(-1, k, k)
+    return table
+
+
+def spearman(outputs: Outputs, counts: Array) -> Array:
+    """Spearman's rank correlation of ``similarity`` and ``gold``, ties at their mean rank, x100.
+
+    0 where either side is constant.
+    """
+    x, y = (_ranks(outputs[name], counts) for name in ("similarity", "gold"))
+    n = counts.sum(axis=1)
+    # The mean rank of n values is (n + 1) / 2, ties or not.
+    x, y = x - (n[:, None] + 1) / 2, y - (n[:, None] + 1) / 2
+    covariance = (counts * x * y).sum(axis=1)
+    spread = (counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1)
+    found: Array = np.where(spread > 0, 100.0 * covariance / np.sqrt(np.maximum(spread, 1e-300)), 0)
+    return found
+
+
+def _ranks(values: Array, counts: Array) -> Array:
+    """Mean rank of each example's value in every resample: (resamples, n).
+
+    The order of the values is the same in all resamples, so one sort serves them all: a group of
+    equal values that was drawn c times after b smaller ones has ranks b + 1 ... b + c.
+    """
+    _, group = np.unique(values, return_inverse=True)
+    size = np.zeros((group.max() + 1, len(counts)))
+    np.add.at(size, group, counts.T)
+    before = np.cumsum(size, axis=0) - size
+    ranks: Array = (before + (size + 1) / 2)[group].T
+    return ranks
+
+
+# --- the bootstrap ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """A metric with its 95% interval, and its difference to a baseline with its own.
+
+    Attributes
+    ----------
+    value, low, high : float
+    difference, difference_low, difference_high : float or None
+        Of the metric minus the baseline's, on the same resamples; None without a baseline.
+    p_value : float or None
+        Two-sided, of no difference: normal, with the bootstrap's standard error. 1 where the two
+        never differ.
+    """
+
+    value: float
+    low: float
+    high: float
+    difference: float | None = None
+    difference_low: float | None = None
+    difference_high: float | None = None
+    p_value: float | None = None
+
+
+def paired_bootstrap(
+    metric: Metric,
+    outputs: Outputs,
+    baseline: Outputs | None = None,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Bootstrap:
+    """Resample examples and give the percentile interval of a metric, and of its change.
+
+    Parameters
+    ----------
+    metric : callable
+        One of this module's, or any ``(outputs, counts) -> (resamples,)``.
+    outputs, baseline : mapping of str to array, (n, ...)
+        Of two models on the *same* examples in the same order.
+    resamples : int
+    seed : int
+
+    Returns
+    -------
+    Bootstrap
+
+    Notes
+    -----
+    Cost: one matrix product (resamples x n) or, for ranks, one cumulative sum of that size; a
+    thousand resamples of the 1,379 pairs of STS-B test take about 0.1 s.
+    """
+    n = len(next(iter(outputs.values())))
+    value = _value(metric, outputs, n)
+    draws, base_draws = [], []
+    for counts in _resamples(n, resamples, seed):
+        draws.append(metric(outputs, counts))
+        if baseline is not None:
+            base_draws.append(metric(baseline, counts))
+    drawn = np.concatenate(draws)
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    if baseline is None:
+        return Bootstrap(value, float(low), float(high))
+    gaps = drawn - np.concatenate(base_draws)
+    difference = value - _value(metric, baseline, n)
+    gap_low, gap_high = np.quantile(gaps, (0.025, 0.975))
+    return Bootstrap(
+        value, float(low), float(high), difference, float(gap_low), float(gap_high),
+        _normal_p(difference, float(gaps.std(ddof=1))),
+    )  # fmt: skip
+
+
+def _value(metric: Metric, outputs: Outputs, n: int) -> float:
+    return float(metric(outputs, np.ones((1, n)))[0])
+
+
+def _resamples(n: int, resamples: int, seed: int) -> Iterator[Array]:
+    """Yield counts (some resamples, n): how often each example was drawn."""
+    rng = np.random.default_rng(seed)
+    at_once = max(1, _ENTRIES // n)
+    for start in range(0, resamples, at_once):
+        rows = min(at_once, resamples - start)
+        drawn = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
+
+
+def _normal_p(difference: float, error: float) -> float:
+    if error == 0.0:
+        return 1.0 if difference == 0.0 else 0.0
+    return float(2.0 * stats.norm.sf(abs(difference) / error))

@@ -1,0 +1,119 @@
+r"""Running a model with its heads gated: z of head h is multiplied by xi_h before W_O.
+
+::
+
+    z_h = xi_h * pattern_h v_h         xi_h = 0 removes head h, its b_V included; b_O stays
+
+Gates may differ by example or by token, so that one backward pass gives every derivative that a
+score of heads is made of: d loss_i / d xi_h for each example i, or z . dL/dz for each token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+from headscope.attention import attention_pattern, stream_attention
+from headscope.models.layouts import AttentionSite
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router, routed
+
+__all__ = ["GatedAttention", "gated", "shared_layers"]
+
+#: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
+Run = Callable[..., tuple[Tensor, Tensor | None]]
+
+
+class GatedAttention:
+    """Our attention with gates, as a mechanism for a Router.
+
+    Parameters
+    ----------
+    gates : Tensor
+        (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos).
+    gradients : bool
+        Whether autograd is to record; the streaming form needs none.
+    """
+
+    def __init__(self, gates: Tensor, *, gradients: bool) -> None:
+        self._gates = gates
+        self._gradients = gradients
+
+    def __call__(
+        self,
+        site: AttentionSite,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        """Return the gated z of one site."""
+        if self._gradients:
+            z = attention_pattern(q, k, scale=scale, mask=mask) @ v
+        else:
+            z = stream_attention(q, k, v, mask=mask, scale=scale)
+        return z * self._of_site(site).to(z.dtype)
+
+    def _of_site(self, site: AttentionSite) -> Tensor:
+        """Gates of one site, broadcastable to z (batch, n_heads, pos, d_head)."""
+        if self._gates.dim() == 2:
+            return self._gates[site.layer, : site.n_heads, None, None]
+        gates = self._gates[:, site.layer, : site.n_heads]
+        return gates[..., None] if gates.dim() == 3 else gates[..., None, None]
+
+
+@contextmanager
+def gated(
+    loaded: LoadedModel, gates: Tensor | None = None, *, gradients: bool = False
+) -> Iterator[Run]:
+    """Yield a function that runs ``loaded`` through our attention, with gates if there are any.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    gates : Tensor, optional
+        As :class:`GatedAttention` takes them.
+    gradients : bool
+        Let autograd record; the model's parameters get no gradient.
+
+    Yields
+    ------
+    callable
+        Takes what :meth:`LoadedModel.run` takes and returns the same; checks that our attention
+        ran once at every site.
+    """
+    mechanism = None if gates is None else GatedAttention(gates, gradients=gradients)
+    router = Router(loaded.sites, mechanism=mechanism)
+
+    def run(*args: Tensor | None, **kwargs: object) -> tuple[Tensor, Tensor | None]:
+        router.begin()
+        result: tuple[Tensor, Tensor | None] = loaded.run(*args, **kwargs)  # type: ignore[arg-type]
+        router.check_calls()
+        return result
+
+    with _frozen(loaded.network), routed(loaded.network, router, gradients=gradients):
+        yield run
+
+
+def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:
+    """Group the layers that run one and the same module (ALBERT): their heads go together."""
+    groups: dict[nn.Module, list[int]] = {}
+    for site in sites:
+        groups.setdefault(site.module, []).append(site.layer)
+    return tuple(map(tuple, groups.values()))
+
+
+@contextmanager
+def _frozen(network: nn.Module) -> Iterator[None]:
+    """Keep autograd from recording anything for the sake of the parameters."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)

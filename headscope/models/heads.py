@@ -1,0 +1,83 @@
+"""Task heads: which one a checkpoint has, loading it with its base model, running both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from headscope.errors import InputError
+
+__all__ = ["HEADS", "Select", "class_for", "head_of", "require_head", "run_with_head"]
+
+#: The heads that headscope knows, by the ending of their transformers class.
+HEADS = {"mlm": "ForMaskedLM", "classification": "ForSequenceClassification"}
+_NAMES = {"mlm": "masked-language-model", "classification": "classification"}
+
+#: Picks what the head gets from the last hidden state (batch, pos, d_model).
+Select = Callable[[Tensor], Tensor]
+
+
+def head_of(architecture: object) -> str | None:
+    """Return the head of a transformers class by its name, None for a base model or another one."""
+    name = str(architecture or "")
+    return next((head for head, ending in HEADS.items() if name.endswith(ending)), None)
+
+
+def class_for(head: str | None) -> Any:
+    """Return the transformers auto class that builds a base model or one with this head."""
+    import transformers
+
+    if head is None:
+        return transformers.AutoModel
+    return getattr(transformers, f"AutoModel{HEADS[head]}")
+
+
+def require_head(folder: object, head: str, architecture: object) -> InputError:
+    """Return the error for a checkpoint that lacks the wanted head."""
+    name = str(architecture or "a base model")
+    return InputError(
+        f"{folder} has no {_NAMES[head]} head: its checkpoint holds {name}; choose a task that "
+        f"fits it, or give a checkpoint that was trained as ...{HEADS[head]}."
+    )
+
+
+def run_with_head(
+    network: Any, base: Any, inputs: dict[str, Tensor], select: Select | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Run a network and keep the last hidden state of its base model on the way.
+
+    Parameters
+    ----------
+    network : transformers model
+        The base model itself, or a model with a head around it.
+    base : transformers model
+    inputs : dict of str to Tensor
+    select : callable, optional
+        What the head gets in place of the last hidden state, such as its masked positions only: the
+        output embedding of a language model costs as much as the whole encoder.
+
+    Returns
+    -------
+    hidden : Tensor, (batch, pos, d_model)
+    logits : Tensor or None
+        None for a base model.
+    """
+    if network is base:
+        hidden: Tensor = base(**inputs, return_dict=True).last_hidden_state
+        return hidden, None
+    kept: list[Tensor] = []
+
+    def keep(_module: Any, _args: Any, output: Any) -> Any:
+        kept.append(output.last_hidden_state)
+        if select is not None:
+            output.last_hidden_state = select(output.last_hidden_state)
+        return output
+
+    hook = base.register_forward_hook(keep)
+    try:
+        logits: Tensor = network(**inputs, return_dict=True).logits
+    finally:
+        hook.remove()
+    return kept[0], logits

@@ -1,0 +1,162 @@
+"""``headscope.json``: which heads a saved model still has; and the same in old configs.
+
+transformers before version 5 wrote physically pruned models with ``pruned_heads`` in config.json;
+version 5 has dropped that, and refuses such checkpoints for their shapes. Both are read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headscope.errors import CheckpointError
+from headscope.models.checkpoint import Checkpoint, read_json
+
+__all__ = ["COMPACT", "DENSE", "MANIFEST", "KeptHeads", "kept_heads"]
+
+MANIFEST = "headscope.json"
+#: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
+COMPACT, DENSE = "compact", "dense"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class KeptHeads:
+    """Which heads a physically pruned checkpoint still has.
+
+    Attributes
+    ----------
+    path : Path
+        The file that says so.
+    n_heads : int
+        Heads of each layer before any was removed.
+    modules : dict of int to tuple of int
+        For each attention module, counted in the order of execution, the heads it kept.
+    layers : dict of int to int
+        Which module each layer runs; empty where the file does not say.
+    origin : dict
+        The model that it was made from: id, revision, weights_sha256.
+    """
+
+    path: Path
+    n_heads: int
+    modules: dict[int, tuple[int, ...]]
+    layers: dict[int, int]
+    origin: dict[str, Any]
+
+    def of(self, module: int) -> tuple[int, ...]:
+        """Return the heads that a module kept."""
+        return self.modules.get(module, tuple(range(self.n_heads)))
+
+    def check(self, n_modules: int, n_heads: int) -> None:
+        """Compare with the architecture that config.json describes.
+
+        Raises
+        ------
+        CheckpointError
+            If they cannot belong together.
+        """
+        if n_heads != self.n_heads:
+            raise CheckpointError(
+                f"{self.path} speaks of {self.n_heads} heads a layer, config.json of {n_heads}; "
+                "they do not belong together."
+            )
+        highest = max(self.modules, default=-1)
+        if highest >= n_modules:
+            raise CheckpointError(
+                f"{self.path} names attention module {highest}, but the model has {n_modules}."
+            )
+
+    def check_layers(self, found: Sequence[tuple[int, ...]]) -> None:
+        """Compare with the heads of each layer as it was seen running."""
+        if self.layers and sorted(self.layers) != list(range(len(found))):
+            raise CheckpointError(
+                f"{self.path} lists {len(self.layers)} layers, but attention runs in {len(found)}."
+            )
+        for layer, module in self.layers.items():
+            if found[layer] != self.of(module):
+                raise CheckpointError(
+                    f"{self.path} says that layer {layer} kept heads {list(self.of(module))}, but "
+                    f"it has {list(found[layer])}."
+                )
+
+
+def kept_heads(checkpoint: Checkpoint) -> KeptHeads | None:
+    """Say which heads a checkpoint still has; None for one that nobody has pruned physically.
+
+    Raises
+    ------
+    CheckpointError
+        For a manifest or ``pruned_heads`` that make no sense.
+    """
+    manifest = checkpoint.folder / MANIFEST
+    if manifest.is_file():
+        return _from_manifest(manifest)
+    return _from_config(checkpoint)
+
+
+def _from_manifest(path: Path) -> KeptHeads | None:
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
+        raise CheckpointError(
+            f"{path} is not a manifest of schema {_SCHEMA}; it is damaged, or written by a newer "
+            "headscope."
+        )
+    form, entries = data.get("form"), data.get("attention")
+    if form not in (COMPACT, DENSE) or not isinstance(entries, list) or not entries:
+        raise CheckpointError(f"{path} does not say which heads were kept; save the model again.")
+    if form == DENSE:
+        return None
+    n_heads = data.get("n_heads")
+    if not isinstance(n_heads, int) or not _is_count(n_heads) or n_heads == 0:
+        raise CheckpointError(f"{path}: n_heads is {n_heads!r}, not a number of heads.")
+    modules, layers = {}, {}
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, dict):
+            raise CheckpointError(f"{path}: entry {i} of attention is not an object.")
+        modules[i] = _heads(path, entry.get("kept"), n_heads)
+        removed = _heads(path, entry.get("removed"), n_heads)
+        if sorted((*modules[i], *removed)) != list(range(n_heads)):
+            raise CheckpointError(
+                f"{path}: kept and removed of entry {i} are not the {n_heads} heads of a layer."
+            )
+        for layer in _heads(path, entry.get("layers"), None):
+            layers[layer] = i
+    source = data.get("source")
+    return KeptHeads(path, n_heads, modules, layers, source if isinstance(source, dict) else {})
+
+
+def _from_config(checkpoint: Checkpoint) -> KeptHeads | None:
+    """Read ``pruned_heads`` of transformers before 5: {"0": [1, 2]} by attention module."""
+    pruned = checkpoint.config.get("pruned_heads")
+    path = checkpoint.folder / "config.json"
+    if not pruned:
+        return None
+    names = ("num_attention_heads", "n_heads")
+    n_heads = next((checkpoint.config[n] for n in names if n in checkpoint.config), 12)
+    if not isinstance(pruned, dict) or not _is_count(n_heads):
+        raise CheckpointError(f'{path}: pruned_heads is not an object such as {{"0": [1, 2]}}.')
+    modules = {}
+    for key, heads in pruned.items():
+        if not str(key).isdecimal():
+            raise CheckpointError(f"{path}: pruned_heads has a layer {key!r}, not a number.")
+        gone = _heads(path, heads, n_heads)
+        modules[int(key)] = tuple(head for head in range(n_heads) if head not in gone)
+    return KeptHeads(path, n_heads, modules, {}, {})
+
+
+def _heads(path: Path, value: object, limit: int | None) -> tuple[int, ...]:
+    """Check a list of different indices below ``limit``."""
+    fits = isinstance(value, list) and all(
+        _is_count(item) and (limit is None or item < limit) for item in value
+    )
+    if not isinstance(value, list) or not fits or len(set(value)) != len(value):
+        below = "" if limit is None else f" below {limit}"
+        raise CheckpointError(f"{path}: {value!r} is not a list of different numbers{below}.")
+    return tuple(sorted(value))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

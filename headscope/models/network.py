@@ -1,0 +1,213 @@
+"""From a checkpoint that has been looked at to transformers' own network and tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.errors import CheckpointError
+from headscope.models.checkpoint import Checkpoint
+from headscope.models.cutting import cut_module
+from headscope.models.heads import class_for, head_of, require_head
+from headscope.models.layouts import attention_modules, heads_of
+from headscope.models.manifest import KeptHeads
+from headscope.models.source import Source
+from headscope.pruning.surgery import head_rows, scatter_rows
+
+__all__ = ["check_config", "check_finite", "load_network", "load_tokenizer"]
+
+#: Parts that a base model may lack in the checkpoint of a model with another head.
+_OPTIONAL_PARTS = ("pooler.",)
+
+
+def load_tokenizer(source: Source) -> Any:
+    """Load the fast tokenizer of a folder, or say what is wrong with it."""
+    from transformers import AutoTokenizer
+
+    # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.folder, add_prefix_space=True, trust_remote_code=False, local_files_only=True
+        )
+    except Exception as error:  # transformers raises many kinds here
+        raise CheckpointError(
+            f"The tokenizer in {source.folder} cannot be read ({in_one_line(error)}); save it "
+            "again with tokenizer.save_pretrained."
+        ) from error
+    if not getattr(tokenizer, "is_fast", False):
+        raise CheckpointError(
+            f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
+            "words with pieces; convert it and save it beside the model."
+        )
+    return tokenizer
+
+
+def check_config(source: Source) -> None:
+    """Read config.json as transformers does, before the tokenizer is blamed for a slip in it."""
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(source.folder, trust_remote_code=False, local_files_only=True)
+    except Exception as error:  # transformers raises many kinds here
+        raise CheckpointError(
+            f"{source.folder / 'config.json'} is not a config that transformers understands: "
+            f"{in_one_line(error)}"
+        ) from error
+
+
+def load_network(
+    source: Source,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    head: str | None,
+    kept: KeptHeads | None,
+) -> Any:
+    """Build the network with its weights, complete.
+
+    Parameters
+    ----------
+    head : str or None
+        ``mlm``, ``classification``, ``auto`` or None, as :func:`headscope.load` takes it.
+    kept : KeptHeads or None
+        Which heads are left, for a checkpoint that was physically pruned.
+
+    Raises
+    ------
+    InputError
+        If the checkpoint lacks the head.
+    CheckpointError
+        If it is not a whole model.
+    """
+    architecture = next(iter(checkpoint.config.get("architectures") or ()), None)
+    if head == "auto":
+        head = head_of(architecture)
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "attn_implementation": "eager",
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # so that _check_complete can name them
+    }
+    with _named(source, checkpoint):
+        if kept is None:
+            network, info = class_for(head).from_pretrained(
+                source.folder,
+                use_safetensors=not checkpoint.pickled,
+                trust_remote_code=False,
+                local_files_only=True,
+                **options,
+            )
+        else:
+            network, info = _load_pruned(source, checkpoint, head, kept, options)
+    if head is not None and _head_is_new(network, info):
+        raise require_head(source.folder, head, architecture)
+    _check_complete(info, source)
+    if kept is not None:
+        for i, (module, projections) in enumerate(attention_modules(network.base_model)):
+            cut_module(module, projections, kept.of(i))
+    return network
+
+
+@contextmanager
+def _named(source: Source, checkpoint: Checkpoint) -> Iterator[None]:
+    """Turn whatever transformers raises into one sentence."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers raises many kinds here
+        raise CheckpointError(
+            f"{source.folder} cannot be loaded as a {checkpoint.config['model_type']} model: "
+            f"{in_one_line(error)}"
+        ) from error
+
+
+def _load_pruned(
+    source: Source,
+    checkpoint: Checkpoint,
+    head: str | None,
+    kept: KeptHeads,
+    options: dict[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """Load a pruned checkpoint in its full shape, zeros where heads are missing.
+
+    That leaves tied weights, old names and missing parts to transformers; cutting comes after.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(
+        source.folder, trust_remote_code=False, local_files_only=True
+    )
+    with torch.device("meta"):
+        shell = class_for(head).from_config(config)
+    state = checkpoint.tensors()
+    _fill_gaps(state, shell.base_model, kept)
+    loaded: tuple[Any, dict[str, Any]] = type(shell).from_pretrained(
+        None, config=config, state_dict=state, **options
+    )
+    return loaded
+
+
+def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> None:
+    """Bring the tensors of every attention module to their full shape."""
+    modules = attention_modules(base)
+    kept.check(len(modules), int(getattr(base.config, "num_attention_heads", 0)))
+    name_of = {module: name for name, module in base.named_modules()}
+    for i, (module, p) in enumerate(modules):
+        d_head, _ = heads_of(module, p)
+        rows, width = head_rows(kept.of(i), d_head), kept.n_heads * d_head
+        for linear in (p.q, p.k, p.v):
+            for part in ("weight", "bias"):
+                for key in _keys(state, f"{name_of[linear]}.{part}"):
+                    _check_rows(key, len(state[key]), len(rows), kept)
+                    state[key] = scatter_rows(state[key], rows, width)
+        for key in _keys(state, f"{name_of[p.out]}.weight"):
+            _check_rows(key, state[key].shape[-1], len(rows), kept)
+            state[key] = scatter_rows(state[key].t(), rows, width).t().contiguous()
+
+
+def _keys(state: dict[str, Tensor], name: str) -> list[str]:
+    """Find a tensor of the base model, under whatever prefix a task head has put before it."""
+    return [key for key in state if key == name or key.endswith(f".{name}")]
+
+
+def _check_rows(key: str, found: int, expected: int, kept: KeptHeads) -> None:
+    if found != expected:
+        raise CheckpointError(
+            f"{kept.path} says that {expected} rows of {key} are kept, but the weights have "
+            f"{found}; the two do not belong together."
+        )
+
+
+def _head_is_new(network: Any, info: dict[str, Any]) -> bool:
+    """Whether tensors outside the base model are missing, so that the head would be random."""
+    prefix = f"{network.base_model_prefix}."
+    return any(not key.startswith(prefix) for key in info["missing_keys"])
+
+
+def _check_complete(info: dict[str, Any], source: Source) -> None:
+    missing = [key for key in sorted(info["missing_keys"]) if not key.startswith(_OPTIONAL_PARTS)]
+    mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
+    for keys, what in ((missing, "lacks"), (mismatched, "has the wrong shape for")):
+        if keys:
+            raise CheckpointError(
+                f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
+                f"({keys[0]}, ...); it is not a whole model."
+            )
+
+
+def check_finite(network: nn.Module, source: Source) -> None:
+    """Refuse weights that are NaN or infinite."""
+    for name, parameter in network.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise CheckpointError(
+                f"The weights in {source.folder} are not finite: {name} holds NaN or infinity; "
+                "the checkpoint is broken (or overflows the chosen --dtype)."
+            )
+
+
+def in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

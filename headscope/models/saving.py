@@ -1,0 +1,205 @@
+"""Write a pruned model so that it loads again: without its heads, or with zeros in their place."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.errors import InputError
+from headscope.models.compact import expand_all, origin_of, original_heads
+from headscope.models.gating import shared_layers
+from headscope.models.loading import LoadedModel
+from headscope.models.manifest import COMPACT, DENSE, MANIFEST
+from headscope.models.routing import quiet_transformers
+
+__all__ = ["check_target", "save", "save_dense"]
+
+
+def save(
+    loaded: LoadedModel,
+    folder: str | Path,
+    *,
+    repair: str | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Path:
+    """Write a compact model: safetensors, config, tokenizer and the manifest ``headscope.json``.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        As :func:`headscope.remove_heads` or :func:`headscope.load` gave it; its task head is saved
+        with it.
+    folder : path
+        New, empty, or an earlier save of headscope, which is replaced.
+    repair : str, optional
+        How the heads that are left were adjusted; recorded.
+    provenance : dict, optional
+        Recorded.
+
+    Returns
+    -------
+    Path
+        The folder: :func:`headscope.load` and every command take it.
+
+    Raises
+    ------
+    InputError
+        If the folder holds anything else, or cannot be written.
+
+    Notes
+    -----
+    Nothing half-written stays behind: the folder is filled under another name, then renamed.
+    Weights that float16 holds exactly are stored so, else in the type they are computed in.
+    """
+    return _save(loaded, loaded.network, Path(folder), COMPACT, repair, provenance)
+
+
+def save_dense(
+    loaded: LoadedModel,
+    folder: str | Path,
+    *,
+    repair: str | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Path:
+    """Write a plain checkpoint of the original shape, zeros where heads were removed.
+
+    Parameters, returns and errors as :func:`save`; ``AutoModel.from_pretrained`` loads the folder.
+    """
+    return _save(loaded, expand_all(loaded), Path(folder), DENSE, repair, provenance)
+
+
+def check_target(folder: str | Path) -> None:
+    """Refuse a folder that a save would have to destroy; to be asked before a long run.
+
+    Raises
+    ------
+    InputError
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder to save the model in.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise InputError(
+            f"The folder {folder} holds other files; give a new one to save the model in."
+        )
+
+
+def _save(
+    loaded: LoadedModel,
+    network: Any,
+    folder: Path,
+    form: str,
+    repair: str | None,
+    provenance: dict[str, Any] | None,
+) -> Path:
+    manifest = _manifest(loaded, form, repair, provenance)
+    with _whole_folder(folder) as room, quiet_transformers():
+        _write_network(network, room, _gone(manifest) if form == COMPACT else {})
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(room)
+        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
+        (room / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    return folder
+
+
+def _manifest(
+    loaded: LoadedModel, form: str, repair: str | None, provenance: dict[str, Any] | None
+) -> dict[str, Any]:
+    total = original_heads(loaded)
+    kept = [loaded.sites[group[0]].head_ids for group in shared_layers(loaded.sites)]
+    return {
+        "schema": 1,
+        "form": form,
+        "headscope": importlib.metadata.version("headscope"),
+        "n_heads": total,
+        "d_head": loaded.sites[0].d_head,
+        "attention": [
+            {
+                "layers": list(group),
+                "kept": list(heads),
+                "removed": [head for head in range(total) if head not in heads],
+            }
+            for group, heads in zip(shared_layers(loaded.sites), kept, strict=True)
+        ],
+        "repair": repair,
+        "source": origin_of(loaded),
+        "provenance": provenance,
+    }
+
+
+def _gone(manifest: dict[str, Any]) -> dict[str, list[int]]:
+    """Return what transformers before 5 calls pruned_heads."""
+    entries = enumerate(manifest["attention"])
+    return {str(i): entry["removed"] for i, entry in entries if entry["removed"]}
+
+
+def _write_network(network: Any, folder: Path, pruned: dict[str, list[int]]) -> None:
+    """Let transformers write weights and config; ``network`` itself is left as it was."""
+    settings = vars(network.config)
+    before = dict(settings)
+    settings.pop("pruned_heads", None)
+    if pruned:
+        settings["pruned_heads"] = pruned
+    try:
+        if _fits_half(network):
+            network.save_pretrained(folder, state_dict=_halved(network))
+        else:
+            network.save_pretrained(folder)
+    finally:
+        settings.clear()
+        settings.update(before)
+
+
+def _fits_half(network: nn.Module) -> bool:
+    """Whether every weight is a float16 number, as those of a checkpoint stored so are."""
+    return all(
+        parameter.dtype in (torch.float32, torch.float64)
+        and bool((parameter == parameter.half().to(parameter.dtype)).all())
+        for parameter in network.parameters()
+    )
+
+
+def _halved(network: nn.Module) -> dict[str, Tensor]:
+    """Cast the state; tensors that are tied stay tied, so that they are written once."""
+    cast: dict[int, Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for name, tensor in network.state_dict().items():
+        wanted = tensor.half() if tensor.is_floating_point() else tensor
+        # Empty tensors all lie at address 0.
+        state[name] = cast.setdefault(tensor.data_ptr(), wanted) if tensor.numel() else wanted
+    return state
+
+
+@contextmanager
+def _whole_folder(folder: Path) -> Iterator[Path]:
+    """Yield a room to write in that takes the folder's name once everything is there."""
+    check_target(folder)
+    made = [path for path in folder.parents if not path.exists()]
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        room = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise InputError(
+            f"The folder {folder} cannot be made ({error.strerror}); choose another."
+        ) from None
+    try:
+        yield room
+        room.chmod(0o755)  # mkdtemp's folders are for their owner alone
+        if folder.exists():
+            shutil.rmtree(folder)
+        room.rename(folder)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+        for path in made:
+            if any(path.iterdir()):
+                break
+            path.rmdir()

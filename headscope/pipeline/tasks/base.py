@@ -1,0 +1,193 @@
+"""What all tasks share: examples, tokenised once, that any version of the model is run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.data.batches import buckets
+from headscope.data.rows import Padded, Row, pad_rows
+from headscope.data.tasks import Examples
+from headscope.errors import InputError
+from headscope.measures.accumulator import Array, numpy
+from headscope.measures.fidelity import mean_pooled
+from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap
+from headscope.models.gating import gated
+from headscope.models.heads import Select
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.tasks.distance import Distance, at_masks
+from headscope.pipeline.tasks.losses import LossBatch
+
+__all__ = ["Task", "need_logits"]
+
+
+class Task:
+    """Examples of one kind and the metrics that a model earns on them.
+
+    Parameters
+    ----------
+    examples : Examples
+    loaded : LoadedModel
+        The unpruned model: what label-free distances are measured to.
+    rows : sequence of Row
+        Numbered from 0 without gaps.
+    skipped : int
+
+    Attributes
+    ----------
+    name : str
+        fidelity, mlm, classification or similarity.
+    higher_is_better : bool
+    has_labels : bool
+        Whether :meth:`loss_batches` can use labels.
+    n_examples, skipped : int
+        Measured examples, and those left out because they are longer than the model's limit.
+    data : dict
+        Name and SHA-256 of the file.
+    """
+
+    name: ClassVar[str]
+    higher_is_better: ClassVar[bool] = True
+    has_labels: ClassVar[bool] = True
+    #: All metrics by name; the first is the task's value.
+    table: Mapping[str, Metric]
+
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
+    ) -> None:
+        self.data = {"name": examples.name, "sha256": examples.sha256}
+        self.rows = rows
+        self.n_examples = len(rows)
+        self.skipped = skipped
+        self.distance = Distance(rows, loaded)
+
+    @property
+    def metric(self) -> str:
+        """Name of the task's value."""
+        return next(iter(self.table))
+
+    # --- measuring ----------------------------------------------------------------------------
+
+    def outputs(self, loaded: LoadedModel, gates: Tensor | None = None) -> dict[str, Array]:
+        """Run a model over all examples; per-example arrays in the order of the examples.
+
+        Parameters
+        ----------
+        loaded : LoadedModel
+            The model, or a pruned copy of it.
+        gates : Tensor, (n_layers, n_heads), optional
+            Multiply each head's z.
+        """
+        found: dict[str, Array] = {}
+        with gated(loaded, gates) as run:
+            for batch in self._batches(loaded):
+                read = self._read(batch, *run(*batch.inputs, select=self._select(batch)))
+                for name, values in read.items():
+                    part = numpy(values)
+                    room = np.zeros((len(self.rows), *part.shape[1:]), dtype=part.dtype)
+                    found.setdefault(name, room)[batch.index] = part
+        return self._by_example(found)
+
+    def value(self, outputs: Outputs) -> float:
+        """Return the task's value of what :meth:`outputs` gave."""
+        return self.metrics(outputs)[self.metric]
+
+    def metrics(self, outputs: Outputs) -> dict[str, float]:
+        """Return every metric of the task by name; rates and correlations are times 100."""
+        ones = np.ones((1, self.n_examples))
+        return {name: float(metric(outputs, ones)[0]) for name, metric in self.table.items()}
+
+    def interval(
+        self,
+        outputs: Outputs,
+        baseline: Outputs | None = None,
+        *,
+        seed: int = 0,
+        resamples: int = 1000,
+    ) -> Bootstrap:
+        """Bootstrap the task's value, and its difference to another model's on the same examples.
+
+        ``difference`` is value minus the baseline's, whichever direction is better.
+        """
+        return paired_bootstrap(
+            self.table[self.metric], outputs, baseline, resamples=resamples, seed=seed
+        )
+
+    # --- differentiating ----------------------------------------------------------------------
+
+    def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
+        """Yield batches whose loss can be differentiated by gates.
+
+        Parameters
+        ----------
+        loaded : LoadedModel
+        labels : bool
+            Use the task's labels if it has any. Otherwise the loss is the distance to the unpruned
+            model's own outputs, which is zero, with zero gradient, while all gates are 1.
+        """
+        if labels and self.has_labels:
+            yield from self._labelled_batches(loaded)
+            return
+        for batch in self._batches(loaded):
+            yield LossBatch(
+                loaded, batch, torch.arange(len(batch.index), device=loaded.device),
+                loss=self._label_free_loss, embed=self._embed,
+                select_loss=self.distance.select(batch), select_embed=_select_masks(batch),
+            )  # fmt: skip
+
+    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
+        for batch in self._batches(loaded):
+            yield LossBatch(
+                loaded, batch, torch.arange(len(batch.index), device=loaded.device),
+                loss=self._loss, embed=self._embed,
+                select_loss=_select_masks(batch), select_embed=_select_masks(batch),
+            )  # fmt: skip
+
+    # --- what tasks differ in -----------------------------------------------------------------
+
+    def _select(self, batch: Padded) -> Select | None:
+        """Say what the head gets while the task is measured."""
+        return _select_masks(batch)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Return what is kept of each row."""
+        raise NotImplementedError
+
+    def _by_example(self, found: dict[str, Array]) -> dict[str, Array]:
+        """Turn what is kept of rows into what is kept of examples."""
+        return found
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the labelled loss of each row."""
+        raise NotImplementedError
+
+    def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return each row's distance to the unpruned model."""
+        return 1 - self.distance.measure(batch, hidden, logits)["cosine"]
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return each row's output as a vector."""
+        return F.normalize(mean_pooled(hidden, batch.attention_mask), dim=-1)
+
+    def _batches(self, loaded: LoadedModel) -> Iterator[Padded]:
+        for part in buckets(self.rows):
+            yield pad_rows(part, loaded.pad_id, loaded.device)
+
+
+def need_logits(logits: Tensor | None) -> Tensor:
+    """Refuse a model without a head where the task reads it."""
+    if logits is None:
+        raise InputError("This model has lost its task head; load it with head='auto'.")
+    return logits
+
+
+def _select_masks(batch: Padded) -> Select | None:
+    """Let the head of a language model see masked positions only."""
+    if not batch.masked.numel():
+        return None
+    return lambda hidden: at_masks(batch, hidden)[None]

@@ -1,0 +1,111 @@
+"""How far a pruned model's outputs are from the unpruned model's, without any label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.data.batches import buckets
+from headscope.data.rows import Padded, Row, pad_rows
+from headscope.measures.fidelity import mean_pooled
+from headscope.models.gating import gated
+from headscope.models.heads import Select
+from headscope.models.loading import LoadedModel
+
+__all__ = ["Distance", "at_masks", "by_row"]
+
+
+class Distance:
+    """Cosine of mean-pooled states, and KL of the head's outputs, to a reference model.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        With masked positions for a masked language model: its outputs mean something there.
+    reference : LoadedModel
+        The unpruned model; run once over the rows when the distance is first asked for.
+    """
+
+    def __init__(self, rows: Sequence[Row], reference: LoadedModel) -> None:
+        self.head = reference.head
+        self._rows, self._reference = rows, reference
+        self._pooled: Tensor | None = None
+        #: Per row: the logits (classification), or the hidden states at masked positions (mlm),
+        #: from which the head makes its logits anew: they are 80 times as large.
+        self._outputs: list[Tensor] = []
+
+    def select(self, batch: Padded) -> Select | None:
+        """Return what the head of the other model is to get."""
+        if self.head != "mlm":
+            return None
+        self._prepare()
+        theirs = torch.cat([self._outputs[i] for i in batch.index])
+        return lambda hidden: torch.cat([at_masks(batch, hidden), theirs.to(hidden.dtype)])[None]
+
+    def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
+        self._prepare()
+        assert self._pooled is not None
+        theirs = self._pooled[batch.index].to(hidden.dtype)
+        found = {
+            "cosine": F.cosine_similarity(mean_pooled(hidden, batch.attention_mask), theirs, dim=-1)
+        }
+        if logits is not None and self.head is not None:
+            found["kl"] = self._kl(batch, logits)
+        return found
+
+    def _kl(self, batch: Padded, logits: Tensor) -> Tensor:
+        """KL(unpruned || this model) of each row; a mean over its masks for a language model."""
+        if self.head == "mlm":
+            ours, theirs = logits[0].float().log_softmax(-1).chunk(2)
+            return by_row(batch, _kl(theirs, ours))
+        stored = torch.stack([self._outputs[i] for i in batch.index])
+        return _kl(stored.float().log_softmax(-1), logits.float().log_softmax(-1))
+
+    def _prepare(self) -> None:
+        if self._pooled is not None:
+            return
+        loaded = self._reference
+        states: list[Tensor] = [torch.empty(0)] * len(self._rows)
+        outputs: list[Tensor] = [torch.empty(0)] * len(self._rows)
+        with gated(loaded) as run:
+            for part in buckets(self._rows):
+                batch = pad_rows(part, loaded.pad_id, loaded.device)
+                # A language model's logits are not asked for: one position keeps the head cheap.
+                few = (lambda h: h[:1, :1]) if self.head == "mlm" else None
+                hidden, logits = run(*batch.inputs, select=few)
+                kept = at_masks(batch, hidden) if self.head == "mlm" else logits
+                split = _split(batch, kept) if kept is not None else [torch.empty(0)] * len(part)
+                for i, state, output in zip(
+                    batch.index, mean_pooled(hidden, batch.attention_mask), split, strict=True
+                ):
+                    states[i], outputs[i] = state, output
+        self._pooled, self._outputs = torch.stack(states), outputs
+
+
+def at_masks(batch: Padded, hidden: Tensor) -> Tensor:
+    """Pick the states at masked positions, row by row: (masked, d_model)."""
+    return hidden[batch.masked[0], batch.masked[1]]
+
+
+def by_row(batch: Padded, values: Tensor) -> Tensor:
+    """Mean of one value per masked position over each row's positions: (batch,)."""
+    size = len(batch.index)
+    total = values.new_zeros(size).index_add(0, batch.masked[0], values)
+    return total / torch.bincount(batch.masked[0], minlength=size).clamp(min=1)
+
+
+def _kl(reference: Tensor, other: Tensor) -> Tensor:
+    """KL divergence over the last axis, of log-probabilities."""
+    return (reference.exp() * (reference - other)).sum(dim=-1)
+
+
+def _split(batch: Padded, values: Tensor) -> Sequence[Tensor]:
+    """Cut what belongs to the batch's rows apart: by row, or by each row's masks."""
+    if len(values) == len(batch.index) and not batch.masked.numel():
+        return list(values)
+    sizes = torch.bincount(batch.masked[0], minlength=len(batch.index))
+    return torch.split(values, sizes.tolist())

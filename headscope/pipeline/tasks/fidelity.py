@@ -1,0 +1,44 @@
+"""Fidelity: how near the pruned model's outputs stay to the unpruned model's; needs no label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from headscope.data.rows import Padded, Row
+from headscope.data.tasks import Examples
+from headscope.measures.metrics import mean_of
+from headscope.models.heads import Select
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.tasks.base import Task
+
+__all__ = ["Fidelity"]
+
+
+class Fidelity(Task):
+    """Mean cosine of mean-pooled states and, for a model with a head, mean KL of its outputs.
+
+    A masked language model reads text with 15% of the tokens masked, and its KL is taken there.
+    """
+
+    name = "fidelity"
+    has_labels = False
+
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
+    ) -> None:
+        super().__init__(examples, loaded, rows, skipped)
+        self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 2 if loaded.head else 1]}
+
+    def _select(self, batch: Padded) -> Select | None:
+        return self.distance.select(batch)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        found = self.distance.measure(batch, hidden, logits)
+        return {**found, "cosine": found["cosine"].clamp(max=1.0)}  # rounding may exceed it
+
+    def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        found = self.distance.measure(batch, hidden, logits)
+        loss = 1 - found["cosine"]
+        return loss + found["kl"] if "kl" in found else loss

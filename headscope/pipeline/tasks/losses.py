@@ -1,0 +1,100 @@
+"""Differentiable losses of a batch as functions of head gates: what scores are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from headscope.data.rows import Padded
+from headscope.models.gating import gated
+from headscope.models.heads import Select
+from headscope.models.loading import LoadedModel
+
+__all__ = ["LossBatch", "Read"]
+
+#: From a batch's hidden states and logits to a loss (size,) or an embedding (size, d).
+Read = Callable[[Padded, Tensor, Tensor | None], Tensor]
+
+
+class LossBatch:
+    """Some examples whose loss can be differentiated by the gates of heads.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    batch : Padded
+    owner : Tensor, (rows,)
+        The example that each row belongs to.
+    loss, embed : callable
+        ``(batch, hidden, logits) -> (size,)`` and ``-> (size, d)``.
+    select_loss, select_embed : callable, optional
+        What the head gets for either.
+
+    Notes
+    -----
+    With gates ``(size, n_layers, n_heads)`` the gradient of ``loss(gates).sum()`` holds every
+    example's own derivative d loss_i / d xi. With gates ``(rows, n_layers, n_heads, pos)`` it is
+    z . dL/dz of every token.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        batch: Padded,
+        owner: Tensor,
+        *,
+        loss: Read,
+        embed: Read,
+        select_loss: Select | None = None,
+        select_embed: Select | None = None,
+    ) -> None:
+        self._loaded, self._batch, self._owner = loaded, batch, owner
+        self._loss, self._embed = loss, embed
+        self._select_loss, self._select_embed = select_loss, select_embed
+
+    @property
+    def size(self) -> int:
+        """Examples in the batch."""
+        return int(self._owner.max()) + 1
+
+    @property
+    def attention_mask(self) -> Tensor:
+        """(rows, pos): 1 at real tokens."""
+        return self._batch.attention_mask
+
+    @property
+    def owner(self) -> Tensor:
+        """(rows,): the example that each row belongs to."""
+        return self._owner
+
+    def gates(self, kind: str = "example") -> Tensor:
+        """Return gates of one to differentiate by.
+
+        Parameters
+        ----------
+        kind : str
+            ``shared`` (n_layers, n_heads), ``example`` (size, n_layers, n_heads) or ``token``
+            (rows, n_layers, n_heads, pos).
+        """
+        heads = (self._loaded.n_layers, self._loaded.n_heads)
+        rows, pos = self.attention_mask.shape
+        shape = {"shared": heads, "example": (self.size, *heads), "token": (rows, *heads, pos)}
+        dtype = next(self._loaded.model.parameters()).dtype
+        return torch.ones(
+            shape[kind], dtype=dtype, device=self.attention_mask.device, requires_grad=True
+        )
+
+    def loss(self, gates: Tensor) -> Tensor:
+        """Return each example's loss, (size,)."""
+        return self._read(gates, self._loss, self._select_loss)
+
+    def embed(self, gates: Tensor) -> Tensor:
+        """Return each example's output e, (size, d): what label-free derivatives are taken of."""
+        return self._read(gates, self._embed, self._select_embed)
+
+    def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
+        by_row = gates[self._owner] if gates.dim() == 3 else gates
+        with gated(self._loaded, by_row, gradients=True) as run:
+            return read(self._batch, *run(*self._batch.inputs, select=select))

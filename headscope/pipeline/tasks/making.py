@@ -1,0 +1,175 @@
+"""From a task's name and a file to a :class:`Task`: reading, tokenising, checking."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from headscope.data.rows import Row, encode_rows, mask_row, window_rows
+from headscope.data.tasks import Examples, class_ids, read_labelled, read_pairs, read_texts
+from headscope.errors import CorpusError, InputError
+from headscope.models.heads import require_head
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.tasks.base import Task
+from headscope.pipeline.tasks.classification import Classification, classes_of
+from headscope.pipeline.tasks.fidelity import Fidelity
+from headscope.pipeline.tasks.mlm import MaskedLM
+from headscope.pipeline.tasks.similarity import Similarity
+
+__all__ = ["MLM_WINDOW", "MLM_WINDOWS", "TASKS", "make_task", "read_examples"]
+
+#: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
+MLM_WINDOW, MLM_WINDOWS = 64, 256
+
+
+def read_examples(name: str, path: str | Path | None, limit: int | None = None) -> Examples:
+    """Read what a task is measured on; no model is needed yet.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`TASKS`.
+    path : path or None
+        None is the built-in sample, which has no labels.
+    limit : int, optional
+        Only the first examples (for ``mlm`` the limit counts windows, see :func:`make_task`).
+
+    Raises
+    ------
+    InputError
+        If the task is unknown, or needs labels and gets no file.
+    CorpusError
+        If the file cannot be read as what the task needs.
+    """
+    _check_name(name)
+    if limit is not None and limit < 2:
+        raise InputError(f"The limit is {limit}; a task needs two examples or more.")
+    if name in ("classification", "similarity"):
+        if path is None:
+            raise InputError(
+                f"The task {name} needs a file with labels: the built-in sample has none."
+            )
+        return (read_labelled if name == "classification" else read_pairs)(path, limit)
+    return read_texts(path, None if name == "mlm" else limit)
+
+
+def make_task(
+    name: str,
+    examples: Examples,
+    loaded: LoadedModel,
+    *,
+    seed: int = 0,
+    limit: int | None = None,
+) -> Task:
+    """Tokenise examples for a model and check that it can do the task.
+
+    Parameters
+    ----------
+    name : str
+        ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
+    examples : Examples
+    loaded : LoadedModel
+        The unpruned model, loaded with ``head="auto"``.
+    seed : int
+        Of the masked positions.
+    limit : int, optional
+        Windows of the ``mlm`` task, 256 by default.
+
+    Raises
+    ------
+    InputError
+        If the model lacks the head or the tokenizer that the task needs, or does not know a label.
+    CorpusError
+        If fewer than two examples are left.
+    """
+    _check_name(name)
+    if loaded.tokenizer is None:
+        raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
+    if name in ("mlm", "classification") and loaded.head != name:
+        raise require_head(loaded.name, name, type(loaded.network).__name__)
+    return TASKS[name](examples, loaded, seed, limit)
+
+
+def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
+    rows, kept = _encode(loaded, examples.texts)
+    rows = [_masked(row, loaded, seed) for row in rows] if loaded.head == "mlm" else rows
+    return Fidelity(examples, loaded, rows, len(examples.texts) - len(kept))
+
+
+def _mlm(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
+    length = min(MLM_WINDOW, loaded.max_length)
+    rows = window_rows(
+        loaded.tokenizer, examples.first, length=length, count=limit or MLM_WINDOWS,
+        vocab_size=loaded.vocab_size,
+    )  # fmt: skip
+    if len(rows) < 2:
+        raise CorpusError(
+            f"{examples.name} has not enough text for two windows of {length} tokens; give more."
+        )
+    return MaskedLM(examples, loaded, [_masked(row, loaded, seed) for row in rows], 0)
+
+
+def _classification(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
+    labels = class_ids(examples, classes_of(loaded))
+    rows, kept = _encode(loaded, examples.first, examples.second)
+    skipped = len(examples) - len(kept)
+    return Classification(examples, loaded, rows, skipped, [labels[i] for i in kept])
+
+
+def _similarity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
+    rows, kept = _encode(loaded, examples.texts)
+    row_of = {examples.texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
+    pairs, gold = [], []
+    both = zip(examples.first, examples.second or (), examples.scores or (), strict=True)
+    for first, second, score in both:
+        if first in row_of and second in row_of:
+            pairs.append((row_of[first], row_of[second]))
+            gold.append(score)
+    skipped = len(examples) - len(pairs)
+    if len(set(gold)) < 2:
+        raise CorpusError(
+            f"{examples.name}: {skipped} of {len(examples)} pairs are longer than the model's "
+            "limit, and the rest have no two different scores."
+        )
+    return Similarity(examples, loaded, rows, skipped, np.array(pairs), np.array(gold))
+
+
+#: How each task is made.
+TASKS: dict[str, Callable[[Examples, LoadedModel, int, int | None], Task]] = {
+    "fidelity": _fidelity,
+    "mlm": _mlm,
+    "classification": _classification,
+    "similarity": _similarity,
+}
+
+
+def _check_name(name: str) -> None:
+    if name not in TASKS:
+        raise InputError(f"There is no task {name!r}; choose {', '.join(TASKS)}.")
+
+
+def _encode(
+    loaded: LoadedModel, first: Sequence[str], second: Sequence[str] | None = None
+) -> tuple[list[Row], list[int]]:
+    """Tokenise texts; return rows numbered from 0, and the places of those that fit the model."""
+    encoded = encode_rows(
+        loaded.tokenizer, first, second, max_length=loaded.max_length, vocab_size=loaded.vocab_size
+    )
+    kept = [row for row in encoded if row is not None]
+    if len(kept) < 2:
+        raise CorpusError(
+            f"{len(kept)} of {len(first)} texts fit the model's limit of {loaded.max_length} "
+            "tokens; give shorter ones (nothing is ever cut)."
+        )
+    rows = [dataclasses.replace(row, index=i) for i, row in enumerate(kept)]
+    return rows, [row.index for row in kept]
+
+
+def _masked(row: Row, loaded: LoadedModel, seed: int) -> Row:
+    mask_id = getattr(loaded.tokenizer, "mask_token_id", None)
+    if mask_id is None:
+        raise InputError(f"The tokenizer of {loaded.name} has no mask token; mlm needs one.")
+    return mask_row(row, int(mask_id), seed)

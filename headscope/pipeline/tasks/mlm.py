@@ -1,0 +1,52 @@
+"""Masked language modelling: loss and accuracy at masked positions, the same for every model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.data.rows import Padded
+from headscope.measures.metrics import ratio_of
+from headscope.pipeline.tasks.base import Task, need_logits
+from headscope.pipeline.tasks.distance import by_row
+
+__all__ = ["MaskedLM"]
+
+
+class MaskedLM(Task):
+    """Mean negative log-probability (nats) of masked tokens, and how many are guessed right."""
+
+    name = "mlm"
+    higher_is_better = False
+    table = {  # noqa: RUF012  (never changed)
+        "loss": ratio_of("nll", "positions"),
+        "masked_accuracy": ratio_of("correct", "positions", 100.0),
+    }
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        scores, rows, size = need_logits(logits)[0], batch.masked[0], len(batch.index)
+        nll = F.cross_entropy(scores.float(), batch.gold, reduction="none")
+        correct = (scores.argmax(dim=-1) == batch.gold).float()
+        zeros = nll.new_zeros(size)
+        return {
+            "nll": zeros.index_add(0, rows, nll),
+            "correct": zeros.index_add(0, rows, correct),
+            "positions": torch.bincount(rows, minlength=size).float(),
+        }
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        scores = need_logits(logits)[0].float()
+        return by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
+
+    def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        return self.distance.measure(batch, hidden, need_logits(logits))["kl"]
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Log-probabilities at a row's masks, one after the other; rows of fewer masks end in 0."""
+        rows, size = batch.masked[0], len(batch.index)
+        count = torch.bincount(rows, minlength=size)
+        place = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
+        flat = need_logits(logits)[0].float().log_softmax(dim=-1)
+        room = flat.new_zeros(size, int(count.max()), flat.shape[-1])
+        return room.index_put((rows, place), flat).flatten(1)

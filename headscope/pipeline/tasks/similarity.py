@@ -1,0 +1,109 @@
+"""Similarity: does the cosine of two sentences' embeddings rank pairs as people do?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.data.batches import buckets
+from headscope.data.rows import Padded, Row, pad_rows
+from headscope.data.tasks import Examples
+from headscope.measures.accumulator import Array
+from headscope.measures.fidelity import mean_pooled
+from headscope.measures.metrics import spearman
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.tasks.base import Task
+from headscope.pipeline.tasks.losses import LossBatch, Read
+
+__all__ = ["Similarity"]
+
+
+class _Pair:
+    """Two rows that are compared, as one item for batching."""
+
+    def __init__(self, index: int, first: Row, second: Row) -> None:
+        self.index, self.first, self.second = index, first, second
+
+    def __len__(self) -> int:
+        # Both rows are padded to the longer one.
+        return 2 * max(len(self.first), len(self.second))
+
+
+class Similarity(Task):
+    """Spearman correlation (x100) of gold scores with the cosine of mean-pooled last states.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        Every different sentence once.
+    pairs : array of int, (n_examples, 2)
+        The two rows of each pair.
+    gold : array of float, (n_examples,)
+
+    References
+    ----------
+    Reimers & Gurevych 2019, arXiv:1908.10084.
+    """
+
+    name = "similarity"
+    table = {"spearman": spearman}  # noqa: RUF012
+
+    def __init__(
+        self,
+        examples: Examples,
+        loaded: LoadedModel,
+        rows: Sequence[Row],
+        skipped: int,
+        pairs: Array,
+        gold: Array,
+    ) -> None:
+        super().__init__(examples, loaded, rows, skipped)
+        self._pairs, self._gold = pairs, gold
+        self.n_examples = len(gold)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        return {"embedding": F.normalize(mean_pooled(hidden, batch.attention_mask).float(), dim=-1)}
+
+    def _by_example(self, found: dict[str, Array]) -> dict[str, Array]:
+        first, second = (found["embedding"][side].astype(float) for side in self._pairs.T)
+        return {"similarity": (first * second).sum(axis=1), "gold": self._gold}
+
+    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
+        items = [
+            _Pair(i, self.rows[first], self.rows[second])
+            for i, (first, second) in enumerate(self._pairs.tolist())
+        ]
+        for part in buckets(items):
+            rows = [pair.first for pair in part] + [pair.second for pair in part]
+            owner = torch.arange(len(part), device=loaded.device).repeat(2)
+            wanted = torch.as_tensor(self._gold[[pair.index for pair in part]] / self._scale)
+            yield LossBatch(
+                loaded, pad_rows(rows, loaded.pad_id, loaded.device), owner,
+                loss=_squared_error(wanted.to(loaded.device)), embed=_both,
+            )  # fmt: skip
+
+    @property
+    def _scale(self) -> float:
+        """What the gold scores are divided by: the cosine of a perfect pair is 1."""
+        return float(np.abs(self._gold).max())
+
+
+def _squared_error(gold: Tensor) -> Read:
+    """(cosine - gold)^2 of each pair of a batch whose first half are the first sentences."""
+
+    def loss(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        first, second = mean_pooled(hidden, batch.attention_mask).chunk(2)
+        return (F.cosine_similarity(first, second, dim=-1) - gold.to(hidden.dtype)) ** 2
+
+    return loss
+
+
+def _both(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+    """Both sentences' unit embeddings in one vector."""
+    return torch.cat(
+        F.normalize(mean_pooled(hidden, batch.attention_mask), dim=-1).chunk(2), dim=-1
+    )

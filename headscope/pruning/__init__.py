@@ -1,0 +1,1 @@
+"""Choosing heads and taking them out: pure tensors, no files, no models."""
