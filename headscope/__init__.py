@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from headscope.models.loading import load, wrap
     from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
+    from headscope.pipeline.depth import depth
     from headscope.pipeline.rank import rank
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, RankResult, ValidationResult
+    from headscope.results import ClassifyResult, DepthResult, RankResult, ValidationResult
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
+    "depth",
     "rank",
     "validate",
     "load",
@@ -31,6 +33,7 @@ __all__ = [
     "save",
     "save_dense",
     "ClassifyResult",
+    "DepthResult",
     "RankResult",
     "ValidationResult",
     "Thresholds",
@@ -39,6 +42,7 @@ __all__ = [
 
 _HOME = {
     "classify": "headscope.pipeline.classify",
+    "depth": "headscope.pipeline.depth",
     "rank": "headscope.pipeline.rank",
     "validate": "headscope.pipeline.validate",
     "load": "headscope.models.loading",
@@ -47,6 +51,7 @@ _HOME = {
     "save": "headscope.models.saving",
     "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
+    "DepthResult": "headscope.results",
     "RankResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",

@@ -15,7 +15,10 @@ __all__ = ["command_line", "print_data", "print_human", "progress_bar"]
 
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
-_PRESENTATION = {"-o": 1, "--output": 1, "--format": 1, "--resume": 0, "--quiet": 0, "-q": 0}
+_PRESENTATION = {
+    "-o": 1, "--output": 1, "--format": 1, "--resume": 0, "--quiet": 0, "-q": 0, "--log": 0,
+    "--no-log": 0,
+}  # fmt: skip
 
 
 def print_human(*parts: RenderableType) -> None:

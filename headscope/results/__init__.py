@@ -13,6 +13,13 @@ from headscope.results.classification import (
     RareScore,
     SyntacticScore,
 )
+from headscope.results.depth import (
+    Decomposition,
+    DepthControl,
+    DepthCurves,
+    DepthResult,
+    Protection,
+)
 from headscope.results.rank import (
     ControlRank,
     ControlStatistics,
@@ -40,6 +47,10 @@ __all__ = [
     "ControlStatistics",
     "DataControl",
     "CorpusInfo",
+    "Decomposition",
+    "DepthControl",
+    "DepthCurves",
+    "DepthResult",
     "HeadRank",
     "HeadResult",
     "Label",
@@ -51,6 +62,7 @@ __all__ = [
     "NumericalRank",
     "Overlap",
     "PositionalScore",
+    "Protection",
     "RankResult",
     "RareScore",
     "SpeedResult",

@@ -21,7 +21,7 @@ from headscope.errors import CheckpointError
 
 Run = Callable[..., Any]
 
-COMMANDS = ("classify", "validate")
+COMMANDS = ("classify", "depth", "rank", "validate")
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [
     [

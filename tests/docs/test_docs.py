@@ -30,7 +30,7 @@ def test_python_examples_run(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["classify", "rank", "validate"])
+@pytest.mark.parametrize("name", ["classify", "depth", "rank", "validate"])
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
     assert attempted > 0
@@ -77,6 +77,7 @@ def test_config_file_documents_every_option_at_its_default(config: Path) -> None
 def test_public_names_are_pinned() -> None:
     assert headscope.__all__ == [
         "classify",
+        "depth",
         "rank",
         "validate",
         "load",
@@ -85,6 +86,7 @@ def test_public_names_are_pinned() -> None:
         "save",
         "save_dense",
         "ClassifyResult",
+        "DepthResult",
         "RankResult",
         "ValidationResult",
         "Thresholds",
