@@ -366,7 +366,9 @@ def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles() -> None:
     for g in range(4):
         for h in range(4):
             angles = subspace_angles(left[g].numpy(), right[h].numpy())
-            assert float(found[g, h]) == pytest.approx(float(np.mean(np.cos(angles) ** 2)), abs=1e-10)
+            assert float(found[g, h]) == pytest.approx(
+                float(np.mean(np.cos(angles) ** 2)), abs=1e-10
+            )
     assert float(found[2, 3]) > 0.6
 
 
