@@ -165,7 +165,9 @@ def test_scale_of_the_weights_does_not_matter(scale: float) -> None:
     scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
     for width in (2, 6, 12):
         ours = score_error(scaled, share_projections(scaled, width))
-        assert ours == pytest.approx(score_error(factors, share_projections(factors, width)), abs=1e-3)
+        assert ours == pytest.approx(
+            score_error(factors, share_projections(factors, width)), abs=1e-3
+        )
 
 
 def test_a_layer_of_zeros_and_a_single_head() -> None:
