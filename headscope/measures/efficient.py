@@ -163,10 +163,10 @@ def best_rank(pattern: Tensor, v: Tensor, sizes: list[int], pool: MatrixPool) ->
     sizes : list of int
     pool : MatrixPool
     """
-    vectors = torch.from_numpy(pool.map(right_vectors, pattern).copy()).to(pattern.device)
-    left = pattern.double() @ vectors  # (..., n, n)
-    right = vectors.mT @ v.double()  # (..., n, d_head)
-    return [(left[..., :k] @ right[..., :k, :]).to(v.dtype) for k in sizes]
+    vectors = torch.from_numpy(pool.map(right_vectors, pattern).copy())
+    left = pattern.cpu().double() @ vectors  # (..., n, n)
+    right = vectors.mT @ v.cpu().double()  # (..., n, d_head)
+    return [(left[..., :k] @ right[..., :k, :]).to(v) for k in sizes]
 
 
 class CheapSums(Accumulator):
@@ -215,14 +215,14 @@ class CheapSums(Accumulator):
             )
         )
         self.count[layer, heads] += len(z)
-        size_of_z = torch.linalg.vector_norm(z.double(), dim=(-2, -1)).clamp_min(1e-300)
+        size_of_z = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
         for i, (form, size) in enumerate(self._forms.points):
             ours = (
                 best[size]
                 if form == "best"
                 else self._forms.attend(form, size, layer, q, k, v, scale)
             )
-            gap = torch.linalg.vector_norm((ours - z).double(), dim=(-2, -1))
+            gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
             error = numpy(gap / size_of_z)  # (rows, heads)
             self.error[layer, heads, i] += error.sum(0)
             self.squares[layer, heads, i] += (error**2).sum(0)
@@ -233,7 +233,7 @@ class CheapSums(Accumulator):
         if form not in SPARSE:
             return float("nan")
         keep = self._forms.keep(form, size, layer).to(pattern.device)
-        return numpy((pattern * keep).double().sum(-1).mean(-1).sum(0))
+        return numpy((pattern * keep).cpu().double().sum(-1).mean(-1).sum(0))
 
     def means(self, name: str) -> Array:
         """Mean over sequences of ``error`` or ``mass``; NaN where there is none."""

@@ -23,7 +23,7 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from headscope.measures.accumulator import Array, numpy
+from headscope.measures.accumulator import Array
 
 __all__ = ["MatrixPool", "right_vectors", "singular_values"]
 
@@ -89,9 +89,10 @@ class MatrixPool:
         function : callable
             :func:`singular_values` or :func:`right_vectors`.
         matrices : Tensor, (..., n, n)
-            Copied (to float64), so the caller may go on with it.
+            Copied (to float64, to the CPU), so the caller may go on with it.
         """
-        flat = numpy(matrices.double()).reshape(-1, *matrices.shape[-2:])
+        copy = matrices.detach().to("cpu", torch.float64, copy=True)
+        flat = copy.numpy().reshape(-1, *matrices.shape[-2:])
         parts = np.array_split(flat, min(len(flat), self.workers))
         started = [self._executor.submit(function, part) for part in parts]
         return lambda: _joined(started, matrices.shape[:-2])

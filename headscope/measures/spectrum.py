@@ -167,9 +167,9 @@ def _offset_means(site: Activations, content: slice) -> Tensor:
     queries = site.pattern[..., content, :]
     n_queries, n_keys = queries.shape[-2:]
     means = [
-        queries.diagonal(first + r, -2, -1).double().mean(-1)
+        queries.diagonal(first + r, -2, -1).mean(-1)
         if -n_queries < first + r < n_keys
-        else queries.new_zeros(queries.shape[:2], dtype=torch.float64)
+        else queries.new_zeros(queries.shape[:2])
         for r in OFFSETS
     ]
-    return torch.stack(means, dim=-1)
+    return torch.stack(means, dim=-1).cpu().double()

@@ -210,8 +210,8 @@ def _heads(
     mean_sq, sem_sq = sums.means("curve_sq"), sums.standard_errors("curve_sq")
     half, offsets = sums.half_widths(k), sums.means("offsets")
     for site in loaded.sites:
-        for head in range(site.n_heads):
-            at = (site.layer, head)
+        for place, head in enumerate(site.head_ids):
+            at = (site.layer, place)
             favourite = int(offsets[at].argmax())
             yield SpectrumHead(
                 layer=site.layer,
@@ -224,7 +224,7 @@ def _heads(
                 curve_sem=None if sums.sequences < 2 else tuple(sem[at].tolist()),
                 offset=OFFSETS[favourite],
                 offset_mass=float(offsets[at][favourite]),
-                role=known.get(at),
+                role=known.get((site.layer, head)),
             )
 
 

@@ -120,7 +120,7 @@ def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanis
     with routed(loaded.model, Router(loaded.sites, mechanism=mechanism)) as router:
         for ids in batches:
             router.begin()
-            states.append(loaded.forward(ids, torch.ones_like(ids)))
+            states.append(loaded.forward(ids, torch.ones_like(ids)).cpu())
             router.check_calls()
     return states
 
@@ -160,9 +160,9 @@ def _fidelity(original: list[Tensor], changed: list[Tensor]) -> tuple[Array, Arr
 def _heads(loaded: LoadedModel, forms: CheapForms, sums: CheapSums) -> Iterator[CheapHead]:
     errors, sems, mass = sums.means("error"), sums.standard_errors(), sums.means("mass")
     for site in loaded.sites:
-        for head in range(site.n_heads):
+        for row, head in enumerate(site.head_ids):
             for i, (form, size) in enumerate(forms.points):
-                place = (site.layer, head, i)
+                place = (site.layer, row, i)
                 yield CheapHead(
                     layer=site.layer,
                     head=head,

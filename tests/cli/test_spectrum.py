@@ -181,7 +181,7 @@ BAD = [
     (("--roles", "missing.json"), 1, "missing.json cannot be read"),
     (("--text", "missing.txt"), 1, "no file missing.txt"),
     (("--resume",), 1, "nothing to resume"),
-    (("--sequences", "x"), 2, "not a valid int"),
+    (("--sequences", "x"), 2, "integer"),
 ]
 
 

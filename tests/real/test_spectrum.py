@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import os
@@ -22,7 +21,9 @@ from headscope.data.plain import open_plain
 from headscope.errors import InputError, ResumeError
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import use_implementation
+from headscope.report.spectrum_figures import share_map
 from headscope.report.spectrum_files import STATE
+from headscope.report.spectrum_words import verdict_sentence
 from headscope.results import SpectrumResult
 
 
@@ -212,25 +213,19 @@ def test_a_model_in_memory_can_be_measured_but_not_saved(demo: LoadedModel, tmp_
 
 
 def test_layers_may_have_lost_heads(demo: LoadedModel, little: list[str]) -> None:
-    """Layer 1 keeps its heads 0 and 8 only; the second is the next-token head."""
-    network = copy.deepcopy(demo.model)
-    attention = network.encoder.layer[1].attention
-    kept = torch.cat([torch.arange(32 * h, 32 * h + 32) for h in (0, 8)])
-    with torch.no_grad():
-        for linear in (attention.self.query, attention.self.key, attention.self.value):
-            linear.weight = torch.nn.Parameter(linear.weight[kept])
-            linear.bias = torch.nn.Parameter(linear.bias[kept])
-            linear.out_features = len(kept)
-        out = attention.output.dense
-        out.weight = torch.nn.Parameter(out.weight[:, kept])
-        out.in_features = len(kept)
-    loaded = headscope.wrap(network, demo.tokenizer)
+    """Layer 1 keeps its heads 0 and 8 only, the second being the next-token head; layer 3 none."""
+    gone = [(1, h) for h in range(12) if h not in (0, 8)] + [(3, h) for h in range(12)]
+    loaded = headscope.remove_heads(demo, gone)
     result = headscope.spectrum(loaded, little, length=32, sequences=8, efficient=True)
-    assert [sum(h.layer == layer for h in result.heads) for layer in range(6)] == [12, 2, *[12] * 4]
+    counts = [sum(h.layer == layer for h in result.heads) for layer in range(6)]
+    assert counts == [12, 2, 12, 0, 12, 12]
     heads = {h.name: h for h in result.heads}
-    assert (heads["L1H1"].offset, heads["L1H1"].offset_mass > 0.5) == (1, True)
+    assert (heads["L1H8"].offset, heads["L1H8"].offset_mass > 0.5) == (1, True)
     assert result.efficient is not None
-    assert len(result.efficient.heads) == 62 * len(result.efficient.points)
+    assert len(result.efficient.heads) == 50 * len(result.efficient.points)
+    assert {h.head for h in result.efficient.heads if h.layer == 1} == {0, 8}
+    share_map(result)
+    assert verdict_sentence(result).startswith("Low rank holds for")
 
 
 def test_minilm_mlm_has_positional_exceptions_too(shared: Path) -> None:
