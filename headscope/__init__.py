@@ -15,15 +15,25 @@ if TYPE_CHECKING:
     from headscope.models.loading import load, wrap
     from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
+    from headscope.pipeline.depth import depth
     from headscope.pipeline.rank import rank
+    from headscope.pipeline.spectrum import spectrum
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, RankResult, ValidationResult
+    from headscope.results import (
+        ClassifyResult,
+        DepthResult,
+        RankResult,
+        SpectrumResult,
+        ValidationResult,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
+    "depth",
     "rank",
+    "spectrum",
     "validate",
     "load",
     "wrap",
@@ -31,7 +41,9 @@ __all__ = [
     "save",
     "save_dense",
     "ClassifyResult",
+    "DepthResult",
     "RankResult",
+    "SpectrumResult",
     "ValidationResult",
     "Thresholds",
     "HeadscopeError",
@@ -39,7 +51,9 @@ __all__ = [
 
 _HOME = {
     "classify": "headscope.pipeline.classify",
+    "depth": "headscope.pipeline.depth",
     "rank": "headscope.pipeline.rank",
+    "spectrum": "headscope.pipeline.spectrum",
     "validate": "headscope.pipeline.validate",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
@@ -47,7 +61,9 @@ _HOME = {
     "save": "headscope.models.saving",
     "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
+    "DepthResult": "headscope.results",
     "RankResult": "headscope.results",
+    "SpectrumResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",
     "HeadscopeError": "headscope.errors",

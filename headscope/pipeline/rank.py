@@ -17,6 +17,7 @@ from headscope.measures.rank_control import layer_control
 from headscope.measures.rank_layer import measure_layer
 from headscope.models.control import random_twin
 from headscope.models.coverage import relative_terms, rotary
+from headscope.models.layouts import AttentionSite
 from headscope.models.loading import DTYPES, LoadedModel
 from headscope.models.norms import gain_and_shift, preceding_norms
 from headscope.pipeline.opening import open_model
@@ -115,14 +116,13 @@ def rank(
 
     reading = Reading(share, _eps(loaded), rtol)
     factors, folded = _factors(loaded, biases, fold_layernorm)
-    heads, layers = _measure(factors, folded, reading, progress)
+    heads, layers = _measure(loaded.sites, factors, folded, reading, progress)
     seeds = tuple(range(seed, seed + control_seeds))
     on_text = None
     if lines is not None:
         on_text = OnText.measure(loaded, lines, limit, progress)
         plain = _factors(loaded, biases, False)[0]
         heads, layers = on_text.extend(heads, layers, plain, reading, seeds)
-    heads, layers = _named(loaded, heads, layers)
     return RankResult(
         heads=heads,
         layers=layers,
@@ -207,6 +207,7 @@ def _factors(
 
 
 def _measure(
+    sites: Sequence[AttentionSite],
     factors: dict[int, Factors],
     folded: dict[int, bool],
     reading: Reading,
@@ -215,26 +216,19 @@ def _measure(
     heads: list[HeadRank] = []
     layers: list[LayerRank] = []
     known: dict[int, tuple[list[HeadRank], LayerRank]] = {}
-    for layer, mine in factors.items():
+    for site in sites:
+        layer, mine = site.layer, factors[site.layer]
         if id(mine) not in known:
             known[id(mine)] = measure_layer(layer, mine, reading, folded=folded.get(layer))
         its_heads, whole = known[id(mine)]
-        heads += [dataclasses.replace(head, layer=layer) for head in its_heads]
-        layers.append(dataclasses.replace(whole, layer=layer))
+        heads += [
+            dataclasses.replace(found, layer=layer, head=name)
+            for found, name in zip(its_heads, site.head_ids, strict=True)
+        ]
+        layers.append(dataclasses.replace(whole, layer=layer, heads=site.head_ids))
         if progress is not None:
-            progress("model", len(layers), len(factors))
+            progress("model", len(layers), len(sites))
     return tuple(heads), tuple(layers)
-
-
-def _named(
-    loaded: LoadedModel, heads: tuple[HeadRank, ...], layers: tuple[LayerRank, ...]
-) -> tuple[tuple[HeadRank, ...], tuple[LayerRank, ...]]:
-    """Call heads by their original indices, where others have been removed."""
-    ids = {site.layer: site.head_ids for site in loaded.sites}
-    return (
-        tuple(dataclasses.replace(h, head=ids[h.layer][h.head]) for h in heads),
-        tuple(dataclasses.replace(whole, heads=ids[whole.layer]) for whole in layers),
-    )
 
 
 def _gaussian(factors: Iterable[Factors], reading: Reading, seeds: tuple[int, ...]) -> ControlRank:
@@ -244,7 +238,7 @@ def _gaussian(factors: Iterable[Factors], reading: Reading, seeds: tuple[int, ..
         seeds=seeds,
         geometries=tuple(
             layer_control([random_factors(like, seed) for seed in seeds], reading)
-            for like in by_size.values()
+            for _, like in sorted(by_size.items(), reverse=True)
         ),
     )
 

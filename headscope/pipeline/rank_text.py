@@ -85,12 +85,15 @@ class OnText:
         seeds: tuple[int, ...],
     ) -> tuple[tuple[HeadRank, ...], tuple[LayerRank, ...]]:
         """Add the data-aware ranks, their Gaussian controls and the patterns' asymmetries."""
-        per_head: dict[tuple[int, int], MatrixRank] = {}
+        extra: dict[tuple[int, int], dict[str, Any]] = {}
         new_layers = []
+        mean, sem = self.patterns.mean(), self.patterns.sem()
         for item in layers:
             weighed = _Weighed(self.covariance, item.layer, reading)
             alone, together = weighed.ranks(factors[item.layer])
-            per_head |= {(item.layer, head): found for head, found in enumerate(alone)}
+            for index, (head, found) in enumerate(zip(item.heads, alone, strict=True)):
+                pattern = _mean_sem(mean[item.layer, index], sem[item.layer, index])
+                extra[item.layer, head] = {"qk_data": found, "pattern_asymmetry": pattern}
             draws = [weighed.ranks(random_factors(factors[item.layer], seed)) for seed in seeds]
             control = None
             if alone:
@@ -99,17 +102,7 @@ class OnText:
                     layer=average([whole for _, whole in draws]),
                 )
             new_layers.append(dataclasses.replace(item, qk_data=together, qk_data_control=control))
-        mean, sem = self.patterns.mean(), self.patterns.sem()
-        new_heads = [
-            dataclasses.replace(
-                head,
-                qk_data=per_head[head.layer, head.head],
-                pattern_asymmetry=_mean_sem(
-                    mean[head.layer, head.head], sem[head.layer, head.head]
-                ),
-            )
-            for head in heads
-        ]
+        new_heads = [dataclasses.replace(item, **extra[item.layer, item.head]) for item in heads]
         return tuple(new_heads), tuple(new_layers)
 
 

@@ -13,6 +13,13 @@ from headscope.results.classification import (
     RareScore,
     SyntacticScore,
 )
+from headscope.results.depth import (
+    Decomposition,
+    DepthControl,
+    DepthCurves,
+    DepthResult,
+    Protection,
+)
 from headscope.results.rank import (
     ControlRank,
     ControlStatistics,
@@ -29,17 +36,35 @@ from headscope.results.rank import (
     SharedWidth,
 )
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
+from headscope.results.spectrum import (
+    CheapHead,
+    CheapPoint,
+    EfficientResult,
+    Roles,
+    Sampling,
+    SpectrumControl,
+    SpectrumHead,
+    SpectrumResult,
+    Verdict,
+)
 from headscope.results.speed import SpeedResult, SpeedRow
 from headscope.results.validation import LayerCheck, ValidationResult, ValidationSummary
 
 __all__ = [
     "SCHEMA",
+    "CheapHead",
+    "CheapPoint",
     "ClassifyResult",
     "ControlRank",
     "ControlResult",
     "ControlStatistics",
-    "DataControl",
     "CorpusInfo",
+    "DataControl",
+    "Decomposition",
+    "DepthControl",
+    "DepthCurves",
+    "DepthResult",
+    "EfficientResult",
     "HeadRank",
     "HeadResult",
     "Label",
@@ -51,15 +76,22 @@ __all__ = [
     "NumericalRank",
     "Overlap",
     "PositionalScore",
+    "Protection",
     "RankResult",
     "RareScore",
-    "SpeedResult",
-    "SpeedRow",
+    "Roles",
+    "Sampling",
     "SharedProjections",
     "SharedWidth",
+    "SpectrumControl",
+    "SpectrumHead",
+    "SpectrumResult",
+    "SpeedResult",
+    "SpeedRow",
     "SyntacticScore",
     "ValidationResult",
     "ValidationSummary",
+    "Verdict",
     "from_dict",
     "to_dict",
     "to_json",
