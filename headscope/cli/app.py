@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headscope import __version__
-from headscope.cli import classify, depth, diff, prune, rank, spectrum, validate
+from headscope.cli import classify, config, depth, diff, prune, rank, spectrum, validate
 from headscope.cli.errors import error_boundary
 from headscope.cli.memory import bound_memory
 
@@ -32,6 +32,7 @@ app.command("prune", epilog=prune.EXAMPLES)(prune.prune)
 app.command("rank", epilog=rank.EXAMPLES)(rank.rank)
 app.command("spectrum", epilog=spectrum.EXAMPLES)(spectrum.spectrum)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
+app.add_typer(config.config, name="config", epilog=config.EXAMPLES)
 
 
 def _print_version(wanted: bool) -> None:

@@ -79,13 +79,17 @@ def diff(
     """
     from headscope.report.diff import compare
     from headscope.report.diff_rules import parse_rules, undecided, with_fired
-    from headscope.report.diff_tables import diff_markdown, diff_report
+    from headscope.report.diff_tables import diff_files, diff_markdown, diff_report
+    from headscope.report.folders import ready_folder, write_files
     from headscope.report.reading import read_results
     from headscope.results import to_json
 
     rules = parse_rules(fail_on or ())
-    found = compare(read_results(old), read_results(new), tolerance=tolerance)
-    found = with_fired(found, rules)
+    with ready_folder(output):
+        found = compare(read_results(old), read_results(new), tolerance=tolerance)
+        found = with_fired(found, rules)
+        if output is not None:
+            write_files(output, diff_files(found))
     silent = found.equal and not found.fired
     if format is DiffFormat.human:
         print_human(*diff_report(found))

@@ -23,7 +23,7 @@ if typing.TYPE_CHECKING:
     from headscope.report.gates import Gates
 
 __all__ = [
-    "Option", "Settings", "current", "effective", "for_typer", "gates", "given", "nearest",
+    "GATES", "Option", "Settings", "current", "effective", "for_typer", "gates", "given", "nearest",
     "options_by_command", "read_settings", "thresholds_of",
 ]  # fmt: skip
 

@@ -313,9 +313,9 @@ def _prune(result: PruneResult, facts: Facts) -> None:
     for row in result.ablation:
         alone = Number(row.value, _pair(row.ci))
         facts.numbers["prune", f"without L{row.layer}H{row.head}", result.metric] = alone
-    for row in result.kept_alone:
-        alone = Number(row.value, _pair(row.ci))
-        facts.numbers["prune", f"layer {row.layer} with one head", result.metric] = alone
+    for kept in result.kept_alone:
+        alone = Number(kept.value, _pair(kept.ci))
+        facts.numbers["prune", f"layer {kept.layer} with one head", result.metric] = alone
 
 
 def _percent(fraction: float) -> str:

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from headscope.report.diff_words import Block, blocks, identity_lines, rest_lines
 from headscope.report.safe_text import markdown, visible
+from headscope.results import to_json
 from headscope.results.diff import DiffResult
 
-__all__ = ["diff_markdown", "diff_report"]
+__all__ = ["diff_files", "diff_markdown", "diff_report"]
 
 #: Rows of a table in the terminal, and in Markdown: GitHub takes 65,536 characters in a comment.
 _MOST_ROWS, _MOST_ROWS_MARKDOWN = 10, 20
@@ -68,6 +69,12 @@ def _lines(diff: DiffResult) -> Iterator[str]:
         if block.more:
             yield f"\n... and {block.more:,} more"
     yield from (f"\n{markdown(line)}" for line in rest_lines(diff))
+
+
+def diff_files(diff: DiffResult) -> dict[str, bytes]:
+    """Return diff.md and diff.json; where nothing differs the page says so."""
+    page = diff_markdown(diff) or "Nothing differs.\n"
+    return {"diff.md": page.encode(), "diff.json": to_json(diff).encode() + b"\n"}
 
 
 def _cell(text: str) -> str:

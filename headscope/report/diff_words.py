@@ -29,7 +29,7 @@ class Block:
 
 
 def identity_lines(diff: DiffResult) -> Iterator[tuple[str, str]]:
-    """Say what differs about the runs, what matters most first: a caption and what it was and is."""
+    """Say what differs about the runs, what matters most first: a caption, and old -> new."""
     for row in diff.identity:
         caption = _CAPTIONS.get(row.what, f"Setting {row.name}")
         where = "" if set(row.sections) == set(diff.compared) else f" ({', '.join(row.sections)})"
@@ -49,16 +49,16 @@ def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
     yield "Insights: verdicts that changed", _TEXTS, list(map(_text, insights))
     words = [verdict for verdict in diff.verdicts if verdict.section != "insights"]
     yield "Findings that changed", _TEXTS, [_text(word, section=True) for word in words]
-    roles = [(c.where, c.old, c.new, _signed(c)) for c in diff.roles]
+    roles: list[Row] = [(c.where, c.old, c.new, _signed(c)) for c in diff.roles]
     title = f"{len(roles)} head{'' if len(roles) == 1 else 's'} changed role"
     yield title, ("head", "primary was", "is", "roles"), roles
-    relations = [(c.where, _signed(c)) for c in diff.relations]
+    relations: list[Row] = [(c.where, _signed(c)) for c in diff.relations]
     yield "Syntactic labels gained (+) and lost (-)", ("head", "relations"), relations
     metrics = [_change(change) for change in diff.metrics if change.beyond]
     yield "Pruning: values beyond their intervals", _NUMBERS, metrics
-    choices = [(c.where, str(len(c.gained)), _signed(c)) for c in diff.choices]
+    choices: list[Row] = [(c.where, str(len(c.gained)), _signed(c)) for c in diff.choices]
     yield "Pruning: heads removed now (+) and not any more (-)", ("where", "new", "heads"), choices
-    columns = ("curve", "what", "points", "farthest", "old", "new")
+    columns: Row = ("curve", "what", "points", "farthest", "old", "new")
     yield "Curves beyond their intervals", columns, list(map(_curve, diff.curves))
     for section in diff.compared:
         scores = [_change(change) for change in diff.scores if change.section == section]
@@ -74,8 +74,8 @@ def rest_lines(diff: DiffResult) -> Iterator[str]:
     if diff.within:
         yield (
             f"{diff.within:,} more number{' differs' if diff.within == 1 else 's differ'}, but "
-            f"within 95% intervals (without an interval: within {diff.tolerance:.3g} of the "
-            "number, or of 1 where it is smaller)."
+            f"within 95% intervals (without an interval: within {diff.tolerance:.3g} times "
+            "the number, or 1 where it is smaller)."
         )
     if diff.other:
         yield f"Other values that differ: {_listed(diff.other)}."

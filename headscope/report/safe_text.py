@@ -9,7 +9,7 @@ __all__ = ["markdown", "visible"]
 
 #: What opens markup in GitHub's Markdown, in a table or outside; and what GitHub makes a link or a
 #: notification of by itself.
-_MARKUP = r"[\\`*_~|<>&\[\]$]"
+_MARKUP = r"[\\`*~|<&\[\]$]|(?<!-)>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
 _AUTOLINK = r"@|#(?=\w)|(?<=:)//|(?<=www)\.|\bGH-(?=\d)"
 _ACTIVE = re.compile(f"(?P<markup>{_MARKUP})|{_AUTOLINK}", re.IGNORECASE)
 #: A zero-width space keeps GitHub from it.
@@ -31,7 +31,9 @@ def _visible(char: str) -> str:
     if unicodedata.category(char) == "Zs":
         return " "
     code = ord(char)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
 
 
 def markdown(text: object) -> str:

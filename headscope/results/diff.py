@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 from headscope.results.serialise import SCHEMA
 
-__all__ = ["Change", "CurveChange", "DiffResult", "FiredRule", "Identity", "SetChange", "TextChange"]
+__all__ = [
+    "Change",
+    "CurveChange",
+    "DiffResult",
+    "FiredRule",
+    "Identity",
+    "SetChange",
+    "TextChange",
+]
 
 
 @dataclass(frozen=True)

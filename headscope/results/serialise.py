@@ -88,7 +88,7 @@ def _build(kind: type, data: Any, where: str) -> Any:
     )
 
 
-def _scalar(kind: type, data: Any, where: str) -> Any:
+def _scalar(kind: Any, data: Any, where: str) -> Any:
     if kind is float:
         if type(data) not in (int, float) or not abs(data) <= sys.float_info.max:
             raise TypeError(f"{_shown(where)} is not a finite number")
