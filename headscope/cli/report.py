@@ -29,12 +29,8 @@ EXAMPLES = """Examples:
 `headscope report demo --only classify,insights --fresh -o reports/demo`
 """
 
-Only = Annotated[
-    str | None, typer.Option(metavar="NAME,NAME,...", help="Only these sections.")
-]
-Skip = Annotated[
-    str | None, typer.Option(metavar="NAME,NAME,...", help="All sections but these.")
-]
+Only = Annotated[str | None, typer.Option(metavar="NAME,NAME,...", help="Only these sections.")]
+Skip = Annotated[str | None, typer.Option(metavar="NAME,NAME,...", help="All sections but these.")]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Measure everything anew, whatever the folder holds.")
 ]
@@ -139,7 +135,11 @@ def _summarise(folder: Path) -> None:
 
 
 def _print(
-    result: ReportResult, document: dict[str, Any], folder: Path, format: options.Format, quiet: bool
+    result: ReportResult,
+    document: dict[str, Any],
+    folder: Path,
+    format: options.Format,
+    quiet: bool,
 ) -> None:
     from rich.text import Text as Line
 
