@@ -21,6 +21,7 @@ from headscope.results import (
     RankResult,
     SpectrumResult,
     ValidationResult,
+    ValidationSummary,
     from_dict,
 )
 
@@ -39,6 +40,7 @@ class _Verdicts:
     """What is read of a scoreboard."""
 
     insights: tuple[_Verdict, ...]
+    validation: ValidationSummary | None = None
     schema: int = SCHEMA
     provenance: dict[str, Any] = field(default_factory=dict)
 
