@@ -114,6 +114,8 @@ def test_public_names_are_pinned() -> None:
     ]
     for name in headscope.__all__:
         assert getattr(headscope, name) is not None
+    importlib.import_module("headscope.report.cells")  # a floor that has a function's name
+    assert callable(headscope.report)
 
 
 def test_constraints_pin_exactly() -> None:
