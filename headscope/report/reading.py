@@ -17,6 +17,7 @@ from headscope.results import (
     SCHEMA,
     ClassifyResult,
     DepthResult,
+    InsightsResult,
     PruneResult,
     RankResult,
     SpectrumResult,
@@ -25,22 +26,6 @@ from headscope.results import (
 )
 
 __all__ = ["SECTIONS", "Results", "read_results", "results_of"]
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    number: int
-    claim: str
-    verdict: str
-
-
-@dataclass(frozen=True)
-class _Verdicts:
-    """What is read of a scoreboard."""
-
-    insights: tuple[_Verdict, ...]
-    schema: int = SCHEMA
-    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,7 +43,7 @@ _KINDS = {
     "spectrum": _Section(SpectrumResult, frozenset({"heads", "sampling", "verdict"})),
     "depth": _Section(DepthResult, frozenset({"variants", "protected", "decomposition"})),
     "prune": _Section(PruneResult, frozenset({"curves", "baseline", "task"})),
-    "insights": _Section(_Verdicts, frozenset({"insights"})),
+    "insights": _Section(InsightsResult, frozenset({"insights"})),
 }
 #: The sections of a report, in their order.
 SECTIONS = tuple(_KINDS)
