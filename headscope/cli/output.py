@@ -17,7 +17,7 @@ WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
 _PRESENTATION = {
     "-o": 1, "--output": 1, "--format": 1, "--resume": 0, "--quiet": 0, "-q": 0, "--log": 0,
-    "--no-log": 0,
+    "--no-log": 0, "--fresh": 0,
 }  # fmt: skip
 
 

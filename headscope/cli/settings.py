@@ -245,6 +245,10 @@ def thresholds_of(command: str) -> Any:
         from headscope.measures.thresholds import Thresholds
 
         return Thresholds
+    if command == "insights":
+        from headscope.measures.insights.thresholds import InsightThresholds
+
+        return InsightThresholds
     return None
 
 
