@@ -47,6 +47,7 @@ INSIGHTS = {
     "provenance": {},
     "validation": PASSED,
     "thresholds": {},
+    "kept_roles": None,
     "insights": [
         {"number": n, "claim": claim, "verdict": verdict, "measured": "", "control": "",
          "rule": "", "values": {}}

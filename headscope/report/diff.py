@@ -7,6 +7,7 @@ it differs by more than the tolerance. What agrees to six digits is the same num
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -45,8 +46,11 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
     Raises
     ------
     InputError
-        If they have no section in common, or are both of a later schema than this headscope knows.
+        If the tolerance is none, if they have no section in common, or if both are of a later
+        schema than this headscope knows.
     """
+    if not 0 <= tolerance < math.inf:
+        raise InputError(f"The tolerance is {tolerance}; give a number of 0 or more.")
     sections = [name for name in old.sections if name in new.sections]
     _check(old, new, sections)
     before, after = facts_of(old, sections), facts_of(new, sections)

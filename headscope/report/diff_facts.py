@@ -20,6 +20,7 @@ from headscope.results import (
     DepthResult,
     HeadRank,
     HeadResult,
+    InsightsResult,
     LayerRank,
     MatrixRank,
     MeanSem,
@@ -329,7 +330,7 @@ def _removed(point: Point) -> frozenset[str]:
 # --- insights -----------------------------------------------------------------------------------
 
 
-def _insights(result: Any, facts: Facts) -> None:
+def _insights(result: InsightsResult, facts: Facts) -> None:
     for insight in result.insights:
         facts.texts["insights", f"insight {insight.number}", "verdict"] = insight.verdict
 

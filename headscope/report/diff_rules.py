@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headscope.errors import InputError
@@ -149,12 +149,16 @@ def _change(change: Change) -> str:
 
 
 def _roles(diff: DiffResult, limit: float | None) -> str:
-    return _some(map(_role, diff.roles), f"{len(diff.roles)} heads changed role")
+    return _some(map(_role, diff.roles), f"{_heads(diff.roles)} changed role")
 
 
 def _lost(diff: DiffResult, limit: float | None) -> str:
     rows = [change for change in diff.roles if change.lost]
-    return _some(map(_role, rows), f"{len(rows)} heads lost a role")
+    return _some(map(_role, rows), f"{_heads(rows)} lost a role")
+
+
+def _heads(changes: Sequence[SetChange]) -> str:
+    return "1 head" if len(changes) == 1 else f"{len(changes)} heads"
 
 
 def _role(change: SetChange) -> str:

@@ -50,9 +50,13 @@ def _least_heads(role: str) -> Callable[[Results, int], str]:
         if new.classify is None:
             return absent("classify")
         count = sum(role in head.roles for head in new.classify.heads)
-        return "" if count >= least else f"{count} heads are {role}"
+        return "" if count >= least else f"{_heads(count)} {role}"
 
     return check
+
+
+def _heads(count: int) -> str:
+    return "1 head is" if count == 1 else f"{count} heads are"
 
 
 def _without_role(new: Results, most: int) -> str:

@@ -17,10 +17,10 @@ from headscope.report.diff_rules import parse_rules, undecided, with_fired
 from headscope.report.gate_checks import CHECKS, EXAMPLES, absent, check_of
 from headscope.report.reading import Results
 from headscope.report.safe_text import visible
+from headscope.results.insights import VERDICTS
 
 __all__ = ["GATE_NAMES", "Gates", "gate_failures", "require_gates"]
 
-_VERDICTS = ("holds", "does not hold", "mixed", "not applicable", "not measured yet")
 _INSIGHTS = range(11)
 #: Every key of [gates], with examples of those that hold a number.
 GATE_NAMES = (*CHECKS, *EXAMPLES, "insights", "baseline", "fail_on", "tolerance")
@@ -207,8 +207,8 @@ def _verdicts(where: str, value: Any) -> tuple[str, ...]:
     if not isinstance(verdicts, list) or not verdicts:
         raise InputError(f"{where} must be a verdict, or a list of verdicts.")
     for verdict in verdicts:
-        if verdict not in _VERDICTS:
-            raise InputError(f"{where} must be one of {', '.join(_VERDICTS)}, not {verdict!r}.")
+        if verdict not in VERDICTS:
+            raise InputError(f"{where} must be one of {', '.join(VERDICTS)}, not {verdict!r}.")
     return tuple(verdicts)
 
 

@@ -17,32 +17,15 @@ from headscope.results import (
     SCHEMA,
     ClassifyResult,
     DepthResult,
+    InsightsResult,
     PruneResult,
     RankResult,
     SpectrumResult,
     ValidationResult,
-    ValidationSummary,
     from_dict,
 )
 
 __all__ = ["SECTIONS", "Results", "read_results", "results_of"]
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    number: int
-    claim: str
-    verdict: str
-
-
-@dataclass(frozen=True)
-class _Verdicts:
-    """What is read of a scoreboard."""
-
-    insights: tuple[_Verdict, ...]
-    validation: ValidationSummary | None = None
-    schema: int = SCHEMA
-    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,7 +43,7 @@ _KINDS = {
     "spectrum": _Section(SpectrumResult, frozenset({"heads", "sampling", "verdict"})),
     "depth": _Section(DepthResult, frozenset({"variants", "protected", "decomposition"})),
     "prune": _Section(PruneResult, frozenset({"curves", "baseline", "task"})),
-    "insights": _Section(_Verdicts, frozenset({"insights"})),
+    "insights": _Section(InsightsResult, frozenset({"insights"})),
 }
 #: The sections of a report, in their order.
 SECTIONS = tuple(_KINDS)
