@@ -167,8 +167,10 @@ def hard_table(n: int) -> None:
 
 
 def threads_table(patterns: Any, cores: int) -> None:
+    n = patterns.shape[-1]
     print(
-        f"\nthread layouts, n = {patterns.shape[-1]}, ms a matrix over {len(patterns)} matrices\n"
+        f"\nthread layouts, n = {n}, over {len(patterns)} matrices: processor ms a matrix of all "
+        "threads together (ms on the clock)\n"
     )
     print("| layout | numpy svd loop | Gram eigenvalues |\n|---|---|---|")
     numpy_svd, ours = ROUTES[next(iter(ROUTES))], ROUTES[list(ROUTES)[-1]]
