@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from headscope.pipeline.classify import classify
     from headscope.pipeline.depth import depth
     from headscope.pipeline.rank import rank
+    from headscope.pipeline.spectrum import spectrum
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, DepthResult, RankResult, ValidationResult
+    from headscope.results import (
+        ClassifyResult,
+        DepthResult,
+        RankResult,
+        SpectrumResult,
+        ValidationResult,
+    )
 
 __version__ = "0.1.0"
 
@@ -26,6 +33,7 @@ __all__ = [
     "classify",
     "depth",
     "rank",
+    "spectrum",
     "validate",
     "load",
     "wrap",
@@ -35,6 +43,7 @@ __all__ = [
     "ClassifyResult",
     "DepthResult",
     "RankResult",
+    "SpectrumResult",
     "ValidationResult",
     "Thresholds",
     "HeadscopeError",
@@ -44,6 +53,7 @@ _HOME = {
     "classify": "headscope.pipeline.classify",
     "depth": "headscope.pipeline.depth",
     "rank": "headscope.pipeline.rank",
+    "spectrum": "headscope.pipeline.spectrum",
     "validate": "headscope.pipeline.validate",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
@@ -53,6 +63,7 @@ _HOME = {
     "ClassifyResult": "headscope.results",
     "DepthResult": "headscope.results",
     "RankResult": "headscope.results",
+    "SpectrumResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",
     "HeadscopeError": "headscope.errors",

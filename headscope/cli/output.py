@@ -77,6 +77,6 @@ def progress_bar(
         def update(name: str, done: int, total: int) -> None:
             if name not in tasks:
                 tasks[name] = bar.add_task(f"{unit} ({name})", total=total)
-            bar.update(tasks[name], completed=done)
+            bar.update(tasks[name], completed=done, total=total)
 
         yield update

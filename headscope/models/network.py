@@ -162,10 +162,10 @@ def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> No
         for linear in (p.q, p.k, p.v):
             for part in ("weight", "bias"):
                 for key in _keys(state, f"{name_of[linear]}.{part}"):
-                    _check_rows(key, len(state[key]), len(rows), kept)
+                    _check_rows(key, state[key], 0, len(rows), kept)
                     state[key] = scatter_rows(state[key], rows, width)
         for key in _keys(state, f"{name_of[p.out]}.weight"):
-            _check_rows(key, state[key].shape[-1], len(rows), kept)
+            _check_rows(key, state[key], 1, len(rows), kept)
             state[key] = scatter_rows(state[key].t(), rows, width).t().contiguous()
 
 
@@ -174,11 +174,12 @@ def _keys(state: dict[str, Tensor], name: str) -> list[str]:
     return [key for key in state if key == name or key.endswith(f".{name}")]
 
 
-def _check_rows(key: str, found: int, expected: int, kept: KeptHeads) -> None:
+def _check_rows(key: str, tensor: Tensor, axis: int, expected: int, kept: KeptHeads) -> None:
+    found = tensor.shape[axis] if tensor.dim() > axis else None
     if found != expected:
         raise CheckpointError(
-            f"{kept.path} says that {expected} rows of {key} are kept, but the weights have "
-            f"{found}; the two do not belong together."
+            f"{kept.path} says that {expected} {('rows', 'columns')[axis]} of {key} are kept, but "
+            f"the weights have {found}; the two do not belong together."
         )
 
 

@@ -30,7 +30,7 @@ def test_python_examples_run(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["classify", "depth", "rank", "validate"])
+@pytest.mark.parametrize("name", ["classify", "depth", "rank", "spectrum", "validate"])
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
     assert attempted > 0
@@ -79,6 +79,7 @@ def test_public_names_are_pinned() -> None:
         "classify",
         "depth",
         "rank",
+        "spectrum",
         "validate",
         "load",
         "wrap",
@@ -88,6 +89,7 @@ def test_public_names_are_pinned() -> None:
         "ClassifyResult",
         "DepthResult",
         "RankResult",
+        "SpectrumResult",
         "ValidationResult",
         "Thresholds",
         "HeadscopeError",

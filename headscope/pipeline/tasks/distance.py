@@ -15,7 +15,7 @@ from headscope.models.gating import gated
 from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
 
-__all__ = ["Distance", "at_masks", "by_row"]
+__all__ = ["Distance", "at_masks", "by_row", "wide"]
 
 
 class Distance:
@@ -60,10 +60,10 @@ class Distance:
     def _kl(self, batch: Padded, logits: Tensor) -> Tensor:
         """KL(unpruned || this model) of each row; a mean over its masks for a language model."""
         if self.head == "mlm":
-            ours, theirs = logits[0].float().log_softmax(-1).chunk(2)
+            ours, theirs = wide(logits[0]).log_softmax(-1).chunk(2)
             return by_row(batch, _kl(theirs, ours))
         stored = torch.stack([self._outputs[i] for i in batch.index])
-        return _kl(stored.float().log_softmax(-1), logits.float().log_softmax(-1))
+        return _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))
 
     def _prepare(self) -> None:
         if self._pooled is not None:
@@ -96,6 +96,11 @@ def by_row(batch: Padded, values: Tensor) -> Tensor:
     size = len(batch.index)
     total = values.new_zeros(size).index_add(0, batch.masked[0], values)
     return total / torch.bincount(batch.masked[0], minlength=size).clamp(min=1)
+
+
+def wide(logits: Tensor) -> Tensor:
+    """Give half-precision logits enough digits for logarithms."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
 def _kl(reference: Tensor, other: Tensor) -> Tensor:
