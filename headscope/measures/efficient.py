@@ -70,7 +70,8 @@ class CheapForms:
         self.block = max(1, length // _BLOCKS)
         self._seed = seed % 2**32
         self.pool = pool
-        self._keep = functools.cache(self._make_keep)
+        # One layer's masks: every chunk of a layer needs them again, the next layer others.
+        self._keep = functools.lru_cache(len(SPARSE) * len(self.sizes))(self._make_keep)
 
     @property
     def sizes(self) -> tuple[int, ...]:

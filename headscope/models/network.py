@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.cutting import cut_module
-from headscope.models.heads import class_for, head_of, require_head
+from headscope.models.heads import class_for, head_of, missing_head
 from headscope.models.layouts import attention_modules, heads_of
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
@@ -103,7 +103,7 @@ def load_network(
         else:
             network, info = _load_pruned(source, checkpoint, head, kept, options)
     if head is not None and _head_is_new(network, info):
-        raise require_head(source.folder, head, architecture)
+        raise missing_head(source.folder, head, architecture)
     _check_complete(info, source)
     if kept is not None:
         for i, (module, projections) in enumerate(attention_modules(network.base_model)):

@@ -123,10 +123,9 @@ def cost_curves(result: SpectrumResult) -> Figure:
         label = ("control: " if form in found.controls else "") + FORM_NAMES[form]
         x = [point.cost for point in points]
         panels[0].plot(x, [point.error for point in points], label=label, **style)
-        panels[1].plot(x, [point.fidelity.mean for point in points], **style)
+        panels[1].plot(x, [_lost(point) for point in points], **style)
     _finish(panels[0], "relative error of z, mean over heads", found.points, "error")
-    _finish(panels[1], "cosine of the pooled last state", found.points, "fidelity")
-    panels[0].set_yscale("log")
+    _finish(panels[1], "1 - cosine of the pooled last state", found.points, "fidelity")
     panels[0].set_title("each head alone", fontsize=9)
     panels[1].set_title("the model with all heads replaced", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
@@ -139,10 +138,15 @@ def cost_curves(result: SpectrumResult) -> Figure:
     return figure
 
 
+def _lost(point: CheapPoint) -> float:
+    """Return 1 - fidelity, kept off zero for the log axis."""
+    return max(1.0 - point.fidelity.mean, 1e-6)
+
+
 def _finish(axes: Axes, what: str, points: tuple[CheapPoint, ...], field: str) -> None:
     """Label one panel and draw what uniform attention reaches at no cost."""
     uniform = next(point for point in points if point.form == "uniform")
-    value = uniform.error if field == "error" else uniform.fidelity.mean
+    value = uniform.error if field == "error" else _lost(uniform)
     axes.axhline(value, color="#444444", lw=1, ls=":", label="control: uniform attention")
     if field == "error":
         axes.axhline(1.0, color="#444444", lw=0.8, label="zeros in place of z")
@@ -152,6 +156,7 @@ def _finish(axes: Axes, what: str, points: tuple[CheapPoint, ...], field: str) -
     axes.set_xlim(0.9 * min(p.cost for p in points if p.cost > 0), 0.58)
     axes.set_xticks(ticks, [f"1/{round(1 / t)}" for t in ticks])
     axes.set_ylabel(what, fontsize=8)
+    axes.set_yscale("log")
     axes.tick_params(labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, lw=0.5)

@@ -26,6 +26,8 @@ def verdict_sentence(result: SpectrumResult) -> str:
     """Say in one sentence for which heads "self-attention is low rank" holds."""
     verdict = result.verdict
     n = len(result.heads)
+    if all(head.half_width is None for head in result.heads):
+        return "A single sequence gives no interval, so no head is called low rank, or not."
     holds = (
         f"Low rank holds for {len(verdict.low_rank)} of {n} heads{_by_layer(result)}: the "
         f"{result.k} largest of their {result.length} singular values hold more than "
@@ -38,7 +40,7 @@ def _fails(result: SpectrumResult) -> str:
     exceptions = result.verdict.not_low_rank
     reach = f"no more than random scores ({result.verdict.random:.3f})"
     if not exceptions:
-        return f"no head reaches {reach}{_between(result)}"
+        return f"no head is down at random scores ({result.verdict.random:.3f}){_between(result)}"
     named = _named(result, exceptions)
     if result.roles is None:
         return (
@@ -112,20 +114,21 @@ def _joined(parts: list[str]) -> str:
 def sampling_sentence(result: SpectrumResult) -> str:
     """Say how many sequences were measured and how precise the shares are."""
     sampling = result.sampling
-    text = f"{result.sequences:,} sequences of exactly {result.length} tokens"
+    plural = "" if result.sequences == 1 else "s"
+    text = f"{result.sequences:,} sequence{plural} of exactly {result.length} tokens"
     text += f" out of {sampling.windows:,}"
     if sampling.requested is not None and sampling.requested > sampling.windows:
         text += f" ({sampling.requested:,} were asked for; the text has no more)"
     if sampling.half_width is None:
         return f"{text}; a single sequence has no interval"
     if sampling.reached is None:
-        return f"{text}; every share is within {sampling.half_width:.4f} (95%)"
+        return f"{text}; every share is within {sampling.half_width:.3g} (95%)"
     if sampling.reached:
         return (
             f"{text}, in random order until every share was within {sampling.precision:g} (95%): "
-            f"{sampling.half_width:.4f}"
+            f"{sampling.half_width:.3g}"
         )
     return (
         f"{text}: all of the text, and still the widest 95% half-width is "
-        f"{sampling.half_width:.4f}, not {sampling.precision:g}; give a longer text"
+        f"{sampling.half_width:.3g}, not {sampling.precision:g}; give a longer text"
     )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,10 +22,11 @@ from headscope.data.plain import open_plain
 from headscope.errors import InputError, ResumeError
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import use_implementation
+from headscope.pipeline.checkpoint import RunState
 from headscope.report.spectrum_figures import share_map
 from headscope.report.spectrum_files import STATE
 from headscope.report.spectrum_words import verdict_sentence
-from headscope.results import SpectrumResult
+from headscope.results import SpectrumResult, to_dict
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +147,19 @@ main()
 """
 
 
-def _start(folder: Path, mode: list[str], *, slow: bool = False) -> subprocess.Popen[bytes]:
+def _start(folder: Path, *, slow: bool = False) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-c", _SLOW] if slow else [sys.executable, "-m", "headscope"]
-    command = ["spectrum", "demo", "--length", "64", *mode, "-o", str(folder), "--resume"]
+    command = [
+        "spectrum",
+        "demo",
+        "--length",
+        "64",
+        "--sequences",
+        "60",
+        "-o",
+        str(folder),
+        "--resume",
+    ]
     return subprocess.Popen(
         [*program, *command],
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
@@ -156,8 +168,8 @@ def _start(folder: Path, mode: list[str], *, slow: bool = False) -> subprocess.P
     )
 
 
-def _kill_after_saves(folder: Path, mode: list[str], saves: int) -> None:
-    process = _start(folder, mode, slow=True)
+def _kill_after_saves(folder: Path, saves: int) -> None:
+    process = _start(folder, slow=True)
     state, seen, last = folder / STATE, 0, None
     deadline = time.monotonic() + 120
     while seen < saves and process.poll() is None and time.monotonic() < deadline:
@@ -176,13 +188,43 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {**files, "spectrum.json": json.dumps(result).encode()}
 
 
+def _without_created(result: SpectrumResult) -> dict[str, Any]:
+    plain: dict[str, Any] = to_dict(result)
+    plain["provenance"].pop("created")
+    return plain
+
+
+def test_adaptive_mode_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"length": 32, "precision": 0.015}
+    whole = headscope.spectrum("demo", **settings)
+
+    def interrupt(name: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt  # after the first batch
+
+    state = tmp_path / "state"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunState, "note", _save_always)
+        with pytest.raises(KeyboardInterrupt):
+            headscope.spectrum("demo", **settings, state=state, progress=interrupt)
+    seen: list[int] = []
+    resumed = headscope.spectrum(
+        "demo", **settings, state=state, resume=True, progress=lambda *done: seen.append(done[1])
+    )
+    assert seen[0] == 64  # the first batch of 32 was not measured again
+    assert _without_created(resumed) == _without_created(whole)
+
+
+def _save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
+    self._passes[name] = (done, sums)
+    self.save()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [["--sequences", "60"], ["--precision", "0.02"]])
-def test_killed_and_resumed_gives_the_same_bytes(mode: list[str], tmp_path: Path) -> None:
+def test_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    runs = [_start(whole, mode)]
-    _kill_after_saves(killed, mode, 2)
-    assert _start(killed, mode).wait() == 0
+    runs = [_start(whole)]
+    _kill_after_saves(killed, 2)
+    assert _start(killed).wait() == 0
     assert runs[0].wait() == 0
     assert _content(killed) == _content(whole)
     assert STATE not in _content(whole)

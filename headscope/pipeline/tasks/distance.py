@@ -41,18 +41,15 @@ class Distance:
         """Return what the head of the other model is to get."""
         if self.head != "mlm":
             return None
-        self._prepare()
+        self._prepared()
         theirs = torch.cat([self._outputs[i] for i in batch.index])
         return lambda hidden: torch.cat([at_masks(batch, hidden), theirs.to(hidden.dtype)])[None]
 
     def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
-        self._prepare()
-        assert self._pooled is not None
-        theirs = self._pooled[batch.index].to(hidden.dtype)
-        found = {
-            "cosine": F.cosine_similarity(mean_pooled(hidden, batch.attention_mask), theirs, dim=-1)
-        }
+        ours = wide(mean_pooled(hidden, batch.attention_mask))
+        theirs = self._prepared()[batch.index].to(ours)
+        found = {"cosine": F.cosine_similarity(ours, theirs, dim=-1)}
         if logits is not None and self.head is not None:
             found["kl"] = self._kl(batch, logits)
         return found
@@ -65,9 +62,10 @@ class Distance:
         stored = torch.stack([self._outputs[i] for i in batch.index])
         return _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))
 
-    def _prepare(self) -> None:
+    def _prepared(self) -> Tensor:
+        """Run the reference model, once; returns its pooled states (rows, d_model)."""
         if self._pooled is not None:
-            return
+            return self._pooled
         loaded = self._reference
         states: list[Tensor] = [torch.empty(0)] * len(self._rows)
         outputs: list[Tensor] = [torch.empty(0)] * len(self._rows)
@@ -84,6 +82,7 @@ class Distance:
                 ):
                     states[i], outputs[i] = state, output
         self._pooled, self._outputs = torch.stack(states), outputs
+        return self._pooled
 
 
 def at_masks(batch: Padded, hidden: Tensor) -> Tensor:
