@@ -6,8 +6,11 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
+from headscope.data.rows import Padded
+from headscope.errors import InputError
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
@@ -24,7 +27,7 @@ __all__ = ["RIDGES", "Repair", "Repaired", "repair"]
 
 #: Strengths of the ridge that compete; infinity refits b_O alone. 10 wins most often.
 RIDGES = (1.0, 10.0, float("inf"))
-#: Every fourth batch of the calibration data is held out to judge refits by.
+#: Every fourth calibration example is held out to judge refits by.
 _HELD_OUT = 4
 
 
@@ -96,12 +99,13 @@ def _refit(
 
     A layer's refit is kept only where it brings the outputs on held-out text nearer.
     """
+    if task.n_examples < _HELD_OUT:
+        raise InputError(f"refit holds every fourth example out; give {_HELD_OUT} or more.")
+    judges = [~_fitted(batch) for batch in task.batches(loaded)]
 
     def held_out(maps: Mapping[int, OutputMap]) -> float:
         with replaced_outputs(loaded, maps):
-            return distance(
-                given, unit_gates, targets, wanted=lambda i: i % _HELD_OUT == _HELD_OUT - 1
-            )
+            return distance(given, unit_gates, targets, wanted=judges)
 
     maps: dict[int, OutputMap] = {}
     best = held_out(maps)
@@ -126,11 +130,9 @@ def _sums(loaded: LoadedModel, task: Task, gates: Tensor, layers: Sequence[int])
     rows = _rows(loaded.sites[layers[0]], gates[layers[0]])
     sums = RidgeSums(len(rows), loaded.sites[layers[0]].projections.out.out_features)
 
-    for index, batch in enumerate(task.batches(loaded)):
-        if index % _HELD_OUT == _HELD_OUT - 1:
-            continue
-        real = batch.attention_mask.bool()
-        weight = (1.0 / real.sum(dim=1, keepdim=True)).expand(real.shape)[real]
+    for batch in task.batches(loaded):
+        real = batch.attention_mask.bool() & _fitted(batch)[:, None].to(loaded.device)
+        weight = (1.0 / real.sum(dim=1, keepdim=True).clamp(min=1)).expand(real.shape)[real]
 
         def see(site: AttentionSite, z: Tensor, real: Tensor = real, w: Tensor = weight) -> None:
             original = output_map(site)  # a layer is refitted after its sums are made, never before
@@ -140,6 +142,11 @@ def _sums(loaded: LoadedModel, task: Task, gates: Tensor, layers: Sequence[int])
 
         capture_z(loaded, batch.inputs, gates, layers, see)
     return sums
+
+
+def _fitted(batch: Padded) -> Tensor:
+    """Say which rows a refit may see: (batch,), bool."""
+    return torch.as_tensor(batch.index) % _HELD_OUT != _HELD_OUT - 1
 
 
 def _rows(site: AttentionSite, gates: Tensor) -> Tensor:
