@@ -7,7 +7,15 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    MPNetConfig,
+    MPNetModel,
+    PreTrainedTokenizerFast,
+)
 
 WORDS = [
     *("the", "a", "of", "and", "to", "in", "is", "was", "he", "she", "it", "on"),
@@ -37,13 +45,26 @@ def tiny_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
     )
 
 
+_WITH_HEAD = {
+    None: BertModel,
+    "mlm": BertForMaskedLM,
+    "classification": BertForSequenceClassification,
+}
+
+
 def tiny_bert(
-    folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0, **config: int | float | str
+    folder: Path,
+    *,
+    layers: int = 2,
+    heads: int = 4,
+    seed: int = 0,
+    head: str | None = None,
+    **config: int | float | str,
 ) -> Path:
     """Write a random BERT and its tokenizer to ``folder``; returns the folder."""
     torch.manual_seed(seed)
     settings = {"max_position_embeddings": 64, "initializer_range": 0.2, **config}
-    network = BertModel(
+    network = _WITH_HEAD[head](
         BertConfig(
             vocab_size=len(VOCABULARY),
             hidden_size=8 * heads,

@@ -55,7 +55,7 @@ class GatedAttention:
             z = attention_pattern(q, k, scale=scale, mask=mask) @ v
         else:
             z = stream_attention(q, k, v, mask=mask, scale=scale)
-        return z * self._of_site(site).to(z.dtype)
+        return z * self._of_site(site).to(z)
 
     def _of_site(self, site: AttentionSite) -> Tensor:
         """Gates of one site, broadcastable to z (batch, n_heads, pos, d_head)."""

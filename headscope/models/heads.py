@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headscope.errors import InputError
 
-__all__ = ["HEADS", "Select", "class_for", "head_of", "require_head", "run_with_head"]
+__all__ = ["HEADS", "Select", "class_for", "head_of", "missing_head", "run_with_head"]
 
 #: The heads that headscope knows, by the ending of their transformers class.
 HEADS = {"mlm": "ForMaskedLM", "classification": "ForSequenceClassification"}
@@ -34,7 +34,7 @@ def class_for(head: str | None) -> Any:
     return getattr(transformers, f"AutoModel{HEADS[head]}")
 
 
-def require_head(folder: object, head: str, architecture: object) -> InputError:
+def missing_head(folder: object, head: str, architecture: object) -> InputError:
     """Return the error for a checkpoint that lacks the wanted head."""
     name = str(architecture or "a base model")
     return InputError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.cutting import cut_module
-from headscope.models.heads import class_for, head_of, require_head
+from headscope.models.heads import class_for, head_of, missing_head
 from headscope.models.layouts import attention_modules, heads_of
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
@@ -103,7 +103,7 @@ def load_network(
         else:
             network, info = _load_pruned(source, checkpoint, head, kept, options)
     if head is not None and _head_is_new(network, info):
-        raise require_head(source.folder, head, architecture)
+        raise missing_head(source.folder, head, architecture)
     _check_complete(info, source)
     if kept is not None:
         for i, (module, projections) in enumerate(attention_modules(network.base_model)):
@@ -162,10 +162,10 @@ def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> No
         for linear in (p.q, p.k, p.v):
             for part in ("weight", "bias"):
                 for key in _keys(state, f"{name_of[linear]}.{part}"):
-                    _check_rows(key, len(state[key]), len(rows), kept)
+                    _check_rows(key, state[key], 0, len(rows), kept)
                     state[key] = scatter_rows(state[key], rows, width)
         for key in _keys(state, f"{name_of[p.out]}.weight"):
-            _check_rows(key, state[key].shape[-1], len(rows), kept)
+            _check_rows(key, state[key], 1, len(rows), kept)
             state[key] = scatter_rows(state[key].t(), rows, width).t().contiguous()
 
 
@@ -174,11 +174,12 @@ def _keys(state: dict[str, Tensor], name: str) -> list[str]:
     return [key for key in state if key == name or key.endswith(f".{name}")]
 
 
-def _check_rows(key: str, found: int, expected: int, kept: KeptHeads) -> None:
+def _check_rows(key: str, tensor: Tensor, axis: int, expected: int, kept: KeptHeads) -> None:
+    found = tensor.shape[axis] if tensor.dim() > axis else None
     if found != expected:
         raise CheckpointError(
-            f"{kept.path} says that {expected} rows of {key} are kept, but the weights have "
-            f"{found}; the two do not belong together."
+            f"{kept.path} says that {expected} {('rows', 'columns')[axis]} of {key} are kept, but "
+            f"the weights have {found}; the two do not belong together."
         )
 
 

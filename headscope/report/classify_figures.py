@@ -31,7 +31,7 @@ _MOST_BARS = 24
 
 def role_map(result: ClassifyResult) -> Figure:
     """Layers x heads: the colour is the primary role, the shade its score."""
-    n_layers = max(head.layer for head in result.heads) + 1
+    n_layers = int(result.provenance["model"]["n_layers"])
     n_heads = max(head.head for head in result.heads) + 1
     figure = new_figure(max(5.0, 1.0 + 0.55 * n_heads), 1.4 + 0.55 * n_layers)
     axes = figure.add_subplot()

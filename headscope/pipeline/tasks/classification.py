@@ -16,6 +16,7 @@ from headscope.measures.accumulator import Array
 from headscope.measures.metrics import accuracy, macro_f1, matthews
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task, need_logits
+from headscope.pipeline.tasks.distance import wide
 
 __all__ = ["Classification", "classes_of"]
 
@@ -50,7 +51,7 @@ class Classification(Task):
         return {**found, "label": self._labels}
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        scores = need_logits(logits).float()
+        scores = wide(need_logits(logits))
         gold = torch.as_tensor(self._labels[batch.index], device=scores.device)
         return F.cross_entropy(scores, gold, reduction="none")
 
@@ -58,7 +59,7 @@ class Classification(Task):
         return self.distance.measure(batch, hidden, need_logits(logits))["kl"]
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        return need_logits(logits).float().log_softmax(dim=-1)
+        return wide(need_logits(logits)).log_softmax(dim=-1)
 
 
 def classes_of(loaded: LoadedModel) -> dict[int, str]:

@@ -15,7 +15,7 @@ from headscope.models.gating import gated
 from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
 
-__all__ = ["Distance", "at_masks", "by_row"]
+__all__ = ["Distance", "at_masks", "by_row", "wide"]
 
 
 class Distance:
@@ -41,18 +41,15 @@ class Distance:
         """Return what the head of the other model is to get."""
         if self.head != "mlm":
             return None
-        self._prepare()
+        self._prepared()
         theirs = torch.cat([self._outputs[i] for i in batch.index])
         return lambda hidden: torch.cat([at_masks(batch, hidden), theirs.to(hidden.dtype)])[None]
 
     def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
-        self._prepare()
-        assert self._pooled is not None
-        theirs = self._pooled[batch.index].to(hidden.dtype)
-        found = {
-            "cosine": F.cosine_similarity(mean_pooled(hidden, batch.attention_mask), theirs, dim=-1)
-        }
+        ours = wide(mean_pooled(hidden, batch.attention_mask))
+        theirs = self._prepared()[batch.index].to(ours)
+        found = {"cosine": F.cosine_similarity(ours, theirs, dim=-1)}
         if logits is not None and self.head is not None:
             found["kl"] = self._kl(batch, logits)
         return found
@@ -60,14 +57,15 @@ class Distance:
     def _kl(self, batch: Padded, logits: Tensor) -> Tensor:
         """KL(unpruned || this model) of each row; a mean over its masks for a language model."""
         if self.head == "mlm":
-            ours, theirs = logits[0].float().log_softmax(-1).chunk(2)
+            ours, theirs = wide(logits[0]).log_softmax(-1).chunk(2)
             return by_row(batch, _kl(theirs, ours))
         stored = torch.stack([self._outputs[i] for i in batch.index])
-        return _kl(stored.float().log_softmax(-1), logits.float().log_softmax(-1))
+        return _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))
 
-    def _prepare(self) -> None:
+    def _prepared(self) -> Tensor:
+        """Run the reference model, once; returns its pooled states (rows, d_model)."""
         if self._pooled is not None:
-            return
+            return self._pooled
         loaded = self._reference
         states: list[Tensor] = [torch.empty(0)] * len(self._rows)
         outputs: list[Tensor] = [torch.empty(0)] * len(self._rows)
@@ -84,6 +82,7 @@ class Distance:
                 ):
                     states[i], outputs[i] = state, output
         self._pooled, self._outputs = torch.stack(states), outputs
+        return self._pooled
 
 
 def at_masks(batch: Padded, hidden: Tensor) -> Tensor:
@@ -96,6 +95,11 @@ def by_row(batch: Padded, values: Tensor) -> Tensor:
     size = len(batch.index)
     total = values.new_zeros(size).index_add(0, batch.masked[0], values)
     return total / torch.bincount(batch.masked[0], minlength=size).clamp(min=1)
+
+
+def wide(logits: Tensor) -> Tensor:
+    """Give half-precision logits enough digits for logarithms."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
 def _kl(reference: Tensor, other: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 from headscope.data.rows import Row, encode_rows, mask_row, window_rows
 from headscope.data.tasks import Examples, class_ids, read_labelled, read_pairs, read_texts
 from headscope.errors import CorpusError, InputError
-from headscope.models.heads import require_head
+from headscope.models.heads import missing_head
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.classification import Classification, classes_of
@@ -89,7 +89,7 @@ def make_task(
     if loaded.tokenizer is None:
         raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
     if name in ("mlm", "classification") and loaded.head != name:
-        raise require_head(loaded.name, name, type(loaded.network).__name__)
+        raise missing_head(loaded.name, name, type(loaded.network).__name__)
     return TASKS[name](examples, loaded, seed, limit)
 
 
@@ -120,8 +120,9 @@ def _classification(examples: Examples, loaded: LoadedModel, seed: int, limit: i
 
 
 def _similarity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
-    rows, kept = _encode(loaded, examples.texts)
-    row_of = {examples.texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
+    texts = examples.texts
+    rows, kept = _encode(loaded, texts)
+    row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
     pairs, gold = [], []
     both = zip(examples.first, examples.second or (), examples.scores or (), strict=True)
     for first, second, score in both:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from headscope.data.rows import Padded
 from headscope.measures.metrics import ratio_of
 from headscope.pipeline.tasks.base import Task, need_logits
-from headscope.pipeline.tasks.distance import by_row
+from headscope.pipeline.tasks.distance import by_row, wide
 
 __all__ = ["MaskedLM"]
 
@@ -26,8 +26,8 @@ class MaskedLM(Task):
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         scores, rows, size = need_logits(logits)[0], batch.masked[0], len(batch.index)
-        nll = F.cross_entropy(scores.float(), batch.gold, reduction="none")
-        correct = (scores.argmax(dim=-1) == batch.gold).float()
+        nll = F.cross_entropy(wide(scores), batch.gold, reduction="none")
+        correct = (scores.argmax(dim=-1) == batch.gold).to(nll.dtype)
         zeros = nll.new_zeros(size)
         return {
             "nll": zeros.index_add(0, rows, nll),
@@ -36,7 +36,7 @@ class MaskedLM(Task):
         }
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        scores = need_logits(logits)[0].float()
+        scores = wide(need_logits(logits)[0])
         return by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
@@ -47,6 +47,6 @@ class MaskedLM(Task):
         rows, size = batch.masked[0], len(batch.index)
         count = torch.bincount(rows, minlength=size)
         place = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
-        flat = need_logits(logits)[0].float().log_softmax(dim=-1)
+        flat = wide(need_logits(logits)[0]).log_softmax(dim=-1)
         room = flat.new_zeros(size, int(count.max()), flat.shape[-1])
         return room.index_put((rows, place), flat).flatten(1)

@@ -1,0 +1,193 @@
+"""Commands on folders that headscope saved: compact, dense, and with a manifest that lies."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import headscope
+
+Run = Callable[..., Any]
+REMOVED = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
+
+
+@pytest.fixture(scope="session")
+def compact(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT without its first layer's heads and one more; read only."""
+    folder = tmp_path_factory.mktemp("compact") / "model"
+    return headscope.save(headscope.remove_heads(headscope.load(str(model)), REMOVED), folder)
+
+
+def test_validate_a_compact_model(run: Run, compact: Path) -> None:
+    outcome = run("validate", compact, "--format", "json")
+    assert outcome.code == 0, outcome.stderr
+    result = json.loads(outcome.stdout)
+    assert result["passed"] is True
+    assert [check["calls"] for check in result["layers"]] == [1, 1]
+    assert result["provenance"]["model"]["removed_heads"] == [list(place) for place in REMOVED]
+    assert run("validate", compact).code == 0
+
+
+def test_classify_names_heads_as_they_were(run: Run, compact: Path, tmp_path: Path) -> None:
+    outcome = run("classify", compact, "--limit", 20, "--control", "-o", tmp_path / "out")
+    assert outcome.code == 0, outcome.stderr
+    result = json.loads((tmp_path / "out" / "classify.json").read_text())
+    assert [(h["layer"], h["head"]) for h in result["heads"]] == [(1, 0), (1, 1), (1, 3)]
+    assert result["control"]["heads"] == 3
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "heads.csv").read_text())))
+    assert [row["head"] for row in rows] == ["0", "1", "3"]
+    assert (tmp_path / "out" / "roles.png").stat().st_size > 1000
+    lines = outcome.stdout.splitlines()
+    assert any(line.startswith("L0") for line in lines)  # an empty row, not a missing one
+
+
+def test_classify_of_a_head_does_not_depend_on_heads_that_are_gone(
+    run: Run, compact: Path, model: Path, tmp_path: Path
+) -> None:
+    """The dense save measures the same numbers for heads of the layer that lost a head."""
+    loaded = headscope.load(str(compact))
+    dense = headscope.save_dense(loaded, tmp_path / "dense")
+    found = {}
+    for folder in (compact, dense):
+        outcome = run("classify", folder, "--limit", 20, "--format", "json")
+        assert outcome.code == 0, outcome.stderr
+        heads = json.loads(outcome.stdout)["heads"]
+        found[folder] = {(h["layer"], h["head"]): h["entropy"] for h in heads}
+    assert len(found[dense]) == 8
+    for place, entropy in found[compact].items():
+        assert found[dense][place] == pytest.approx(entropy, abs=1e-5)
+
+
+def edited(**changes: Any) -> Callable[[Path], Any]:
+    def damage(folder: Path) -> None:
+        path = folder / "headscope.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return damage
+
+
+def entry(i: int, **changes: Any) -> Callable[[Path], Any]:
+    def damage(folder: Path) -> None:
+        path = folder / "headscope.json"
+        manifest = json.loads(path.read_text())
+        manifest["attention"][i].update(changes)
+        path.write_text(json.dumps(manifest))
+
+    return damage
+
+
+def written(text: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / "headscope.json").write_text(text)
+
+
+def cut_rows(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "encoder.layer.1.attention.self.key.weight"
+    weights[name] = weights[name][:-1].clone()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def flat(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.1.attention.self.query.weight"] = torch.tensor(1.0)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+ALL = [0, 1, 2, 3]
+LIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
+    "not JSON": (written("{"), ("headscope.json", "not valid JSON")),
+    "a list": (written("[]"), ("headscope.json", "schema 1")),
+    "of the future": (edited(schema=2), ("schema 1", "newer")),
+    "no form": (edited(form=None), ("does not say which heads",)),
+    "no entries": (edited(attention=[]), ("does not say which heads",)),
+    "an entry is a number": (edited(attention=[1, 2]), ("entry 0",)),
+    "negative heads": (edited(n_heads=-4), ("n_heads is -4",)),
+    "heads in words": (edited(n_heads="four"), ("n_heads is 'four'",)),
+    "other number of heads": (
+        lambda folder: [
+            edited(n_heads=3)(folder),
+            entry(0, kept=[], removed=[0, 1, 2])(folder),
+            entry(1, kept=[0, 1], removed=[2])(folder),
+        ],
+        ("3 heads a layer, config.json of 4",),
+    ),
+    "head out of range": (entry(1, kept=[0, 1, 7]), ("[0, 1, 7]", "below 4")),
+    "head twice": (entry(1, kept=[0, 0, 1]), ("[0, 0, 1]",)),
+    "head in words": (entry(1, kept=["a"]), ("['a']",)),
+    "head neither kept nor removed": (entry(1, removed=[]), ("entry 1", "4 heads")),
+    "other heads kept": (entry(1, kept=[0], removed=[1, 2, 3]), ("8 rows", "weights have 24")),
+    "everything kept": (entry(0, kept=ALL, removed=[]), ("32 rows", "weights have 0")),
+    "too many modules": (
+        lambda folder: edited(
+            attention=[{"layers": [i], "kept": ALL, "removed": []} for i in range(3)]
+        )(folder),
+        ("attention module 2, but the model has 2",),
+    ),
+    "layers in words": (entry(0, layers="all"), ("'all'",)),
+    "layer twice": (entry(1, layers=[0]), ("lists 1 layers", "runs in 2")),
+    "layers swapped": (
+        lambda folder: [entry(0, layers=[1])(folder), entry(1, layers=[0])(folder)],
+        ("layer 1 kept heads []",),
+    ),
+    "a row too few": (cut_rows, ("key.weight", "24 rows", "weights have 23")),
+    "a number for a matrix": (flat, ("query.weight",)),
+    "manifest lost": (
+        lambda folder: [
+            (folder / "headscope.json").unlink(),
+            (folder / "config.json").write_text(
+                json.dumps(
+                    {
+                        k: v
+                        for k, v in json.loads((folder / "config.json").read_text()).items()
+                        if k != "pruned_heads"
+                    }
+                )
+            ),
+        ],
+        ("wrong shape", "attention"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_a_manifest_that_lies(case: str, run: Run, compact: Path, tmp_path: Path) -> None:
+    damage, words = LIES[case]
+    folder = shutil.copytree(compact, tmp_path / "broken")
+    damage(folder)
+    for command in (("validate", folder), ("classify", folder, "--limit", 2)):
+        outcome = run(*command)
+        assert outcome.code == 1, outcome
+        assert outcome.stdout == ""
+        assert outcome.stderr.startswith("headscope: ")
+        assert outcome.stderr.count("\n") == 1
+        for word in (str(folder), *words):
+            assert word in outcome.stderr, (word, outcome.stderr)
+
+
+def test_without_manifest_the_old_way_of_saying_it_still_works(
+    run: Run, compact: Path, tmp_path: Path
+) -> None:
+    """config.json names the heads too, as transformers before version 5 wrote and reads them."""
+    folder = shutil.copytree(compact, tmp_path / "old")
+    (folder / "headscope.json").unlink()
+    outcome = run("validate", folder, "--format", "json")
+    assert outcome.code == 0
+    removed = json.loads(outcome.stdout)["provenance"]["model"]["removed_heads"]
+    assert removed == [list(place) for place in REMOVED]
+
+
+def test_rank_names_heads_as_they_were(run: Run, compact: Path) -> None:
+    outcome = run("rank", compact, "--format", "json")
+    assert outcome.code == 0, outcome.stderr
+    result = json.loads(outcome.stdout)
+    assert [(h["layer"], h["head"]) for h in result["heads"]] == [(1, 0), (1, 1), (1, 3)]
+    assert [layer["heads"] for layer in result["layers"]] == [[], [0, 1, 3]]

@@ -1,0 +1,325 @@
+"""Every family with heads removed for real: equal to gates of zero, saved and loaded again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_families import FAMILIES, each_family, padded_batch, tiny
+from torch import Tensor
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+import headscope
+from headscope.errors import CheckpointError, InputError
+from headscope.models.certificate import validate_model
+from headscope.models.compact import removed_heads, with_shared
+from headscope.models.control import random_twin
+from headscope.models.gating import gated, shared_layers
+from headscope.models.loading import LoadedModel
+
+IDS, VALID = padded_batch()
+REAL = VALID.bool()
+#: Some of a layer, all of a layer, and the first head of another.
+SOME = [(0, 1), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
+
+
+def of_family(family: str) -> list[tuple[int, int]]:
+    if "wide" in family:
+        return [(0, 1), (1, 0), (1, 1)]
+    if family == "albert":  # one layer's weights in all layers: keep something
+        return [(0, 1), (2, 3)]
+    return SOME if "groups" not in family else [(0, 1), (2, 0), (2, 1), (2, 2), (2, 3)]
+
+
+def with_gates(loaded: LoadedModel, removed: Any) -> Tensor:
+    gates = torch.ones(loaded.n_layers, loaded.n_heads)
+    for layer, head in removed:
+        gates[layer, head] = 0.0
+    with gated(loaded, gates) as run:
+        return run(IDS, VALID)[0][REAL]
+
+
+def plain(loaded: LoadedModel) -> Tensor:
+    with torch.no_grad():
+        return loaded.forward(IDS, VALID)[REAL]
+
+
+@each_family
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_removed_is_gated(family: str, implementation: str) -> None:
+    loaded = headscope.wrap(tiny(family))
+    before = {k: v.clone() for k, v in loaded.model.state_dict().items()}
+    wanted = with_shared(loaded.sites, of_family(family))
+    compact = headscope.remove_heads(loaded, of_family(family))
+    expected = with_gates(loaded, wanted)
+    compact.model.set_attn_implementation(implementation)
+    torch.testing.assert_close(plain(compact), expected, rtol=0, atol=1e-5)
+    with gated(compact) as run:
+        torch.testing.assert_close(run(IDS, VALID)[0][REAL], expected, rtol=0, atol=1e-5)
+    assert removed_heads(compact) == wanted
+    assert validate_model(compact).passed, validate_model(compact).reasons
+    # The original is untouched, and really has more parameters.
+    assert all(torch.equal(v, before[k]) for k, v in loaded.model.state_dict().items())
+    sizes = [sum(p.numel() for p in m.model.parameters()) for m in (loaded, compact)]
+    assert sizes[0] > sizes[1]
+
+
+def test_gates_are_the_definition() -> None:
+    """Zeroed columns of W_O, and a head scaled in W_O, on a copy by hand."""
+    model = tiny("bert", "float64")
+    loaded = headscope.wrap(model)
+    gates = torch.ones(3, 4, dtype=torch.float64)
+    gates[0, 1], gates[2, 3] = 0.0, 0.5
+    with gated(loaded, gates) as run:
+        ours, _ = run(IDS, VALID)
+    with torch.no_grad():
+        model.encoder.layer[0].attention.output.dense.weight[:, 8:16] = 0
+        model.encoder.layer[2].attention.output.dense.weight[:, 24:32] *= 0.5
+    torch.testing.assert_close(ours[REAL], plain(loaded))
+
+
+@pytest.mark.parametrize("heads", [SOME, [(0, 1), (2, 0)]])
+def test_removing_in_two_steps_keeps_the_original_names(heads: list[tuple[int, int]]) -> None:
+    loaded = headscope.wrap(tiny("bert"))
+    first = headscope.remove_heads(loaded, [(0, 0), (2, 2)])
+    second = headscope.remove_heads(first, [(0, 2), (2, 3)])
+    assert [site.head_ids for site in second.sites] == [(1, 3), (0, 1, 2, 3), (0, 1)]
+    at_once = headscope.remove_heads(loaded, [(0, 0), (2, 2), (0, 2), (2, 3)])
+    torch.testing.assert_close(plain(second), plain(at_once), rtol=0, atol=0)
+    with pytest.raises(InputError, match="L0H2 has been removed"):
+        headscope.remove_heads(second, [(0, 2)])
+
+
+@pytest.mark.parametrize("place", [(3, 0), (0, 4), (-1, 0), (0, -1)])
+def test_a_head_that_does_not_exist(place: tuple[int, int]) -> None:
+    loaded = headscope.wrap(tiny("bert"))
+    with pytest.raises(InputError, match=r"no head L.*layers 0 to 2 with heads 0 to 3"):
+        headscope.remove_heads(loaded, [place])
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_removing_everything_is_refused(family: str) -> None:
+    loaded = headscope.wrap(tiny(family))
+    layers = range(3) if family == "bert" else [1]  # ALBERT: one layer is all of them
+    with pytest.raises(InputError, match="every head"):
+        headscope.remove_heads(loaded, [(layer, h) for layer in layers for h in range(4)])
+
+
+def test_albert_decides_once_for_all_layers() -> None:
+    loaded = headscope.wrap(tiny("albert"))
+    assert shared_layers(loaded.sites) == ((0, 1, 2),)
+    assert with_shared(loaded.sites, [(1, 3)]) == ((0, 3), (1, 3), (2, 3))
+    compact = headscope.remove_heads(loaded, [(1, 3)])
+    assert [site.head_ids for site in compact.sites] == [(0, 1, 2)] * 3
+
+
+def test_the_control_of_a_compact_model_has_its_shape() -> None:
+    compact = headscope.remove_heads(headscope.wrap(tiny("bert")), SOME)
+    twin = random_twin(compact, seed=0)
+    assert [site.head_ids for site in twin.sites] == [site.head_ids for site in compact.sites]
+
+
+@pytest.mark.parametrize("kind", [(2,), (3, 2), (2, 3, 9)])
+def test_gates_work_on_layers_without_heads(kind: tuple[int, ...]) -> None:
+    compact = headscope.remove_heads(headscope.wrap(tiny("bert", "float64")), SOME)
+    shape = {(2,): (3, 4), (3, 2): (3, 3, 4), (2, 3, 9): (3, 3, 4, 9)}[kind]
+    gates = torch.ones(shape, dtype=torch.float64, requires_grad=True)
+    with gated(compact, gates, gradients=True) as run:
+        hidden, _ = run(IDS, VALID)
+        (gradient,) = torch.autograd.grad(hidden[REAL].square().sum(), gates)
+    torch.testing.assert_close(hidden[REAL].detach(), plain(compact))
+    if gradient.dim() > 2:  # (batch, n_layers, n_heads[, pos])
+        gradient = gradient.abs().movedim(0, -1).flatten(2).sum(dim=2)
+    exists = torch.zeros(3, 4, dtype=torch.bool)
+    for site in compact.sites:
+        exists[site.layer, : site.n_heads] = True
+    assert torch.equal(gradient != 0, exists)
+
+
+# --- saved and loaded -------------------------------------------------------------------------
+
+
+@each_family
+def test_a_saved_model_is_the_same_model(family: str, tmp_path: Path) -> None:
+    auto = AutoModelForSequenceClassification
+    compact = headscope.remove_heads(
+        headscope.wrap(tiny(family, auto=auto), name="source"), of_family(family)
+    )
+    headscope.save(compact, tmp_path / "a" / "compact", repair="none")
+    headscope.save_dense(compact, tmp_path / "dense")
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["compact"]
+    for folder in (tmp_path / "a" / "compact", tmp_path / "dense"):
+        again = headscope.load(str(folder), head="auto", need_tokenizer=False)
+        assert again.head == "classification"
+        with torch.no_grad():
+            expected, found = (m.run(IDS, VALID)[1] for m in (compact, again))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        assert validate_model(again).passed
+    compact_again = headscope.load(str(tmp_path / "a" / "compact"), need_tokenizer=False)
+    assert [s.head_ids for s in compact_again.sites] == [s.head_ids for s in compact.sites]
+    assert compact_again.origin["id"] == "source"
+    # Others need nothing of ours to open the dense one.
+    dense, info = auto.from_pretrained(tmp_path / "dense", output_loading_info=True)
+    assert not any(info.values())
+    with torch.no_grad():
+        logits = dense.eval()(input_ids=IDS, attention_mask=VALID).logits
+        torch.testing.assert_close(logits, compact.run(IDS, VALID)[1], rtol=0, atol=1e-5)
+
+
+def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
+    loaded = headscope.wrap(tiny("bert"), name="source")
+    compact = headscope.remove_heads(loaded, SOME)
+    headscope.save(compact, tmp_path / "x", repair="scale", provenance={"seed": 3})
+    manifest = json.loads((tmp_path / "x" / "headscope.json").read_text())
+    assert manifest["form"] == "compact"
+    assert manifest["attention"] == [
+        {"layers": [0], "kept": [0, 2, 3], "removed": [1]},
+        {"layers": [1], "kept": [], "removed": [0, 1, 2, 3]},
+        {"layers": [2], "kept": [1, 2, 3], "removed": [0]},
+    ]
+    assert (manifest["repair"], manifest["provenance"]) == ("scale", {"seed": 3})
+    assert manifest["source"] == {"id": "source", "revision": None, "weights_sha256": None}
+    shapes = {k: tuple(v.shape) for k, v in load_file(tmp_path / "x" / "model.safetensors").items()}
+    assert shapes["encoder.layer.0.attention.self.query.weight"] == (24, 32)
+    assert shapes["encoder.layer.1.attention.self.value.bias"] == (0,)
+    assert shapes["encoder.layer.1.attention.output.dense.weight"] == (32, 0)
+
+
+def test_dense_columns_of_removed_heads_are_zero(tmp_path: Path) -> None:
+    compact = headscope.remove_heads(headscope.wrap(tiny("bert")), [(0, 1)])
+    headscope.save_dense(compact, tmp_path / "x")
+    state = load_file(tmp_path / "x" / "model.safetensors")
+    out = state["encoder.layer.0.attention.output.dense.weight"]
+    assert out.shape == (32, 32)
+    assert not bool(out[:, 8:16].any())
+    assert bool(out[:, :8].all())
+    assert "pruned_heads" not in json.loads((tmp_path / "x" / "config.json").read_text())
+
+
+def test_a_compact_model_can_be_pruned_and_saved_again(tmp_path: Path) -> None:
+    loaded = headscope.wrap(tiny("bert", auto=AutoModelForMaskedLM), name="source")
+    headscope.save(headscope.remove_heads(loaded, [(0, 1)]), tmp_path / "x")
+    once = headscope.load(str(tmp_path / "x"), head="mlm", need_tokenizer=False)
+    headscope.save(headscope.remove_heads(once, [(0, 2)]), tmp_path / "x")  # replaces its own
+    twice = headscope.load(str(tmp_path / "x"), head="mlm", need_tokenizer=False)
+    assert twice.sites[0].head_ids == (0, 3)
+    assert twice.origin["id"] == "source"
+    expected = headscope.remove_heads(loaded, [(0, 1), (0, 2)])
+    torch.testing.assert_close(plain(twice), plain(expected), rtol=0, atol=1e-5)
+
+
+def test_half_precision_weights_stay_half_and_tied(tmp_path: Path) -> None:
+    model = tiny("bert", "float16", auto=AutoModelForMaskedLM).float()
+    compact = headscope.remove_heads(headscope.wrap(model), SOME)
+    headscope.save(compact, tmp_path / "half")
+    state = load_file(tmp_path / "half" / "model.safetensors")
+    assert {v.dtype for v in state.values()} == {torch.float16}
+    assert "cls.predictions.decoder.weight" not in state
+    again = headscope.load(str(tmp_path / "half"), head="mlm", need_tokenizer=False)
+    torch.testing.assert_close(plain(again), plain(compact), rtol=0, atol=1e-5)
+    with torch.no_grad():  # one weight that float16 cannot hold
+        compact.model.embeddings.LayerNorm.bias[0] = 1 / 3
+    headscope.save(compact, tmp_path / "full")
+    kinds = {v.dtype for v in load_file(tmp_path / "full" / "model.safetensors").values()}
+    assert kinds == {torch.float32}
+
+
+def test_a_folder_of_others_is_not_overwritten(tmp_path: Path) -> None:
+    loaded = headscope.wrap(tiny("bert"))
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="holds other files"):
+        headscope.save(loaded, tmp_path / "x")
+    with pytest.raises(InputError, match="is a file"):
+        headscope.save(loaded, tmp_path / "x" / "thesis.txt")
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x" / "thesis.txt").read_text() == "mine"
+
+
+def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = headscope.wrap(tiny("bert"))
+
+    def full_disk(folder: Path, **_: Any) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loaded.network, "save_pretrained", full_disk)
+    with pytest.raises(OSError, match="No space"):
+        headscope.save(loaded, tmp_path / "a" / "b" / "model")
+    assert not any(tmp_path.iterdir())
+
+
+# --- checkpoints of transformers before version 5 ----------------------------------------------
+
+
+def old_checkpoint(family: str, folder: Path, pruned: dict[int, list[int]]) -> Any:
+    """Write what ``prune_heads`` and ``save_pretrained`` of transformers 4 wrote, by hand.
+
+    Checked against transformers 4.46 itself, on all seven families.
+    """
+    model = tiny(family)
+    modules = {
+        "distilbert": "transformer.layer.{}.attention:q_lin k_lin v_lin out_lin",
+        "albert": "encoder.albert_layer_groups.{}.albert_layers.0.attention:query key value dense",
+    }
+    path, _, names = modules.get(
+        family.partition(",")[0],
+        "encoder.layer.{}.attention:self.query self.key self.value output.dense",
+    ).partition(":")
+    *inputs, out = names.split()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    for layer, gone in pruned.items():
+        kept = [i for i in range(32) if i // 8 not in gone]
+        prefix = path.format(layer)
+        for name in inputs:
+            for part in ("weight", "bias"):
+                state[f"{prefix}.{name}.{part}"] = state[f"{prefix}.{name}.{part}"][kept].clone()
+        key = f"{prefix}.{out}.weight"
+        state[key] = state[key][:, kept].clone()
+    folder.mkdir()
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    config = {**model.config.to_dict(), "pruned_heads": {str(k): v for k, v in pruned.items()}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return model
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if "wide" not in f])
+def test_old_pruned_heads(family: str, tmp_path: Path) -> None:
+    pruned = {"albert": {0: [1, 3]}, "albert, two groups": {0: [1], 1: [0, 3]}}.get(
+        family, {0: [1], 2: [0, 3]}
+    )
+    model = old_checkpoint(family, tmp_path / "old", pruned)
+    with pytest.raises(RuntimeError, match="mismatch"):
+        AutoModel.from_pretrained(tmp_path / "old")
+    loaded = headscope.load(str(tmp_path / "old"), need_tokenizer=False)
+    whole = headscope.wrap(model)
+    modules = list(dict.fromkeys(site.module for site in whole.sites))
+    gone = [(s.layer, h) for s in whole.sites for h in pruned.get(modules.index(s.module), [])]
+    assert removed_heads(loaded) == tuple(sorted(gone))
+    torch.testing.assert_close(plain(loaded), with_gates(whole, gone), rtol=0, atol=1e-5)
+    assert validate_model(loaded).passed
+
+
+@pytest.mark.parametrize(
+    ("pruned", "message"),
+    [
+        ([1], "not an object"),
+        ({"first": [1]}, "layer 'first'"),
+        ({"0": [4]}, "below 4"),
+        ({"0": [1, 1]}, "different numbers"),
+        ({"0": "1"}, "different numbers"),
+        ({"0": [True]}, "different numbers"),
+        ({"7": [1]}, "attention module 7, but the model has 3"),
+        ({"0": [1, 2]}, "16 rows of .*query.weight are kept, but the weights have 24"),
+    ],
+)
+def test_old_pruned_heads_that_make_no_sense(pruned: Any, message: str, tmp_path: Path) -> None:
+    old_checkpoint("bert", tmp_path / "old", {0: [1]})
+    path = tmp_path / "old" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pruned_heads": pruned}))
+    with pytest.raises(CheckpointError, match=message):
+        headscope.load(str(tmp_path / "old"), need_tokenizer=False)

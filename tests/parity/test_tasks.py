@@ -1,0 +1,304 @@
+"""Tasks on tiny models, against the same metric computed through plain transformers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from tiny_models import tiny_bert
+from torch import Tensor
+
+import headscope
+from headscope.errors import CorpusError, InputError
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.tasks import TASKS, Task, make_task, read_examples
+
+SENTENCES = [
+    "the cat sat on the mat",
+    "a big red dog ran",
+    "she saw it",
+    "he was in the house of the big cat and ran to a red mat",
+    "it was a house",
+    "the dogs ran",
+]
+Open = Callable[..., tuple[LoadedModel, Task]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
+    folder = tmp_path_factory.mktemp("tasks")
+    return {h: tiny_bert(folder / str(h), head=h) for h in (None, "mlm", "classification")}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    scores = [0.0, 1.0, 2.5, 3.0, 3.0, 5.0]
+    rotated = SENTENCES[2:] + SENTENCES[:2]
+    texts = {
+        "fidelity": ("x.txt", "\n".join(SENTENCES)),
+        "mlm": ("x.txt", "\n".join(SENTENCES * 12)),
+        "classification": (
+            "x.tsv",
+            "\n".join(f"{s}\t{i % 2}" for i, s in enumerate(SENTENCES)),
+        ),
+        "similarity": (
+            "x.csv",
+            "\n".join(f"{a},{b},{c}" for a, b, c in zip(SENTENCES, rotated, scores, strict=True)),
+        ),
+    }
+    found = {}
+    for task, (name, text) in texts.items():
+        found[task] = tmp_path / task / name
+        found[task].parent.mkdir()
+        found[task].write_text(text)
+    return found
+
+
+@pytest.fixture
+def opened(models: dict[str | None, Path], files: dict[str, Path]) -> Open:
+    def open_(task: str, head: str | None = None, **options: Any) -> tuple[LoadedModel, Task]:
+        loaded = headscope.load(str(models[head]), head="auto", dtype="float64")
+        return loaded, make_task(task, read_examples(task, files[task]), loaded, **options)
+
+    return open_
+
+
+CASES = [
+    ("fidelity", None),
+    ("fidelity", "classification"),
+    ("fidelity", "mlm"),
+    ("mlm", "mlm"),
+    ("classification", "classification"),
+    ("similarity", None),
+    ("similarity", "mlm"),
+]
+each_case = pytest.mark.parametrize(("task", "head"), CASES)
+
+
+def embeddings(loaded: LoadedModel, texts: list[str]) -> np.ndarray:
+    """Mean of the last states, one sentence at a time: no padding, no batches."""
+    rows = []
+    for text in texts:
+        with torch.no_grad():
+            ids = torch.tensor([loaded.tokenizer(text)["input_ids"]])
+            rows.append(loaded.model(input_ids=ids).last_hidden_state[0].mean(0).numpy())
+    return np.array(rows)
+
+
+def test_similarity_is_spearman_of_cosines(opened: Open, files: dict[str, Path]) -> None:
+    loaded, task = opened("similarity")
+    lines = [line.split(",") for line in files["similarity"].read_text().splitlines()]
+    first, second = (embeddings(loaded, [line[i] for line in lines]) for i in (0, 1))
+    cosines = (first * second).sum(1)
+    cosines /= np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    outputs = task.outputs(loaded)
+    np.testing.assert_allclose(outputs["similarity"], cosines, atol=1e-6)
+    expected = 100 * stats.spearmanr(cosines, [float(line[2]) for line in lines])[0]
+    assert task.value(outputs) == pytest.approx(expected)
+    assert (task.metric, task.n_examples, len(task.rows)) == ("spearman", 6, 6)
+
+
+def test_classification_is_the_models_own_answer(opened: Open) -> None:
+    loaded, task = opened("classification", "classification")
+    answers = []
+    for text in SENTENCES:
+        with torch.no_grad():
+            ids = torch.tensor([loaded.tokenizer(text)["input_ids"]])
+            answers.append(int(loaded.network(input_ids=ids).logits.argmax()))
+    outputs = task.outputs(loaded)
+    assert outputs["predicted"].tolist() == answers
+    hits = [a == i % 2 for i, a in enumerate(answers)]
+    assert task.value(outputs) == pytest.approx(100 * np.mean(hits))
+    assert set(task.metrics(outputs)) == {"accuracy", "f1", "matthews"}
+
+
+def test_mlm_is_cross_entropy_at_the_masks(opened: Open) -> None:
+    loaded, task = opened("mlm", "mlm")
+    nll, hits = [], []
+    for row in task.rows:
+        with torch.no_grad():
+            logits = loaded.network(input_ids=torch.tensor([row.ids])).logits[0]
+        for position, gold in zip(row.masked, row.gold, strict=True):
+            nll.append(-float(logits[position].log_softmax(0)[gold]))
+            hits.append(int(logits[position].argmax()) == gold)
+    metrics = task.metrics(task.outputs(loaded))
+    assert metrics == pytest.approx({"loss": np.mean(nll), "masked_accuracy": 100 * np.mean(hits)})
+    assert not task.higher_is_better
+
+
+@pytest.mark.parametrize("head", [None, "classification", "mlm"])
+def test_fidelity_of_the_model_to_itself_and_to_a_pruned_one(
+    head: str | None, opened: Open
+) -> None:
+    loaded, task = opened("fidelity", head)
+    same = task.metrics(task.outputs(loaded))
+    assert same == pytest.approx({"cosine": 1.0, "kl": 0.0} if head else {"cosine": 1.0}, abs=1e-9)
+    compact = headscope.remove_heads(loaded, [(0, 1), (1, 2)])
+    outputs = task.outputs(compact)
+    cosines, divergences = [], []
+    for row in task.rows:
+        ids = torch.tensor([row.ids])
+        with torch.no_grad():
+            (a, p), (b, q) = (m.run(ids, torch.ones_like(ids)) for m in (loaded, compact))
+        cosines.append(float(torch.cosine_similarity(a[0].mean(0), b[0].mean(0), dim=0)))
+        if p is not None:
+            p, q = (x[0].log_softmax(-1) for x in (p, q))
+            kl = (p.exp() * (p - q)).sum(-1)
+            divergences.append(float(kl[list(row.masked)].mean() if head == "mlm" else kl))
+    np.testing.assert_allclose(outputs["cosine"], cosines)
+    assert 0.0 < task.value(outputs) < 1.0
+    if head:
+        np.testing.assert_allclose(outputs["kl"], divergences)
+
+
+@each_case
+def test_gates_of_zero_are_a_model_without_those_heads(
+    task: str, head: str | None, opened: Open
+) -> None:
+    loaded, made = opened(task, head)
+    removed = [(0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
+    gates = torch.ones(2, 4)
+    for layer, h in removed:
+        gates[layer, h] = 0
+    gated, compact = (
+        made.outputs(loaded, gates),
+        made.outputs(headscope.remove_heads(loaded, removed)),
+    )
+    assert gated.keys() == compact.keys()
+    for name in gated:
+        np.testing.assert_allclose(gated[name], compact[name], atol=1e-5)
+
+
+# --- derivatives --------------------------------------------------------------------------------
+
+
+def gradient(loss: Callable[[Tensor], Tensor], gates: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(loss(gates).sum(), gates)
+    return found
+
+
+@each_case
+@pytest.mark.parametrize("labels", [True, False])
+def test_derivatives_by_example_and_token_add_up_to_finite_differences(
+    task: str, head: str | None, labels: bool, opened: Open
+) -> None:
+    loaded, made = opened(task, head)
+    step = 1e-4
+    sizes = 0
+    for batch in made.loss_batches(loaded, labels=labels):
+        sizes += batch.size
+        # Away from 1, where the label-free distance has a slope.
+        at = torch.full_like(batch.gates("shared"), 0.8).requires_grad_()
+        by_gate = gradient(batch.loss, at)
+        examples = at.detach().expand(batch.size, -1, -1).clone().requires_grad_()
+        torch.testing.assert_close(gradient(batch.loss, examples).sum(0), by_gate)
+        tokens = (0.8 * batch.gates("token").detach()).requires_grad_()
+        by_token = gradient(batch.loss, tokens) * batch.attention_mask[:, None, None]
+        torch.testing.assert_close(by_token.sum((0, 3)), by_gate)
+        for place in ((0, 1), (1, 3)):
+            ends = []
+            for sign in (1, -1):
+                moved = at.detach().clone()
+                moved[place] += sign * step
+                ends.append(float(batch.loss(moved).sum()))
+            slope = (ends[0] - ends[1]) / (2 * step)
+            assert slope == pytest.approx(float(by_gate[place]), rel=1e-3, abs=1e-6)
+        assert batch.embed(at).shape[0] == batch.size
+    assert sizes >= 6
+    assert all(p.grad is None and p.requires_grad for p in loaded.network.parameters())
+
+
+def test_an_examples_derivative_is_its_own(opened: Open) -> None:
+    """Those of one example do not depend on what else is in the batch."""
+    loaded, made = opened("classification", "classification")
+    (batch,) = made.loss_batches(loaded)
+    gates = batch.gates("example")
+    each = [torch.autograd.grad(batch.loss(gates)[i], gates)[0] for i in range(batch.size)]
+    for i, found in enumerate(each):
+        assert bool(found[i].any())
+        assert not bool(found[torch.arange(batch.size) != i].any())
+    torch.testing.assert_close(gradient(batch.loss, gates), sum(each))
+
+
+def test_label_free_loss_is_flat_at_the_unpruned_model(opened: Open) -> None:
+    loaded, made = opened("fidelity")
+    (batch,) = made.loss_batches(loaded)
+    gates = batch.gates("example")
+    assert float(batch.loss(gates).detach().abs().max()) < 1e-9
+    assert float(gradient(batch.loss, gates).abs().max()) < 1e-7
+    assert float(gradient(lambda g: batch.embed(g)[:, 0], gates).abs().max()) > 1e-4
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "message"),
+    [
+        ("mlm", None, "no masked-language-model head: its checkpoint holds BertModel"),
+        ("mlm", "classification", "holds BertForSequenceClassification"),
+        ("classification", "mlm", "no classification head: its checkpoint holds BertForMaskedLM"),
+    ],
+)
+def test_a_task_that_the_model_has_no_head_for(
+    task: str, head: str | None, message: str, opened: Open, models: dict[str | None, Path]
+) -> None:
+    with pytest.raises(InputError, match=message):
+        opened(task, head)
+    with pytest.raises(InputError, match=message):
+        headscope.load(str(models[head]), head=task)
+
+
+def test_heads_are_kept_when_asked_for(models: dict[str | None, Path]) -> None:
+    for (head, folder), wanted in itertools.product(models.items(), (None, "auto")):
+        loaded = headscope.load(str(folder), head=wanted)
+        assert loaded.head == (head if wanted else None)
+        assert (loaded.network is loaded.model) == (loaded.head is None)
+
+
+def test_unknown_names_and_missing_files(opened: Open) -> None:
+    assert set(TASKS) == {"fidelity", "mlm", "classification", "similarity"}
+    with pytest.raises(InputError, match="no task 'translation'; choose fidelity"):
+        read_examples("translation", None)
+    with pytest.raises(InputError, match="needs a file with labels"):
+        read_examples("similarity", None)
+    with pytest.raises(InputError, match="limit is 1"):
+        read_examples("fidelity", None, 1)
+
+
+def test_regression_heads_are_no_classifiers(tmp_path: Path, files: dict[str, Path]) -> None:
+    folder = tiny_bert(tmp_path / "regression", head="classification", num_labels=1)
+    loaded = headscope.load(str(folder), head="auto")
+    with pytest.raises(InputError, match="does not choose one of several classes"):
+        make_task(
+            "classification", read_examples("classification", files["classification"]), loaded
+        )
+
+
+def test_too_long_examples_are_skipped_and_counted(tmp_path: Path, models: Any) -> None:
+    long = "cat " * 70
+    loaded = headscope.load(str(models[None]))
+    (tmp_path / "x.csv").write_text(f"a,b,1\n{long},c,2\nthe,a,3\n")
+    task = make_task("similarity", read_examples("similarity", tmp_path / "x.csv"), loaded)
+    assert (task.n_examples, task.skipped) == (2, 1)
+    assert len(task.outputs(loaded)["similarity"]) == 2
+    (tmp_path / "y.txt").write_text(f"{long}\n{long} a\nb\n")
+    with pytest.raises(CorpusError, match="1 of 3 texts fit the model's limit of 64"):
+        make_task("fidelity", read_examples("fidelity", tmp_path / "y.txt"), loaded)
+
+
+def test_two_sentences_get_their_token_types(tmp_path: Path, models: Any) -> None:
+    (tmp_path / "x.tsv").write_text("the cat\ta dog\t0\nshe ran\tit was\t1\n")
+    loaded = headscope.load(str(models["classification"]), head="auto")
+    task = make_task("classification", read_examples("classification", tmp_path / "x.tsv"), loaded)
+    pair = loaded.tokenizer("the cat", "a dog")
+    assert list(task.rows[0].ids) == pair["input_ids"]
+    types = pair.get("token_type_ids")
+    assert (task.rows[0].types is None) == (types is None)
+    assert len(task.outputs(loaded)["predicted"]) == 2
