@@ -81,8 +81,8 @@ def _curves(result: PruneResult) -> Iterator[RenderableType]:
     if len(fractions) > 6:
         yield _wide(result, fractions)
         yield Text(
-            "columns: share of heads removed. 'random' is the mean of its draws. Intervals and "
-            "paired\ndifferences are in the CSV and JSON.",
+            "columns: share of heads removed; 'random' is the mean of its draws.\nIntervals and "
+            "paired differences are in the CSV and JSON.",
             style="dim",
         )
         return
@@ -118,11 +118,12 @@ def _wide(result: PruneResult, fractions: list[float]) -> RenderableType:
     for curve in result.curves:
         by_fraction = {round(point.fraction, 3): point for point in curve.points}
         repair = f" +{curve.repair}" if curve.repair != "none" else ""
+        name = f"{curve.method.replace('importance', 'imp.')}{repair}"
         cells = [
             number(by_fraction[f].value, result.metric, short=True) if f in by_fraction else "-"
             for f in shown
         ]
-        table.add_row(f"{curve.method}{repair}", *cells)
+        table.add_row(name, *cells)
     return table
 
 

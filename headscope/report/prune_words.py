@@ -45,6 +45,8 @@ def verdict(result: PruneResult) -> str:
     """Say how many heads can go: by the curve that allows most without a significant loss."""
     if result.curves and result.curves[0].method == "manual":
         return _manual(result)
+    if result.task == "fidelity":
+        return _nearness(result)
     best: tuple[int, Curve, Point] | None = None
     for curve in result.curves:
         for point in curve.points:
@@ -63,6 +65,28 @@ def verdict(result: PruneResult) -> str:
         f"{count} of {result.n_heads} heads ({point.fraction:.0%}) can go without a significant "
         f"loss: {curve.method}{repair}, {number(result.baseline.value, result.metric)} -> "
         f"{number(point.value, result.metric)} (95% paired bootstrap)."
+    )
+
+
+def _nearness(result: PruneResult) -> str:
+    """Compare the best curve with random heads where about half is removed.
+
+    Any change takes the cosine to the full model below 1, so its significance says nothing.
+    """
+
+    def middle(curve: Curve) -> Point:
+        return min(curve.points, key=lambda point: abs(point.fraction - 0.5))
+
+    chosen = [curve for curve in result.curves if curve.method != "random"]
+    found = max(chosen or result.curves, key=lambda curve: middle(curve).value)
+    point = middle(found)
+    repair = f" and repair {found.repair}" if found.repair != "none" else ""
+    random = next((middle(c) for c in result.curves if c.method == "random" and chosen), None)
+    beside = "" if random is None else f"; random heads: {number(random.value, result.metric)}"
+    return (
+        f"With {len(point.heads_removed)} of {result.n_heads} heads removed by {found.method}"
+        f"{repair} the pooled states keep a cosine of {number(point.value, result.metric)} to the "
+        f"full model's{beside}."
     )
 
 

@@ -17,7 +17,7 @@ from headscope.pipeline.tasks import Task, make_task, read_examples
 __all__ = ["CALIBRATION_LIMIT", "Sources", "open_calibration", "open_sources", "pick"]
 
 #: Sentences that heads are chosen on, unless the user says otherwise.
-CALIBRATION_LIMIT = 512
+CALIBRATION_LIMIT = 1024
 #: Files whose columns hold labels; anything else is text.
 _TABLES = (".csv", ".tsv", ".jsonl")
 
@@ -88,7 +88,9 @@ def open_sources(
     InputError, CorpusError
     """
     if calibration_limit < 2:
-        raise InputError(f"--calibration-limit {calibration_limit}: give 2 or more (512 is usual).")
+        raise InputError(
+            f"--calibration-limit {calibration_limit}: give 2 or more (1024 is usual)."
+        )
     if data is None and calibration is None and task in ("fidelity", "mlm"):
         first, second = _halves(sample_texts(), seed)
         evaluation = first if limit is None or task == "mlm" else _first(first, limit)
