@@ -15,17 +15,28 @@ if TYPE_CHECKING:
     from headscope.models.loading import load, wrap
     from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
+    from headscope.pipeline.depth import depth
     from headscope.pipeline.prune import prune
     from headscope.pipeline.rank import rank
     from headscope.pipeline.scores import measure, scores
+    from headscope.pipeline.spectrum import spectrum
     from headscope.pipeline.validate import validate
-    from headscope.results import ClassifyResult, PruneResult, RankResult, ValidationResult
+    from headscope.results import (
+        ClassifyResult,
+        DepthResult,
+        PruneResult,
+        RankResult,
+        SpectrumResult,
+        ValidationResult,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "classify",
+    "depth",
     "rank",
+    "spectrum",
     "validate",
     "prune",
     "scores",
@@ -36,8 +47,10 @@ __all__ = [
     "save",
     "save_dense",
     "ClassifyResult",
+    "DepthResult",
     "PruneResult",
     "RankResult",
+    "SpectrumResult",
     "ValidationResult",
     "Thresholds",
     "HeadscopeError",
@@ -45,7 +58,9 @@ __all__ = [
 
 _HOME = {
     "classify": "headscope.pipeline.classify",
+    "depth": "headscope.pipeline.depth",
     "rank": "headscope.pipeline.rank",
+    "spectrum": "headscope.pipeline.spectrum",
     "validate": "headscope.pipeline.validate",
     "prune": "headscope.pipeline.prune",
     "scores": "headscope.pipeline.scores",
@@ -56,8 +71,10 @@ _HOME = {
     "save": "headscope.models.saving",
     "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
+    "DepthResult": "headscope.results",
     "PruneResult": "headscope.results",
     "RankResult": "headscope.results",
+    "SpectrumResult": "headscope.results",
     "ValidationResult": "headscope.results",
     "Thresholds": "headscope.measures.thresholds",
     "HeadscopeError": "headscope.errors",

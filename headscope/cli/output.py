@@ -15,7 +15,10 @@ __all__ = ["command_line", "print_data", "print_human", "progress_bar"]
 
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
-_PRESENTATION = {"-o": 1, "--output": 1, "--format": 1, "--resume": 0, "--quiet": 0, "-q": 0}
+_PRESENTATION = {
+    "-o": 1, "--output": 1, "--format": 1, "--resume": 0, "--quiet": 0, "-q": 0, "--log": 0,
+    "--no-log": 0,
+}  # fmt: skip
 
 
 def print_human(*parts: RenderableType) -> None:
@@ -74,6 +77,6 @@ def progress_bar(
         def update(name: str, done: int, total: int) -> None:
             if name not in tasks:
                 tasks[name] = bar.add_task(f"{unit} ({name})", total=total)
-            bar.update(tasks[name], completed=done)
+            bar.update(tasks[name], completed=done, total=total)
 
         yield update

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headscope.data.frequencies import Frequencies
 from headscope.data.sentence import Sentence
-from headscope.errors import CorpusError
+from headscope.data.vocabulary import check_vocabulary
 
 __all__ = ["EncodedSentence", "Encoder", "Rarity", "is_punctuation"]
 
@@ -103,11 +103,7 @@ class Encoder:
         ids = np.asarray(encoding.ids, dtype=np.int64)
         if len(ids) > self._max_length:
             return None
-        if ids.max(initial=0) >= self._vocab_size:
-            raise CorpusError(
-                f"The tokenizer gives token id {ids.max()}, but the model's embedding has "
-                f"{self._vocab_size} rows; tokenizer and weights do not belong together."
-            )
+        check_vocabulary(int(ids.max(initial=0)), self._vocab_size)
         word_of = np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
         words, first = np.unique(word_of, return_index=True)
         first = first[words >= 0]

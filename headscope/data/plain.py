@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any
 
 from headscope.data.corpus import sample_corpus
 from headscope.data.lines import read_lines
+from headscope.data.vocabulary import check_vocabulary
 from headscope.errors import CorpusError
 
-__all__ = ["PlainText", "encode_lines", "open_plain", "sample_plain"]
+__all__ = ["PlainText", "as_plain", "encode_lines", "open_plain", "sample_plain"]
 
 #: Lines handed to the tokenizer at a time.
 _AT_ONCE = 256
@@ -63,6 +64,25 @@ def open_plain(path: str | Path | None) -> PlainText:
     return PlainText(str(path), sha256, n_lines, lambda: _lines(path))
 
 
+def as_plain(text: PlainText | str | Path | Sequence[str] | None) -> PlainText:
+    """Take a text in any form: None (the sample), a path, or lines in memory.
+
+    Raises
+    ------
+    CorpusError
+        If there is no line that is not blank, or the file cannot be read.
+    """
+    if isinstance(text, PlainText):
+        return text
+    if text is None or isinstance(text, str | Path):
+        return open_plain(text)
+    lines = [line for line in text if line.strip()]
+    if not lines:
+        raise CorpusError("The text holds no line that is not blank; give at least one.")
+    digest = hashlib.sha256(repr(lines).encode()).hexdigest()
+    return PlainText("in memory", digest, len(lines), lambda: iter(lines))
+
+
 def sample_plain() -> PlainText:
     """Open the sentences of the built-in sample treebank, words joined by spaces."""
     corpus = sample_corpus()
@@ -96,11 +116,7 @@ def encode_lines(
     stream = iter(lines)
     while chunk := list(islice(stream, _AT_ONCE)):
         for ids in tokenizer(chunk, truncation=False, padding=False, verbose=False).input_ids:
-            if max(ids, default=0) >= vocab_size:
-                raise CorpusError(
-                    f"The tokenizer gives token id {max(ids)}, but the model's embedding has "
-                    f"{vocab_size} rows; tokenizer and weights do not belong together."
-                )
+            check_vocabulary(max(ids, default=0), vocab_size)
             yield ids if len(ids) <= max_length else None
 
 

@@ -57,8 +57,8 @@ class HeadMeasures:
             part.merge(other._parts[name])
         self.skipped += other.skipped
 
-    def state(self) -> tuple[dict[str, Array], str]:
-        """Return all sums as named arrays, and the names of relations and offsets as JSON."""
+    def state(self) -> dict[str, Array]:
+        """Return all sums as named arrays; names of relations and offsets as the bytes of JSON."""
         arrays = {
             f"{name}.{key}": np.array(array, order="C")
             for name, part in self._parts.items()
@@ -69,16 +69,17 @@ class HeadMeasures:
             "offsets": self.syntactic.offsets.names,
             "skipped": self.skipped,
         }
-        return arrays, json.dumps(names)
+        arrays["names"] = np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
+        return arrays
 
-    def load_state(self, arrays: dict[str, Array], names: str) -> None:
+    def load_state(self, arrays: dict[str, Array]) -> None:
         """Go on from what :meth:`state` gave."""
         for name, part in self._parts.items():
             prefix = f"{name}."
             part.load_state(
                 {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
             )
-        known = json.loads(names)
+        known = json.loads(arrays["names"].tobytes())
         self.syntactic.relations = Keys(known["relations"])
         self.syntactic.offsets = Keys(known["offsets"])
         self.skipped = known["skipped"]

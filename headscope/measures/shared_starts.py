@@ -94,6 +94,8 @@ def joint_diagonal(factors: Factors, width: int) -> Start | None:
     """
     u, v = _leading(factors.W_Q, factors.W_K, width), _leading(factors.W_K, factors.W_Q, width)
     size = min(u.shape[1], v.shape[1])
+    if size == 0:  # a layer of zeros
+        return None
     u, v = u[:, -size:], v[:, -size:]
     core = (u.T @ factors.W_Q) @ (v.T @ factors.W_K).mT  # (n_heads, size, size)
     generator = torch.Generator().manual_seed(0)

@@ -13,7 +13,18 @@ from scipy import stats
 
 from headscope.measures.accumulator import Array
 
-__all__ = ["adjust", "binomial_p", "mcnemar_p", "normal_interval", "normal_p", "paired_p", "wilson"]
+__all__ = [
+    "adjust",
+    "binomial_p",
+    "finite",
+    "mcnemar_p",
+    "normal_interval",
+    "normal_p",
+    "paired_p",
+    "standard_error",
+    "t_half_width",
+    "wilson",
+]
 
 #: Normal quantile of a two-sided 95% interval.
 Z95 = float(stats.norm.ppf(0.975))
@@ -102,3 +113,41 @@ def adjust(p: Array) -> Array:
         return p
     adjusted: Array = stats.false_discovery_control(p.ravel(), method="bh").reshape(p.shape)
     return adjusted
+
+
+def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
+    """Return the standard error of a mean from sums; NaN where n is less than 2.
+
+    Parameters
+    ----------
+    total, squares : array of float
+        Sum of the values, and of their squares.
+    n : array of int
+        Number of values.
+    """
+    total, squares, n = np.asarray(total), np.asarray(squares), np.asarray(n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance = (squares - total**2 / n) / (n - 1)
+        error: Array = np.sqrt(np.clip(variance, 0.0, None) / n)
+    return error
+
+
+def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
+    """Return half of the 95% interval of a mean (Student's t); infinite for a single value.
+
+    Parameters
+    ----------
+    error : array of float
+        Standard error of the mean.
+    n : array of int
+        Number of values; NaN where it is 0.
+    """
+    n = np.asarray(n)
+    quantile = stats.t.ppf(0.975, np.maximum(n - 1, 1))
+    half: Array = np.where(n == 1, np.inf, quantile * np.asarray(error))
+    return half
+
+
+def finite(value: float) -> float | None:
+    """Return a plain number, or None for what is not one: results hold no NaN."""
+    return float(value) if np.isfinite(value) else None

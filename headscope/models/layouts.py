@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
 
-__all__ = ["LAYOUTS", "AttentionSite", "Layout", "attention_modules", "find_sites", "heads_of"]
+__all__ = [
+    "LAYOUTS", "AttentionSite", "Layout", "attention_modules", "find_sites", "follow", "heads_of",
+]  # fmt: skip
 
 #: Attribute of an attention module whose heads were removed: the original indices of the rest.
 HEAD_IDS = "headscope_head_ids"
@@ -40,7 +42,7 @@ class Layout:
         """Return the four projections if ``module`` has this layout."""
         q, k, v = (getattr(module, name, None) for name in (self.q, self.k, self.v))
         start, path = (parent, self.out[2:]) if self.out.startswith("..") else (module, self.out)
-        out = _follow(start, path)
+        out = follow(start, path)
         if (
             isinstance(q, nn.Linear)
             and isinstance(k, nn.Linear)
@@ -186,7 +188,8 @@ def _bias(linear: nn.Linear) -> Tensor:
     return linear.weight.new_zeros(linear.out_features) if bias is None else bias
 
 
-def _follow(module: nn.Module, path: str) -> object:
+def follow(module: nn.Module, path: str) -> object:
+    """Return what lies at a dotted path below ``module``, or None."""
     found: object = module
     for name in path.split("."):
         found = getattr(found, name, None)

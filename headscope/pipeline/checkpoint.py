@@ -8,19 +8,33 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from headscope.atomic import write_atomically
 from headscope.errors import ResumeError
-from headscope.measures.heads import HeadMeasures
+from headscope.measures.accumulator import Array
 
-__all__ = ["RunState"]
+__all__ = ["RunState", "Sums"]
 
 
-class RunState:
+class Sums(Protocol):
+    """What a run can save: sums that give themselves as named arrays and take them back."""
+
+    def state(self) -> dict[str, Array]:
+        """Return the sums by name; enough to go on from."""
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Go on from a state that :meth:`state` gave."""
+
+
+S = TypeVar("S", bound=Sums)
+
+
+class RunState(Generic[S]):
     """Where a run saves itself, and how often.
 
     Parameters
@@ -37,14 +51,19 @@ class RunState:
         self._identity = json.dumps(identity, sort_keys=True)
         self._every = every
         self._saved_at = time.monotonic()
-        self._passes: dict[str, tuple[int, HeadMeasures]] = {}
+        self._passes: dict[str, tuple[int, S]] = {}
 
-    def load(self, blank: HeadMeasures, name: str) -> tuple[int, HeadMeasures]:
+    def load(self, blank: S, name: str) -> tuple[int, S]:
         """Return (batches done, sums) of one pass; (0, blank) if it has not begun."""
         return self._passes.get(name, (0, blank))
 
-    def resume(self, shape: tuple[int, int]) -> bool:
+    def resume(self, blank: Callable[[], S]) -> bool:
         """Read the saved state; False if there is none.
+
+        Parameters
+        ----------
+        blank : callable
+            Makes the empty sums of one pass, to be filled from the state.
 
         Raises
         ------
@@ -65,11 +84,12 @@ class RunState:
             ) from None
         self._check_identity(meta.get("identity", "{}"))
         for name, done in json.loads(meta["passes"]).items():
-            measures = HeadMeasures(*shape)
+            sums = blank()
             prefix = f"{name}/"
-            mine = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
-            measures.load_state(mine, meta[f"names/{name}"])
-            self._passes[name] = (done, measures)
+            sums.load_state(
+                {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+            )
+            self._passes[name] = (done, sums)
         return True
 
     def _check_identity(self, saved: str) -> None:
@@ -82,7 +102,7 @@ class RunState:
             "Repeat the original command, or delete the file and start again without --resume."
         )
 
-    def note(self, name: str, done: int, sums: HeadMeasures, *, final: bool = False) -> None:
+    def note(self, name: str, done: int, sums: S, *, final: bool = False) -> None:
         """Remember that ``done`` batches of a pass are in ``sums``; save when it is time."""
         self._passes[name] = (done, sums)
         if final or time.monotonic() - self._saved_at >= self._every:
@@ -95,9 +115,9 @@ class RunState:
         arrays: dict[str, Any] = {}
         meta = {"identity": self._identity}
         for name, (_, sums) in self._passes.items():
-            state, names = sums.state()
-            arrays |= {f"{name}/{key}": array for key, array in state.items()}
-            meta[f"names/{name}"] = names
+            arrays |= {
+                f"{name}/{key}": np.array(array, order="C") for key, array in sums.state().items()
+            }
         meta["passes"] = json.dumps({name: done for name, (done, _) in self._passes.items()})
         write_atomically(self.path, save(arrays, metadata=meta))
         self._saved_at = time.monotonic()

@@ -42,7 +42,7 @@ class _Pass:
     frequencies: Frequencies
     n_sentences: int
     progress: Progress | None
-    state: RunState | None
+    state: RunState[HeadMeasures] | None
 
 
 def classify(
@@ -122,12 +122,12 @@ def classify(
         raise InputError("classify needs the model's tokenizer; load it with headscope.load.")
     validation = require_valid(loaded, validate)
     n_sentences = min(text.n_sentences, limit or text.n_sentences)
-    saved = None
+    saved: RunState[HeadMeasures] | None = None
     if state is not None:
         identity = _identity(loaded, text, words, thresholds, control, n_sentences, seed)
         saved = RunState(Path(state), identity)
         if resume:
-            saved.resume((loaded.n_layers, loaded.n_heads))
+            saved.resume(lambda: HeadMeasures(loaded.n_layers, loaded.n_heads))
     run = _Pass(text, words, n_sentences, progress, saved)
 
     sums = _measure(loaded, run, "model")

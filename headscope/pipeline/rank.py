@@ -123,7 +123,6 @@ def rank(
         on_text = OnText.measure(loaded, lines, limit, progress)
         plain = _factors(loaded, biases, False)[0]
         heads, layers = on_text.extend(heads, layers, plain, reading, seeds)
-    heads, layers = _named(loaded, heads, layers)
     return RankResult(
         heads=heads,
         layers=layers,
@@ -230,17 +229,6 @@ def _measure(
         if progress is not None:
             progress("model", len(layers), len(sites))
     return tuple(heads), tuple(layers)
-
-
-def _named(
-    loaded: LoadedModel, heads: tuple[HeadRank, ...], layers: tuple[LayerRank, ...]
-) -> tuple[tuple[HeadRank, ...], tuple[LayerRank, ...]]:
-    """Call heads by their original indices, where others have been removed."""
-    ids = {site.layer: site.head_ids for site in loaded.sites}
-    return (
-        tuple(dataclasses.replace(h, head=ids[h.layer][h.head]) for h in heads),
-        tuple(dataclasses.replace(whole, heads=ids[whole.layer]) for whole in layers),
-    )
 
 
 def _gaussian(factors: Iterable[Factors], reading: Reading, seeds: tuple[int, ...]) -> ControlRank:

@@ -9,7 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
-__all__ = ["csv_text", "interval_text", "make_table", "p_text", "share_text", "tiny"]
+__all__ = [
+    "csv_text", "interval_text", "make_table", "model_line", "p_text", "ratio_text",
+    "share_text", "tiny",
+]  # fmt: skip
 
 
 def make_table(*columns: str) -> Table:
@@ -18,6 +21,20 @@ def make_table(*columns: str) -> Table:
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     return table
+
+
+def model_line(result: Any) -> str:
+    """Say which model a result is of, and how well our attention equals its own."""
+    model, check = result.provenance["model"], result.validation
+    proof = (
+        "not validated (--no-validate)"
+        if check.passed is None
+        else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
+    )
+    return (
+        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers x "
+        f"{model['n_heads']} heads; {proof}"
+    )
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -32,6 +49,11 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def tiny(value: float | None) -> str:
     """Write a small number with two digits, or a dash where there is none."""
     return "-" if value is None else f"{value:.1e}"
+
+
+def ratio_text(value: float | None) -> str:
+    """Write a number of any size: three digits, or powers of ten where those would be zeros."""
+    return share_text(value) if value is None or abs(value) >= 0.001 or value == 0 else tiny(value)
 
 
 def interval_text(interval: Sequence[float]) -> str:

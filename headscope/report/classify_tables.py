@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.report.cells import interval_text, make_table, p_text, share_text, tiny
+from headscope.report.cells import interval_text, make_table, model_line, p_text, share_text
 from headscope.report.classify_words import control_sentence, describe_offset, found_sentence
 from headscope.results import ClassifyResult, HeadResult, SyntacticScore
 
@@ -41,17 +41,8 @@ def classify_report(result: ClassifyResult) -> Iterator[RenderableType]:
 
 
 def _header(result: ClassifyResult) -> Iterator[Text]:
-    model = result.provenance["model"]
-    check, corpus = result.validation, result.corpus
-    proof = (
-        "not validated (--no-validate)"
-        if check.passed is None
-        else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
-    )
-    yield Text(
-        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers x "
-        f"{model['n_heads']} heads; {proof}"
-    )
+    corpus = result.corpus
+    yield Text(model_line(result))
     yield Text(
         f"Corpus  {corpus.name}: {corpus.sentences:,} sentences, {corpus.skipped:,} skipped, "
         f"{corpus.queries:,} tokens"

@@ -13,6 +13,13 @@ from headscope.results.classification import (
     RareScore,
     SyntacticScore,
 )
+from headscope.results.depth import (
+    Decomposition,
+    DepthControl,
+    DepthCurves,
+    DepthResult,
+    Protection,
+)
 from headscope.results.prune import (
     AblationRow,
     Baseline,
@@ -38,6 +45,17 @@ from headscope.results.rank import (
     SharedWidth,
 )
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
+from headscope.results.spectrum import (
+    CheapHead,
+    CheapPoint,
+    EfficientResult,
+    Roles,
+    Sampling,
+    SpectrumControl,
+    SpectrumHead,
+    SpectrumResult,
+    Verdict,
+)
 from headscope.results.speed import SpeedResult, SpeedRow
 from headscope.results.validation import LayerCheck, ValidationResult, ValidationSummary
 
@@ -45,6 +63,8 @@ __all__ = [
     "SCHEMA",
     "AblationRow",
     "Baseline",
+    "CheapHead",
+    "CheapPoint",
     "ClassifyResult",
     "ControlRank",
     "ControlResult",
@@ -52,6 +72,11 @@ __all__ = [
     "CorpusInfo",
     "Curve",
     "DataControl",
+    "Decomposition",
+    "DepthControl",
+    "DepthCurves",
+    "DepthResult",
+    "EfficientResult",
     "HeadRank",
     "HeadResult",
     "HeadScores",
@@ -66,16 +91,23 @@ __all__ = [
     "Overlap",
     "Point",
     "PositionalScore",
+    "Protection",
     "PruneResult",
     "RankResult",
     "RareScore",
+    "Roles",
+    "Sampling",
     "SharedProjections",
     "SharedWidth",
+    "SpectrumControl",
+    "SpectrumHead",
+    "SpectrumResult",
     "SpeedResult",
     "SpeedRow",
     "SyntacticScore",
     "ValidationResult",
     "ValidationSummary",
+    "Verdict",
     "from_dict",
     "to_dict",
     "to_json",

@@ -1,7 +1,7 @@
 """What choosing heads costs, as a multiple of one forward and one backward pass.
 
-Run: ``python tests/bench/prune.py [SENTENCES]``. The yardstick is the model's own eager attention, a
-user's loop of forward and backward over the same padded batches, timed in turn with each method.
+Run: ``python tests/bench/prune.py [SENTENCES]``. The yardstick is a user's loop of forward and
+backward over the same padded batches, with eager attention, timed in turn with each method.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from headscope.errors import CheckpointError
 
 Run = Callable[..., Any]
 
-COMMANDS = ("classify", "validate")
+COMMANDS = ("classify", "depth", "rank", "spectrum", "validate")
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [
     [
@@ -103,7 +103,9 @@ def test_no_arguments_show_the_help(run: Run) -> None:
     assert "classify" in outcome.stdout + outcome.stderr
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("classify", "--help"), ("--version",)])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("classify", "--help"), ("spectrum", "-h"), ("--version",)]
+)
 def test_help_imports_nothing_heavy(arguments: tuple[str, ...], spawn: Run) -> None:
     program = (
         "import sys\n"

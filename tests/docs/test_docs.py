@@ -30,7 +30,9 @@ def test_python_examples_run(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["classify", "prune", "rank", "scores", "validate"])
+@pytest.mark.parametrize(
+    "name", ["classify", "depth", "prune", "rank", "scores", "spectrum", "validate"]
+)
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
     assert attempted > 0
@@ -77,7 +79,9 @@ def test_config_file_documents_every_option_at_its_default(config: Path) -> None
 def test_public_names_are_pinned() -> None:
     assert headscope.__all__ == [
         "classify",
+        "depth",
         "rank",
+        "spectrum",
         "validate",
         "prune",
         "scores",
@@ -88,8 +92,10 @@ def test_public_names_are_pinned() -> None:
         "save",
         "save_dense",
         "ClassifyResult",
+        "DepthResult",
         "PruneResult",
         "RankResult",
+        "SpectrumResult",
         "ValidationResult",
         "Thresholds",
         "HeadscopeError",

@@ -65,5 +65,5 @@ def test_merged_parts_equal_the_whole(
 def test_state_round_trip(parts: tuple[HeadMeasures, HeadMeasures, HeadMeasures]) -> None:
     whole = parts[0]
     copy = HeadMeasures(6, 12)
-    copy.load_state(*whole.state())
+    copy.load_state(whole.state())
     assert judge(copy, Thresholds(), [range(12)] * 6) == judge(whole, Thresholds(), [range(12)] * 6)

@@ -1,0 +1,186 @@
+"""Windows of exactly n tokens, cut from a text without padding: a padded row fakes low rank.
+
+Lines are tokenised one by one without special tokens and joined into one stream. Window i of W is::
+
+    before + stream[i (n - s) : (i + 1) (n - s)] + after          s = len(before) + len(after)
+
+with the special tokens where the model's own tokenizer puts them. A partial last window is dropped.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headscope.data.plain import PlainText
+from headscope.data.vocabulary import check_vocabulary
+from headscope.errors import CorpusError, InputError
+
+__all__ = ["SHORTEST", "Windows", "check_length", "pack"]
+
+#: Fewest tokens of a window: a quarter of it must be at least one singular value.
+SHORTEST = 4
+#: Lines handed to the tokenizer at a time.
+_AT_ONCE = 256
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """All windows of one text; only its token stream is held, four bytes a token.
+
+    Attributes
+    ----------
+    name, sha256 : str
+        Of the text.
+    length : int
+        Tokens of every window, special ones included: n.
+    before, after : tuple of int
+        The special tokens around each window.
+    stream : array of int32, (tokens of the text,)
+    """
+
+    name: str
+    sha256: str
+    length: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    stream: NDArray[np.int32] = field(repr=False)
+
+    @property
+    def n_special(self) -> int:
+        """Special tokens of a window: s."""
+        return len(self.before) + len(self.after)
+
+    def __len__(self) -> int:
+        return len(self.stream) // (self.length - self.n_special)
+
+    def batch(self, windows: Sequence[int] | IntArray) -> IntArray:
+        """Return the token ids of some windows, (windows, n)."""
+        step = self.length - self.n_special
+        ids = np.empty((len(windows), self.length), dtype=np.int64)
+        ids[:, : len(self.before)] = self.before
+        ids[:, self.length - len(self.after) :] = self.after
+        for row, window in enumerate(windows):
+            if not 0 <= window < len(self):
+                raise IndexError(f"window {window} of {len(self)}")
+            start = int(window) * step
+            ids[row, len(self.before) : len(self.before) + step] = self.stream[start : start + step]
+        return ids
+
+    def spread(self, sequences: int | None = None) -> IntArray:
+        """Return the indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more.
+
+        Raises
+        ------
+        InputError
+            If N is less than 1.
+        """
+        if sequences is not None and sequences < 1:
+            raise InputError(f"{sequences} sequences were asked for; give 1 or more.")
+        n = len(self) if sequences is None else min(sequences, len(self))
+        return np.arange(n, dtype=np.int64) * len(self) // n
+
+    def shuffled(self, seed: int) -> IntArray:
+        """Return all indices in a random order that the seed decides, none of them twice."""
+        return np.random.default_rng(seed % 2**64).permutation(len(self))
+
+
+def check_length(length: int, max_length: int, name: str) -> None:
+    """Raise unless windows of ``length`` tokens make sense for a model.
+
+    Parameters
+    ----------
+    length, max_length : int
+        Tokens, special ones included.
+    name : str
+        The model's.
+
+    Raises
+    ------
+    InputError
+        If the length is below 4 or above the model's limit.
+    """
+    if length < SHORTEST:
+        raise InputError(f"The length is {length}; give {SHORTEST} tokens or more (--length).")
+    if length > max_length:
+        raise InputError(
+            f"The length is {length}, but {name} takes at most {max_length} tokens, special ones "
+            f"included; give --length {max_length} or less."
+        )
+
+
+def pack(
+    text: PlainText, tokenizer: Any, length: int, *, max_length: int, vocab_size: int, name: str
+) -> Windows:
+    """Cut a text into windows of exactly ``length`` tokens.
+
+    Parameters
+    ----------
+    text : PlainText
+    tokenizer : transformers fast tokenizer
+    length : int
+        Tokens of a window, special ones included.
+    max_length : int
+        Longest sequence of the model, special tokens included.
+    vocab_size : int
+        Rows of the model's embedding.
+    name : str
+        The model's, for messages.
+
+    Raises
+    ------
+    InputError
+        If the length does not suit the model.
+    CorpusError
+        If the text is too short for one window, or the tokenizer is of another model.
+    """
+    check_length(length, max_length, name)
+    before, after = _special_tokens(tokenizer)
+    n_special = len(before) + len(after)
+    if length <= n_special:
+        raise InputError(
+            f"The length is {length}, but {n_special} of those are special tokens of {name}; "
+            f"give --length {n_special + 1} or more."
+        )
+    stream = _stream(text, tokenizer)
+    check_vocabulary(int(stream.max(initial=0)), vocab_size)
+    windows = Windows(text.name, text.sha256, length, before, after, stream)
+    if len(windows) == 0:
+        raise CorpusError(
+            f"{text.name} is too short: it has {len(stream):,} tokens, and one sequence of "
+            f"{length} takes {length - n_special:,} besides {n_special} special ones; give a "
+            "longer text (--text) or a smaller --length."
+        )
+    return windows
+
+
+def _stream(text: PlainText, tokenizer: Any) -> NDArray[np.int32]:
+    """Tokenise line by line, without special tokens, into one run of ids."""
+    ids = array.array("i")
+    for line_ids in _encoded(tokenizer, iter(text)):
+        ids.extend(line_ids)
+    return np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
+
+
+def _encoded(tokenizer: Any, lines: Iterator[str]) -> Iterator[list[int]]:
+    while chunk := list(islice(lines, _AT_ONCE)):
+        yield from tokenizer(
+            chunk, add_special_tokens=False, truncation=False, padding=False, verbose=False
+        ).input_ids
+
+
+def _special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids that the tokenizer puts before and after a sequence."""
+    encoded = tokenizer("a", truncation=False, padding=False, return_special_tokens_mask=True)
+    special = np.asarray(encoded["special_tokens_mask"], dtype=bool)
+    inside = np.flatnonzero(~special)
+    ids = encoded["input_ids"]
+    return tuple(ids[: inside[0]]), tuple(ids[inside[-1] + 1 :])

@@ -1,0 +1,282 @@
+"""An encoder layer taken apart, so that it can be run without some of its parts.
+
+With ``a`` the attention of a layer up to W_O and b_O, ``f`` its feed-forward network and ``N1``,
+``N2`` its LayerNorms, a layer maps x to
+
+============================  ======================================  =========================
+variant                       LayerNorm after each sum (post)         before each sublayer (pre)
+============================  ======================================  =========================
+full                          y = N1(x + a(x));  N2(y + f(y))         y = x + a(N1(x)); y + f(N2(y))
+attention+skip                N1(x + a(x))                            x + a(N1(x))
+attention+ffn                 y = N1(a(x));      N2(y + f(y))         y = a(N1(x));     y + f(N2(y))
+attention                     N1(a(x))                                a(N1(x))
+full-without-layernorm        y = x + a(x);      y + f(y)             the same
+attention-without-layernorm   a(x)                                    the same
+============================  ======================================  =========================
+
+Without the skip, attention keeps its own LayerNorm: it acts on each token alone and so cannot make
+equal tokens differ. Leaving out the feed-forward sublayer leaves out its skip and its LayerNorm.
+
+Where a family keeps these modules is looked up by structure; on which side of the sums its
+LayerNorms stand is not guessed but watched in one pass. What is read here proves nothing by itself:
+every run holds the full variant against the model's own states (:func:`own_states`).
+
+References
+----------
+Dong, Cordonnier & Loukas 2021, arXiv:2103.03404, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.errors import UnsupportedModelError
+from headscope.measures.depth import Variant
+from headscope.models.layouts import AttentionSite, follow
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router
+
+__all__ = ["Block", "find_blocks", "norm_placement", "own_states", "run_variant"]
+
+
+@dataclass(frozen=True)
+class BlockLayout:
+    """Where one family's layer keeps its parts; dotted paths from the layer itself."""
+
+    name: str
+    attention: str
+    norm_attention: str
+    up: str
+    activation: str
+    down: str
+    norm_ffn: str
+
+
+#: Tried in order; the first that fits wins.
+LAYOUTS = (
+    BlockLayout(
+        "bert", "attention.self", "attention.output.LayerNorm", "intermediate.dense",
+        "intermediate.intermediate_act_fn", "output.dense", "output.LayerNorm",
+    ),
+    BlockLayout(
+        "albert", "attention", "attention.LayerNorm", "ffn", "activation", "ffn_output",
+        "full_layer_layer_norm",
+    ),
+    BlockLayout(
+        "distilbert", "attention", "sa_layer_norm", "ffn.lin1", "ffn.activation", "ffn.lin2",
+        "output_layer_norm",
+    ),
+    BlockLayout(
+        "roberta-prelayernorm", "attention.self", "attention.LayerNorm", "intermediate.dense",
+        "intermediate.intermediate_act_fn", "output.dense", "intermediate.LayerNorm",
+    ),
+    BlockLayout(
+        "xlm-roberta-xl", "attention.self", "attention.self_attn_layer_norm", "intermediate.dense",
+        "intermediate.intermediate_act_fn", "output.dense", "LayerNorm",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The modules of one layer, by role."""
+
+    layer: nn.Module
+    norm_attention: nn.LayerNorm
+    up: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    down: nn.Linear
+    norm_ffn: nn.LayerNorm
+
+
+@dataclass(frozen=True)
+class Block:
+    """One layer of the model, in parts.
+
+    Attributes
+    ----------
+    site : AttentionSite
+        Its attention; a module that serves several layers (ALBERT) has a block for each.
+    parts : _Parts
+    norm_first : bool
+        Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
+    """
+
+    site: AttentionSite
+    parts: _Parts
+    norm_first: bool
+
+    def run(self, x: Tensor, variant: Variant, router: Router) -> Tensor:
+        """Run the layer on x (batch, pos, d_model) with the parts that ``variant`` keeps."""
+        norm_attention = self.parts.norm_attention if variant.layernorm else _unchanged
+        norm_ffn = self.parts.norm_ffn if variant.layernorm else _unchanged
+        if self.norm_first:
+            y = self._attend(norm_attention(x), router)
+            y = x + y if variant.skip else y
+            return y + self._feed_forward(norm_ffn(y)) if variant.ffn else y
+        y = self._attend(x, router)
+        y = norm_attention(x + y if variant.skip else y)
+        return norm_ffn(y + self._feed_forward(y)) if variant.ffn else y
+
+    def _attend(self, x: Tensor, router: Router) -> Tensor:
+        """Run headscope's attention; every token of a window is real, so there is no mask."""
+        p = self.site.projections
+        # (batch, pos, n_heads * d_head) -> (batch, n_heads, pos, d_head)
+        q, k, v = (
+            linear(x).unflatten(-1, (self.site.n_heads, self.site.d_head)).transpose(1, 2)
+            for linear in (p.q, p.k, p.v)
+        )
+        z = router.attend(self.site.module, q, k, v, None, self.site.scale)
+        out: Tensor = p.out(z.transpose(1, 2).flatten(2))
+        return out
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.parts.down(self.parts.activation(self.parts.up(x)))
+        return out
+
+
+def run_variant(
+    blocks: Sequence[Block], router: Router, x: Tensor, variant: Variant
+) -> Iterator[Tensor]:
+    """Yield ``x``, the embeddings, and then the state after each layer: n_layers + 1 tensors.
+
+    Raises
+    ------
+    ValidationFailedError
+        If our attention did not run exactly once per layer.
+    """
+    router.begin()
+    yield x
+    for block in blocks:
+        x = block.run(x, variant, router)
+        yield x
+    router.check_calls()
+
+
+def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
+    """Take every layer of the model apart, in order of execution.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a layer's parts are not where any known family keeps them.
+    """
+    known = _recognised(loaded.model, {site.module for site in loaded.sites})
+    norms = [parts.norm_attention for parts in known.values()]
+    order = _first_runs(loaded, [*norms, *(site.projections.out for site in loaded.sites)])
+    unknown = [
+        site
+        for site in loaded.sites
+        if site.module not in known or known[site.module].norm_attention not in order
+    ]
+    if unknown or not loaded.sites:
+        where = f"layer {unknown[0].layer} of " if unknown else ""
+        raise UnsupportedModelError(
+            f"headscope does not know how to take {where}a {loaded.family} model apart into "
+            "attention, skip connection, feed-forward network and LayerNorm; depth covers the "
+            f"layer layouts {', '.join(layout.name for layout in LAYOUTS)} and their kin."
+        )
+    return tuple(_block(site, known[site.module], order) for site in loaded.sites)
+
+
+def _block(site: AttentionSite, parts: _Parts, order: dict[nn.Module, int]) -> Block:
+    norm, out = order[parts.norm_attention], order[site.projections.out]
+    return Block(site, parts, norm_first=norm < out)
+
+
+def norm_placement(blocks: Sequence[Block]) -> str:
+    """Say where the LayerNorms stand: ``pre``, ``post``, or ``mixed`` if layers differ."""
+    found = {block.norm_first for block in blocks}
+    return "mixed" if len(found) > 1 else "pre" if found.pop() else "post"
+
+
+def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) -> list[Tensor]:
+    """Run the model as it is, with its own attention, and return the states between its layers.
+
+    Returns
+    -------
+    list of n_layers + 1 Tensors, (batch, pos, d_model)
+        What enters the first layer, and what leaves each layer; a final LayerNorm after the last
+        one (pre-LN) is not part of a layer.
+    """
+    states: list[Tensor] = []
+
+    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+        if not states:
+            states.append(args[0])
+
+    def after(module: nn.Module, args: Any, output: Any) -> None:
+        states.append(output[0] if isinstance(output, tuple) else output)
+
+    layers = dict.fromkeys(block.parts.layer for block in blocks)
+    hooks = [layer.register_forward_pre_hook(before) for layer in layers]
+    hooks += [layer.register_forward_hook(after) for layer in layers]
+    with _hooked(hooks), torch.no_grad():
+        loaded.forward(input_ids, torch.ones_like(input_ids))
+    return states
+
+
+# --- finding the parts --------------------------------------------------------------------------
+
+
+def _recognised(model: nn.Module, attentions: set[nn.Module]) -> dict[nn.Module, _Parts]:
+    """Map each attention module to the parts of the layer that holds it."""
+    found: dict[nn.Module, _Parts] = {}
+    for layer in model.modules():
+        for layout in LAYOUTS:
+            attention = follow(layer, layout.attention)
+            if isinstance(attention, nn.Module) and attention in attentions:
+                parts = _match(layer, layout)
+                if parts is not None:
+                    found.setdefault(attention, parts)
+    return found
+
+
+def _match(layer: nn.Module, layout: BlockLayout) -> _Parts | None:
+    norms = [follow(layer, path) for path in (layout.norm_attention, layout.norm_ffn)]
+    linears = [follow(layer, path) for path in (layout.up, layout.down)]
+    activation = follow(layer, layout.activation)
+    norm_attention, norm_ffn = norms
+    up, down = linears
+    if (
+        isinstance(norm_attention, nn.LayerNorm)
+        and isinstance(norm_ffn, nn.LayerNorm)
+        and isinstance(up, nn.Linear)
+        and isinstance(down, nn.Linear)
+        and callable(activation)
+    ):
+        return _Parts(layer, norm_attention, up, activation, down, norm_ffn)
+    return None
+
+
+def _first_runs(loaded: LoadedModel, modules: Sequence[nn.Module]) -> dict[nn.Module, int]:
+    """Number the modules in the order in which the model first runs them."""
+    order: dict[nn.Module, int] = {}
+
+    def note(module: nn.Module, args: object) -> None:
+        order.setdefault(module, len(order))
+
+    ids = torch.arange(1, 5, device=loaded.device)[None] % loaded.vocab_size
+    with _hooked([module.register_forward_pre_hook(note) for module in modules]), torch.no_grad():
+        loaded.forward(ids, torch.ones_like(ids))
+    return order
+
+
+@contextmanager
+def _hooked(hooks: Sequence[Any]) -> Iterator[None]:
+    """Remove the hooks when the block ends."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x

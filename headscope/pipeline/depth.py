@@ -1,0 +1,260 @@
+"""``headscope depth``: the residual by layer, without and with each part of the layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.data.batches import BATCH_TOKENS
+from headscope.data.packing import Windows, pack
+from headscope.data.plain import open_plain
+from headscope.errors import InputError, ValidationFailedError
+from headscope.measures.accumulator import Array, numpy
+from headscope.measures.depth import (
+    COMPARISONS,
+    VARIANTS,
+    DepthSums,
+    collapsed_after,
+    residual_ratio,
+)
+from headscope.models.blocks import Block, find_blocks, norm_placement, own_states, run_variant
+from headscope.models.certificate import TOLERANCES
+from headscope.models.control import random_twin
+from headscope.models.loading import DTYPES, LoadedModel
+from headscope.models.products import fast_products
+from headscope.models.routing import Router
+from headscope.pipeline.opening import open_model
+from headscope.pipeline.provenance import provenance
+from headscope.pipeline.validate import require_valid
+from headscope.results import SCHEMA, Decomposition, DepthControl, DepthCurves, DepthResult
+from headscope.results.depth import Curve, Protection
+
+__all__ = ["depth"]
+
+#: Told (pass name, windows done, windows in all) after every batch.
+Progress = Callable[[str, int, int], None]
+
+#: Windows measured unless told otherwise: the standard error of a ratio is then below 0.01.
+SEQUENCES = 32
+#: The one variant that has a field of its own in the result.
+BARE = "attention-without-layernorm"
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What every pass over the text shares."""
+
+    windows: Windows
+    chosen: Array
+    progress: Progress | None
+
+
+def depth(
+    model: str | Path | LoadedModel | Any,
+    text: str | Path | None = None,
+    *,
+    length: int = 128,
+    sequences: int = SEQUENCES,
+    control: bool = True,
+    validate: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+    command: str = "headscope.depth",
+    **options: Any,
+) -> DepthResult:
+    """Say how fast tokens become alike with depth, and which part of the layers prevents it.
+
+    Every layer is re-run on its own: attention alone, with the feed-forward network, with the skip
+    connection, whole, and whole without LayerNorm.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel
+        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
+    text : path, optional
+        UTF-8 text; None for the built-in sample.
+    length : int
+        Tokens of a window, special tokens included.
+    sequences : int
+        Windows to measure, spread evenly over the text; all of them where it has fewer.
+    control : bool
+        Measure the same architecture with random weights too.
+    validate : bool
+        Refuse a model on which our attention is not the model's; recorded if False.
+    seed : int
+        For the random weights of the control.
+    progress : callable, optional
+        Called as ``progress(pass_name, windows_done, windows)``.
+    command : str
+        Recorded in the result.
+    **options
+        ``dtype`` (float64 unless given: attention alone falls below what float32 can show),
+        ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+
+    Returns
+    -------
+    DepthResult
+        Frozen raw values; ``.to_frame()`` gives pandas.
+
+    Raises
+    ------
+    InputError
+        For a model, text or option that cannot be used.
+    UnsupportedModelError
+        If the layers cannot be taken apart.
+    ValidationFailedError
+        If our attention, or the layers put together again, do not equal the model's.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.depth("demo", sequences=4, control=False)
+    >>> result.layer_norm, len(result.variants["full"])
+    ('post', 7)
+    """
+    _check_options(sequences, seed)
+    source = open_plain(text)
+    loaded = open_model(model, **{"dtype": "float64", **options})
+    if loaded.tokenizer is None:
+        raise InputError("depth needs the model's tokenizer; load it with headscope.load.")
+    windows = pack(
+        source,
+        loaded.tokenizer,
+        length,
+        max_length=loaded.max_length,
+        vocab_size=loaded.vocab_size,
+        name=loaded.name,
+    )
+    validation = require_valid(loaded, validate)
+    blocks = find_blocks(loaded)
+    run = _Pass(windows, windows.spread(sequences), progress)
+    sums, proof = _measure(loaded, blocks, run, "model")
+    return DepthResult(
+        **_curves(sums),
+        schema=SCHEMA,
+        provenance=provenance(
+            loaded, command=command, seed=seed, data={"name": source.name, "sha256": source.sha256}
+        ),
+        validation=validation,
+        decomposition=proof,
+        layer_norm=norm_placement(blocks),
+        length=length,
+        sequences=len(run.chosen),
+        available=len(windows),
+        floor=10 * torch.finfo(DTYPES[loaded.dtype]).eps,
+        control=_control(loaded, run, seed) if control else None,
+    )
+
+
+def _check_options(sequences: int, seed: int) -> None:
+    if sequences < 1:
+        raise InputError(f"--sequences is {sequences}; give 1 window or more.")
+    if not -(2**63) <= seed < 2**63:
+        raise InputError(f"The seed {seed} does not fit into 64 bits; give a smaller one.")
+
+
+def _control(loaded: LoadedModel, run: _Pass, seed: int) -> DepthControl:
+    twin = random_twin(loaded, seed)
+    sums, _ = _measure(twin, find_blocks(twin), run, "control")
+    return DepthControl(**_curves(sums), seed=seed)
+
+
+# --- the pass -----------------------------------------------------------------------------------
+
+
+def _measure(
+    loaded: LoadedModel, blocks: Sequence[Block], run: _Pass, name: str
+) -> tuple[DepthSums, Decomposition]:
+    """Run every window through the model as it is, and through every variant of its layers."""
+    sums, worst = DepthSums(len(blocks)), 0.0
+    at_once = max(1, BATCH_TOKENS // run.windows.length)
+    for start in range(0, len(run.chosen), at_once):
+        chosen = run.chosen[start : start + at_once]
+        input_ids = torch.from_numpy(run.windows.batch(chosen)).to(loaded.device)
+        own = own_states(loaded, blocks, input_ids)
+        ratios, gap = _ratios(loaded, blocks, own)
+        worst = max(worst, gap)
+        _check_rebuilt(loaded, worst)
+        sums.update(ratios)
+        if run.progress is not None:
+            run.progress(name, start + len(chosen), len(run.chosen))
+    return sums, Decomposition(worst, TOLERANCES[loaded.dtype]["hidden"])
+
+
+def _ratios(
+    loaded: LoadedModel, blocks: Sequence[Block], own: Sequence[Tensor]
+) -> tuple[Array, float]:
+    """Ratios (variants, n_layers + 1, windows), and how far the full variant is from the model."""
+    router = Router(loaded.sites)
+    gap, ratios = 0.0, []
+    with torch.no_grad(), fast_products(loaded.model):
+        for variant in VARIANTS:
+            by_point = []
+            for point, hidden in enumerate(run_variant(blocks, router, own[0], variant)):
+                by_point.append(numpy(residual_ratio(hidden)))
+                if variant.name == "full":
+                    gap = max(gap, _gap(hidden, own[point]))
+            ratios.append(by_point)
+    return np.array(ratios), gap
+
+
+def _gap(ours: Tensor, own: Tensor) -> float:
+    """Largest difference, relative to the largest entry where that is above 1."""
+    difference = (ours.double() - own.double()).abs().max() / own.double().abs().max().clamp(min=1)
+    gap = float(difference)
+    return gap if math.isfinite(gap) else math.inf
+
+
+def _check_rebuilt(loaded: LoadedModel, gap: float) -> None:
+    tolerance = TOLERANCES[loaded.dtype]["hidden"]
+    if not gap <= tolerance:
+        raise ValidationFailedError(
+            f"The layers of {loaded.name}, taken apart and put together again, do not give its own "
+            f"hidden states (they differ by {gap:.1e}, tolerance {tolerance:.1e}), so nothing is "
+            f"reported: this {loaded.family} layer has parts that headscope does not know."
+        )
+
+
+# --- sums to values -----------------------------------------------------------------------------
+
+
+def _curves(sums: DepthSums) -> dict[str, Any]:
+    """Return the fields of :class:`DepthCurves`."""
+    ratios = sums.ratio_moments()
+    means = {v.name: _curve(row) for v, row in zip(VARIANTS, ratios.mean, strict=True)}
+    stds = {v.name: _curve(row) for v, row in zip(VARIANTS, ratios.std, strict=True)}
+    fields = DepthCurves(
+        attention_without_layernorm=means.pop(BARE),
+        attention_without_layernorm_std=stds.pop(BARE),
+        variants=means,
+        std=stds,
+        protected=_protected(sums),
+        collapsed_after={
+            v.name: collapsed_after(row)
+            for v, row in zip(VARIANTS, ratios.mean, strict=True)
+            if v.name != BARE
+        },
+    )
+    return vars(fields)
+
+
+def _protected(sums: DepthSums) -> tuple[Protection, ...]:
+    m = sums.share_moments()
+    return tuple(
+        Protection(
+            c.part, c.way, c.having, c.lacking,
+            _curve(m.mean[i]), _curve(m.std[i]), _curve(m.low[i]), _curve(m.high[i]),
+        )
+        for i, c in enumerate(COMPARISONS)
+    )  # fmt: skip
+
+
+def _curve(values: Array) -> Curve:
+    return tuple(float(value) if np.isfinite(value) else None for value in values)

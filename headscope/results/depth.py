@@ -1,0 +1,164 @@
+"""What ``headscope depth`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.validation import ValidationSummary
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Curve", "Decomposition", "DepthControl", "DepthCurves", "DepthResult", "Protection"]
+
+#: Values at the embeddings and after each layer: n_layers + 1; None where there is none.
+Curve = tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Protection:
+    """The share of the full model's residual that one part of the layers protects.
+
+    Attributes
+    ----------
+    part : str
+        skip, ffn or layernorm.
+    way : str
+        ``removed``: lost when the part is taken out of the full model; ``added``: gained when it
+        is put beside attention alone. Both as shares of the full model's ratio.
+    having, lacking : str
+        The two variants whose difference it is.
+    mean, std : Curve
+        Over windows; negative where the part costs residual.
+    low, high : Curve
+        95% interval of the mean; None from a single window.
+    """
+
+    part: str
+    way: str
+    having: str
+    lacking: str
+    mean: Curve
+    std: Curve
+    low: Curve
+    high: Curve
+
+
+@dataclass(frozen=True)
+class DepthCurves:
+    """The ratio ||res(H)|| / ||H|| of one model by depth and variant, over windows.
+
+    Attributes
+    ----------
+    variants, std : dict of str to Curve
+        Mean and standard deviation for ``attention``, ``attention+ffn``, ``attention+skip``,
+        ``full`` and ``full-without-layernorm``; point 0 is the embeddings.
+    attention_without_layernorm, attention_without_layernorm_std : Curve
+        Attention alone, its LayerNorm off too.
+    protected : tuple of Protection
+    collapsed_after : dict of str to int or None
+        By variant: layers after which its ratio stays below 1% of its start; None if it never does.
+    """
+
+    variants: dict[str, Curve]
+    std: dict[str, Curve]
+    attention_without_layernorm: Curve
+    attention_without_layernorm_std: Curve
+    protected: tuple[Protection, ...]
+    collapsed_after: dict[str, int | None]
+
+
+@dataclass(frozen=True)
+class DepthControl(DepthCurves):
+    """The same curves for the same architecture with random weights, on the same windows."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """Proof that the layers were taken apart rightly: the full variant is the model.
+
+    Attributes
+    ----------
+    max_abs : float
+        Largest difference of any state from the model's own run, over all windows.
+    tolerance : float
+        What it may be, absolute where states are up to 1 and relative to the largest above that.
+    """
+
+    max_abs: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class DepthResult(DepthCurves):
+    """How fast tokens become alike with depth, and which part of the layers prevents it.
+
+    Attributes
+    ----------
+    schema : int
+    provenance : dict
+        Versions, model, weights' SHA-256, data, seed, dtype, device, command.
+    validation : ValidationSummary
+    decomposition : Decomposition
+    layer_norm : str
+        ``post`` (after each sum), ``pre`` (before each sublayer) or ``mixed``; watched, not named.
+    length, sequences, available : int
+        Tokens of a window, windows measured, windows that the text has.
+    floor : float
+        Ten times the dtype's precision: smaller ratios are rounding, not residual.
+    control : DepthControl or None
+    """
+
+    schema: int
+    provenance: dict[str, Any]
+    validation: ValidationSummary
+    decomposition: Decomposition
+    layer_norm: str
+    length: int
+    sequences: int
+    available: int
+    floor: float
+    control: DepthControl | None = None
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per model, variant and point (pandas)."""
+        import pandas as pd
+
+        rows = _rows(self, "model")
+        if self.control is not None:
+            rows += _rows(self.control, "control")
+        return pd.DataFrame(rows)
+
+    def protected_frame(self) -> pandas.DataFrame:
+        """One row per model, part, way and point (pandas)."""
+        import pandas as pd
+
+        rows = _protected_rows(self, "model")
+        if self.control is not None:
+            rows += _protected_rows(self.control, "control")
+        return pd.DataFrame(rows)
+
+
+def _rows(curves: DepthCurves, weights: str) -> list[dict[str, Any]]:
+    bare = "attention-without-layernorm"
+    means = {**curves.variants, bare: curves.attention_without_layernorm}
+    stds = {**curves.std, bare: curves.attention_without_layernorm_std}
+    return [
+        {"weights": weights, "variant": name, "layers": point, "ratio": mean, "std": std}
+        for name in means
+        for point, (mean, std) in enumerate(zip(means[name], stds[name], strict=True))
+    ]
+
+
+def _protected_rows(curves: DepthCurves, weights: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "weights": weights, "part": p.part, "way": p.way, "layers": point,
+            "share": p.mean[point], "std": p.std[point], "low": p.low[point], "high": p.high[point],
+        }
+        for p in curves.protected
+        for point in range(len(p.mean))
+    ]  # fmt: skip

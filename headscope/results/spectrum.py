@@ -1,0 +1,264 @@
+"""What ``headscope spectrum`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.rank import MeanSem
+from headscope.results.validation import ValidationSummary
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "CheapHead",
+    "CheapPoint",
+    "EfficientResult",
+    "Roles",
+    "Sampling",
+    "SpectrumControl",
+    "SpectrumHead",
+    "SpectrumResult",
+    "Verdict",
+]
+
+
+@dataclass(frozen=True)
+class SpectrumHead:
+    """One head.
+
+    Attributes
+    ----------
+    share_at_k, share_sq_at_k : MeanSem
+        Share of the sum of sigma (of sigma^2) that the k largest hold.
+    half_width : float or None
+        Half of the 95% interval of ``share_at_k``; None for a single sequence.
+    curve, curve_sq : tuple of float, (length,)
+        Share of sigma (of sigma^2) that the 1, 2, ..., n largest hold; mean over sequences.
+    curve_sem : tuple of float, or None for a single sequence
+        Standard error of ``curve``.
+    offset, offset_mass : int, float
+        The relative position (within 5) that gets most attention on average, and how much.
+    role : str or None
+        Primary role by ``headscope classify``, where there was a classification.
+    """
+
+    layer: int
+    head: int
+    share_at_k: MeanSem
+    share_sq_at_k: MeanSem
+    half_width: float | None
+    curve: tuple[float, ...]
+    curve_sq: tuple[float, ...]
+    curve_sem: tuple[float, ...] | None
+    offset: int
+    offset_mass: float
+    role: str | None = None
+
+    @property
+    def name(self) -> str:
+        """``L3H5``."""
+        return f"L{self.layer}H{self.head}"
+
+
+@dataclass(frozen=True)
+class SpectrumControl:
+    """The same numbers of a pattern whose spectrum is known."""
+
+    share_at_k: float
+    share_sq_at_k: float
+    curve: tuple[float, ...]
+    curve_sq: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which windows of the text were measured, and how sure the means are.
+
+    Attributes
+    ----------
+    mode : str
+        ``adaptive`` (random order, until precise enough) or ``fixed``.
+    windows : int
+        Windows that the text has.
+    requested : int or None
+        Sequences asked for in the fixed mode.
+    precision : float or None
+        Half-width asked for in the adaptive mode.
+    reached : bool or None
+        Whether every head's half-width is below it; None in the fixed mode.
+    half_width : float or None
+        The widest of all heads.
+    minimum : int
+        Sequences that the adaptive mode measures at least.
+    """
+
+    mode: str
+    windows: int
+    requested: int | None
+    precision: float | None
+    reached: bool | None
+    half_width: float | None
+    minimum: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """For which heads "self-attention is low rank" holds.
+
+    Attributes
+    ----------
+    threshold : float
+        Low rank: the whole 95% interval of the share at k lies above it.
+    random : float
+        Not low rank: the whole interval lies at or below the share of random logits.
+    low_rank, not_low_rank, between : tuple of str
+        Names of heads.
+    """
+
+    threshold: float
+    random: float
+    low_rank: tuple[str, ...]
+    not_low_rank: tuple[str, ...]
+    between: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The classification that was used.
+
+    Attributes
+    ----------
+    corpus, corpus_sha256 : str
+        What it was made on.
+    positional : dict of str to int
+        The offset that each positional head attends to.
+    """
+
+    corpus: str
+    corpus_sha256: str
+    positional: dict[str, int | None]
+
+
+@dataclass(frozen=True)
+class CheapPoint:
+    """One cheap form at one size: its cost and, with all heads in it, what it does to the model.
+
+    Attributes
+    ----------
+    form : str
+    size : int
+        k of the projections, w of the windows.
+    cost : float
+        Fraction of the n^2 scores that are computed.
+    error : float
+        Relative error of z, mean over heads and sequences.
+    mass : float or None
+        Share of attention that the kept keys had, mean over heads and sequences; None for forms
+        that keep no keys as they are.
+    fidelity : MeanSem
+        Cosine of the mean-pooled last state with the unmodified model's, all heads in this form.
+    token_fidelity : MeanSem
+        The same of each token's state, averaged.
+    """
+
+    form: str
+    size: int
+    cost: float
+    error: float
+    mass: float | None
+    fidelity: MeanSem
+    token_fidelity: MeanSem
+
+
+@dataclass(frozen=True)
+class CheapHead:
+    """One head in one cheap form at one size, alone: relative error of z, and the mass kept."""
+
+    layer: int
+    head: int
+    form: str
+    size: int
+    error: MeanSem
+    mass: float | None
+
+
+@dataclass(frozen=True)
+class EfficientResult:
+    """What could replace full attention.
+
+    Attributes
+    ----------
+    sequences : int
+    block, random_blocks, global_tokens : int
+        Tokens of a block, random key blocks of each query block, and tokens that all see.
+    controls : tuple of str
+        Forms that are there to compare with.
+    points : tuple of CheapPoint
+    heads : tuple of CheapHead
+    """
+
+    sequences: int
+    block: int
+    random_blocks: int
+    global_tokens: int
+    controls: tuple[str, ...]
+    points: tuple[CheapPoint, ...]
+    heads: tuple[CheapHead, ...]
+
+
+@dataclass(frozen=True)
+class SpectrumResult:
+    """The spectra of every head's softmax matrix, and what they allow.
+
+    Attributes
+    ----------
+    length : int
+        Tokens of every sequence.
+    sequences : int
+        Sequences that were measured.
+    k : int
+    heads : tuple of SpectrumHead
+        In the order of layer, head.
+    controls : dict of str to SpectrumControl
+        ``uniform``, ``identity``, ``previous-token``, ``random-logits``.
+    efficient : EfficientResult or None
+        None unless it was asked for.
+    """
+
+    schema: int
+    provenance: dict[str, Any]
+    validation: ValidationSummary
+    length: int
+    sequences: int
+    k: int
+    sampling: Sampling
+    verdict: Verdict
+    heads: tuple[SpectrumHead, ...]
+    controls: dict[str, SpectrumControl]
+    roles: Roles | None = None
+    efficient: EfficientResult | None = None
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head, without the curves (pandas)."""
+        import pandas as pd
+
+        verdicts = dict.fromkeys(self.verdict.low_rank, "low rank")
+        verdicts |= dict.fromkeys(self.verdict.not_low_rank, "not low rank")
+        return pd.DataFrame(
+            {
+                "layer": head.layer,
+                "head": head.head,
+                "share_at_k": head.share_at_k.mean,
+                "share_at_k_sem": head.share_at_k.sem,
+                "half_width": head.half_width,
+                "share_sq_at_k": head.share_sq_at_k.mean,
+                "share_sq_at_k_sem": head.share_sq_at_k.sem,
+                "offset": head.offset,
+                "offset_mass": head.offset_mass,
+                "role": head.role,
+                "verdict": verdicts.get(head.name, "between"),
+            }
+            for head in self.heads
+        )

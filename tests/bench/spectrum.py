@@ -1,0 +1,259 @@
+"""How are the singular values of softmax matrices had fastest, and how many sequences are enough?
+
+Run from the repository: ``python tests/bench/spectrum.py TEXT.txt``. Prints medians, ratios and
+errors measured side by side in one run, and asserts nothing: machines differ.
+
+1. Routes to the singular values of real patterns, a matrix at a time, against a plain loop of
+   ``numpy.linalg.svd(compute_uv=False)``; errors against the float64 decomposition.
+2. The same errors on patterns that are hard for a Gram matrix: nearly rank one, nearly identity.
+3. Thread layouts: one matrix per core, threads inside LAPACK, both.
+4. What a user would write (output_attentions, then that loop) against our streamed pass.
+5. The adaptive mode: sequences until every head is within 0.01, against 10,000; and how many of its
+   means lie within 0.01 of the mean over all windows of the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import scipy.linalg
+import torch
+from threadpoolctl import threadpool_limits
+
+import headscope
+from headscope.data.packing import Windows, pack
+from headscope.data.plain import open_plain
+from headscope.measures.lapack import MatrixPool, singular_values
+from headscope.measures.spectrum import PatternSpectra, Spectrum, shares
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router, routed, use_implementation
+
+Route = Callable[[Any], Any]
+
+
+def roots(eigenvalues: Any) -> Any:
+    return np.sqrt(np.clip(eigenvalues[::-1], 0, None))
+
+
+def gram_float32(p: Any) -> Any:
+    return roots(scipy.linalg.eigvalsh(p.T @ p, check_finite=False))
+
+
+def gram_tridiagonal(p: Any) -> Any:
+    """The two LAPACK steps that are needed, and nothing else; scipy holds the GIL meanwhile."""
+    double = p.astype(np.float64)
+    gram = (double.T @ double).T
+    _, diagonal, beside, _, _ = scipy.linalg.lapack.dsytrd(gram, lower=1, lwork=8 * len(p))
+    return roots(scipy.linalg.lapack.dsterf(diagonal, beside)[0])
+
+
+def gram_torch(p: Any) -> Any:
+    double = torch.from_numpy(p).double()
+    return roots(torch.linalg.eigvalsh(double.mT @ double).numpy())
+
+
+#: All take one float32 pattern.
+ROUTES: dict[str, Route] = {
+    "numpy.linalg.svd (float64 inside)": lambda p: np.linalg.svd(p, compute_uv=False),
+    "torch.linalg.svdvals, float32": lambda p: torch.linalg.svdvals(torch.from_numpy(p)).numpy(),
+    "torch.linalg.svdvals, float64": lambda p: torch.linalg.svdvals(
+        torch.from_numpy(p).double()
+    ).numpy(),
+    "scipy gesdd, float32": lambda p: scipy.linalg.svd(p, compute_uv=False, check_finite=False),
+    "scipy gesvd, float32": lambda p: scipy.linalg.svd(
+        p, compute_uv=False, check_finite=False, lapack_driver="gesvd"
+    ),
+    "Gram, scipy eigvalsh, float32": gram_float32,
+    "Gram, torch eigvalsh, float64": gram_torch,
+    "Gram, scipy dsytrd + dsterf, float64": gram_tridiagonal,
+    "Gram, numpy eigvalsh, float64 (ours)": lambda p: singular_values(p.astype(np.float64)),
+}
+
+
+def real_patterns(loaded: LoadedModel, windows: Windows, sequences: int) -> Any:
+    """(sequences * heads, n, n), float32."""
+    ids = torch.from_numpy(windows.batch(windows.spread(sequences)))
+    with use_implementation(loaded.model, "eager"), torch.no_grad():
+        attentions = loaded.model(input_ids=ids, output_attentions=True).attentions
+    return torch.cat([layer.flatten(0, 1) for layer in attentions]).numpy()
+
+
+def hard_patterns(n: int) -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    logits = generator.standard_normal((n, n))
+    noise = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    sharp = np.exp(12 * logits) / np.exp(12 * logits).sum(1, keepdims=True)
+    distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+    smooth = np.exp(-(distance**2) / 1000.0)
+    one_key = np.zeros((n, n))
+    one_key[:, 0] = 1.0
+    return {
+        "uniform": np.full((n, n), 1.0 / n),
+        "one key + 0.1% noise": 0.999 * one_key + 0.001 * noise,
+        "identity + 0.1% noise": 0.999 * np.eye(n) + 0.001 * noise,
+        "nearly one-hot rows": sharp,
+        "smooth band": smooth / smooth.sum(1, keepdims=True),
+    }
+
+
+def errors(route: Route, patterns: Any) -> tuple[float, float, float]:
+    """Largest error of the share at n/4, of the curve, and of the share of squares at n/4."""
+    worst = np.zeros(3)
+    for pattern in patterns:
+        exact = np.linalg.svd(pattern.astype(np.float64), compute_uv=False)
+        ours = np.asarray(route(pattern), dtype=np.float64)
+        gap = np.abs(shares(ours) - shares(exact))
+        at = len(pattern) // 4 - 1
+        squares = np.abs(shares(ours**2) - shares(exact**2))[at]
+        worst = np.maximum(worst, [gap[at], gap.max(), squares])
+    return tuple(worst.tolist())
+
+
+def seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def cpu_seconds(run: Callable[[], Any]) -> float:
+    """Processor time of this thread: other work on the machine does not distort it."""
+    start = time.thread_time()
+    run()
+    return time.thread_time() - start
+
+
+def routes_table(patterns: Any) -> None:
+    """Time every route on every pattern in turn, so that a drift of the machine meets all."""
+    times: dict[str, list[float]] = {name: [] for name in ROUTES}
+    with threadpool_limits(limits=1, user_api="blas"):
+        for pattern in patterns:
+            for name, route in ROUTES.items():
+                times[name].append(cpu_seconds(functools.partial(route, pattern)))
+        base = statistics.median(next(iter(times.values())))
+        n = patterns.shape[-1]
+        print(
+            f"\n{len(patterns)} real patterns, n = {n}, one thread: median processor ms a matrix, "
+            "times as fast as the numpy loop, largest errors against the float64 SVD\n"
+        )
+        print("| route | ms | ratio | share at n/4 | curve | share of squares |")
+        print("|---|---|---|---|---|---|")
+        for name, route in ROUTES.items():
+            median = statistics.median(times[name])
+            share, curve, squares = errors(route, patterns[:: max(1, len(patterns) // 24)])
+            print(f"| {name} | {1e3 * median:.2f} | {base / median:.2f} "
+                  f"| {share:.0e} | {curve:.0e} | {squares:.0e} |", flush=True)  # fmt: skip
+
+
+def hard_table(n: int) -> None:
+    chosen = ("scipy gesdd, float32", "Gram, scipy eigvalsh, float32", list(ROUTES)[-1])
+    print(f"\nlargest error of the curve on hard patterns, n = {n}\n")
+    print("| pattern |", " | ".join(chosen), "|\n|---|---|---|---|")
+    with threadpool_limits(limits=1, user_api="blas"):
+        for name, pattern in hard_patterns(n).items():
+            found = [errors(ROUTES[r], [pattern.astype(np.float32)])[1] for r in chosen]
+            print(f"| {name} |", " | ".join(f"{e:.0e}" for e in found), "|", flush=True)
+
+
+def threads_table(patterns: Any, cores: int) -> None:
+    print(
+        f"\nthread layouts, n = {patterns.shape[-1]}, ms a matrix over {len(patterns)} matrices\n"
+    )
+    print("| layout | numpy svd loop | Gram eigenvalues |\n|---|---|---|")
+    numpy_svd, ours = ROUTES[next(iter(ROUTES))], ROUTES[list(ROUTES)[-1]]
+    for workers, inside in ((1, 1), (cores, 1), (1, cores), (cores, cores)):
+        cells = []
+        for route in (numpy_svd, ours):
+            with ThreadPoolExecutor(workers) as pool, threadpool_limits(inside, user_api="blas"):
+                list(pool.map(route, patterns[:workers]))
+                spent = seconds(lambda p=pool, r=route: list(p.map(r, patterns)))
+            cells.append(f"{1e3 * spent / len(patterns):.2f}")
+        print(f"| {workers} matrices at a time, {inside} BLAS threads in each |",
+              " | ".join(cells), "|", flush=True)  # fmt: skip
+
+
+def script(loaded: LoadedModel, ids: Any) -> None:
+    """What a user would write."""
+    with use_implementation(loaded.model, "eager"), torch.no_grad():
+        for sequence in ids:
+            attentions = loaded.model(input_ids=sequence[None], output_attentions=True).attentions
+            for layer in attentions:
+                for pattern in layer[0].numpy():
+                    np.linalg.svd(pattern, compute_uv=False)
+
+
+def ours(loaded: LoadedModel, ids: Any) -> None:
+    sums = Spectrum(loaded.n_layers, loaded.n_heads, ids.shape[1])
+    with MatrixPool() as pool:
+        observer = PatternSpectra(sums, pool, slice(1, -1))
+        with routed(loaded.model, Router(loaded.sites, [observer])) as router:
+            router.run(lambda: loaded.forward(ids, torch.ones_like(ids)))
+
+
+def side_by_side(loaded: LoadedModel, windows: Windows, sequences: int, repeats: int) -> None:
+    ids = torch.from_numpy(windows.batch(windows.spread(sequences)))
+    times: dict[str, list[float]] = {"script": [], "ours": []}
+    for _ in range(repeats):
+        times["script"].append(seconds(lambda: script(loaded, ids)))
+        times["ours"].append(seconds(lambda: ours(loaded, ids)))
+    mine, theirs = statistics.median(times["ours"]), statistics.median(times["script"])
+    print(f"\nn = {windows.length}, {sequences} sequences, whole pass with the model: ours "
+          f"{mine / sequences:.2f} s a sequence, script {theirs / sequences:.2f} s; "
+          f"ratio {theirs / mine:.2f}", flush=True)  # fmt: skip
+
+
+def adaptive(loaded: LoadedModel, text: Path, length: int, check: bool) -> None:
+    found = headscope.spectrum(loaded, text, length=length, precision=0.01)
+    half = found.sampling.half_width or 0.0
+    print(f"\nn = {length}: every head within 0.01 after {found.sequences} sequences (widest "
+          f"{half:.4f}); 10,000 are {10_000 / found.sequences:.0f} times the work")  # fmt: skip
+    if check:
+        full = headscope.spectrum(loaded, text, length=length, sequences=10_000)
+        gaps = [
+            abs(one.share_at_k.mean - other.share_at_k.mean)
+            for one, other in zip(found.heads, full.heads, strict=True)
+        ]
+        inside = sum(gap < 0.01 for gap in gaps)
+        print(f"against all {full.sequences} windows: {inside} of {len(gaps)} heads within 0.01, "
+              f"median gap {statistics.median(gaps):.4f}, largest {max(gaps):.4f}")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", nargs="?", type=Path, help="default: the built-in sample")
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    loaded = headscope.load(arguments.model)
+    cores = torch.get_num_threads()
+    print(f"{sys.platform}, torch uses {cores} threads; numpy {np.__version__}, "
+          f"scipy {scipy.__version__}, torch {torch.__version__}")  # fmt: skip
+    plain = open_plain(arguments.text)
+    for length, sequences in ((128, 4), (512, 1)):
+        windows = pack(
+            plain, loaded.tokenizer, length,
+            max_length=loaded.max_length, vocab_size=loaded.vocab_size, name=loaded.name,
+        )  # fmt: skip
+        patterns = real_patterns(loaded, windows, sequences)
+        torch.set_num_threads(1)
+        routes_table(patterns)
+        torch.set_num_threads(cores)
+        hard_table(length)
+        threads_table(patterns[:: max(1, len(patterns) // 24)], cores)
+        side_by_side(loaded, windows, 2, arguments.repeats)
+        adaptive(loaded, arguments.text, length, check=length == 128)
+
+
+if __name__ == "__main__":
+    main()

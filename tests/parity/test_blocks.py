@@ -1,0 +1,336 @@
+"""Layers taken apart: put together they are the model, without parts they are a plain loop's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, BertConfig, BertModel
+
+import headscope
+from headscope.errors import UnsupportedModelError, ValidationFailedError
+from headscope.measures.depth import VARIANTS, residual_ratio
+from headscope.models.blocks import find_blocks, norm_placement, own_states, run_variant
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router
+from headscope.pipeline.depth import _check_rebuilt, _ratios
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.3,
+    "hidden_act": "relu",
+}
+#: (model type, changes to its configuration, where its LayerNorms stand)
+FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bert": ("bert", {}, "post"),
+    "roberta": ("roberta", {}, "post"),
+    "camembert": ("camembert", {}, "post"),
+    "xlm-roberta": ("xlm-roberta", {}, "post"),
+    "electra": ("electra", {"embedding_size": 8}, "post"),
+    "albert": ("albert", {"embedding_size": 8}, "post"),
+    "albert, groups": (
+        "albert", {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2}, "post",
+    ),
+    "distilbert": ("distilbert", {"hidden_dim": 24, "activation": "relu"}, "post"),
+    "roberta-prelayernorm": ("roberta-prelayernorm", {}, "pre"),
+    "xlm-roberta-xl": ("xlm-roberta-xl", {}, "pre"),
+}  # fmt: skip
+each_family = pytest.mark.parametrize("family", FAMILIES)
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+
+
+def tiny(family: str, dtype: torch.dtype = torch.float64) -> LoadedModel:
+    """A random model in which no bias and no gain is what initialisation makes it."""
+    model_type, changes, _ = FAMILIES[family]
+    torch.manual_seed(3)
+    model = AutoModel.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes}))
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.LayerNorm):
+            nn.init.normal_(module.bias, std=0.3)
+        if isinstance(module, nn.LayerNorm):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+    return headscope.wrap(model.to(dtype))
+
+
+def ids(n: int = 7) -> Tensor:
+    return torch.randint(5, 61, (2, n), generator=torch.Generator().manual_seed(1))
+
+
+# --- the whole ----------------------------------------------------------------------------------
+
+
+@each_family
+def test_full_variant_is_transformers_own_hidden_states(family: str) -> None:
+    loaded = tiny(family)
+    with torch.no_grad():
+        theirs = loaded.model(input_ids=ids(), output_hidden_states=True)
+    blocks = find_blocks(loaded)
+    own = own_states(loaded, blocks, ids())
+    full = next(variant for variant in VARIANTS if variant.name == "full")
+    with torch.no_grad():
+        ours = list(run_variant(blocks, Router(loaded.sites), own[0], full))
+    assert len(ours) == len(own) == len(loaded.sites) + 1
+    for a, b in zip(ours, own, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    last = ours[-1]
+    if norm_placement(blocks) == "pre":  # a final LayerNorm follows, which is not part of a layer
+        final = next(m for m in reversed(list(loaded.model.modules())) if type(m) is nn.LayerNorm)
+        last = final(last)
+    torch.testing.assert_close(last, theirs.last_hidden_state, rtol=0, atol=1e-12)
+    if "groups" not in family:  # transformers lists a state per group there
+        torch.testing.assert_close(ours[0], theirs.hidden_states[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(ours[1], theirs.hidden_states[1], rtol=0, atol=1e-12)
+
+
+def test_layers_that_lost_heads_are_put_together_too() -> None:
+    """One layer keeps two of its four heads, one keeps none: b_O is all that its attention adds."""
+    cut = headscope.remove_heads(tiny("bert"), [(0, 1), (0, 2), *((2, head) for head in range(4))])
+    blocks = find_blocks(cut)
+    own = own_states(cut, blocks, ids())
+    ratios, gap = _ratios(cut, blocks, own)
+    assert gap < 1e-13
+    assert ratios[0][3].max() < 1e-14  # attention alone, after the layer without heads
+    assert ratios[0][2].min() > 1e-3
+
+
+@each_family
+def test_placement_is_watched(family: str) -> None:
+    loaded = tiny(family)
+    loaded.model.config.model_type = "something-else"
+    assert norm_placement(find_blocks(loaded)) == FAMILIES[family][2]
+
+
+def test_placement_is_right_even_where_attention_gives_nothing() -> None:
+    """x + a(x) = x then: values alone could not tell the two apart."""
+    loaded = tiny("bert")
+    for site in loaded.sites:
+        nn.init.zeros_(site.projections.out.weight)
+        nn.init.zeros_(site.projections.out.bias)
+    assert norm_placement(find_blocks(loaded)) == "post"
+
+
+# --- the parts, against plain loops -------------------------------------------------------------
+
+
+def weights_of(loaded: LoadedModel, layer: int) -> dict[str, Any]:
+    """The weights of one layer by role, from each family's own names."""
+    model = loaded.model
+    if loaded.model.config.model_type == "distilbert":
+        block = model.transformer.layer[layer]
+        a = block.attention
+        return _roles(a.q_lin, a.k_lin, a.v_lin, a.out_lin, block.sa_layer_norm,
+                      block.ffn.lin1, block.ffn.lin2, block.output_layer_norm)  # fmt: skip
+    if loaded.model.config.model_type == "albert":
+        per_group, n_layers = model.config.inner_group_num, model.config.num_hidden_layers
+        group = int(layer // per_group / (n_layers / model.config.num_hidden_groups))
+        block = model.encoder.albert_layer_groups[group].albert_layers[layer % per_group]
+        a = block.attention
+        return _roles(a.query, a.key, a.value, a.dense, a.LayerNorm,
+                      block.ffn, block.ffn_output, block.full_layer_layer_norm)  # fmt: skip
+    block = model.encoder.layer[layer]
+    a = block.attention
+    n1, n2 = {
+        "roberta-prelayernorm": lambda: (a.LayerNorm, block.intermediate.LayerNorm),
+        "xlm-roberta-xl": lambda: (a.self_attn_layer_norm, block.LayerNorm),
+    }.get(model.config.model_type, lambda: (a.output.LayerNorm, block.output.LayerNorm))()
+    return _roles(a.self.query, a.self.key, a.self.value, a.output.dense, n1,
+                  block.intermediate.dense, block.output.dense, n2)  # fmt: skip
+
+
+def _roles(*modules: Any) -> dict[str, Any]:
+    return dict(zip(("q", "k", "v", "o", "n1", "up", "down", "n2"), modules, strict=True))
+
+
+def affine(linear: Any, x: list[float]) -> list[float]:
+    rows, bias = linear.weight.tolist(), linear.bias.tolist()
+    return [sum(w * v for w, v in zip(row, x, strict=True)) + b
+            for row, b in zip(rows, bias, strict=True)]  # fmt: skip
+
+
+def normed(norm: Any, x: list[float]) -> list[float]:
+    mean = sum(x) / len(x)
+    variance = sum((v - mean) ** 2 for v in x) / len(x)
+    gains, biases, scale = norm.weight.tolist(), norm.bias.tolist(), math.sqrt(variance + norm.eps)
+    return [(v - mean) / scale * g + b for v, g, b in zip(x, gains, biases, strict=True)]
+
+
+def attended(w: dict[str, Any], xs: list[list[float]], n_heads: int) -> list[list[float]]:
+    """Head by head, query by query."""
+    q, k, v = ([affine(w[name], x) for x in xs] for name in "qkv")
+    d_head = len(q[0]) // n_heads
+    out = []
+    for i in range(len(xs)):
+        z: list[float] = []
+        for h in range(n_heads):
+            part = slice(h * d_head, (h + 1) * d_head)
+            scores = [
+                sum(a * b for a, b in zip(q[i][part], key[part], strict=True)) / math.sqrt(d_head)
+                for key in k
+            ]
+            exps = [math.exp(s - max(scores)) for s in scores]
+            z += [
+                sum(e * value[part][c] for e, value in zip(exps, v, strict=True)) / sum(exps)
+                for c in range(d_head)
+            ]
+        out.append(affine(w["o"], z))
+    return out
+
+
+def fed(w: dict[str, Any], x: list[float]) -> list[float]:
+    return affine(w["down"], [max(0.0, value) for value in affine(w["up"], x)])
+
+
+def add(x: list[float], y: list[float]) -> list[float]:
+    return [a + b for a, b in zip(x, y, strict=True)]
+
+
+def same(norm: Any, x: list[float]) -> list[float]:
+    return x
+
+
+Layer = Callable[[dict[str, Any], list[list[float]], int], list[list[float]]]
+#: What each variant of a post-LN layer is, spelt out.
+POST: dict[str, Layer] = {
+    "attention": lambda w, xs, h: [normed(w["n1"], a) for a in attended(w, xs, h)],
+    "attention+ffn": lambda w, xs, h: [
+        normed(w["n2"], add(y, fed(w, y))) for y in [normed(w["n1"], a) for a in attended(w, xs, h)]
+    ],
+    "attention+skip": lambda w, xs, h: [
+        normed(w["n1"], add(x, a)) for x, a in zip(xs, attended(w, xs, h), strict=True)
+    ],
+    "full": lambda w, xs, h: [
+        normed(w["n2"], add(y, fed(w, y)))
+        for y in [normed(w["n1"], add(x, a)) for x, a in zip(xs, attended(w, xs, h), strict=True)]
+    ],
+    "full-without-layernorm": lambda w, xs, h: [
+        add(y, fed(w, y)) for y in [add(x, a) for x, a in zip(xs, attended(w, xs, h), strict=True)]
+    ],
+    "attention-without-layernorm": lambda w, xs, h: attended(w, xs, h),
+}
+#: And of a pre-LN layer.
+PRE: dict[str, Layer] = {
+    "attention": lambda w, xs, h: attended(w, [normed(w["n1"], x) for x in xs], h),
+    "attention+ffn": lambda w, xs, h: [
+        add(y, fed(w, normed(w["n2"], y))) for y in attended(w, [normed(w["n1"], x) for x in xs], h)
+    ],
+    "attention+skip": lambda w, xs, h: [
+        add(x, a) for x, a in zip(xs, attended(w, [normed(w["n1"], x) for x in xs], h), strict=True)
+    ],
+    "full": lambda w, xs, h: [
+        add(y, fed(w, normed(w["n2"], y)))
+        for y in [
+            add(x, a)
+            for x, a in zip(xs, attended(w, [normed(w["n1"], x) for x in xs], h), strict=True)
+        ]
+    ],
+    "full-without-layernorm": POST["full-without-layernorm"],
+    "attention-without-layernorm": POST["attention-without-layernorm"],
+}
+
+
+@each_variant
+@pytest.mark.parametrize(
+    "family", ["bert", "albert", "albert, groups", "distilbert", "roberta-prelayernorm",
+               "xlm-roberta-xl"],
+)  # fmt: skip
+def test_variant_is_a_plain_loop(family: str, variant: Any) -> None:
+    loaded = tiny(family)
+    blocks = find_blocks(loaded)
+    embeddings = own_states(loaded, blocks, ids(4))[0]
+    layer_of = PRE if FAMILIES[family][2] == "pre" else POST
+    with torch.no_grad():
+        ours = list(run_variant(blocks, Router(loaded.sites), embeddings, variant))
+        xs = embeddings[1].tolist()
+        for layer in range(len(blocks)):
+            xs = layer_of[variant.name](weights_of(loaded, layer), xs, 4)
+            expected = torch.tensor(xs, dtype=torch.float64)
+            size = float(expected.abs().max())
+            torch.testing.assert_close(ours[layer + 1][1], expected, rtol=0, atol=1e-10 * size)
+
+
+# --- planted answers ----------------------------------------------------------------------------
+
+
+def planted(query_key: float) -> LoadedModel:
+    """A BERT whose one head copies what it attends to: W_V = W_O = 1, W_Q = W_K = query_key."""
+    torch.manual_seed(0)
+    model = BertModel(
+        BertConfig(
+            vocab_size=61, hidden_size=32, num_hidden_layers=4, num_attention_heads=1,
+            intermediate_size=8, max_position_embeddings=40, initializer_range=1.0,
+        )
+    ).double()  # fmt: skip
+    eye = torch.eye(32, dtype=torch.float64)
+    for layer in model.encoder.layer:
+        a = layer.attention
+        for linear, factor in ((a.self.query, query_key), (a.self.key, query_key),
+                               (a.self.value, 1.0), (a.output.dense, 1.0)):  # fmt: skip
+            with torch.no_grad():
+                linear.weight.copy_(factor * eye)
+                linear.bias.zero_()
+    return headscope.wrap(model)
+
+
+def attention_only(loaded: LoadedModel, n: int = 12) -> list[float]:
+    blocks = find_blocks(loaded)
+    embeddings = own_states(loaded, blocks, ids(n))[0]
+    with torch.no_grad():
+        states = run_variant(blocks, Router(loaded.sites), embeddings, VARIANTS[0])
+        return [float(residual_ratio(hidden)[0]) for hidden in states]
+
+
+def test_uniform_attention_collapses_in_one_layer() -> None:
+    found = attention_only(planted(0.0))
+    assert found[0] > 0.5
+    assert max(found[1:]) < 1e-14
+
+
+def test_identity_attention_never_collapses() -> None:
+    found = attention_only(planted(20.0))
+    assert found[0] > 0.5
+    assert found[1:] == pytest.approx([found[0]] * 4, rel=1e-6)
+
+
+# --- failing closed -----------------------------------------------------------------------------
+
+
+def test_a_layer_with_an_unknown_part_is_refused() -> None:
+    loaded = tiny("bert")
+    layer = loaded.model.encoder.layer[1]
+    plain = layer.feed_forward_chunk
+    layer.feed_forward_chunk = lambda y: plain(y) + 1e-6 * y
+    blocks = find_blocks(loaded)
+    _, gap = _ratios(loaded, blocks, own_states(loaded, blocks, ids()))
+    assert gap > 1e-8
+    with pytest.raises(ValidationFailedError, match="do not give its own hidden states"):
+        _check_rebuilt(loaded, gap)
+
+
+@pytest.mark.parametrize("gap", [float("nan"), float("inf"), 1.0])
+def test_what_is_not_small_fails(gap: float) -> None:
+    with pytest.raises(ValidationFailedError):
+        _check_rebuilt(tiny("bert"), gap)
+
+
+def test_unknown_layers_are_named() -> None:
+    torch.manual_seed(0)
+    loaded = headscope.wrap(AutoModel.from_config(AutoConfig.for_model("mpnet", **SIZES)))
+    with pytest.raises(UnsupportedModelError, match="layer 0 of a mpnet model apart"):
+        find_blocks(loaded)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_dtypes_are_put_together_too(dtype: torch.dtype) -> None:
+    loaded = tiny("bert", dtype)
+    blocks = find_blocks(loaded)
+    _, gap = _ratios(loaded, blocks, own_states(loaded, blocks, ids()))
+    _check_rebuilt(loaded, gap)

@@ -1,0 +1,77 @@
+"""``spectrum`` on every family and dtype: the same numbers as from the model's own patterns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import VOCABULARY, tiny_tokenizer
+from transformers import AutoConfig, AutoModel
+
+import headscope
+from headscope.data.packing import pack
+from headscope.data.plain import as_plain
+from headscope.models.routing import use_implementation
+
+LINES = ["the cat sat on the mat", "he saw a big dog in the red house and ran"] * 6
+SIZES = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+    "initializer_range": 0.3,
+}
+FAMILIES = {
+    "bert": {},
+    "roberta": {},
+    "distilbert": {"hidden_dim": 48},
+    "electra": {"embedding_size": 16},
+    "albert": {"embedding_size": 16},
+}
+
+
+def tiny(family: str):
+    torch.manual_seed(3)
+    config = AutoConfig.for_model(family, **{**SIZES, **FAMILIES[family]})
+    return AutoModel.from_config(config).eval()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family(family: str) -> None:
+    model, tokenizer = tiny(family), tiny_tokenizer(38)
+    result = headscope.spectrum(
+        headscope.wrap(model, tokenizer), LINES, length=16, sequences=4, efficient=True
+    )
+    windows = pack(
+        as_plain(LINES), tokenizer, 16, max_length=38, vocab_size=len(VOCABULARY), name="tiny"
+    )
+    ids = torch.from_numpy(windows.batch(windows.spread(4)))
+    with use_implementation(model, "eager"), torch.no_grad():
+        attentions = model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), output_attentions=True
+        ).attentions
+    assert len(result.heads) == 12
+    for head in result.heads:
+        sigma = np.linalg.svd(attentions[head.layer][:, head.head].double(), compute_uv=False)
+        curve = (np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)).mean(0)
+        np.testing.assert_allclose(head.curve, curve, atol=1e-5)
+    assert result.efficient is not None
+    assert result.efficient.sequences == min(16, len(windows))
+    assert all(np.isfinite(p.error) for p in result.efficient.points)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_every_dtype(dtype: str) -> None:
+    tokenizer = tiny_tokenizer(38)
+    exact, other = (
+        headscope.spectrum(
+            headscope.wrap(tiny("bert").to(getattr(torch, d)), tokenizer), LINES,
+            length=16, sequences=4, efficient=True,
+        )
+        for d in ("float32", dtype)
+    )  # fmt: skip
+    tolerance = 1e-5 if dtype == "float64" else 0.03
+    for one, two in zip(exact.heads, other.heads, strict=True):
+        assert one.share_at_k.mean == pytest.approx(two.share_at_k.mean, abs=tolerance)

@@ -1,0 +1,282 @@
+"""``spectrum`` on the demo model: against output_attentions and NumPy, stopping, resuming."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headscope
+from headscope.data.packing import pack
+from headscope.data.plain import open_plain
+from headscope.errors import InputError, ResumeError
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import use_implementation
+from headscope.pipeline.checkpoint import RunState
+from headscope.report.spectrum_figures import share_map
+from headscope.report.spectrum_files import STATE
+from headscope.report.spectrum_words import verdict_sentence
+from headscope.results import SpectrumResult, to_dict
+
+
+@pytest.fixture(scope="module")
+def result(demo: LoadedModel) -> SpectrumResult:
+    return headscope.spectrum(demo, length=64, sequences=12, efficient=True)
+
+
+@pytest.fixture(scope="module")
+def little() -> list[str]:
+    """A text of some thousand tokens, in memory."""
+    return list(itertools.islice(open_plain(None), 150))
+
+
+def windows_of(demo: LoadedModel, length: int):
+    return pack(
+        open_plain(None), demo.tokenizer, length,
+        max_length=demo.max_length, vocab_size=demo.vocab_size, name="demo",
+    )  # fmt: skip
+
+
+def test_equals_a_script_on_output_attentions(demo: LoadedModel, result: SpectrumResult) -> None:
+    windows = windows_of(demo, 64)
+    ids = torch.from_numpy(windows.batch([i * len(windows) // 12 for i in range(12)]))
+    with use_implementation(demo.model, "eager"), torch.no_grad():
+        attentions = demo.model(input_ids=ids, output_attentions=True).attentions
+    for head in result.heads:
+        sigma = np.linalg.svd(attentions[head.layer][:, head.head].double(), compute_uv=False)
+        curves = np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)
+        np.testing.assert_allclose(head.curve, curves.mean(0), atol=2e-5)
+        assert head.share_at_k.mean == pytest.approx(curves[:, 15].mean(), abs=2e-5)
+        sem = curves[:, 15].std(ddof=1) / np.sqrt(12)
+        assert head.share_at_k.sem == pytest.approx(sem, abs=2e-5)
+        squares = np.cumsum(sigma**2, -1) / (sigma**2).sum(-1, keepdims=True)
+        np.testing.assert_allclose(head.curve_sq, squares.mean(0), atol=2e-5)
+
+
+def test_positional_heads_are_the_exception(result: SpectrumResult) -> None:
+    """L0H2 attends to the previous token, so its spectrum is that control's."""
+    head = result.heads[2]
+    assert (head.name, head.offset) == ("L0H2", -1)
+    assert head.offset_mass > 0.95
+    assert head.share_at_k.mean == pytest.approx(
+        result.controls["previous-token"].share_at_k, abs=0.02
+    )
+    assert "L0H2" in result.verdict.not_low_rank
+    assert len(result.verdict.low_rank) > 10
+    verdict = result.verdict
+    names = {*verdict.low_rank, *verdict.not_low_rank, *verdict.between}
+    assert names == {h.name for h in result.heads}
+
+
+def test_cheap_forms_end_to_end(result: SpectrumResult) -> None:
+    found = result.efficient
+    assert found is not None
+    points = {(p.form, p.size): p for p in found.points}
+    sizes = [2, 4, 8, 16, 32]
+    best = [points["best", k] for k in sizes]
+    assert [p.error for p in best] == sorted((p.error for p in best), reverse=True)
+    for k in sizes:  # nothing of rank k beats the best, and more keys keep more mass
+        assert points["best", k].error < points["random", k].error
+        window, more = points["window", k], points["window+global", k]
+        assert window.mass is not None
+        assert more.mass is not None
+        assert window.mass < more.mass
+    assert best[-1].fidelity.mean > 0.97 > points["uniform", 0].fidelity.mean
+    assert all(-1 <= p.fidelity.mean <= 1 for p in found.points)
+    heads = [h for h in found.heads if (h.form, h.size) == ("window", 4)]
+    assert len(heads) == 72
+    assert np.mean([h.error.mean for h in heads]) == pytest.approx(points["window", 4].error)
+    # One key back suffices for the previous-token head alone.
+    by_name = {(h.layer, h.head): h for h in heads}
+    assert by_name[0, 2].error.mean < 0.1 < by_name[5, 0].error.mean
+
+
+def test_adaptive_mode_stops_when_precise(demo: LoadedModel) -> None:
+    result = headscope.spectrum(demo, length=32, precision=0.05)
+    sampling = result.sampling
+    assert sampling.mode == "adaptive"
+    assert sampling.reached
+    assert sampling.minimum <= result.sequences < sampling.windows
+    assert max(h.half_width for h in result.heads) == sampling.half_width < 0.05
+    other = headscope.spectrum(demo, length=32, precision=0.05, seed=1)
+    assert other.heads != result.heads  # another random order
+    assert headscope.spectrum(demo, length=32, precision=0.05).heads == result.heads
+
+
+def test_a_text_that_ends_before_it_is_precise_says_so(
+    demo: LoadedModel, little: list[str]
+) -> None:
+    result = headscope.spectrum(demo, little, length=64, precision=0.001)
+    assert result.sampling.reached is False
+    assert result.sequences == result.sampling.windows
+
+
+def test_all_windows_in_any_order_give_the_same_means(demo: LoadedModel, little: list[str]) -> None:
+    all_of_them = headscope.spectrum(demo, little, length=64, sequences=10**6)
+    shuffled = headscope.spectrum(demo, little, length=64, precision=1e-6)
+    for one, other in zip(all_of_them.heads, shuffled.heads, strict=True):
+        assert one.share_at_k.mean == pytest.approx(other.share_at_k.mean, abs=1e-5)
+    assert all_of_them.sampling.requested == 10**6
+
+
+# --- resuming -----------------------------------------------------------------------------------
+
+#: Saves after every batch, and waits there so that the test can kill it at any of them.
+_SLOW = """
+import sys, time
+from headscope.pipeline import checkpoint
+init, note = checkpoint.RunState.__init__, checkpoint.RunState.note
+checkpoint.RunState.__init__ = lambda self, path, identity: init(self, path, identity, every=0.0)
+def slow(self, *args, **kwargs):
+    note(self, *args, **kwargs)
+    time.sleep(0.15)
+checkpoint.RunState.note = slow
+sys.argv = ["headscope", *sys.argv[1:]]
+from headscope.cli.app import main
+main()
+"""
+
+
+def _start(folder: Path, *, slow: bool = False) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-c", _SLOW] if slow else [sys.executable, "-m", "headscope"]
+    command = [
+        "spectrum",
+        "demo",
+        "--length",
+        "64",
+        "--sequences",
+        "60",
+        "-o",
+        str(folder),
+        "--resume",
+    ]
+    return subprocess.Popen(
+        [*program, *command],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _kill_after_saves(folder: Path, saves: int) -> None:
+    process = _start(folder, slow=True)
+    state, seen, last = folder / STATE, 0, None
+    deadline = time.monotonic() + 120
+    while seen < saves and process.poll() is None and time.monotonic() < deadline:
+        stamp = state.stat().st_mtime_ns if state.exists() else None
+        seen, last = seen + (stamp != last and stamp is not None), stamp
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert state.exists(), "the run ended before it could be killed"
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    result = json.loads(files["spectrum.json"])
+    result["provenance"].pop("created")
+    return {**files, "spectrum.json": json.dumps(result).encode()}
+
+
+def _without_created(result: SpectrumResult) -> dict[str, Any]:
+    plain: dict[str, Any] = to_dict(result)
+    plain["provenance"].pop("created")
+    return plain
+
+
+def test_adaptive_mode_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"length": 32, "precision": 0.015}
+    whole = headscope.spectrum("demo", **settings)
+
+    def interrupt(name: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt  # after the first batch
+
+    state = tmp_path / "state"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunState, "note", _save_always)
+        with pytest.raises(KeyboardInterrupt):
+            headscope.spectrum("demo", **settings, state=state, progress=interrupt)
+    seen: list[int] = []
+    resumed = headscope.spectrum(
+        "demo", **settings, state=state, resume=True, progress=lambda *done: seen.append(done[1])
+    )
+    assert seen[0] == 64  # the first batch of 32 was not measured again
+    assert _without_created(resumed) == _without_created(whole)
+
+
+def _save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
+    self._passes[name] = (done, sums)
+    self.save()
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    runs = [_start(whole)]
+    _kill_after_saves(killed, 2)
+    assert _start(killed).wait() == 0
+    assert runs[0].wait() == 0
+    assert _content(killed) == _content(whole)
+    assert STATE not in _content(whole)
+
+
+def test_state_of_another_run_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    headscope.spectrum("demo", length=32, sequences=8, state=state)
+    for field, change in (
+        ("length", {"length": 33, "k": 8}),
+        ("sequences", {"sequences": 9}),
+        ("k", {"k": 3}),
+        ("text", {"text": ["The old ferry left the harbour before dawn. "] * 30}),
+    ):
+        with pytest.raises(ResumeError, match=field):
+            headscope.spectrum(
+                "demo", **{"length": 32, "sequences": 8, "state": state, "resume": True, **change}
+            )
+
+
+def test_a_model_in_memory_can_be_measured_but_not_saved(demo: LoadedModel, tmp_path: Path) -> None:
+    bare = headscope.wrap(demo.model, demo.tokenizer)
+    assert headscope.spectrum(bare, length=16, sequences=2).sequences == 2
+    with pytest.raises(InputError, match="no checksum"):
+        headscope.spectrum(bare, length=16, sequences=2, state=tmp_path / "state")
+    with pytest.raises(InputError, match="tokenizer"):
+        headscope.spectrum(headscope.wrap(demo.model), length=16)
+
+
+def test_layers_may_have_lost_heads(demo: LoadedModel, little: list[str]) -> None:
+    """Layer 1 keeps its heads 0 and 8 only, the second being the next-token head; layer 3 none."""
+    gone = [(1, h) for h in range(12) if h not in (0, 8)] + [(3, h) for h in range(12)]
+    loaded = headscope.remove_heads(demo, gone)
+    result = headscope.spectrum(loaded, little, length=32, sequences=8, efficient=True)
+    counts = [sum(h.layer == layer for h in result.heads) for layer in range(6)]
+    assert counts == [12, 2, 12, 0, 12, 12]
+    heads = {h.name: h for h in result.heads}
+    assert (heads["L1H8"].offset, heads["L1H8"].offset_mass > 0.5) == (1, True)
+    assert result.efficient is not None
+    assert len(result.efficient.heads) == 50 * len(result.efficient.points)
+    assert {h.head for h in result.efficient.heads if h.layer == 1} == {0, 8}
+    share_map(result)
+    assert verdict_sentence(result).startswith("Low rank holds for")
+
+
+def test_minilm_mlm_has_positional_exceptions_too(shared: Path) -> None:
+    result = headscope.spectrum(
+        str(shared / "models" / "minilm-mlm"),
+        shared / "data" / "wikitext-2-test.txt",
+        length=128,
+        sequences=16,
+    )
+    exceptions = [h for h in result.heads if h.name in result.verdict.not_low_rank]
+    assert exceptions
+    assert max(h.offset_mass for h in exceptions) > 0.5

@@ -1,0 +1,112 @@
+"""Windows of exactly n tokens, against a plain reading of methods.md section 4."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import VOCABULARY, tiny_tokenizer
+
+from headscope.data.packing import Windows, check_length, pack
+from headscope.data.plain import as_plain
+from headscope.errors import CorpusError, InputError
+
+TOKENIZER = tiny_tokenizer()
+CLS, SEP = VOCABULARY.index("[CLS]"), VOCABULARY.index("[SEP]")
+LINES = ["the cat sat on the mat", "", "zebras", "he saw a dog. She ran"]
+
+
+def packed(lines: list[str], length: int, **more: int) -> Windows:
+    sizes = {"max_length": 64, "vocab_size": len(VOCABULARY), **more}
+    return pack(as_plain(lines), TOKENIZER, length, name="tiny", **sizes)
+
+
+def by_hand(lines: list[str], length: int) -> list[list[int]]:
+    """Join the lines' pieces, cut, put [CLS] and [SEP] around, drop what is left over."""
+    stream: list[int] = []
+    for line in lines:
+        stream += TOKENIZER.convert_tokens_to_ids(TOKENIZER.tokenize(line))
+    inner = length - 2
+    return [
+        [CLS, *stream[start : start + inner], SEP]
+        for start in range(0, len(stream) - inner + 1, inner)
+    ]
+
+
+@pytest.mark.parametrize("length", [4, 5, 7, 13])
+def test_windows_are_cut_as_defined(length: int) -> None:
+    windows = packed(LINES * 3, length)
+    expected = by_hand(LINES * 3, length)
+    assert windows.batch(range(len(windows))).tolist() == expected
+    assert windows.n_special == 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text("abc the", min_size=1, max_size=30), min_size=1), st.integers(4, 12))
+def test_any_text_is_cut_as_defined(lines: list[str], length: int) -> None:
+    if not (expected := by_hand([line for line in lines if line.strip()], length)):
+        with pytest.raises(CorpusError):
+            packed(lines, length)
+        return
+    windows = packed(lines, length)
+    assert windows.batch(range(len(windows))).tolist() == expected
+
+
+def test_a_window_is_what_the_tokenizer_makes_of_its_text() -> None:
+    line = "the cat sat on the mat in the house"
+    ids = TOKENIZER(line)["input_ids"]
+    assert packed([line], len(ids)).batch([0]).tolist() == [ids]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6, 7, 100])
+def test_fewer_sequences_are_spread_over_the_text(n: int) -> None:
+    windows = packed(LINES * 3, 8)
+    w = len(windows)
+    expected = [i * w // n for i in range(n)] if n < w else list(range(w))
+    assert windows.spread(n).tolist() == expected
+    assert windows.spread().tolist() == list(range(w))
+
+
+def test_random_order_is_seeded_and_without_replacement() -> None:
+    windows = packed(LINES * 9, 4)
+    first = windows.shuffled(3)
+    assert sorted(first) == list(range(len(windows)))
+    assert first.tolist() == windows.shuffled(3).tolist() != windows.shuffled(4).tolist()
+    assert windows.shuffled(-1).tolist() != first.tolist()
+
+
+def test_memory_holds_the_stream_and_nothing_else() -> None:
+    windows = packed(LINES * 50, 6)
+    assert windows.stream.dtype == np.int32
+    assert [v for v in vars(windows).values() if isinstance(v, np.ndarray)] == [windows.stream]
+
+
+def test_bad_lengths() -> None:
+    for length in (-1, 0, 3):
+        with pytest.raises(InputError, match="give 4 tokens or more"):
+            check_length(length, 64, "tiny")
+    with pytest.raises(InputError, match="tiny takes at most 64 tokens"):
+        packed(LINES, 65)
+
+
+def test_bad_texts() -> None:
+    with pytest.raises(CorpusError, match=r"too short: it has 6 tokens, and one sequence of 9"):
+        packed(["the cat sat on the mat"], 9)
+    with pytest.raises(CorpusError, match="do not belong together"):
+        packed(LINES, 8, vocab_size=10)
+    with pytest.raises(CorpusError, match="no line"):
+        packed(["  ", ""], 8)
+    with pytest.raises(InputError, match="give 1 or more"):
+        packed(LINES, 8).spread(0)
+    with pytest.raises(IndexError):
+        packed(LINES, 8).batch([99])
+
+
+def test_a_text_that_leaves_no_room_beside_special_tokens() -> None:
+    class FourSpecial:
+        def __call__(self, text: object, **options: object) -> dict[str, list[int]]:
+            return {"input_ids": [2, 2, 9, 3, 3], "special_tokens_mask": [1, 1, 0, 1, 1]}
+
+    with pytest.raises(InputError, match="4 of those are special tokens"):
+        pack(as_plain(LINES), FourSpecial(), 4, max_length=64, vocab_size=99, name="tiny")

@@ -1,0 +1,166 @@
+"""The residual against its definition, and its sums against plain means over windows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from headscope.measures.depth import (
+    COMPARISONS,
+    VARIANTS,
+    DepthSums,
+    collapsed_after,
+    composite_norm,
+    residual_ratio,
+)
+
+NAMES = [variant.name for variant in VARIANTS]
+
+
+def norm_by_hand(matrix: Tensor) -> float:
+    """sqrt(max column abs-sum * max row abs-sum), entry by entry."""
+    rows, columns = matrix.shape
+    row_sums = [sum(abs(float(matrix[i, j])) for j in range(columns)) for i in range(rows)]
+    column_sums = [sum(abs(float(matrix[i, j])) for i in range(rows)) for j in range(columns)]
+    return math.sqrt(max(row_sums) * max(column_sums))
+
+
+def random_states(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+# --- the norm and the ratio ---------------------------------------------------------------------
+
+
+def test_composite_norm_of_a_known_matrix() -> None:
+    matrix = torch.tensor([[1.0, -2.0], [3.0, 4.0]])  # columns 4 and 6, rows 3 and 7
+    assert float(composite_norm(matrix)) == pytest.approx(math.sqrt(6 * 7))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (7, 3), (5, 5)])
+def test_composite_norm_is_its_definition(shape: tuple[int, int]) -> None:
+    batch = random_states(4, *shape, seed=sum(shape))
+    found = composite_norm(batch)
+    for matrix, value in zip(batch, found, strict=True):
+        array = matrix.numpy()
+        by_numpy = math.sqrt(np.linalg.norm(array, 1) * np.linalg.norm(array, np.inf))
+        assert float(value) == pytest.approx(norm_by_hand(matrix), rel=1e-12)
+        assert float(value) == pytest.approx(by_numpy, rel=1e-12)
+
+
+def test_ratio_is_its_definition() -> None:
+    hidden = random_states(3, 6, 4) + 1.0
+    for states, found in zip(hidden, residual_ratio(hidden), strict=True):
+        residual = states.clone()
+        for j in range(4):
+            residual[:, j] -= sum(float(states[i, j]) for i in range(6)) / 6
+        expected = norm_by_hand(residual) / norm_by_hand(states)
+        assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+def test_equal_rows_have_no_residual_and_opposite_rows_are_all_residual() -> None:
+    row = random_states(1, 1, 8)
+    assert float(residual_ratio(row.expand(1, 5, 8))) < 1e-15
+    assert float(residual_ratio(torch.cat([row, -row], dim=1))) == pytest.approx(1.0)
+
+
+def test_ratio_ignores_scale_and_order_of_tokens() -> None:
+    hidden = random_states(2, 9, 5) + 0.5
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(residual_ratio(-7.5 * hidden), residual_ratio(hidden))
+    torch.testing.assert_close(residual_ratio(hidden[:, order]), residual_ratio(hidden))
+
+
+def test_ratio_of_half_precision_states_is_taken_in_float64() -> None:
+    hidden = (random_states(1, 200, 64) * 100).half()  # column sums overflow float16
+    assert residual_ratio(hidden).dtype == torch.float64
+    assert 0 < float(residual_ratio(hidden)) < 2
+
+
+# --- sums over windows --------------------------------------------------------------------------
+
+
+def ratios(windows: int, seed: int = 0) -> np.ndarray:
+    """Ratios (variants, points, windows) of every size down to rounding."""
+    rng = np.random.default_rng(seed)
+    sizes = 10.0 ** rng.integers(-16, 1, size=(len(VARIANTS), 5, 1))
+    return sizes * rng.uniform(0.5, 1.5, size=(len(VARIANTS), 5, windows))
+
+
+def filled(values: np.ndarray, *cuts: int) -> DepthSums:
+    sums = DepthSums(values.shape[1] - 1)
+    for part in np.split(values, cuts, axis=-1):
+        sums.update(part)
+    return sums
+
+
+def test_moments_are_those_of_all_windows() -> None:
+    values = ratios(23)
+    moments = filled(values, 4, 5, 17).ratio_moments()
+    np.testing.assert_allclose(moments.mean, values.mean(axis=-1), rtol=1e-12)
+    np.testing.assert_allclose(moments.std, values.std(axis=-1, ddof=1), rtol=1e-9)
+    half = 1.959964 * values.std(axis=-1, ddof=1) / math.sqrt(23)
+    np.testing.assert_allclose(moments.high - moments.mean, half, rtol=1e-6)
+
+
+def test_shares_are_differences_of_variants_window_by_window() -> None:
+    values = ratios(11)
+    moments = filled(values, 6).share_moments()
+    for i, comparison in enumerate(COMPARISONS):
+        a, b = (values[NAMES.index(name)] for name in (comparison.having, comparison.lacking))
+        shares = (a - b) / values[NAMES.index("full")]
+        np.testing.assert_allclose(moments.mean[i], shares.mean(axis=-1), rtol=1e-12)
+        np.testing.assert_allclose(moments.std[i], shares.std(axis=-1, ddof=1), rtol=1e-6)
+
+
+def test_every_comparison_takes_one_part_away() -> None:
+    by_name = {variant.name: variant for variant in VARIANTS}
+    for c in COMPARISONS:
+        having, lacking = by_name[c.having], by_name[c.lacking]
+        differ = {
+            part
+            for part in ("skip", "ffn", "layernorm")
+            if getattr(having, part) != getattr(lacking, part)
+        }
+        assert differ == {c.part}
+        assert getattr(having, c.part)
+        assert "full" in (c.having, c.lacking) if c.way == "removed" else True
+
+
+def test_merge_and_state() -> None:
+    values = ratios(9)
+    whole, first, second = filled(values), filled(values[..., :4]), filled(values[..., 4:])
+    first.merge(second)
+    copy = DepthSums(4)
+    copy.load_state(first.state())
+    for name, array in whole.state().items():
+        # A spread of 1e-13 around a share of 1 keeps as many digits as the share itself has left.
+        np.testing.assert_allclose(copy.state()[name], array, rtol=1e-5)
+
+
+def test_one_window_has_no_spread() -> None:
+    moments = filled(ratios(1)).ratio_moments()
+    assert np.isfinite(moments.mean).all()
+    assert np.isnan(moments.std).all()
+    assert np.isnan(moments.low).all()
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ([1.0, 0.5, 0.009, 0.001], 2),
+        ([0.5, 0.004, 0.003], 1),
+        ([1.0, 0.001, 0.2, 0.001], 3),  # it must stay there
+        ([1.0, 0.001, 0.2], None),
+        ([1.0, 0.5, 0.01], None),  # below, not at
+        ([1.0, float("nan"), 0.001], 2),
+        ([1.0, 0.001, float("nan")], None),
+    ],
+)
+def test_collapsed_after(curve: list[float], expected: int | None) -> None:
+    assert collapsed_after(np.array(curve)) == expected
