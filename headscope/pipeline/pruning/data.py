@@ -94,17 +94,15 @@ def open_sources(
     if data is None and calibration is None and task in ("fidelity", "mlm"):
         first, second = _halves(sample_texts(), seed)
         evaluation = first if limit is None or task == "mlm" else _first(first, limit)
-        return Sources(
-            task, evaluation, pick(second, calibration_limit, task, seed), task,
-            calibration_limit, limit,
-        )  # fmt: skip
+        chosen = pick(second, calibration_limit, task, seed) if needs_calibration else None
+        return Sources(task, evaluation, chosen, task, calibration_limit, limit)
     evaluation = read_examples(task, data, limit)
     if not needs_calibration:
         return Sources(task, evaluation, None, task, calibration_limit, limit)
-    chosen, chosen_task = open_calibration(task, calibration, needs_labels)
+    other, other_task = open_calibration(task, calibration, needs_labels)
     return Sources(
-        task, evaluation, pick(chosen, calibration_limit, chosen_task, seed), chosen_task,
-        calibration_limit, limit, _same_file(data, calibration, evaluation, chosen),
+        task, evaluation, pick(other, calibration_limit, other_task, seed), other_task,
+        calibration_limit, limit, _same_file(data, calibration, evaluation, other),
     )  # fmt: skip
 
 
