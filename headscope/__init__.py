@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
     from headscope.pipeline.depth import depth
+    from headscope.pipeline.prune import prune
     from headscope.pipeline.rank import rank
+    from headscope.pipeline.scores import measure, scores
     from headscope.pipeline.spectrum import spectrum
     from headscope.pipeline.validate import validate
     from headscope.results import (
         ClassifyResult,
         DepthResult,
+        PruneResult,
         RankResult,
         SpectrumResult,
         ValidationResult,
@@ -35,6 +38,9 @@ __all__ = [
     "rank",
     "spectrum",
     "validate",
+    "prune",
+    "scores",
+    "measure",
     "load",
     "wrap",
     "remove_heads",
@@ -42,6 +48,7 @@ __all__ = [
     "save_dense",
     "ClassifyResult",
     "DepthResult",
+    "PruneResult",
     "RankResult",
     "SpectrumResult",
     "ValidationResult",
@@ -55,6 +62,9 @@ _HOME = {
     "rank": "headscope.pipeline.rank",
     "spectrum": "headscope.pipeline.spectrum",
     "validate": "headscope.pipeline.validate",
+    "prune": "headscope.pipeline.prune",
+    "scores": "headscope.pipeline.scores",
+    "measure": "headscope.pipeline.scores",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
     "remove_heads": "headscope.models.compact",
@@ -62,6 +72,7 @@ _HOME = {
     "save_dense": "headscope.models.saving",
     "ClassifyResult": "headscope.results",
     "DepthResult": "headscope.results",
+    "PruneResult": "headscope.results",
     "RankResult": "headscope.results",
     "SpectrumResult": "headscope.results",
     "ValidationResult": "headscope.results",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headscope import __version__
-from headscope.cli import classify, depth, rank, spectrum, validate
+from headscope.cli import classify, depth, prune, rank, spectrum, validate
 from headscope.cli.errors import error_boundary
 from headscope.cli.memory import bound_memory
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 app.command("classify", epilog=classify.EXAMPLES)(classify.classify)
 app.command("depth", epilog=depth.EXAMPLES)(depth.depth)
+app.command("prune", epilog=prune.EXAMPLES)(prune.prune)
 app.command("rank", epilog=rank.EXAMPLES)(rank.rank)
 app.command("spectrum", epilog=spectrum.EXAMPLES)(spectrum.spectrum)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)

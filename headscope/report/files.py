@@ -12,14 +12,34 @@ from headscope.errors import InputError
 from headscope.report.classify_figures import relation_bars, role_map
 from headscope.report.classify_tables import heads_csv, relations_csv
 from headscope.report.figures import figure_files
+from headscope.report.prune_figures import (
+    ablation_map,
+    curve_figure,
+    score_map,
+    survivor_figure,
+)
+from headscope.report.prune_tables import ablation_csv, curves_csv, kept_csv, scores_csv
 from headscope.report.rank_figures import rank_figures
 from headscope.report.rank_tables import rank_csv, shared_csv
-from headscope.results import ClassifyResult, RankResult, to_json
+from headscope.results import ClassifyResult, PruneResult, RankResult, to_json
 
-__all__ = ["STATE", "drop_state", "ready_folder", "write_classify", "write_files", "write_rank"]
+__all__ = [
+    "STATE",
+    "drop_state",
+    "ready_folder",
+    "write_classify",
+    "write_files",
+    "write_prune",
+    "write_rank",
+]
 
 #: Where a run saves its sums while it runs.
 STATE = ".classify.state.safetensors"
+#: Files that not every run of prune writes.
+_PRUNE_MAYBE = (
+    "scores.csv", "scores.png", "scores.svg", "survivors.png", "survivors.svg", "ablation.csv",
+    "kept_alone.csv", "ablation.png", "ablation.svg",
+)  # fmt: skip
 #: Files that only a run with gold trees writes.
 _NEED_TREES = {"relations.csv", "relations.png", "relations.svg"}
 
@@ -95,6 +115,24 @@ def write_rank(result: RankResult, folder: Path) -> None:
     write_files(
         folder, files, stale=[f"shared_projections.{kind}" for kind in ("csv", "png", "svg")]
     )
+
+
+def write_prune(result: PruneResult, folder: Path) -> None:
+    """Write prune.json, curves.csv, the tables of scores and single heads, and the figures."""
+    files = {"curves.csv": curves_csv(result).encode()}
+    figures = {"curves": curve_figure(result)}
+    if result.scores:
+        files["scores.csv"] = scores_csv(result).encode()
+        figures["scores"] = score_map(result, result.scores[0])
+    if (survivors := survivor_figure(result)) is not None:
+        figures["survivors"] = survivors
+    if result.ablation:
+        files["ablation.csv"] = ablation_csv(result).encode()
+        files["kept_alone.csv"] = kept_csv(result).encode()
+        figures["ablation"] = ablation_map(result)
+    files |= figure_files(figures)
+    files["prune.json"] = to_json(result).encode() + b"\n"
+    write_files(folder, files, stale=_PRUNE_MAYBE)
 
 
 def drop_state(folder: Path, name: str) -> None:

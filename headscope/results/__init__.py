@@ -20,6 +20,15 @@ from headscope.results.depth import (
     DepthResult,
     Protection,
 )
+from headscope.results.prune import (
+    AblationRow,
+    Baseline,
+    Curve,
+    HeadScores,
+    KeptRow,
+    Point,
+    PruneResult,
+)
 from headscope.results.rank import (
     ControlRank,
     ControlStatistics,
@@ -52,6 +61,8 @@ from headscope.results.validation import LayerCheck, ValidationResult, Validatio
 
 __all__ = [
     "SCHEMA",
+    "AblationRow",
+    "Baseline",
     "CheapHead",
     "CheapPoint",
     "ClassifyResult",
@@ -59,6 +70,7 @@ __all__ = [
     "ControlResult",
     "ControlStatistics",
     "CorpusInfo",
+    "Curve",
     "DataControl",
     "Decomposition",
     "DepthControl",
@@ -67,6 +79,8 @@ __all__ = [
     "EfficientResult",
     "HeadRank",
     "HeadResult",
+    "HeadScores",
+    "KeptRow",
     "Label",
     "LayerCheck",
     "LayerControl",
@@ -75,8 +89,10 @@ __all__ = [
     "MeanSem",
     "NumericalRank",
     "Overlap",
+    "Point",
     "PositionalScore",
     "Protection",
+    "PruneResult",
     "RankResult",
     "RareScore",
     "Roles",

@@ -30,7 +30,9 @@ def test_python_examples_run(page: Path) -> None:
         exec(compile(block, str(page), "exec"), {})
 
 
-@pytest.mark.parametrize("name", ["classify", "depth", "rank", "spectrum", "validate"])
+@pytest.mark.parametrize(
+    "name", ["classify", "depth", "prune", "rank", "scores", "spectrum", "validate"]
+)
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
     assert attempted > 0
@@ -81,6 +83,9 @@ def test_public_names_are_pinned() -> None:
         "rank",
         "spectrum",
         "validate",
+        "prune",
+        "scores",
+        "measure",
         "load",
         "wrap",
         "remove_heads",
@@ -88,6 +93,7 @@ def test_public_names_are_pinned() -> None:
         "save_dense",
         "ClassifyResult",
         "DepthResult",
+        "PruneResult",
         "RankResult",
         "SpectrumResult",
         "ValidationResult",

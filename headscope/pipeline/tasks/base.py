@@ -85,7 +85,7 @@ class Task:
         """
         found: dict[str, Array] = {}
         with gated(loaded, gates) as run:
-            for batch in self._batches(loaded):
+            for batch in self.batches(loaded):
                 read = self._read(batch, *run(*batch.inputs, select=self._select(batch)))
                 for name, values in read.items():
                     part = numpy(values)
@@ -133,7 +133,7 @@ class Task:
         if labels and self.has_labels:
             yield from self._labelled_batches(loaded)
             return
-        for batch in self._batches(loaded):
+        for batch in self.batches(loaded):
             yield LossBatch(
                 loaded, batch, torch.arange(len(batch.index), device=loaded.device),
                 loss=self._label_free_loss, embed=self._embed,
@@ -141,7 +141,7 @@ class Task:
             )  # fmt: skip
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        for batch in self._batches(loaded):
+        for batch in self.batches(loaded):
             yield LossBatch(
                 loaded, batch, torch.arange(len(batch.index), device=loaded.device),
                 loss=self._loss, embed=self._embed,
@@ -174,7 +174,8 @@ class Task:
         """Return each row's output as a vector."""
         return F.normalize(mean_pooled(hidden, batch.attention_mask), dim=-1)
 
-    def _batches(self, loaded: LoadedModel) -> Iterator[Padded]:
+    def batches(self, loaded: LoadedModel) -> Iterator[Padded]:
+        """Yield all rows, padded, in the order of :meth:`loss_batches` without labels."""
         for part in buckets(self.rows):
             yield pad_rows(part, loaded.pad_id, loaded.device)
 

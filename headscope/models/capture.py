@@ -1,0 +1,65 @@
+"""See what enters some attention layers, and the z of all their heads, while others run gated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from torch import Tensor
+
+from headscope.attention import stream_attention
+from headscope.models.inputs import watch_inputs
+from headscope.models.layouts import AttentionSite
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router, routed
+
+__all__ = ["capture_layers"]
+
+
+class _Seen(BaseException):
+    """Raised and caught here: what follows the last layer of interest is of no use."""
+
+
+def capture_layers(
+    loaded: LoadedModel,
+    inputs: tuple[Tensor, Tensor, Tensor | None],
+    gates: Tensor,
+    layers: Sequence[int],
+    see: Callable[[AttentionSite, Tensor, Tensor], None],
+) -> None:
+    """Run one batch up to the last of ``layers``, whose input and ungated z are shown.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    inputs : (input_ids, attention_mask, token_type_ids)
+    gates : Tensor, (n_layers, n_heads)
+    layers : sequence of int
+    see : callable
+        Told (site, x, z) with x (batch, pos, d_model) and z (batch, n_heads, pos, d_head), the
+        latter before the gates.
+    """
+    last = max(layers)
+    entered: dict[int, Tensor] = {}
+
+    def attend(
+        site: AttentionSite,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        z = stream_attention(q, k, v, mask=mask, scale=scale)
+        if site.layer in layers:
+            see(site, entered[site.layer], z)
+        if site.layer == last:
+            raise _Seen
+        return z * gates[site.layer, : site.n_heads, None, None].to(z)
+
+    router = Router(loaded.sites, mechanism=attend)
+    watching = watch_inputs(loaded.sites, lambda site, x: entered.update({site.layer: x}))
+    with routed(loaded.network, router), watching:
+        router.begin()
+        with suppress(_Seen):
+            loaded.run(*inputs)

@@ -1,0 +1,88 @@
+"""W_O and b_O of a model's layers, exchanged for a while or for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headscope.models.layouts import AttentionSite
+from headscope.models.loading import LoadedModel
+from headscope.pruning.surgery import head_rows, scale_heads
+
+__all__ = ["OutputMap", "make_permanent", "output_map", "replaced_outputs"]
+
+
+@dataclass(frozen=True)
+class OutputMap:
+    """What one layer does with its heads' z.
+
+    Attributes
+    ----------
+    W : Tensor, (n_heads * d_head, d_model)
+    b : Tensor, (d_model,)
+    """
+
+    W: Tensor
+    b: Tensor
+
+
+def output_map(site: AttentionSite) -> OutputMap:
+    """Copy a site's W_O and b_O."""
+    out = site.projections.out
+    bias = out.weight.new_zeros(out.out_features) if out.bias is None else out.bias
+    return OutputMap(out.weight.detach().t().clone(), bias.detach().clone())
+
+
+@contextmanager
+def replaced_outputs(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> Iterator[None]:
+    """Run a model with other output maps, given by layer, then put its own back."""
+    before = {layer: output_map(loaded.sites[layer]) for layer in maps}
+    _write(loaded, maps)
+    try:
+        yield
+    finally:
+        _write(loaded, before)
+
+
+def make_permanent(
+    compact: LoadedModel, full: LoadedModel, gates: Tensor, maps: Mapping[int, OutputMap]
+) -> None:
+    """Write a repair into a compact copy of a model, in place.
+
+    Parameters
+    ----------
+    compact, full : LoadedModel
+        The first made of the second by removing heads.
+    gates : Tensor, (n_layers, n_heads)
+        As the full model counts its heads.
+    maps : mapping of layer to OutputMap
+        Of the full model; layers that are missing keep their own.
+    """
+    done = set()
+    for site, whole in zip(compact.sites, full.sites, strict=True):
+        if id(site.projections.out) in done:  # ALBERT: one map, many layers
+            continue
+        done.add(id(site.projections.out))
+        kept = [whole.head_ids.index(head) for head in site.head_ids]
+        if site.layer in maps:
+            rows = head_rows(kept, site.d_head)
+            here = maps[site.layer]
+            _fill(site, OutputMap(here.W[rows.to(here.W.device)], here.b))
+        scale_heads(site.projections.out, gates[site.layer, kept], site.d_head)
+
+
+def _write(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> None:
+    for layer, new in maps.items():
+        _fill(loaded.sites[layer], new)
+
+
+def _fill(site: AttentionSite, new: OutputMap) -> None:
+    out = site.projections.out
+    with torch.no_grad():
+        out.weight.copy_(new.W.t())
+        if out.bias is not None:
+            out.bias.copy_(new.b)

@@ -1,0 +1,73 @@
+"""What the methods of ``headscope.pruning`` may look at, made from a model and a task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from headscope.models.gating import shared_layers
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.tasks import LossBatch, Task
+from headscope.pruning.method import Given, Role
+from headscope.pruning.units import Units
+
+__all__ = ["TaskCalibration", "make_given", "units_of"]
+
+#: Told (what, done, total).
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class TaskCalibration:
+    """A model and calibration examples, as :class:`headscope.pruning.method.Calibration`."""
+
+    loaded: LoadedModel
+    task: Task
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the task has a loss besides the distance to the unpruned model."""
+        return self.task.has_labels
+
+    def batches(self, *, labels: bool) -> Iterator[LossBatch]:
+        """Pass over the examples once."""
+        return self.task.loss_batches(self.loaded, labels=labels)
+
+    def quality(self, gates: Tensor) -> float:
+        """Measure the metric with gates (n_layers, n_heads); higher is better."""
+        value = self.task.value(self.task.outputs(self.loaded, gates.to(self.loaded.device)))
+        return value if self.task.higher_is_better else -value
+
+
+def units_of(loaded: LoadedModel) -> Units:
+    """List what can be removed from a model on its own."""
+    return Units([site.n_heads for site in loaded.sites], shared_layers(loaded.sites))
+
+
+def make_given(
+    loaded: LoadedModel,
+    calibration: Task,
+    *,
+    roles: Mapping[tuple[int, int], Role],
+    use_labels: bool,
+    budget: int,
+    largest: int,
+    seed: int,
+    progress: Progress | None,
+) -> Given:
+    """Gather what methods look at; ``roles`` go by the heads' places in the loaded model."""
+    more: dict[str, Any] = {} if progress is None else {"progress": progress}
+    return Given(
+        units=units_of(loaded),
+        calibration=TaskCalibration(loaded, calibration),
+        weights=[site.weights() for site in loaded.sites],
+        roles=roles,
+        use_labels=use_labels,
+        budget=budget,
+        largest=largest,
+        seed=seed,
+        **more,
+    )

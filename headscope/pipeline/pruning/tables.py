@@ -1,0 +1,79 @@
+"""The two tables of Michel et al.: each head removed alone, and all heads of a layer but one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from headscope.measures.statistics import adjust
+from headscope.pipeline.pruning.measuring import Measurer
+from headscope.pipeline.pruning.repairing import Repaired
+from headscope.pruning.method import Given
+from headscope.pruning.units import Units
+from headscope.results.prune import AblationRow, KeptRow, Point
+
+__all__ = ["ablation_table", "kept_alone_table"]
+
+#: False discovery rate.
+Q = 0.05
+
+
+def ablation_table(
+    units: Units, measure: Measurer, tick: Callable[[int, int], None]
+) -> tuple[AblationRow, ...]:
+    """Measure the model without each unit, alone; p-values adjusted over all of them."""
+    points = []
+    for unit in range(len(units)):
+        points.append(measure.point(_without(units, [unit])))
+        tick(unit + 1, len(units))
+    places = [measure.names(heads)[0] for heads in units.members]
+    return tuple(
+        AblationRow(layer, head, **values)
+        for (layer, head), values in zip(places, _adjusted(points), strict=True)
+    )
+
+
+def kept_alone_table(
+    given: Given, measure: Measurer, tick: Callable[[int, int], None]
+) -> tuple[KeptRow, ...]:
+    """Measure the model with one head left in one layer: the best on the calibration data."""
+    units, done = given.units, 0
+    points, places = [], []
+    for layer in sorted(set(units.layers.tolist())):
+        here = (units.layers == layer).nonzero().flatten().tolist()
+        found = {}
+        for unit in here:
+            gates = units.gates([other for other in here if other != unit])
+            found[unit] = given.calibration.quality(units.expand(gates))
+            done += 1
+            tick(done, len(units))
+        best = max(found, key=lambda unit: (found[unit], -unit))
+        points.append(measure.point(_without(units, [u for u in here if u != best])))
+        places.append(measure.names(units.members[best])[0])
+    return tuple(
+        KeptRow(layer, head, **values)
+        for (layer, head), values in zip(places, _adjusted(points), strict=True)
+    )
+
+
+def _without(units: Units, removed: Sequence[int]) -> Repaired:
+    return Repaired(tuple(removed), units.expand(units.gates(removed)))
+
+
+def _adjusted(points: Sequence[Point]) -> list[dict[str, Any]]:
+    """Fields of the rows; a model that is the full one differs with p = 1."""
+    p = np.array([1.0 if point.p_value is None else point.p_value for point in points])
+    return [
+        {
+            "value": point.value,
+            "ci": point.ci,
+            "difference": point.difference,
+            "difference_ci": point.difference_ci,
+            "p_value": float(p_value),
+            "p_adjusted": float(adjusted),
+            "significant": bool(adjusted < Q),
+        }
+        for point, p_value, adjusted in zip(points, p, adjust(p), strict=True)
+    ]

@@ -1,0 +1,123 @@
+r"""Second-order importance of heads: the Fisher score and its off-diagonal refinement.
+
+With labels, ``F = sum over examples of g g^T`` with ``g = dL/dxi``; without, the Gauss-Newton
+matrix of the distance to the unpruned model's outputs (see :mod:`headscope.pruning.gauss_newton`).
+Removing the heads R changes the loss by about ``sum over i, j in R of F[i, j]``. The diagonal says
+how many heads each layer loses; inside a layer the heads are then exchanged until no exchange of
+one removed head for one kept head lowers that sum.
+
+Notes
+-----
+One forward and one backward pass over the calibration data.
+
+References
+----------
+Kwon et al. 2022, arXiv:2204.09656, sections 4.1 (diagonal search) and 4.2 (rearrangement).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headscope.pruning.gauss_newton import GaussNewton, labelled_rows, sample
+from headscope.pruning.method import Given, Ranking
+from headscope.pruning.normalise import per_layer
+
+__all__ = ["FisherRanking", "exchange", "fisher", "information", "outputs_matrix"]
+
+
+class FisherRanking(Ranking):
+    """The lowest diagonal entries, exchanged inside layers for the sake of the other entries.
+
+    Parameters
+    ----------
+    values : Tensor, (n_units,)
+    matrix : Tensor, (n_units, n_units)
+    layers : Tensor, (n_units,)
+    """
+
+    def __init__(
+        self, values: Tensor, matrix: Tensor, layers: Tensor, passes: dict[str, int]
+    ) -> None:
+        super().__init__(values, passes=passes)
+        self._matrix, self._layers = matrix, layers
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        """Return the ``count`` units that go: refined anew for each count."""
+        removed = set(super().remove(count))
+        for layer in sorted(set(self._layers.tolist())):
+            units = (self._layers == layer).nonzero().flatten()
+            inside = self._matrix[units][:, units]
+            start = torch.tensor([unit in removed for unit in units.tolist()])
+            removed -= set(units.tolist())
+            removed |= set(units[exchange(inside, start)].tolist())
+        return tuple(sorted(removed))
+
+
+def fisher(given: Given, *, normalise: bool = False) -> Ranking:
+    """Diagonal of the Fisher matrix, refined inside layers when heads are removed.
+
+    Parameters
+    ----------
+    given : Given
+        ``use_labels`` says which matrix: of the labelled loss, or of the model's outputs.
+    normalise : bool
+        Divide the diagonal by each layer's l2 norm.
+    """
+    matrix, diagonal = information(given, directions=1)
+    values = per_layer(diagonal, given.units.layers) if normalise else diagonal
+    return FisherRanking(values, matrix, given.units.layers, {"forward": 1, "backward": 1})
+
+
+def information(given: Given, directions: int) -> tuple[Tensor, Tensor]:
+    """Return the matrix (n_units, n_units) and the scores (n_units,) of its diagonal."""
+    if given.use_labels and given.calibration.has_labels:
+        rows = torch.cat(list(labelled_rows(given.calibration.batches(labels=True), given.units)))
+        matrix = rows.t() @ rows
+        return matrix, matrix.diagonal()
+    found = outputs_matrix(given, directions)
+    return found.matrix, found.unit_squares
+
+
+def outputs_matrix(given: Given, directions: int) -> GaussNewton:
+    """Return the label-free sums at the unpruned model, made once for each number of directions."""
+    name = f"gauss-newton {directions}"
+    if name not in given.memo:
+        given.memo[name] = sample(
+            given.calibration.batches(labels=False), given.units, directions=directions,
+            seed=given.seed,
+        )  # fmt: skip
+    found: GaussNewton = given.memo[name]
+    return found
+
+
+def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
+    """Swap removed and kept units while the sum of the removed ones' entries falls.
+
+    Parameters
+    ----------
+    matrix : Tensor, (n, n), symmetric
+    removed : Tensor of bool, (n,)
+
+    Returns
+    -------
+    Tensor of bool, (n,)
+        As many as before.
+    """
+    removed = removed.clone()
+    while removed.any() and not removed.all():
+        out, kept = removed.nonzero().flatten(), (~removed).nonzero().flatten()
+        pull = matrix[:, out].sum(dim=1)
+        # Change of the sum when unit i comes back and unit j goes instead.
+        change = (
+            (matrix.diagonal()[out] - 2 * pull[out])[:, None]
+            + (matrix.diagonal()[kept] + 2 * pull[kept])[None, :]
+            - 2 * matrix[out][:, kept]
+        )
+        best = int(change.argmin())
+        i, j = divmod(best, len(kept))
+        if change[i, j] >= -1e-12 * matrix.diagonal().abs().max():
+            break
+        removed[out[i]], removed[kept[j]] = False, True
+    return removed

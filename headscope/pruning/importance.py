@@ -1,0 +1,74 @@
+r"""First-order importance of heads, by token and by example (Michel et al.).
+
+With gates ``z_h -> xi_h z_h`` the derivative of an example's loss splits into its tokens::
+
+    dL/dxi_h = sum over tokens t of z_h[t] . dL/dz_h[t]
+
+``importance-token`` takes the absolute value before the sum over tokens, ``importance-example``
+after it. Papers and scripts disagree on which is meant, and the two rank heads differently.
+
+Notes
+-----
+Every example has gates of its own, so no gradient is ever added to another example's before the
+absolute value. One forward and one backward pass over the calibration data.
+
+References
+----------
+Michel et al. 2019, arXiv:1905.10650, equation 2 (example) and the published code (token).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headscope.pruning.method import Given, GradientBatch, Ranking
+from headscope.pruning.normalise import per_layer
+
+__all__ = ["importance_example", "importance_token"]
+
+
+def importance_token(given: Given, *, normalise: bool = True) -> Ranking:
+    """Mean over real tokens of ``abs(z . dL/dz)``.
+
+    Parameters
+    ----------
+    given : Given
+        Its calibration must have labels.
+    normalise : bool
+        Divide by each layer's l2 norm.
+
+    Raises
+    ------
+    InputError
+        Without labels.
+    """
+    return _mean(given, "importance-token", "token", normalise)
+
+
+def importance_example(given: Given, *, normalise: bool = True) -> Ranking:
+    """Mean over examples of ``abs(dL/dxi)``; arguments of :func:`importance_token`."""
+    return _mean(given, "importance-example", "example", normalise)
+
+
+def _mean(given: Given, name: str, kind: str, normalise: bool) -> Ranking:
+    given.need_labels(name)
+    total = torch.zeros(len(given.units), dtype=torch.float64)
+    count = 0
+    for batch in given.calibration.batches(labels=True):
+        sizes = _sizes(batch, kind, given)
+        total += sizes.sum(dim=0)
+        count += len(sizes)
+    values = total / count
+    if normalise:
+        values = per_layer(values, given.units.layers)
+    return Ranking(values, passes={"forward": 1, "backward": 1})
+
+
+def _sizes(batch: GradientBatch, kind: str, given: Given) -> Tensor:
+    """Absolute derivatives of a batch: (examples or real tokens, n_units)."""
+    gates = batch.gates(kind)
+    (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
+    if kind == "token":  # (rows, n_layers, n_heads, pos) -> (tokens, n_layers, n_heads)
+        gradient = gradient.permute(0, 3, 1, 2)[batch.attention_mask.bool()]
+    return given.units.contract(gradient.double()).abs().cpu()

@@ -1,0 +1,168 @@
+"""The small interface behind which every way of choosing heads stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from headscope.attention import AttentionWeights
+from headscope.errors import InputError
+from headscope.pruning.units import Units
+
+__all__ = ["Calibration", "Given", "GradientBatch", "Ranking", "Role"]
+
+
+class GradientBatch(Protocol):
+    """Some calibration examples, differentiable by the gates of heads."""
+
+    @property
+    def size(self) -> int:
+        """Examples."""
+
+    @property
+    def attention_mask(self) -> Tensor:
+        """(rows, pos), 1 at real tokens."""
+
+    def gates(self, kind: str = "example") -> Tensor:
+        """Return gates of one: per ``example`` (size, n_layers, n_heads), or per ``token``."""
+
+    def loss(self, gates: Tensor) -> Tensor:
+        """Return each example's loss, (size,)."""
+
+    def embed(self, gates: Tensor) -> Tensor:
+        """Return each example's output e, (size, d): embedding or log-probabilities."""
+
+
+class Calibration(Protocol):
+    """What scores are computed on: a model and examples, apart from those of the curves."""
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether there is a loss that does not vanish at the unpruned model."""
+
+    def batches(self, *, labels: bool) -> Iterator[GradientBatch]:
+        """Pass over the examples once; without labels the loss is the distance to the full model.
+
+        The order is the same in every pass.
+        """
+
+    def quality(self, gates: Tensor) -> float:
+        """Measure the task's metric, signed so that higher is better, at gates (layers, heads)."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the classification says about one head: its roles, and how strongly it has the best.
+
+    ``strength`` is the largest gain of a labelled score over its baseline, 0 without a role.
+    """
+
+    roles: tuple[str, ...]
+    primary: str
+    strength: float
+    confidence: float
+
+
+def _silent(name: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Everything that a method may look at.
+
+    Attributes
+    ----------
+    units : Units
+    calibration : Calibration
+    weights : sequence of AttentionWeights
+        Of each layer.
+    roles : mapping of (layer, head) to Role
+        Empty where the model was not classified.
+    use_labels : bool
+        Whether methods that can do with or without labels use them.
+    budget : int
+        Units to remove, for methods that are trained for one number of them.
+    largest : int
+        Most units that any point of the curve removes; greedy methods may stop there.
+    seed : int
+    progress : callable
+        Told (what, done, total).
+    """
+
+    units: Units
+    calibration: Calibration
+    weights: Sequence[AttentionWeights] = ()
+    roles: Mapping[tuple[int, int], Role] = field(default_factory=dict)
+    use_labels: bool = False
+    budget: int = 0
+    largest: int = 0
+    seed: int = 0
+    progress: Callable[[str, int, int], None] = _silent
+    #: What several methods and repairs would otherwise compute again.
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    def need_labels(self, method: str) -> None:
+        """Refuse calibration data without labels.
+
+        Raises
+        ------
+        InputError
+        """
+        if not self.calibration.has_labels:
+            raise InputError(
+                f"{method} is made of first derivatives of a loss, and the label-free loss has "
+                "none at the unpruned model (distance 0, gradient 0); choose fisher, or a --task "
+                "with labels (mlm needs only text) and a --calibration file that has them."
+            )
+
+    def need_roles(self, method: str) -> None:
+        """Refuse a model that was not classified.
+
+        Raises
+        ------
+        InputError
+        """
+        if not self.roles:
+            raise InputError(
+                f"{method} needs to know what the heads do; leave --no-roles out, or give "
+                "--roles classify.json."
+            )
+
+
+class Ranking:
+    """Which units go, for every number of them.
+
+    Parameters
+    ----------
+    values : Tensor, (n_units,)
+        Higher: rather kept.
+    order : sequence of int, optional
+        Units, the first to go first; by ascending value (ties: the later unit first) if not given.
+
+    Attributes
+    ----------
+    values : Tensor, (n_units,), float64
+    passes : dict
+        How often the calibration data were run ``forward`` and ``backward``.
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        order: Sequence[int] | None = None,
+        passes: Mapping[str, int] | None = None,
+    ) -> None:
+        self.values = values.detach().double().cpu()
+        if order is None:
+            places = range(len(values))
+            order = sorted(places, key=lambda unit: (float(self.values[unit]), -unit))
+        self._order = tuple(order)
+        self.passes = dict(passes or {})
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        """Return the ``count`` units that go."""
+        return tuple(sorted(self._order[:count]))

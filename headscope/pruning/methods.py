@@ -1,0 +1,87 @@
+"""Every way of choosing heads, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headscope.errors import InputError
+from headscope.pruning.ablation import ablation, ablation_greedy
+from headscope.pruning.fisher import fisher
+from headscope.pruning.gates import gates
+from headscope.pruning.importance import importance_example, importance_token
+from headscope.pruning.joint import fisher_joint
+from headscope.pruning.method import Given, Ranking
+from headscope.pruning.roles import confidence, roles
+from headscope.pruning.topk import topk
+from headscope.pruning.weights import magnitude, random
+
+__all__ = ["DEFAULT", "METHODS", "MethodInfo", "check_methods", "rank"]
+
+#: The method of a run that names none.
+DEFAULT = "fisher-joint"
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """One method and what it needs.
+
+    Attributes
+    ----------
+    run : callable
+    needs_labels : bool
+        A loss whose gradient does not vanish at the unpruned model.
+    needs_roles : bool
+        The classification of the heads.
+    can_normalise : bool
+        Whether it takes ``normalise``.
+    """
+
+    run: Callable[..., Ranking]
+    needs_labels: bool = False
+    needs_roles: bool = False
+    can_normalise: bool = False
+
+
+METHODS: dict[str, MethodInfo] = {
+    "fisher-joint": MethodInfo(fisher_joint),
+    "fisher": MethodInfo(fisher, can_normalise=True),
+    "importance-token": MethodInfo(importance_token, needs_labels=True, can_normalise=True),
+    "importance-example": MethodInfo(importance_example, needs_labels=True, can_normalise=True),
+    "gates": MethodInfo(gates),
+    "topk": MethodInfo(topk),
+    "ablation": MethodInfo(ablation),
+    "ablation-greedy": MethodInfo(ablation_greedy),
+    "roles": MethodInfo(roles, needs_roles=True),
+    "magnitude": MethodInfo(magnitude),
+    "confidence": MethodInfo(confidence, needs_roles=True),
+    "random": MethodInfo(random),
+}
+
+
+def check_methods(names: tuple[str, ...]) -> None:
+    """Refuse names that are no method.
+
+    Raises
+    ------
+    InputError
+    """
+    for name in names:
+        if name not in METHODS:
+            raise InputError(f"There is no method {name!r}; choose {', '.join(METHODS)}.")
+
+
+def rank(name: str, given: Given, *, normalise: bool | None = None) -> Ranking:
+    """Run a method by name.
+
+    Parameters
+    ----------
+    name : str
+    given : Given
+    normalise : bool, optional
+        Per-layer l2 normalisation; the method's own default if None.
+    """
+    info = METHODS[name]
+    if normalise is None or not info.can_normalise:
+        return info.run(given)
+    return info.run(given, normalise=normalise)

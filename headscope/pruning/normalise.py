@@ -1,0 +1,30 @@
+"""Per-layer normalisation of scores."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+__all__ = ["per_layer"]
+
+
+def per_layer(values: Tensor, layers: Tensor) -> Tensor:
+    """Divide each layer's scores by their l2 norm, so that layers compete on equal terms.
+
+    Parameters
+    ----------
+    values : Tensor, (n_units,)
+    layers : Tensor, (n_units,)
+        The layer of each unit.
+
+    Returns
+    -------
+    Tensor, (n_units,)
+        A layer whose scores are all zero stays so.
+
+    References
+    ----------
+    Michel et al. 2019, arXiv:1905.10650, section 4.1, after Molchanov et al. 2017.
+    """
+    squares = values.new_zeros(int(layers.max()) + 1).index_add(0, layers, values**2)
+    norm = squares.sqrt()[layers]
+    return values / norm.where(norm > 0, norm.new_ones(()))

@@ -1,0 +1,149 @@
+r"""Repair by scaling: the gates of the surviving heads, by least squares (Kwon et al.).
+
+::
+
+    minimise over xi_kept   mean over examples ||e(xi) - e(1)||^2      xi_removed = 0
+
+The first guess comes from the Gauss-Newton matrix at the unpruned model; each round then
+linearises e anew where the gates stand (Gauss-Newton with damping). A step that does not lower the
+distance on the calibration data is halved twice, then given up. No weight is trained; a gate other
+than 1 is folded into W_O when the model is saved.
+
+References
+----------
+Kwon et al. 2022, arXiv:2204.09656, section 4.3 (there layer by layer, here on the outputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headscope.pruning.gauss_newton import GaussNewton, full_output, sample
+from headscope.pruning.joint import RIDGE
+from headscope.pruning.method import Given
+
+__all__ = ["DAMPING", "ROUNDS", "distance", "full_outputs", "scale_gates"]
+
+#: Linearisations after the first guess.
+ROUNDS = 3
+#: A round that gains less than this share of the distance is the last.
+ENOUGH = 0.02
+#: Added to the diagonal, in units of its mean.
+DAMPING = 0.03
+#: Random directions per example and round.
+DIRECTIONS = 1
+#: Numbers per example that are worth keeping.
+WIDEST = 4096
+
+
+def scale_gates(
+    given: Given,
+    removed: Sequence[int],
+    *,
+    matrix: Tensor,
+    targets: Sequence[Tensor | None],
+    rounds: int = ROUNDS,
+) -> Tensor:
+    """Return gates (n_units,): zero where removed, rescaled elsewhere.
+
+    Parameters
+    ----------
+    given : Given
+    removed : sequence of int
+    matrix : Tensor, (n_units, n_units)
+        Gauss-Newton matrix at the unpruned model.
+    targets : sequence of Tensor
+        The unpruned model's outputs of each calibration batch.
+    rounds : int
+    """
+    kept = [unit for unit in range(len(given.units)) if unit not in set(removed)]
+    best = given.units.gates(removed).double()
+    if not kept or not removed:
+        return best
+    best_distance = distance(given, best, targets)
+    step = _first_guess(matrix, kept, removed)
+    for number in range(rounds + 1):
+        before = best_distance
+        best, best_distance = _search(given, best, best_distance, kept, step, targets)
+        if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
+            break
+        found = _linearise(given, best, targets, number)
+        step = _solve(found.matrix, kept, -found.gradient[kept], DAMPING)
+    return best
+
+
+def _search(
+    given: Given,
+    gates: Tensor,
+    known: float,
+    kept: Sequence[int],
+    step: Tensor,
+    targets: Sequence[Tensor | None],
+) -> tuple[Tensor, float]:
+    """Go as far along a step as lowers the distance: all of it, half, a quarter, or not at all."""
+    for length in (1.0, 0.5, 0.25):
+        trial = gates.clone()
+        trial[list(kept)] += length * step
+        if (found := distance(given, trial, targets)) < known:
+            return trial, found
+    return gates, known
+
+
+def full_outputs(given: Given) -> list[Tensor | None]:
+    """Return the unpruned model's outputs of each calibration batch; None for very wide ones.
+
+    A language model's log-probabilities would fill the memory; they are computed again instead.
+    """
+    kept: list[Tensor | None] = []
+    for batch in given.calibration.batches(labels=False):
+        out = full_output(batch)
+        kept.append(out if out.shape[-1] <= WIDEST else None)
+    return kept
+
+
+def distance(
+    given: Given,
+    gates: Tensor,
+    targets: Sequence[Tensor | None],
+    *,
+    wanted: Sequence[Tensor] | None = None,
+) -> float:
+    """Mean of ||e(xi) - e(1)||^2 over calibration examples.
+
+    ``wanted`` says for each batch which of its examples count, (size,) of bool; all if None.
+    """
+    total, count = 0.0, 0
+    for index, batch in enumerate(given.calibration.batches(labels=False)):
+        ones = batch.gates("example").detach()
+        grid = given.units.expand(gates.to(ones)).expand_as(ones)
+        gap = batch.embed(grid).detach() - full_output(batch, targets[index])
+        squares = (gap.double() ** 2).sum(dim=-1)
+        if wanted is not None:
+            squares = squares[wanted[index].to(squares.device)]
+        total += float(squares.sum())
+        count += len(squares)
+    return total / count
+
+
+def _linearise(
+    given: Given, gates: Tensor, targets: Sequence[Tensor | None], number: int
+) -> GaussNewton:
+    return sample(
+        given.calibration.batches(labels=False), given.units, at=gates, targets=targets,
+        directions=DIRECTIONS, seed=given.seed + 1 + number,
+    )  # fmt: skip
+
+
+def _first_guess(matrix: Tensor, kept: Sequence[int], removed: Sequence[int]) -> Tensor:
+    pull = matrix[list(kept)][:, list(removed)].sum(dim=1)
+    return _solve(matrix, kept, pull, RIDGE)
+
+
+def _solve(matrix: Tensor, kept: Sequence[int], right: Tensor, damping: float) -> Tensor:
+    inner = matrix[list(kept)][:, list(kept)].double()
+    damping = max(damping * float(inner.diagonal().mean()), 1e-30)
+    solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(kept)).double(), right)
+    return solved

@@ -1,0 +1,80 @@
+"""Training nothing but the logits of head gates, until they settle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from headscope.pruning.method import Given
+
+__all__ = ["EPOCHS", "PATIENCE", "train_logits"]
+
+#: Passes over the calibration data at most, and without a change of the chosen heads to stop.
+EPOCHS, PATIENCE = 40, 4
+
+#: From logits, a number of examples and a generator to gates (size, n_units).
+Draw = Callable[[Tensor, int, torch.Generator], Tensor]
+
+
+def train_logits(
+    given: Given,
+    name: str,
+    start: Tensor,
+    *,
+    draw: Draw,
+    penalty: Callable[[Tensor], Tensor],
+    chosen: Callable[[Tensor], Tensor],
+    rate: float,
+    epochs: int = EPOCHS,
+    patience: int = PATIENCE,
+) -> tuple[Tensor, int]:
+    """Minimise the mean loss plus a penalty over logits of units, by Adam.
+
+    Parameters
+    ----------
+    given : Given
+        Every example of a batch draws gates of its own. With ``use_labels`` the loss is the
+        labelled one, otherwise the distance to the unpruned model.
+    name : str
+        For the progress bar.
+    start : Tensor, (n_units,)
+    draw, penalty : callable
+    chosen : callable
+        From logits to the boolean choice (n_units,) they stand for: training stops when it has not
+        changed for ``patience`` passes.
+    rate : float
+        Step size of Adam.
+    epochs, patience : int
+
+    Returns
+    -------
+    logits : Tensor, (n_units,)
+    passes : int
+        Over the calibration data.
+    """
+    logits = start.clone().requires_grad_(True)
+    adam = torch.optim.Adam([logits], lr=rate, betas=(0.9, 0.99))
+    generator = torch.Generator().manual_seed(given.seed)
+    labels = given.use_labels and given.calibration.has_labels
+    before, still = chosen(logits.detach()), 0
+    for epoch in range(1, epochs + 1):
+        for batch in given.calibration.batches(labels=labels):
+            gates = given.units.expand(draw(logits, batch.size, generator))
+            loss = batch.loss(_like(batch.gates("example"), gates)).mean() + penalty(logits)
+            (logits.grad,) = torch.autograd.grad(loss, logits)
+            adam.step()
+        now = chosen(logits.detach())
+        still = still + 1 if bool((now == before).all()) else 0
+        before = now
+        given.progress(name, epoch, epochs)
+        if still >= patience and epoch > patience:
+            given.progress(name, epochs, epochs)
+            break
+    return logits.detach(), epoch
+
+
+def _like(ones: Tensor, gates: Tensor) -> Tensor:
+    """Move gates to the device and type that a batch wants."""
+    return gates.to(device=ones.device, dtype=ones.dtype)

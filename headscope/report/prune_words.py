@@ -1,0 +1,125 @@
+"""The sentences and numbers of ``prune``."""
+
+from __future__ import annotations
+
+from headscope.results import Curve, Point, PruneResult
+from headscope.results.prune import SavedModel
+
+__all__ = [
+    "METRIC_NAMES",
+    "kept_sentence",
+    "number",
+    "survivor_sentence",
+    "verdict",
+]
+
+METRIC_NAMES = {
+    "cosine": "cosine to the full model's pooled states (1 is unchanged)",
+    "loss": "loss at masked tokens (nats, lower is better)",
+    "accuracy": "accuracy (%)",
+    "spearman": "Spearman correlation with gold (x 100)",
+}
+
+
+def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
+    """Write a value of a metric with the digits that mean something."""
+    if value is None:
+        return "-"
+    digits = 3 if metric in ("cosine", "loss") else 2
+    if metric == "cosine" and not short:
+        digits = 4
+    if short and metric not in ("cosine", "loss"):
+        digits = 1
+    if short and metric == "loss":
+        digits = 2
+    return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
+
+
+def verdict(result: PruneResult) -> str:
+    """Say how many heads can go: by the curve that allows most without a significant loss."""
+    if result.curves and result.curves[0].method == "manual":
+        return _manual(result)
+    if result.task == "fidelity":
+        return _nearness(result)
+    sign = 1 if result.higher_is_better else -1
+    best: tuple[tuple[int, float], Curve, Point] | None = None
+    for curve in result.curves:
+        for point in curve.points:
+            if point.p_value is None or _is_worse(result, point):
+                continue
+            rank = (len(point.heads_removed), sign * point.value)
+            if best is None or rank > best[0]:
+                best = (rank, curve, point)
+    if best is None or best[0][0] == 0:
+        return (
+            "Every number of removed heads that was tried makes the model significantly worse "
+            "(95% paired bootstrap)."
+        )
+    (count, _), curve, point = best
+    repair = f" and repair {curve.repair}" if curve.repair != "none" else ""
+    return (
+        f"{count} of {result.n_heads} heads ({point.fraction:.0%}) can go without a significant "
+        f"loss: {curve.method}{repair}, {number(result.baseline.value, result.metric)} -> "
+        f"{number(point.value, result.metric)} (95% paired bootstrap)."
+    )
+
+
+def _nearness(result: PruneResult) -> str:
+    """Compare the best curve with random heads where about half is removed.
+
+    Any change takes the cosine to the full model below 1, so its significance says nothing.
+    """
+
+    def middle(curve: Curve) -> Point:
+        return min(curve.points, key=lambda point: abs(point.fraction - 0.5))
+
+    chosen = [curve for curve in result.curves if curve.method != "random"]
+    found = max(chosen or result.curves, key=lambda curve: middle(curve).value)
+    point = middle(found)
+    repair = f" and repair {found.repair}" if found.repair != "none" else ""
+    random = next((middle(c) for c in result.curves if c.method == "random" and chosen), None)
+    beside = "" if random is None else f"; random heads: {number(random.value, result.metric)}"
+    return (
+        f"With {len(point.heads_removed)} of {result.n_heads} heads removed by {found.method}"
+        f"{repair} the pooled states keep a cosine of {number(point.value, result.metric)} to the "
+        f"full model's{beside}."
+    )
+
+
+def _is_worse(result: PruneResult, point: Point) -> bool:
+    """Whether the whole interval of the change lies on the bad side of zero."""
+    if point.difference_ci is None or not point.heads_removed:
+        return False
+    low, high = point.difference_ci
+    return high < 0 if result.higher_is_better else low > 0
+
+
+def _manual(result: PruneResult) -> str:
+    curve = result.curves[0]
+    point = curve.points[0]
+    low, high = (number(v, result.metric, signed=True) for v in point.difference_ci or (0.0, 0.0))
+    return (
+        f"Without these {len(point.heads_removed)} of {result.n_heads} heads: "
+        f"{number(result.baseline.value, result.metric)} -> {number(point.value, result.metric)} "
+        f"(change {number(point.difference, result.metric, signed=True)}, 95% interval {low} to "
+        f"{high})."
+    )
+
+
+def survivor_sentence(result: PruneResult, curve: Curve) -> str:
+    """Say what the table of survivors counts."""
+    return (
+        f"Which kinds survive ({curve.method}; roles from {result.roles_from}; a head can have "
+        "several):"
+    )
+
+
+def kept_sentence(saved: SavedModel) -> str:
+    """Say what was written where."""
+    form = "heads removed for real" if saved.form == "compact" else "zeros where heads were"
+    repair = "" if saved.repair == "none" else f", repaired by {saved.repair}"
+    load = "headscope.load" if saved.form == "compact" else "AutoModel.from_pretrained"
+    return (
+        f"Saved to {saved.folder}: {len(saved.heads_removed)} heads fewer, {form}{repair}; "
+        f"{load} opens it."
+    )
