@@ -11,6 +11,7 @@ from typing import Any
 
 from headscope.data.plain import sample_plain
 from headscope.errors import InputError, UnsupportedModelError
+from headscope.measures.thresholds import ThresholdSet
 from headscope.models.casting import cast
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.classify import classify
@@ -107,11 +108,12 @@ class Runner:
     def changed(self, name: str) -> dict[str, Any]:
         """Return the arguments that differ from what a report does by default."""
         usual = {**_defaults(name), **own_defaults(name)}
-        return {
-            key: plain(value)
-            for key, value in self.arguments(name).items()
-            if plain(value) != plain(usual.get(key))
-        }
+        found = {}
+        for key, value in self.arguments(name).items():
+            default = type(value)() if isinstance(value, ThresholdSet) else usual.get(key)
+            if value != default and plain(value) != plain(default):
+                found[key] = _differing(value) if isinstance(value, ThresholdSet) else plain(value)
+        return found
 
     def reuse(self, name: str, settings: Mapping[str, Any], sources: Mapping[str, str]) -> bool:
         """Note the key of a section; take its result from the previous run if that has the key."""
@@ -152,6 +154,11 @@ class Runner:
         path = folder / "classify.json"
         path.write_text(to_json(self.found["classify"]), encoding="utf-8")
         return {"roles": path}
+
+
+def _differing(thresholds: ThresholdSet) -> dict[str, Any]:
+    usual = plain(type(thresholds)())
+    return {key: value for key, value in plain(thresholds).items() if value != usual[key]}
 
 
 def _defaults(name: str) -> dict[str, Any]:
