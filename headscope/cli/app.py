@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from headscope import __version__
-from headscope.cli import classify, depth, prune, rank, spectrum, validate
+from headscope.cli import (
+    classify,
+    config,
+    depth,
+    diff,
+    insights,
+    prune,
+    rank,
+    report,
+    spectrum,
+    validate,
+)
 from headscope.cli.errors import error_boundary
 from headscope.cli.memory import bound_memory
 
@@ -27,10 +38,14 @@ app = typer.Typer(
 )
 app.command("classify", epilog=classify.EXAMPLES)(classify.classify)
 app.command("depth", epilog=depth.EXAMPLES)(depth.depth)
+app.command("diff", epilog=diff.EXAMPLES)(diff.diff)
+app.command("insights", epilog=insights.EXAMPLES)(insights.insights)
 app.command("prune", epilog=prune.EXAMPLES)(prune.prune)
 app.command("rank", epilog=rank.EXAMPLES)(rank.rank)
+app.command("report", epilog=report.EXAMPLES)(report.report)
 app.command("spectrum", epilog=spectrum.EXAMPLES)(spectrum.spectrum)
 app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
+app.add_typer(config.config, name="config", epilog=config.EXAMPLES)
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headscope.errors import InputError
+from headscope.cli.settings import for_typer, read_settings
 
 __all__ = [
     "AllowPickle",
@@ -60,51 +58,10 @@ class Device(enum.StrEnum):
 
 def _read_config(context: typer.Context, path: Path | None) -> Path | None:
     """Make the file's values the defaults of the command's options; flags still win."""
-    if path is None:
-        return None
-    table = _table(path, context.info_name or "", _commands(context))
-    params = {param.name: param for param in context.command.params if param.name != "config"}
-    known = set(params)
-    thresholds = table.pop("thresholds", {}) if "threshold" in known else {}
-    if not isinstance(thresholds, dict):
-        raise InputError(f"{path}: thresholds must be a table, [{context.info_name}.thresholds].")
-    defaults = {}
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name not in known:
-            near = difflib.get_close_matches(name, sorted(map(str, known)), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"{path}: [{context.info_name}] has no option {key!r}{hint}")
-        several = isinstance(value, list) and not getattr(params[name], "multiple", False)
-        defaults[name] = ",".join(map(str, value)) if several else value
-    # A parameter of typer may be named otherwise than its flag; both go by the parameter's name.
-    context.default_map = {**(context.default_map or {}), **defaults}
-    context.meta["thresholds"] = thresholds
+    table = dict(read_settings(path, context).tables.get(context.info_name or "", {}))
+    context.meta["thresholds"] = table.pop("thresholds", {})
+    context.default_map = {**(context.default_map or {}), **for_typer(table)}
     return path
-
-
-def _commands(context: typer.Context) -> list[str]:
-    """Name every command that there is: each may have a table in a config file."""
-    return sorted(getattr(context.find_root().command, "commands", {}))
-
-
-def _table(path: Path, command: str, commands: list[str]) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            config = tomllib.load(file)
-    except OSError as error:
-        raise InputError(f"The config file {path} cannot be read ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
-    for name in config:
-        if name not in commands:
-            near = difflib.get_close_matches(name, commands, n=1)
-            hint = f"; did you mean [{near[0]}]?" if near else ""
-            raise InputError(f"{path}: there is no command {name!r} to configure{hint}")
-    table = config.get(command, {})
-    if not isinstance(table, dict):
-        raise InputError(f"{path}: {command} must be a table, written [{command}].")
-    return dict(table)
 
 
 Model = Annotated[

@@ -13,13 +13,20 @@ from headscope.cli.options import Format
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["command_line", "print_data", "print_human", "print_result", "progress_bar"]
+__all__ = [
+    "command_line",
+    "print_data",
+    "print_human",
+    "print_note",
+    "print_result",
+    "progress_bar",
+]
 
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
 _PRESENTATION = {
     "-o": 1, "--output": 1, "--format": 1, "--resume": 0, "--quiet": 0, "-q": 0, "--log": 0,
-    "--no-log": 0,
+    "--no-log": 0, "--fresh": 0,
 }  # fmt: skip
 
 
@@ -55,6 +62,12 @@ def print_result(
         print_data(csv(result))
     else:
         print_human(*human(result))
+
+
+def print_note(text: str, quiet: bool) -> None:
+    """Print a message on stderr, unless the user wants none."""
+    if not quiet:
+        print(f"headscope: {text}", file=sys.stderr)
 
 
 def command_line() -> str:

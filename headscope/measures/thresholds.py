@@ -7,15 +7,39 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from headscope.errors import InputError
 
-__all__ = ["Thresholds"]
+__all__ = ["ThresholdSet", "Thresholds"]
 
 
 @dataclass(frozen=True)
-class Thresholds:
+class ThresholdSet:
+    """Numbers with defaults that options and TOML tables can set by name."""
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Build thresholds from names and values (numbers, or text from the command line).
+
+        Raises
+        ------
+        InputError
+            For an unknown name, with the nearest known one, or a value of the wrong kind.
+        """
+        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        parsed = {}
+        for name, value in values.items():
+            if name not in kinds:
+                near = difflib.get_close_matches(name, kinds, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(kinds)}."
+                raise InputError(f"There is no threshold {name!r}; {hint}")
+            parsed[name] = _value(name, value, kinds[name])
+        return cls(**parsed)
+
+
+@dataclass(frozen=True)
+class Thresholds(ThresholdSet):
     """When a head earns a label; every field is an option and a TOML key.
 
     Attributes
@@ -67,25 +91,6 @@ class Thresholds:
                     f"The threshold {field.name} is {value}; give a number of 0 or more"
                     f"{'' if unbounded else ', at most 1'}."
                 )
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Thresholds:
-        """Build thresholds from names and values (numbers, or text from the command line).
-
-        Raises
-        ------
-        InputError
-            For an unknown name, with the nearest known one, or a value of the wrong kind.
-        """
-        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
-        parsed = {}
-        for name, value in values.items():
-            if name not in kinds:
-                near = difflib.get_close_matches(name, kinds, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(kinds)}."
-                raise InputError(f"There is no threshold {name!r}; {hint}")
-            parsed[name] = _value(name, value, kinds[name])
-        return cls(**parsed)
 
 
 def _value(name: str, value: Any, kind: type) -> Any:

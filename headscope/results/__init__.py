@@ -20,6 +20,7 @@ from headscope.results.depth import (
     DepthResult,
     Protection,
 )
+from headscope.results.insights import Insight, InsightsResult, KeptRoles
 from headscope.results.prune import (
     AblationRow,
     Baseline,
@@ -44,6 +45,7 @@ from headscope.results.rank import (
     SharedProjections,
     SharedWidth,
 )
+from headscope.results.report import SECTIONS, ReportResult, SamplePatterns
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
 from headscope.results.spectrum import (
     CheapHead,
@@ -61,6 +63,7 @@ from headscope.results.validation import LayerCheck, ValidationResult, Validatio
 
 __all__ = [
     "SCHEMA",
+    "SECTIONS",
     "AblationRow",
     "Baseline",
     "CheapHead",
@@ -80,6 +83,9 @@ __all__ = [
     "HeadRank",
     "HeadResult",
     "HeadScores",
+    "Insight",
+    "InsightsResult",
+    "KeptRoles",
     "KeptRow",
     "Label",
     "LayerCheck",
@@ -96,6 +102,8 @@ __all__ = [
     "RankResult",
     "RareScore",
     "Roles",
+    "ReportResult",
+    "SamplePatterns",
     "Sampling",
     "SharedProjections",
     "SharedWidth",

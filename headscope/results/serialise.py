@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import types
 import typing
-from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -14,6 +14,9 @@ __all__ = ["SCHEMA", "from_dict", "to_dict", "to_json"]
 
 #: Counts up when the meaning of a field changes; later versions add fields and never rename one.
 SCHEMA = 1
+
+#: Counts and indices fit into 64 bits.
+_LARGEST = 2**63
 
 R = TypeVar("R")
 
@@ -35,28 +38,70 @@ def to_json(data: Any, *, indent: int | None = 1) -> str:
 
 
 def from_dict(cls: type[R], data: Any) -> R:
-    """Build a result of class ``cls`` from what :func:`to_dict` gave."""
-    return typing.cast("R", _convert(cls, data))
+    """Build a result of class ``cls`` from what :func:`to_dict` gave.
+
+    Fields that ``cls`` does not know are passed over; those with a default may be missing.
+
+    Raises
+    ------
+    TypeError
+        If a field is missing or its value has another type; the text says where.
+    """
+    return typing.cast("R", _convert(cls, data, ""))
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _plan(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the types of a dataclass's fields, and the names of those without a default."""
+    missing = dataclasses.MISSING
+    fields = dataclasses.fields(kind)
+    hints = typing.get_type_hints(kind)
+    required = (f.name for f in fields if f.default is missing and f.default_factory is missing)
+    return {f.name: hints[f.name] for f in fields}, frozenset(required)
 
 
-def _convert(kind: Any, data: Any) -> Any:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if data is None or kind is Any:
+def _convert(kind: Any, data: Any, where: str) -> Any:
+    if kind is Any:
         return data
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        return _convert(next(arg for arg in args if arg is not type(None)), data)
+        inner = next(arg for arg in args if arg is not type(None))
+        return None if data is None else _convert(inner, data, where)
     if dataclasses.is_dataclass(kind):
-        hints = _hints(typing.cast(type, kind))
-        known = {f.name for f in dataclasses.fields(kind)}
-        build = typing.cast("Callable[..., Any]", kind)
-        return build(**{k: _convert(hints[k], v) for k, v in data.items() if k in known})
+        return _build(typing.cast(type, kind), data, where)
     if origin is tuple:
-        return tuple(_convert(args[0], item) for item in data)
+        _expect(list | tuple, data, "a list", where)
+        return tuple(_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(data))
     if origin is dict:
-        return {key: _convert(args[1], value) for key, value in data.items()}
-    return float(data) if kind is float else data
+        _expect(dict, data, "an object", where)
+        return {key: _convert(args[1], value, f"{where}.{key}") for key, value in data.items()}
+    return _scalar(kind, data, where)
+
+
+def _build(kind: type, data: Any, where: str) -> Any:
+    _expect(dict, data, "an object", where)
+    fields, required = _plan(kind)
+    for name in required - data.keys():
+        raise TypeError(f"{_shown(where)} has no field {name!r}")
+    return kind(
+        **{k: _convert(fields[k], v, f"{where}.{k}") for k, v in data.items() if k in fields}
+    )
+
+
+def _scalar(kind: Any, data: Any, where: str) -> Any:
+    if kind is float:
+        if type(data) not in (int, float) or not abs(data) <= sys.float_info.max:
+            raise TypeError(f"{_shown(where)} is not a finite number")
+        return float(data)
+    if type(data) is not kind or (kind is int and abs(data) > _LARGEST):
+        raise TypeError(f"{_shown(where)} is no {kind.__name__}")
+    return data
+
+
+def _expect(kind: Any, data: Any, name: str, where: str) -> None:
+    if not isinstance(data, kind):
+        raise TypeError(f"{_shown(where)} is not {name}")
+
+
+def _shown(where: str) -> str:
+    return where.lstrip(".") or "the document"

@@ -495,7 +495,9 @@ def test_a_config_file_that_is_not_utf8(run: Run, model: Path, tmp_path: Path) -
 def test_config_values_of_the_wrong_kind(line: str, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "settings.toml"
     path.write_text(f"[classify]\n{line}\n")
-    usage(run("classify", "m", "--config", path), line.partition(" ")[0])
+    refused(
+        run("classify", "m", "--config", path), str(path), f"[classify] {line.partition(' ')[0]}"
+    )
 
 
 # --- the folder of -o -------------------------------------------------------------------------

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 import typer.main
+import yaml
+from result_files import changed, make_results, read, write
+from tiny_models import tiny_bert
 
 import headscope
 from headscope.cli.app import app
-from headscope.measures.thresholds import Thresholds
+from headscope.cli.settings import read_settings
+from headscope.measures.insights.thresholds import InsightThresholds
+from headscope.measures.thresholds import Thresholds, ThresholdSet
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,7 +41,8 @@ def test_python_examples_run(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["classify", "depth", "prune", "rank", "scores", "spectrum", "validate"]
+    "name",
+    ["classify", "depth", "insights", "prune", "report", "rank", "scores", "spectrum", "validate"],
 )
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
@@ -54,15 +65,26 @@ def test_readme_opens_with_the_two_commands() -> None:
         assert len(command.strip().splitlines()) == 1
 
 
-def test_config_file_documents_every_threshold_at_its_default() -> None:
-    config = tomllib.loads((ROOT / "configs" / "classify.toml").read_text(encoding="utf-8"))
-    assert Thresholds.parse(config["classify"]["thresholds"]) == Thresholds()
-    assert set(config["classify"]["thresholds"]) == set(Thresholds.__dataclass_fields__)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("classify", Thresholds), ("insights", InsightThresholds)]
+)
+def test_config_file_documents_every_threshold_at_its_default(
+    name: str, kind: type[ThresholdSet]
+) -> None:
+    table = tomllib.loads((ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8"))[name]
+    assert kind.parse(table["thresholds"]) == kind()
+    assert set(table["thresholds"]) == set(kind.__dataclass_fields__)
 
 
-@pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.toml")), ids=lambda p: p.stem)
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+COMMANDS = typer.main.get_command(app).commands
+OF_COMMANDS = [path for path in CONFIGS if path.stem in COMMANDS]
+PROFILES = [path for path in CONFIGS if path.stem not in COMMANDS]
+
+
+@pytest.mark.parametrize("config", OF_COMMANDS, ids=lambda p: p.stem)
 def test_config_file_documents_every_option_at_its_default(config: Path) -> None:
-    command = typer.main.get_command(app).commands[config.stem]
+    command = COMMANDS[config.stem]
     text = config.read_text(encoding="utf-8")
     set_values = tomllib.loads(text)[config.stem]
     shown = {*set_values, *re.findall(r"^# (\w+) = ", text, re.MULTILINE)}
@@ -76,6 +98,85 @@ def test_config_file_documents_every_option_at_its_default(config: Path) -> None
             assert set_values[param.name] == default, param.name
 
 
+def test_the_four_profiles_are_there() -> None:
+    assert {path.stem for path in PROFILES} >= {"quick", "ci", "full", "paper"}
+    assert "gates" in tomllib.loads((ROOT / "configs" / "ci.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda p: p.stem)
+def test_config_files_hold_only_real_options(config: Path, tmp_path: Path) -> None:
+    """Those that are set, and one by one those that stand in comments."""
+    read_settings(config, typer.Context(typer.main.get_command(app)))
+    table = ""
+    for line in config.read_text(encoding="utf-8").splitlines():
+        table = line if line.startswith("[") else table
+        if table and re.match(r"# \w+ = ", line):
+            path = tmp_path / "one.toml"
+            path.write_text(f"{table}\n{line[2:]}\n", encoding="utf-8")
+            read_settings(path, typer.Context(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("config", PROFILES, ids=lambda p: p.stem)
+def test_every_setting_of_a_profile_is_explained(config: Path) -> None:
+    lines = config.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    for line in lines:
+        if re.match(r"\w+ = ", line):
+            assert " # " in line, line
+
+
+def test_the_workflow_in_the_readme_fails_with_the_reason(tmp_path: Path) -> None:
+    """Its comparison is run as it stands, by the shell that GitHub uses."""
+    (block,) = _blocks(PAGES[0], "yaml")
+    job = yaml.safe_load(block)["jobs"]["report"]
+    scripts = [step["run"] for step in job["steps"] if "run" in step]
+    report = next(script for script in scripts if script.startswith("headscope report"))
+    compare = next(script for script in scripts if "headscope diff" in script)
+    words = report.split()[1:]
+    command = COMMANDS[words[0]]
+    assert {word for word in words if word.startswith("-")} <= {
+        name for param in command.params for name in param.opts
+    }
+    old, new = (tmp_path / name for name in ("reports/my-bert", "out"))
+    make_results(tiny_bert(tmp_path / "model"), new)
+    write(new / "report.json", {"schema": 1, **{p.stem: read(p) for p in new.glob("*.json")}})
+    old.mkdir(parents=True)
+    report_json = read(new / "report.json")
+    assert _shell(compare, tmp_path, old, report_json) == (0, "", "")
+    lost = changed(report_json, "classify", "heads", 2, "roles", to=["self"])
+    code, summary, stderr = _shell(compare, tmp_path, old, lost)
+    assert code == 3
+    assert "role-lost: 1 head lost a role: L0H2 (-self)" in stderr
+    assert "| L0H2 |" in summary
+
+
+def _shell(script: str, folder: Path, old: Path, baseline: object) -> tuple[int, str, str]:
+    """Run a step of the workflow; returns exit code, step summary and stderr."""
+    write(old / "report.json", baseline)
+    (folder / "step.sh").write_text(script)
+    (folder / "headscope").write_text(
+        f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "
+        "'from headscope.cli.app import main; main()' \"$@\"\n"
+    )
+    (folder / "headscope").chmod(0o755)
+    summary = folder / "summary.md"
+    summary.unlink(missing_ok=True)
+    done = subprocess.run(
+        ["bash", "-e", "step.sh"],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "GITHUB_STEP_SUMMARY": str(summary),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, summary.read_text(), done.stderr
+
+
 def test_public_names_are_pinned() -> None:
     assert headscope.__all__ == [
         "classify",
@@ -86,6 +187,8 @@ def test_public_names_are_pinned() -> None:
         "prune",
         "scores",
         "measure",
+        "report",
+        "insights",
         "load",
         "wrap",
         "remove_heads",
@@ -93,15 +196,20 @@ def test_public_names_are_pinned() -> None:
         "save_dense",
         "ClassifyResult",
         "DepthResult",
+        "InsightsResult",
         "PruneResult",
         "RankResult",
+        "ReportResult",
         "SpectrumResult",
         "ValidationResult",
         "Thresholds",
+        "InsightThresholds",
         "HeadscopeError",
     ]
     for name in headscope.__all__:
         assert getattr(headscope, name) is not None
+    importlib.import_module("headscope.report.cells")  # a floor that has a function's name
+    assert callable(headscope.report)
 
 
 def test_constraints_pin_exactly() -> None:

@@ -1,0 +1,101 @@
+"""``headscope diff OLD NEW``."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headscope.cli import options
+from headscope.cli.output import print_data, print_human, print_note
+from headscope.errors import GateError
+
+__all__ = ["diff"]
+
+EXAMPLES = """Examples:
+
+`headscope diff old/classify.json new/classify.json`
+
+`headscope diff reports/demo out --fail-on role-changed --fail-on "metric-drop>0.5"`
+
+`headscope diff reports/demo out --format md`
+"""
+
+
+class DiffFormat(enum.StrEnum):
+    """How differences are printed on stdout."""
+
+    human = "human"
+    json = "json"
+    md = "md"
+
+
+Old = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OLD", help="A result (JSON) or a folder of results.", show_default=False
+    ),
+]
+New = Annotated[
+    Path, typer.Argument(metavar="NEW", help="What it is compared with.", show_default=False)
+]
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        metavar="RULE",
+        help="Exit with 3 when this rule fires; repeatable: role-changed, role-lost, "
+        "metric-drop>X, validation, insight-changed, insight-lost, score-moved, rank-changed, "
+        "spectrum-changed, depth-changed, missing, model-changed, data-changed, schema-changed, "
+        "setting-changed, any. See docs/diff.md.",
+    ),
+]
+Tolerance = Annotated[
+    float,
+    typer.Option(
+        help="Share of a number (of 1, where it is smaller) that it may differ where it has no "
+        "interval."
+    ),
+]
+FormatOption = Annotated[DiffFormat, typer.Option("--format", help="What goes to stdout.")]
+
+
+def diff(
+    old: Old,
+    new: New,
+    fail_on: FailOn = None,
+    tolerance: Tolerance = 0.01,
+    output: options.Output = None,
+    format: FormatOption = DiffFormat.human,
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """Say what differs between two results: roles, scores, curves, verdicts.
+
+    Prints nothing and exits with 0 where they are equal; exits with 3 when a rule fires.
+    """
+    from headscope.report.diff import compare
+    from headscope.report.diff_rules import parse_rules, undecided, with_fired
+    from headscope.report.diff_tables import diff_files, diff_markdown, diff_report
+    from headscope.report.folders import ready_folder, write_files
+    from headscope.report.reading import read_results
+    from headscope.results import to_json
+
+    rules = parse_rules(fail_on or ())
+    with ready_folder(output):
+        found = compare(read_results(old), read_results(new), tolerance=tolerance)
+        found = with_fired(found, rules)
+        if output is not None:
+            write_files(output, diff_files(found))
+    silent = found.equal and not found.fired
+    if format is DiffFormat.human:
+        print_human(*diff_report(found))
+    elif not silent:
+        print_data(diff_markdown(found) if format is DiffFormat.md else to_json(found))
+    for note in undecided(found, rules):
+        print_note(note, quiet)
+    if found.fired:
+        raise GateError("; ".join(f"{fired.rule}: {fired.reason}" for fired in found.fired))

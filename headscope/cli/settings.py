@@ -1,0 +1,316 @@
+"""What a TOML file sets: every table checked against the commands' own options, then converted."""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import inspect
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from headscope.errors import InputError
+
+if typing.TYPE_CHECKING:
+    from headscope.report.gates import Gates
+
+__all__ = [
+    "GATES", "Option", "Settings", "current", "effective", "for_typer", "gates", "given", "nearest",
+    "options_by_command", "read_settings", "thresholds_of",
+]  # fmt: skip
+
+#: The table that belongs to no command.
+GATES = "gates"
+#: Where ``context.meta`` holds the settings of this run.
+_META = "headscope.settings"
+_KINDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "a string",
+    Path: "a string, the path",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a command, as its function declares it.
+
+    Attributes
+    ----------
+    name : str
+        Of the parameter; in a file it may be written with hyphens.
+    kind : type
+        bool, int, float, str, Path or an enumeration.
+    repeatable : bool
+        Whether its value is a list.
+    listed : bool
+        Whether it is one string of comma-separated values.
+    default : object
+        None where it has none; an enumeration's value.
+    required : bool
+    """
+
+    name: str
+    kind: type
+    repeatable: bool
+    listed: bool
+    default: Any
+    required: bool
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A config file, checked: converted values by table and parameter name.
+
+    Attributes
+    ----------
+    path : Path or None
+        None where there is no file.
+    tables : dict of str to dict
+        By command; ``thresholds`` holds a nested table.
+    gates : dict
+        The table [gates], as written.
+    """
+
+    path: Path | None = None
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    gates: dict[str, Any] = field(default_factory=dict)
+
+
+def nearest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
+    """Return ``; did you mean 'NAME'?`` where a known name is near, else nothing."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {form.format(near[0])}?" if near else ""
+
+
+# --- what there is to set -----------------------------------------------------------------------
+
+
+def options_by_command(context: typer.Context) -> dict[str, dict[str, Option]]:
+    """Return the options of every command, groups of commands aside."""
+    commands = getattr(context.find_root().command, "commands", {})
+    return {
+        name: _options(command.callback)
+        for name, command in commands.items()
+        if not hasattr(command, "commands")
+    }
+
+
+def _options(callback: Any) -> dict[str, Option]:
+    """Read them from the function's signature: typer's own objects differ between versions."""
+    function = inspect.unwrap(callback)
+    hints = typing.get_type_hints(function, include_extras=True)
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = hints[name]
+        if name != "config" and hint is not typer.Context:
+            found[name] = _option(name, hint, parameter.default)
+    return found
+
+
+def _option(name: str, hint: Any, default: Any) -> Option:
+    kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else [hint]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
+    repeatable = typing.get_origin(kind) is list
+    metavar = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), "")
+    required = default is inspect.Parameter.empty
+    return Option(
+        name=name,
+        kind=typing.get_args(kind)[0] if repeatable else kind,
+        repeatable=repeatable,
+        listed=not repeatable and "," in metavar,
+        default=None if required else getattr(default, "value", default),
+        required=required,
+    )
+
+
+# --- reading a file -----------------------------------------------------------------------------
+
+
+def read_settings(path: Path | None, context: typer.Context) -> Settings:
+    """Read a file and check all of it, whatever the command that runs.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read, an unknown table or key (with the nearest known name), or a
+        value of the wrong type.
+    """
+    settings = Settings() if path is None else _checked(path, options_by_command(context))
+    context.meta[_META] = settings
+    return settings
+
+
+def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
+    document = _document(path)
+    for name, table in document.items():
+        if name not in commands and name != GATES:
+            hint = nearest(name, [*commands, GATES], "[{}]")
+            raise InputError(f"{path}: there is no command {name!r} to configure{hint}")
+        if not isinstance(table, dict):
+            raise InputError(f"{path}: {name} must be a table, written [{name}].")
+    settings = Settings(
+        path,
+        {
+            name: _table(f"{path}: [{name}]", name, table, commands[name])
+            for name, table in document.items()
+            if name != GATES
+        },
+        document.get(GATES, {}),
+    )
+    _gates(settings)
+    return settings
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"The config file {path} cannot be read ({error.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
+
+
+def _table(
+    where: str, command: str, table: dict[str, Any], options: dict[str, Option]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name == "thresholds" and "threshold" in options:
+            values[name] = _threshold_table(where, command, value)
+            continue
+        if name not in options:
+            raise InputError(f"{where} has no option {key!r}{nearest(name, options)}")
+        if name in values:
+            raise InputError(f"{where} sets {name} twice, with a hyphen and without; keep one.")
+        values[name] = _converted(f"{where} {key}", options[name], value)
+    return values
+
+
+def _converted(where: str, option: Option, value: Any) -> Any:
+    if isinstance(value, list) and option.repeatable:
+        return [_single(where, option.kind, item) for item in value]
+    if isinstance(value, list) and option.listed:
+        return ",".join(str(_listed(where, item)) for item in value)
+    single = _single(where, option.kind, value)
+    return [single] if option.repeatable else single
+
+
+def _listed(where: str, item: Any) -> Any:
+    if isinstance(item, str | int | float) and not isinstance(item, bool):
+        return item
+    raise InputError(f"{where} must be a list of numbers or strings; {_shown(item)} is neither.")
+
+
+def _single(where: str, kind: type, value: Any) -> Any:
+    """Return the value as the command's function takes it; enumerations stay strings."""
+    if issubclass(kind, enum.Enum):
+        return _choice(where, kind, value)
+    if kind is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if kind is Path and type(value) is str and value and "\0" not in value:
+        return Path(value)
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    raise InputError(f"{where} must be {_KINDS[kind]}, not {_shown(value)}.")
+
+
+def _choice(where: str, kind: type[enum.Enum], value: Any) -> str:
+    names = [str(member.value) for member in kind]
+    if value in names:
+        return str(value)
+    raise InputError(f"{where} must be one of {', '.join(names)}, not {_shown(value)}.")
+
+
+def _shown(value: Any) -> str:
+    """Write a value much as the file has it, but short."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# --- thresholds and gates, which have checks of their own ---------------------------------------
+
+
+def thresholds_of(command: str) -> Any:
+    """Return the class that checks a command's thresholds: a dataclass with ``parse``; or None."""
+    if command == "classify":
+        from headscope.measures.thresholds import Thresholds
+
+        return Thresholds
+    if command == "insights":
+        from headscope.measures.insights.thresholds import InsightThresholds
+
+        return InsightThresholds
+    return None
+
+
+def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise InputError(f"{where} thresholds must be a table, written [{command}.thresholds].")
+    for name, value in table.items():
+        if not isinstance(value, bool | int | float):
+            raise InputError(
+                f"{where} threshold {name} must be a number or true or false, not {_shown(value)}."
+            )
+    kind = thresholds_of(command)
+    if kind is not None:
+        try:
+            kind.parse(table)
+        except InputError as error:
+            raise InputError(f"{where} thresholds: {error}") from None
+    return dict(table)
+
+
+def _gates(settings: Settings) -> Gates:
+    from headscope.report.gates import Gates
+
+    where = f"{settings.path}: [gates]" if settings.path else "[gates]"
+    return Gates.parse(settings.gates, where)
+
+
+# --- what a command asks for --------------------------------------------------------------------
+
+
+def current(context: typer.Context) -> Settings:
+    """Return the settings that ``--config`` gave to this run; empty without."""
+    found = context.meta.get(_META)
+    return found if isinstance(found, Settings) else Settings()
+
+
+def given(context: typer.Context, command: str) -> dict[str, Any]:
+    """Return what the file sets for a command, by parameter name."""
+    return dict(current(context).tables.get(command, {}))
+
+
+def effective(context: typer.Context, command: str) -> dict[str, Any]:
+    """Return every option of a command by parameter name: its defaults overlaid by the file."""
+    options = options_by_command(context)[command]
+    values = {name: option.default for name, option in options.items()}
+    values |= given(context, command)
+    if "threshold" in values:
+        pairs = (item.partition("=") for item in values.pop("threshold") or [])
+        overlay = {name.strip(): value.strip() for name, _, value in pairs}
+        values["thresholds"] = {**values.get("thresholds", {}), **overlay}
+    return values
+
+
+def gates(context: typer.Context) -> Gates:
+    """Return the gates of the file; none without."""
+    return _gates(current(context))
+
+
+def for_typer(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return converted values as typer wants its defaults."""
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in values.items()
+        if name != "thresholds"
+    }

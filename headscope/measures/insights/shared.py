@@ -1,0 +1,79 @@
+"""Claim 3: heads share projections."""
+
+from __future__ import annotations
+
+from headscope.measures.insights.claims import CLAIMS, concluded, not_measured
+from headscope.measures.insights.intervals import Estimate, mean_estimate
+from headscope.measures.insights.thresholds import InsightThresholds
+from headscope.results import ControlRank, Insight, RankResult
+
+__all__ = ["judge_shared"]
+
+
+def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insight:
+    """Decide claim 3 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
+    below, within = thresholds.layer_below, thresholds.head_within
+    rule = (
+        f"Holds if, against every control, the layers' dims90 lies more than {below:.0%} below the "
+        f"control's and the heads' within {within:.0%} of it (95% intervals over layers, heads); "
+        "does not hold if the layers' does not."
+    )
+    if rank is None:
+        return not_measured(3, rule, "rank was not part of this run")
+    found = {
+        name: ratios
+        for name, control in rank.controls.items()
+        if control is not None and (ratios := _ratios(rank, control)) is not None
+    }
+    if not found:
+        return not_measured(3, rule, "no control was measured")
+    if max(len(layer.heads) for layer in rank.layers) < 2:
+        text = "Each layer has one head, which shares with nobody."
+        return Insight(3, CLAIMS[3], "not applicable", text, "", rule, {})
+    low = [layer.below(1 - below) for layer, _ in found.values()]
+    near = [head.within(1 - within, 1 + within) for _, head in found.values()]
+    heads = [h.qk.dims["90"] for h in rank.heads if h.qk.dims["90"] is not None]
+    layers = [x.qk.dims["90"] for x in rank.layers if x.qk.dims["90"] is not None]
+    values: dict[str, object] = {"head_dims90": _mean(heads), "layer_dims90": _mean(layers)}
+    for name, (layer, head) in found.items():
+        values[name] = {"layer_ratio": vars(layer), "head_ratio": vars(head)}
+    return concluded(
+        3,
+        [*low, *near],
+        f"dims90 of W_Q W_K^T: {_mean(heads):.1f} for one head, {_mean(layers):.1f} for all heads "
+        f"of a layer together.",
+        "; ".join(
+            f"{name}: layers at {layer} of it, heads at {head}"
+            for name, (layer, head) in found.items()
+        )
+        + ".",
+        rule,
+        values,
+        refuted=all(item is False for item in low),
+    )
+
+
+def _ratios(rank: RankResult, control: ControlRank) -> tuple[Estimate, Estimate] | None:
+    """Measured over control: of every layer, and of every head."""
+    heads: list[float] = []
+    layers: list[float] = []
+    for layer in rank.layers:
+        random = control.of(len(layer.heads))
+        if random is None:
+            continue
+        for values, mine, theirs in (
+            (layers, [layer], random.layers["qk"].dims["90"]),
+            (
+                heads,
+                [h for h in rank.heads if h.layer == layer.layer],
+                random.heads["qk"].dims["90"],
+            ),
+        ):
+            dims = [item.qk.dims["90"] for item in mine]
+            values += [float(d) / theirs for d in dims if d is not None and theirs]
+    of_layers, of_heads = mean_estimate(layers), mean_estimate(heads)
+    return None if of_layers is None or of_heads is None else (of_layers, of_heads)
+
+
+def _mean(values: list[int]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,27 @@
+"""The same weights in another floating-point type, without reading the checkpoint again."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+from headscope.models.loading import DTYPES, LoadedModel, wrap
+
+__all__ = ["cast"]
+
+
+def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
+    """Return a copy that computes in ``dtype``; the model itself where it does so already.
+
+    It has to be validated anew: the certificate is of one type.
+    """
+    if loaded.dtype == dtype:
+        return loaded
+    network = copy.deepcopy(loaded.network).to(DTYPES[dtype])
+    return dataclasses.replace(
+        wrap(network, loaded.tokenizer, name=loaded.name),
+        revision=loaded.revision,
+        weights_sha256=loaded.weights_sha256,
+        origin=loaded.origin,
+        stored_dtype=loaded.stored_dtype,
+    )

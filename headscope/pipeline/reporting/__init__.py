@@ -1,0 +1,1 @@
+"""Several commands in one run: sections that share a model, and those taken from an earlier run."""

@@ -1,0 +1,89 @@
+"""Keys of sections: a hash of everything that a result depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headscope.data.corpus import sample_corpus
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.provenance import provenance
+from headscope.results import to_dict
+
+__all__ = ["digest", "model_identity", "plain", "section_key"]
+
+
+def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:
+    """Say which model this is, in which type and under which versions; None if nobody can tell."""
+    if loaded.weights_sha256 is None:
+        return None
+    run = provenance(loaded, command="", seed=0)
+    tokenizer = getattr(loaded.tokenizer, "backend_tokenizer", None)
+    return {
+        **{key: run[key] for key in ("headscope", "torch", "transformers", "model")},
+        "config": loaded.model.config.to_json_string(),
+        "tokenizer": "" if tokenizer is None else tokenizer.to_str(),
+        "limit": loaded.max_length,
+        "dtype": loaded.dtype,
+        "device": loaded.device,
+        "sample": sample_corpus().sha256,
+    }
+
+
+def section_key(
+    name: str, identity: Mapping[str, Any], settings: Mapping[str, Any], sources: Mapping[str, str]
+) -> str:
+    """Hash what a section's result depends on.
+
+    Parameters
+    ----------
+    name : str
+    identity : mapping
+        Of :func:`model_identity`.
+    settings : mapping
+        Arguments of the section's function; files count by their content.
+    sources : mapping of section to key
+        The other sections that it makes use of.
+    """
+    values = {key: _content(value) for key, value in settings.items()}
+    return digest({"section": name, "on": identity, "settings": values, "sources": sources})
+
+
+def digest(values: Any) -> str:
+    """SHA-256 of plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(to_dict(values), sort_keys=True).encode()).hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """Turn an argument into what JSON can hold, files by their names."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        name = getattr(value, "name", None)
+        return str(name) if hasattr(value, "sha256") else dataclasses.asdict(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _content(value: Any) -> Any:
+    """Turn an argument into what its effect depends on."""
+    if isinstance(value, Path):
+        return [str(value), _file(value)]
+    if hasattr(value, "sha256"):
+        return [str(value.name), value.sha256]
+    return plain(value)
+
+
+def _file(path: Path) -> str:
+    if not path.is_file():
+        return "none"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

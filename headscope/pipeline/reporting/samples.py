@@ -1,0 +1,84 @@
+"""The attention patterns of every head on two short sentences, for people to look at."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headscope.data.plain import encode_lines, sample_plain
+from headscope.measures.activations import Activations
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router, routed
+from headscope.results import SamplePatterns
+
+__all__ = ["sample_patterns"]
+
+#: Tokens of a sentence that is shown, special ones included.
+SHORTEST, LONGEST = 8, 16
+#: Digits after the decimal point that are kept of a weight.
+_DIGITS = 2
+
+
+def sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns, ...]:
+    """Run the first short sentences of the built-in sample and keep their rounded patterns.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    count : int
+        Sentences.
+
+    Returns
+    -------
+    tuple of SamplePatterns
+        Empty for a model without tokenizer.
+    """
+    if loaded.tokenizer is None or not loaded.sites:
+        return ()
+    spell = loaded.tokenizer.convert_ids_to_tokens
+    return tuple(
+        SamplePatterns(text, tuple(map(str, spell(ids))), _patterns(loaded, ids))
+        for text, ids in _sentences(loaded, count)
+    )
+
+
+def _sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
+    """Choose sentences of a handy length, or the shortest that this tokenizer allows."""
+    texts = list(sample_plain())
+    encoded = encode_lines(loaded.tokenizer, texts, loaded.max_length, loaded.vocab_size)
+    known = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]
+    # Sorting is stable: sentences of a handy length come first, as they stand in the sample.
+    known.sort(key=lambda item: 0 if SHORTEST <= len(item[1]) <= LONGEST else len(item[1]))
+    return known[:count]
+
+
+class _Keep:
+    """Keeps the rounded patterns of one sentence."""
+
+    def __init__(self, heads: Sequence[int]) -> None:
+        self.found: list[list[Tensor]] = [[torch.empty(0)] * n for n in heads]
+
+    def observe(self, site: Activations) -> None:
+        for place, head in enumerate(range(*site.heads.indices(site.n_heads))):
+            self.found[site.layer][head] = site.pattern[0, place].double().cpu().clone()
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Nothing to do."""
+
+
+def _patterns(loaded: LoadedModel, ids: list[int]) -> dict[str, tuple[tuple[float, ...], ...]]:
+    keep = _Keep([site.n_heads for site in loaded.sites])
+    with routed(loaded.model, Router(loaded.sites, [keep])) as router:
+        router.run(functools.partial(loaded.forward, *loaded.pad([ids])))
+    return {
+        f"L{site.layer}H{head}": _rounded(pattern)
+        for site, patterns in zip(loaded.sites, keep.found, strict=True)
+        for head, pattern in zip(site.head_ids, patterns, strict=True)
+    }
+
+
+def _rounded(pattern: Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(round(float(w), _DIGITS) for w in row) for row in pattern)

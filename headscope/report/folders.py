@@ -1,0 +1,61 @@
+"""Folders of results: ready before a long run, and every file in them whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from headscope.atomic import write_atomically
+from headscope.errors import InputError
+
+__all__ = ["ready_folder", "write_files"]
+
+
+@contextmanager
+def ready_folder(folder: Path | None) -> Iterator[None]:
+    """Make the folder before a long run starts; take it away again if nothing came of it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made or written to.
+    """
+    if folder is None:
+        yield
+        return
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The folder {folder} cannot be made ({error.strerror}); choose another with -o."
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"The folder {folder} cannot be written to; choose another with -o.")
+    try:
+        yield
+    finally:
+        for path in made:
+            if any(path.iterdir()):
+                break
+            path.rmdir()
+
+
+def write_files(folder: Path, files: Mapping[str, bytes], *, stale: Iterable[str] = ()) -> None:
+    """Write every file whole or not at all.
+
+    Parameters
+    ----------
+    folder : Path
+    files : mapping of name to content
+        Written in order, so the one that readers wait for comes last.
+    stale : iterable of str
+        Names that an earlier run may have left; those not among ``files`` are deleted, not to be
+        taken for this run's.
+    """
+    for name in set(stale) - set(files):
+        (folder / name).unlink(missing_ok=True)
+    for name, data in files.items():
+        write_atomically(folder / name, data)

@@ -1,0 +1,128 @@
+"""The scoreboard of ``headscope insights``: claims, what was measured, verdicts, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.validation import ValidationSummary
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["VERDICTS", "Insight", "InsightsResult", "KeptRoles"]
+
+#: Every verdict that there is.
+VERDICTS = ("holds", "does not hold", "mixed", "not applicable", "not measured yet")
+
+
+@dataclass(frozen=True)
+class Insight:
+    """One claim and what this model says to it.
+
+    Attributes
+    ----------
+    number : int
+    claim : str
+    verdict : str
+        One of :data:`VERDICTS`.
+    measured, control : str
+        One sentence each; empty where nothing was measured.
+    rule : str
+        What decides, with its thresholds.
+    values : dict
+        The numbers behind the sentences.
+    """
+
+    number: int
+    claim: str
+    verdict: str
+    measured: str
+    control: str
+    rule: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class KeptRoles:
+    """The model with only the heads of some roles, against as many heads drawn at random.
+
+    Attributes
+    ----------
+    roles : tuple of str
+        The roles that were kept.
+    kept : tuple of (layer, head)
+    n_heads : int
+        Heads of the model.
+    classified_on, measured_on : str
+        Two texts that share no sentence.
+    examples : int
+        That the metric was taken on.
+    metric : str
+    higher_is_better : bool
+    baseline : float
+        Of the whole model.
+    value : float or None
+        With the kept heads only; None where all heads, or none, have such a role.
+    difference_ci : tuple of two floats, or None
+        95% interval of value minus baseline, paired bootstrap over examples.
+    random : tuple of float
+        The metric of each random set of as many heads.
+    """
+
+    roles: tuple[str, ...]
+    kept: tuple[tuple[int, ...], ...]
+    n_heads: int
+    classified_on: str
+    measured_on: str
+    examples: int
+    metric: str
+    higher_is_better: bool
+    baseline: float
+    value: float | None
+    difference_ci: tuple[float, ...] | None
+    random: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class InsightsResult:
+    """The claims of the source articles, each with its verdict for one model.
+
+    Attributes
+    ----------
+    insights : tuple of Insight
+        By number.
+    thresholds : dict
+    kept_roles : KeptRoles or None
+        What claim 2 was decided on.
+    """
+
+    schema: int
+    provenance: dict[str, Any]
+    validation: ValidationSummary
+    insights: tuple[Insight, ...]
+    thresholds: dict[str, Any]
+    kept_roles: KeptRoles | None = None
+
+    def __getitem__(self, number: int) -> Insight:
+        """Return the insight of that number."""
+        for insight in self.insights:
+            if insight.number == number:
+                return insight
+        raise KeyError(f"there is no insight {number}")
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per claim, the sentences only (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "number": found.number,
+                "claim": found.claim,
+                "verdict": found.verdict,
+                "measured": found.measured,
+                "control": found.control,
+                "rule": found.rule,
+            }
+            for found in self.insights
+        )

@@ -1,0 +1,75 @@
+"""What ``headscope report`` gathered, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from headscope.results.classification import ClassifyResult
+from headscope.results.depth import DepthResult
+from headscope.results.insights import InsightsResult
+from headscope.results.prune import PruneResult
+from headscope.results.rank import RankResult
+from headscope.results.spectrum import SpectrumResult
+from headscope.results.validation import ValidationResult
+
+__all__ = ["SECTIONS", "ReportResult", "SamplePatterns"]
+
+#: The sections of a report, in the order in which they run.
+SECTIONS = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
+
+
+@dataclass(frozen=True)
+class SamplePatterns:
+    """One sentence and every head's attention pattern on it.
+
+    Attributes
+    ----------
+    text : str
+    tokens : tuple of str
+        Special tokens included.
+    patterns : dict of str to (query, key)
+        By head (``L3H5``), rounded to two digits.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    patterns: dict[str, tuple[tuple[float, ...], ...]]
+
+
+@dataclass(frozen=True)
+class ReportResult:
+    """Every command's result on one model; a section that was not run is None.
+
+    Attributes
+    ----------
+    settings : dict
+        By section, what differs from the defaults.
+    left_out : dict of str to str
+        Sections that this model does not allow, and why.
+    keys : dict of str to str
+        By section, a hash of everything that its result depends on.
+    samples : tuple of SamplePatterns
+    """
+
+    schema: int
+    provenance: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
+    left_out: dict[str, str]
+    keys: dict[str, str]
+    validate: ValidationResult | None = None
+    classify: ClassifyResult | None = None
+    rank: RankResult | None = None
+    spectrum: SpectrumResult | None = None
+    depth: DepthResult | None = None
+    prune: PruneResult | None = None
+    insights: InsightsResult | None = None
+    samples: tuple[SamplePatterns, ...] = ()
+    #: Sections that were taken from the previous run; not part of the file.
+    reused: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The sections that there are, by name, in order."""
+        found = {name: getattr(self, name) for name in SECTIONS}
+        return {name: result for name, result in found.items() if result is not None}
