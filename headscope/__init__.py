@@ -6,6 +6,8 @@ Nothing heavy is imported until it is used.
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -104,3 +106,14 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Package(types.ModuleType):
+    """Keeps ``headscope.report`` the function: importing the floor of that name would cover it."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name != "report":
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headscope.measures.accumulator import Accumulator, Array, numpy
 from headscope.measures.activations import Activations
+from headscope.measures.statistics import standard_error
 
 __all__ = ["PatternAsymmetry"]
 
@@ -56,7 +57,4 @@ class PatternAsymmetry(Accumulator):
 
     def sem(self) -> Array:
         """Return the standard error of :meth:`mean`; NaN for fewer than two sequences."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            variance = (self.squares - self.sum**2 / self.count) / (self.count - 1)
-            sem: Array = np.sqrt(np.clip(variance, 0, None) / self.count)
-        return sem
+        return standard_error(self.sum, self.squares, self.count)

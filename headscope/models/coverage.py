@@ -7,12 +7,20 @@ from typing import Any
 __all__ = ["relative_terms", "rotary"]
 
 
-def rotary(config: Any) -> bool:
-    """Whether queries and keys are rotated by position, as far as the config says."""
-    if _position_type(config) == "rotary":
+def rotary(model: Any) -> bool:
+    """Whether queries and keys are rotated by position, as config and modules say.
+
+    ``absolute`` alone decides nothing: a config may carry it from another family.
+    """
+    config = model.config
+    kind = _position_type(config)
+    if kind == "rotary" or getattr(config, "rotary_value", None) is not None:
         return True
-    names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base", "rotary_value")
-    return any(getattr(config, name, None) is not None for name in names)
+    if any("Rotary" in type(module).__name__ for module in model.modules()):
+        return True
+    names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base")
+    stated = any(getattr(config, name, None) is not None for name in names)
+    return stated and getattr(config, "position_embedding_type", None) != "absolute"
 
 
 def relative_terms(config: Any) -> str | None:

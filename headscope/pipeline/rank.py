@@ -163,7 +163,7 @@ def _check_options(share: str, rtol: float | None, control_seeds: int, limit: in
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
     """Say what W_Q W_K^T leaves out of the scores; refuse where it is not the score at all."""
     config = loaded.model.config
-    if rotary(config):
+    if rotary(loaded.model):
         raise UnsupportedModelError(
             f"{loaded.name} ({loaded.family}) rotates queries and keys by their positions, so "
             "x W_Q W_K^T x^T is not its score and its rank says nothing about the attention; "

@@ -22,7 +22,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
-from headscope.measures.thresholds import Thresholds
+from headscope.measures.insights.thresholds import InsightThresholds
+from headscope.measures.thresholds import Thresholds, ThresholdSet
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -40,7 +41,8 @@ def test_python_examples_run(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["classify", "depth", "prune", "rank", "scores", "spectrum", "validate"]
+    "name",
+    ["classify", "depth", "insights", "prune", "report", "rank", "scores", "spectrum", "validate"],
 )
 def test_docstring_examples_run(name: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
@@ -63,10 +65,15 @@ def test_readme_opens_with_the_two_commands() -> None:
         assert len(command.strip().splitlines()) == 1
 
 
-def test_config_file_documents_every_threshold_at_its_default() -> None:
-    config = tomllib.loads((ROOT / "configs" / "classify.toml").read_text(encoding="utf-8"))
-    assert Thresholds.parse(config["classify"]["thresholds"]) == Thresholds()
-    assert set(config["classify"]["thresholds"]) == set(Thresholds.__dataclass_fields__)
+@pytest.mark.parametrize(
+    ("name", "kind"), [("classify", Thresholds), ("insights", InsightThresholds)]
+)
+def test_config_file_documents_every_threshold_at_its_default(
+    name: str, kind: type[ThresholdSet]
+) -> None:
+    table = tomllib.loads((ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8"))[name]
+    assert kind.parse(table["thresholds"]) == kind()
+    assert set(table["thresholds"]) == set(kind.__dataclass_fields__)
 
 
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -180,6 +187,8 @@ def test_public_names_are_pinned() -> None:
         "prune",
         "scores",
         "measure",
+        "report",
+        "insights",
         "load",
         "wrap",
         "remove_heads",
@@ -187,15 +196,20 @@ def test_public_names_are_pinned() -> None:
         "save_dense",
         "ClassifyResult",
         "DepthResult",
+        "InsightsResult",
         "PruneResult",
         "RankResult",
+        "ReportResult",
         "SpectrumResult",
         "ValidationResult",
         "Thresholds",
+        "InsightThresholds",
         "HeadscopeError",
     ]
     for name in headscope.__all__:
         assert getattr(headscope, name) is not None
+    importlib.import_module("headscope.report.cells")  # a floor that has a function's name
+    assert callable(headscope.report)
 
 
 def test_constraints_pin_exactly() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -40,18 +39,15 @@ def test_sst2(shared: Path) -> None:
 def test_mlm_on_wikitext(shared: Path) -> None:
     """MODEL.md: 4.52 nats and 29.2% at 2,287 masks of 256 windows of 64 tokens.
 
-    Its masks are not ours, and what it did with the text's ``<unk>`` marks is not said: the loss of
-    2,304 other masks has a standard error of 0.07 nats, the accuracy one of 1 point.
+    Its masks are not ours: the loss of 2,304 other ones has a standard error of 0.07 nats, the
+    accuracy one of 1 point.
     """
     loaded = headscope.load(str(shared / "models/minilm-mlm"), head="auto")
-    data = read_texts(shared / "data/wikitext-2-test.txt")
-    plain = dataclasses.replace(data, first=tuple(t.replace("<unk>", "") for t in data.first))
-    for text, loss, accuracy in ((data, 0.2, 3.5), (plain, 0.15, 2.0)):
-        task = make_task("mlm", text, loaded)
-        assert (task.n_examples, len(task.rows[0])) == (256, 64)
-        metrics = task.metrics(task.outputs(loaded))
-        assert metrics["loss"] == pytest.approx(4.52, abs=loss)
-        assert metrics["masked_accuracy"] == pytest.approx(29.2, abs=accuracy)
+    task = make_task("mlm", read_texts(shared / "data/wikitext-2-test.txt"), loaded)
+    assert (task.n_examples, len(task.rows[0])) == (256, 64)
+    metrics = task.metrics(task.outputs(loaded))
+    assert metrics["loss"] == pytest.approx(4.52, abs=0.15)
+    assert metrics["masked_accuracy"] == pytest.approx(29.2, abs=2.0)
 
 
 def test_pruned_sst2_still_classifies(shared: Path, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ __all__ = ["MLM_WINDOW", "MLM_WINDOWS", "TASKS", "make_task", "read_examples"]
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 MLM_WINDOW, MLM_WINDOWS = 64, 256
+#: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
+_TAKEN_OUT = "<unk>"
 
 
 def read_examples(name: str, path: str | Path | None, limit: int | None = None) -> Examples:
@@ -101,8 +103,9 @@ def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | N
 
 def _mlm(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
     length = min(MLM_WINDOW, loaded.max_length)
+    lines = [line.replace(_TAKEN_OUT, " ") for line in examples.first]
     rows = window_rows(
-        loaded.tokenizer, examples.first, length=length, count=limit or MLM_WINDOWS,
+        loaded.tokenizer, lines, length=length, count=limit or MLM_WINDOWS,
         vocab_size=loaded.vocab_size,
     )  # fmt: skip
     if len(rows) < 2:

@@ -116,7 +116,10 @@
 
   function tableOf(caption, header, rows, numbers) {
     const box = element("div", undefined, "scroll"), made = element("table"), top = element("tr");
-    made.append(element("caption", caption));
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", caption || "Table");
+    if (caption) made.append(element("caption", caption));
     header.forEach((text, i) => { const th = element("th", text, i >= numbers ? "n" : ""); th.scope = "col"; top.append(th); });
     const head = element("thead"), body = element("tbody");
     head.append(top);
@@ -133,7 +136,7 @@
   function heat(sample, flat) {
     const n = sample.tokens.length, side = 18, left = 84, top = 78, size = n * side;
     const figure = element("figure"), caption = element("figcaption", sample.text);
-    const svg = drawn("svg", { class: "heat", viewBox: `0 0 ${left + size + 4} ${top + size + 4}`, role: "img" });
+    const svg = drawn("svg", { class: "heat", viewBox: `0 0 ${left + size + 34} ${top + size + 4}`, role: "img" });
     const short = (token) => { const letters = Array.from(token); return letters.length > 11 ? letters.slice(0, 10).join("") + "…" : token; };
     const strongest = [];
     svg.append(drawn("rect", { class: "ground", x: left, y: top, width: size, height: size }));

@@ -1,0 +1,59 @@
+"""A small report of the demo model, and Debian's chromium to open it in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import hostile
+
+from headscope.report.page_html import report_html
+from headscope.results import ReportResult
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless chromium."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine (apt-get install chromium)")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def small() -> ReportResult:
+    """A report of the demo model: everything but depth, little of each."""
+    import headscope
+
+    settings = {
+        "classify": {"limit": 128, "control": False},
+        "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
+        "spectrum": {"length": 32, "sequences": 8},
+        "prune": {"fractions": [0.5], "repairs": ["none"], "ablation": False, "limit": 32,
+                  "calibration_limit": 32},
+    }  # fmt: skip
+    return headscope.report("demo", skip=["depth", "insights"], settings=settings)
+
+
+@pytest.fixture(scope="session")
+def page_file(small: ReportResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(report_html(small), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def hostile_file(small: ReportResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile") / "<img src=x onerror=alert(1)>"
+    folder.mkdir()
+    path = folder / "report.html"
+    path.write_text(report_html(hostile(small)), encoding="utf-8")
+    return path

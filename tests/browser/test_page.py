@@ -1,0 +1,198 @@
+"""The report's page in a real browser."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile import HOSTILE
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def show(browser: Any) -> Iterator[Open]:
+    """Open a file; the test fails at any console message, error, dialog or request."""
+    seen: list[str] = []
+    contexts = []
+
+    def call(path: Path, **options: Any) -> Any:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        url = path.as_uri()
+        page.on("console", lambda message: seen.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (seen.append("dialog"), dialog.dismiss()))
+        page.on("request", lambda request: None if request.url == url else seen.append(request.url))
+        page.goto(url)
+        return page
+
+    yield call
+    for context in contexts:
+        context.close()
+    assert seen == []
+
+
+def test_click_opens_a_card_and_escape_closes_it(show: Open, page_file: Path) -> None:
+    page = show(page_file)
+    page.click("button.cell[data-head=L0H2]")
+    card = page.locator("dialog#card")
+    assert card.is_visible()
+    text = card.inner_text()
+    for part in ("L0H2", "positional", "previous token", "baseline", "dims90", "Pruning rank"):
+        assert part in text
+    assert card.locator("svg.heat").count() == 2
+    assert card.locator("svg.heat rect").count() > 20
+    page.keyboard.press("Escape")
+    assert not card.is_visible()
+    assert page.evaluate("document.activeElement.dataset.head") == "L0H2"
+
+
+def test_keyboard_moves_over_the_map_and_opens(show: Open, page_file: Path) -> None:
+    page = show(page_file)
+    page.focus("button.cell[data-head=L0H2]")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.head") == "L1H3"
+    assert "L1H3" in page.inner_text("#hint")
+    page.keyboard.press("Enter")
+    assert page.inner_text("#card-title") == "L1H3"
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#card-title") == "L1H4"
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog#card").is_visible()
+
+
+def test_hover_tells_the_scores(show: Open, page_file: Path) -> None:
+    page = show(page_file)
+    page.hover("button.cell[data-head=L1H8]")
+    assert "next token" in page.inner_text("#hint")
+
+
+def test_filter_by_role(show: Open, page_file: Path) -> None:
+    page = show(page_file)
+    page.click(".chip[data-role=positional]")
+    assert page.inner_text("#count") == "3 of 72 heads"
+    assert page.locator("button.cell:not(.out)").count() == 3
+    assert page.locator("#heads-table tbody tr:visible").count() == 3
+    page.click(".chip[data-role=positional]")
+    assert page.locator("button.cell.out").count() == 0
+
+
+def test_tables_sort_by_number(show: Open, page_file: Path) -> None:
+    page = show(page_file)
+    page.click("#heads-table th:nth-child(3) button")
+    cells = page.locator("#heads-table tbody tr td:nth-child(3)").all_inner_texts()
+    numbers = [float(cell) for cell in cells]
+    assert numbers == sorted(numbers, reverse=True)
+    assert page.get_attribute("#heads-table th:nth-child(3)", "aria-sort") == "descending"
+    page.click("#heads-table th:nth-child(3) button")
+    again = page.locator("#heads-table tbody tr td:nth-child(3)").all_inner_texts()
+    assert [float(cell) for cell in again] == sorted(numbers)
+
+
+def test_map_can_be_coloured_by_a_number(show: Open, page_file: Path) -> None:
+    page = show(page_file)
+    page.select_option("#colours", "share")
+    assert float(page.inner_text("button.cell[data-head=L0H2]")) < 0.5
+    page.select_option("#colours", "role")
+    assert page.inner_text("button.cell[data-head=L0H2]") == "-1"
+
+
+@pytest.mark.parametrize("width", [320, 375, 1280])
+def test_nothing_is_wider_than_the_screen(show: Open, page_file: Path, width: int) -> None:
+    page = show(page_file, viewport={"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click("button.cell[data-head=L1H8]")
+    assert page.evaluate("document.querySelector('dialog').getBoundingClientRect().width") <= width
+
+
+_CONTRASTS = """() => {
+  const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (colour) => {
+    context.clearRect(0, 0, 1, 1);
+    context.fillStyle = colour;
+    context.fillRect(0, 0, 1, 1);
+    return Array.from(context.getImageData(0, 0, 1, 1).data);
+  };
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = rgb(getComputedStyle(node).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  const worst = {};
+  for (const node of document.querySelectorAll("body *")) {
+    const own = Array.from(node.childNodes).some((c) => c.nodeType === 3 && c.data.trim());
+    if (!own || !node.getClientRects().length) continue;
+    const style = getComputedStyle(node);
+    const ink = node instanceof SVGElement ? style.fill : style.color;
+    const [a, b] = [light(rgb(ink)), light(ground(node))].sort((x, y) => y - x);
+    const contrast = (a + 0.05) / (b + 0.05);
+    const name = node.tagName + "." + (node.getAttribute("class") || "");
+    worst[name] = Math.min(worst[name] ?? 99, contrast);
+  }
+  return worst;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("colours", ["role", "share"])
+def test_contrast_in_light_and_dark(show: Open, page_file: Path, scheme: str, colours: str) -> None:
+    page = show(page_file, color_scheme=scheme, reduced_motion="reduce")
+    page.select_option("#colours", colours)
+    contrasts = page.evaluate(_CONTRASTS)
+    assert len(contrasts) > 10
+    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_headings_are_in_order_and_everything_has_a_name(show: Open, page_file: Path) -> None:
+    page = show(page_file)
+    levels = page.evaluate(
+        "Array.from(document.querySelectorAll('body h1, main h2, main h3'), h => +h.tagName[1])"
+    )
+    assert levels[0] == 1
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
+    nameless = page.evaluate(
+        """Array.from(document.querySelectorAll('svg:not([aria-hidden]), button, select'))
+        .filter(n => !(n.getAttribute('aria-label') || n.textContent.trim())).length"""
+    )
+    assert nameless == 0
+
+
+def test_hostile_strings_are_inert(show: Open, hostile_file: Path) -> None:
+    page = show(hostile_file)
+    for name in ("L0H2", "L1H8"):
+        page.click(f"button.cell[data-head={name}]")
+        page.wait_for_timeout(50)
+        assert page.locator("dialog svg.heat").count() == 2
+        page.keyboard.press("Escape")
+    page.hover("button.cell[data-head=L1H9]")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img, [onerror], [onload], [onmouseover]").count() == 0
+    assert page.locator("script").count() == 2
+    assert HOSTILE[0] in page.inner_text("h1")
+    assert "49" not in page.inner_text("h1")
+
+
+def test_no_script_but_its_own_can_run(browser: Any, page_file: Path, tmp_path: Path) -> None:
+    text = page_file.read_text(encoding="utf-8")
+    changed = tmp_path / "changed.html"
+    changed.write_text(
+        text.replace("</body>", "<script>window.hacked = 1</script></body>"), encoding="utf-8"
+    )
+    page = browser.new_page()
+    page.goto(changed.as_uri())
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("button.cell").count() == 72
+    page.close()

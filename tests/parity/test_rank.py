@@ -1,0 +1,333 @@
+"""Rank on every family: from a text, without some heads, shared; and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from rank_reference import check, dense, dense_asymmetry
+from tiny_families import tiny
+from tiny_models import VOCABULARY, tiny_mpnet, tiny_tokenizer
+from transformers import AutoConfig, AutoModel
+
+import headscope
+from headscope.attention import stream_attention
+from headscope.data.plain import as_plain
+from headscope.errors import UnsupportedModelError, ValidationFailedError
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.fidelity import Fidelity
+from headscope.pipeline.rank import rank
+from headscope.results import RankResult
+
+FAMILIES = ["bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"]
+each_family = pytest.mark.parametrize("family", FAMILIES)
+EPS64 = 2.0**-52
+LINES = [
+    "the cat sat on the mat",
+    "he saw a dog",
+    "she ran to the big red house and it was in the house of a cat",
+    "it is",
+    "cats and dogs sat",
+    "a big dog ran",
+]
+
+
+def opened(family: str, **changes: Any) -> LoadedModel:
+    model = tiny(family, "float64", vocab_size=len(VOCABULARY), initializer_range=0.2, **changes)
+    return headscope.wrap(model, tiny_tokenizer(40))
+
+
+def measured(loaded: LoadedModel, **options: Any) -> RankResult:
+    return rank(loaded, text=as_plain(LINES), control_seeds=2, fresh=False, **options)
+
+
+def alone(loaded: LoadedModel) -> tuple[dict[int, list[np.ndarray]], dict[int, list[np.ndarray]]]:
+    """Inputs and eager patterns of every layer, sentence after sentence, without padding.
+
+    The inputs are the hidden states that transformers itself hands out.
+    """
+    loaded.model.set_attn_implementation("eager")
+    inputs: dict[int, list[np.ndarray]] = {}
+    patterns: dict[int, list[np.ndarray]] = {}
+    for line in LINES:
+        encoded = loaded.tokenizer(line, return_tensors="pt")
+        with torch.no_grad():
+            out = loaded.model(
+                input_ids=encoded.input_ids,
+                attention_mask=encoded.attention_mask,
+                output_attentions=True,
+                output_hidden_states=True,
+            )
+        for layer, pattern in enumerate(out.attentions):
+            inputs.setdefault(layer, []).append(out.hidden_states[layer][0].numpy())
+            patterns.setdefault(layer, []).append(pattern[0].numpy())
+    return inputs, patterns
+
+
+# --- weights ----------------------------------------------------------------------------------
+
+
+@each_family
+def test_heads_are_the_dense_products(family: str) -> None:
+    loaded = opened(family)
+    result = rank(loaded, control_seeds=2)
+    for site in loaded.sites:
+        w = site.weights()
+        mine = [head for head in result.heads if head.layer == site.layer]
+        assert [head.head for head in mine] == [0, 1, 2, 3]
+        for head in mine:
+            q, k, v = (x[head.head].detach().numpy() for x in (w.W_Q, w.W_K, w.W_V))
+            check(head.qk, dense(q, k), 8, rtol=32 * EPS64)
+            check(head.ov, v @ w.W_O[head.head].detach().numpy(), 8, rtol=32 * EPS64)
+            assert head.asymmetry == pytest.approx(dense_asymmetry(dense(q, k)), rel=1e-9)
+    assert result.controls["fresh"] is not None
+
+
+def test_albert_measures_its_one_layer_in_every_place() -> None:
+    result = rank(opened("albert"), control_seeds=2)
+    assert [layer.layer for layer in result.layers] == [0, 1, 2]
+    assert len({layer.qk.singular_values for layer in result.layers}) == 1
+    folded = rank(opened("albert"), control_seeds=2, fold_layernorm=True)
+    assert [layer.folded for layer in folded.layers] == [False, True, True]
+
+
+# --- from a text ------------------------------------------------------------------------------
+
+
+@each_family
+def test_data_aware_form_is_the_dense_one(family: str) -> None:
+    loaded = opened(family)
+    result = measured(loaded)
+    inputs, _ = alone(loaded)
+    for site in loaded.sites:
+        x = np.concatenate(inputs[site.layer])
+        root = np.real(scipy.linalg.sqrtm(np.cov(x.T, bias=True)))
+        w = site.weights()
+        total = np.zeros((32, 32))
+        for head in (head for head in result.heads if head.layer == site.layer):
+            B = dense(w.W_Q[head.head].detach(), w.W_K[head.head].detach())
+            expected = np.linalg.svd(root @ B @ root)[1][:8]
+            assert head.qk_data is not None
+            np.testing.assert_allclose(
+                head.qk_data.singular_values, expected, rtol=1e-6, atol=1e-8 * expected[0]
+            )
+            total += B
+        layer = result.layers[site.layer]
+        assert layer.qk_data is not None
+        expected = np.linalg.svd(root @ total @ root)[1]
+        np.testing.assert_allclose(
+            layer.qk_data.singular_values, expected, rtol=1e-6, atol=1e-7 * expected[0]
+        )
+        assert layer.qk_data_control is not None
+        assert layer.qk_data_control.heads.draws == 8
+    assert result.text is not None
+    assert result.text["tokens"] == sum(map(len, inputs[0]))
+    assert (result.text["lines"], result.text["skipped"]) == (len(LINES), 0)
+
+
+def test_data_aware_form_with_biases() -> None:
+    loaded = opened("bert")
+    result = measured(loaded, biases=True)
+    x = np.concatenate(alone(loaded)[0][1])
+    root = np.real(scipy.linalg.sqrtm(np.cov(x.T, bias=True)))
+    w = loaded.sites[1].weights()
+    for head in (head for head in result.heads if head.layer == 1):
+        W_Q, W_K, b_Q = (t[head.head].detach().numpy() for t in (w.W_Q, w.W_K, w.b_Q))
+        query = np.vstack([root @ W_Q, x.mean(0) @ W_Q + b_Q])
+        key = np.vstack([root @ W_K, np.zeros(8)])
+        assert head.qk_data is not None
+        expected = np.linalg.svd(query @ key.T)[1][:8]
+        np.testing.assert_allclose(
+            head.qk_data.singular_values, expected, rtol=1e-6, atol=1e-8 * expected[0]
+        )
+
+
+@each_family
+def test_pattern_asymmetry_is_the_eager_models_sentence_by_sentence(family: str) -> None:
+    loaded = opened(family)
+    result = measured(loaded)
+    _, patterns = alone(loaded)
+    for head in result.heads:
+        values = [dense_asymmetry(pattern[head.head]) for pattern in patterns[head.layer]]
+        found = head.pattern_asymmetry
+        assert found is not None
+        assert found.mean == pytest.approx(np.mean(values), rel=1e-8)
+        assert found.sem == pytest.approx(np.std(values, ddof=1) / len(values) ** 0.5, rel=1e-6)
+
+
+def test_batching_and_padding_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headscope.pipeline import fidelity
+
+    def one_by_one(window: list[Any], tokens: int) -> list[list[Any]]:
+        return [[ids] for ids in window if ids is not None]
+
+    loaded = opened("bert")
+    together = measured(loaded)
+    monkeypatch.setattr(fidelity, "buckets", one_by_one)
+    single = measured(loaded)
+    for a, b in zip(together.heads, single.heads, strict=True):
+        assert a.qk_data is not None
+        assert b.qk_data is not None
+        np.testing.assert_allclose(
+            a.qk_data.singular_values, b.qk_data.singular_values, rtol=1e-7, atol=1e-9
+        )
+        assert a.pattern_asymmetry is not None
+        assert b.pattern_asymmetry is not None
+        assert a.pattern_asymmetry.mean == pytest.approx(b.pattern_asymmetry.mean, rel=1e-9)
+
+
+def test_limit_and_lines_that_do_not_fit() -> None:
+    loaded = opened("bert")
+    text = as_plain([LINES[0], "the " * 60, *LINES[1:]])
+    result = rank(loaded, text=text, limit=3, control_seeds=2, fresh=False)
+    assert result.text is not None
+    assert (result.text["lines"], result.text["skipped"]) == (2, 1)
+    one = rank(loaded, text=text, limit=1, control_seeds=2, fresh=False)
+    assert one.heads[0].pattern_asymmetry is not None
+    assert one.heads[0].pattern_asymmetry.sem is None
+
+
+# --- shared projections and fidelity ----------------------------------------------------------
+
+
+@each_family
+def test_full_width_keeps_the_model(family: str) -> None:
+    shared = rank(opened(family), text=as_plain(LINES), share_projections=[4, 32],
+                  control_seeds=2, fresh=False).shared  # fmt: skip
+    assert shared is not None
+    narrow, full = shared.widths
+    assert full.score_error < 1e-10
+    assert full.fidelity == pytest.approx(1, abs=1e-10)
+    assert narrow.fidelity is not None
+    assert narrow.fidelity < 1 - 1e-4
+    distinct = {"albert": 1, "albert, two groups": 2}.get(family, 3)
+    assert len(narrow.layer_score_errors) == distinct
+    before, after = 32 * (2 * 32 + 1), 4 * (2 * 32 + 4) + 4 * 32
+    assert narrow.parameters == distinct * after
+    assert narrow.parameters_saved == distinct * (before - after)
+
+
+def test_fidelity_of_the_identity_is_one_and_of_something_else_is_not() -> None:
+    loaded = opened("bert")
+    fidelity = Fidelity(loaded, as_plain(LINES))
+    same = fidelity.of(
+        lambda site, q, k, v, mask, scale: stream_attention(q, k, v, mask=mask, scale=scale)
+    )
+    assert same.shape == (len(LINES),)
+    np.testing.assert_allclose(same, 1, atol=1e-12)
+    other = fidelity.of(lambda site, q, k, v, mask, scale: v)
+    assert bool((other < 0.999).all())
+    assert (fidelity.lines, fidelity.skipped) == (len(LINES), 0)
+
+
+# --- pruned models ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra"])
+def test_a_model_without_some_heads(family: str) -> None:
+    whole = opened(family)
+    compact = headscope.remove_heads(whole, [(0, 1), (1, 0), (1, 1), (1, 2), (2, 3)])
+    full, rest = (
+        rank(loaded, text=as_plain(LINES), control_seeds=2) for loaded in (whole, compact)
+    )
+    assert [layer.heads for layer in rest.layers] == [(0, 2, 3), (3,), (0, 1, 2)]
+    before = {(head.layer, head.head): head for head in full.heads}
+    assert [(h.layer, h.head) for h in rest.heads] == [
+        (layer.layer, head) for layer in rest.layers for head in layer.heads
+    ]
+    for head in rest.heads:
+        same = before[head.layer, head.head]
+        assert head.qk == same.qk
+        assert head.ov == same.ov
+        assert head.asymmetry == pytest.approx(same.asymmetry, rel=1e-12)
+        assert head.pattern_asymmetry is not None
+    for control in rest.controls.values():
+        assert control is not None
+        assert [g.n_heads for g in control.geometries] == [3, 1]
+    site = compact.sites[0].weights()
+    side = [w.detach().transpose(0, 1).flatten(1) for w in (site.W_Q, site.W_K)]
+    check(rest.layers[0].qk, dense(*side), 24, rtol=32 * EPS64)
+    shared = rank(compact, text=as_plain(LINES), share_projections=[2, 8], control_seeds=2).shared
+    assert shared is not None
+    assert shared.widths[1].layer_score_errors[1] < 1e-10  # one head left, eight directions
+
+
+def test_a_layer_without_any_head() -> None:
+    compact = headscope.remove_heads(opened("bert"), [(1, head) for head in range(4)])
+    result = measured(compact, share_projections=[4])
+    assert [layer.heads for layer in result.layers] == [(0, 1, 2, 3), (), (0, 1, 2, 3)]
+    assert result.layers[1].qk.singular_values == ()
+    assert result.layers[1].qk_data_control is None
+    assert {head.layer for head in result.heads} == {0, 2}
+    assert result.shared is not None
+    assert len(result.shared.widths[0].layer_score_errors) == 2
+
+
+# --- what it does not cover -------------------------------------------------------------------
+
+
+MODERNBERT = {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def of_config(model_type: str, **config: Any) -> Any:
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 48, "max_position_embeddings": 40, "pad_token_id": 0,
+    }  # fmt: skip
+    return AutoModel.from_config(AutoConfig.for_model(model_type, **{**sizes, **config})).eval()
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("esm", {"position_embedding_type": "rotary", "mask_token_id": 4}),
+        ("roformer", {"embedding_size": 32}),
+        ("modernbert", MODERNBERT),
+        # as its published config says, wrongly
+        ("modernbert", {**MODERNBERT, "position_embedding_type": "absolute"}),
+    ],
+)
+@pytest.mark.parametrize("validate", [True, False])
+def test_rotary_models_are_refused(model_type: str, config: dict[str, Any], validate: bool) -> None:
+    with pytest.raises(UnsupportedModelError, match="rotates queries and keys") as caught:
+        rank(of_config(model_type, **config), validate=validate)
+    message = str(caught.value)
+    assert model_type in message
+    assert "\n" not in message
+
+
+def test_a_model_without_rotation_is_no_rotary_model() -> None:
+    model = of_config("esm", position_embedding_type="absolute", mask_token_id=4)
+    # Its queries come scaled already, so the certificate of the weights fails: measured without.
+    result = rank(model, control_seeds=2, fresh=False, validate=False)
+    assert result.not_covered == ()
+    assert len(result.heads) == 8
+
+
+def test_relative_bias_is_refused_or_told(tmp_path: Path) -> None:
+    folder = tiny_mpnet(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="relative position bias") as caught:
+        rank(folder)
+    assert "--no-validate" in str(caught.value)
+    result = rank(folder, validate=False, control_seeds=2)
+    assert result.not_covered == ("a relative position bias",)
+    assert result.validation.passed is None
+    assert len(result.heads) == 8
+    assert result.heads[0].qk.effective_rank is not None
+    for extra in ({"text": as_plain(LINES)}, {"share_projections": [4]}):
+        with pytest.raises(ValidationFailedError, match="0 times"):
+            rank(folder, validate=False, control_seeds=2, **extra)
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_relative_keys_in_a_config(kind: str) -> None:
+    model = tiny("bert")
+    model.config.position_embedding_type = kind
+    with pytest.raises(UnsupportedModelError, match=kind):
+        rank(model)
+    assert kind in rank(model, validate=False, control_seeds=2, fresh=False).not_covered[0]
