@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import types
 import typing
 from functools import cache
@@ -15,8 +14,8 @@ __all__ = ["SCHEMA", "from_dict", "to_dict", "to_json"]
 #: Counts up when the meaning of a field changes; later versions add fields and never rename one.
 SCHEMA = 1
 
-#: Counts and indices fit into 64 bits.
-_LARGEST = 2**63
+#: Counts and indices fit into 64 bits; sums and squares of numbers stay finite.
+_LARGEST, _GREATEST = 2**63, 1e150
 
 R = TypeVar("R")
 
@@ -90,8 +89,8 @@ def _build(kind: type, data: Any, where: str) -> Any:
 
 def _scalar(kind: Any, data: Any, where: str) -> Any:
     if kind is float:
-        if type(data) not in (int, float) or not abs(data) <= sys.float_info.max:
-            raise TypeError(f"{_shown(where)} is not a finite number")
+        if type(data) not in (int, float) or not abs(data) <= _GREATEST:
+            raise TypeError(f"{_shown(where)} is not a number, or beyond {_GREATEST:.0e}")
         return float(data)
     if type(data) is not kind or (kind is int and abs(data) > _LARGEST):
         raise TypeError(f"{_shown(where)} is no {kind.__name__}")

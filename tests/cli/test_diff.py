@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -12,6 +13,11 @@ from typing import Any
 import pytest
 from result_files import changed, make_results, read, write
 from tiny_models import tiny_bert
+
+from headscope.cli.diff import diff
+from headscope.report.diff import TOLERANCE
+from headscope.report.diff_rules import RULES
+from headscope.report.gates import GATE_NAMES
 
 Run = Callable[..., Any]
 
@@ -236,3 +242,61 @@ def test_neither_torch_nor_transformers_is_imported(folder: Path, new: Path, spa
     assert outcome.code == 0, outcome.stderr
     assert outcome.stdout.splitlines()[-1] == "[]"
     assert "ov stable" in outcome.stdout
+
+
+# --- documented ---------------------------------------------------------------------------------
+
+
+def test_every_rule_and_gate_is_documented(run: Run) -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page, config = ((docs / name).read_text() for name in ("diff.md", "config.md"))
+    help_text = re.sub(r"[\s│]+", "", run("diff", "--help").stdout)
+    for rule in RULES:
+        assert f"`{rule}" in page, rule
+        assert rule in help_text, rule
+    for gate in GATE_NAMES:
+        assert f"`{gate}" in config, gate
+
+
+def test_the_tolerance_of_the_command_is_that_of_the_function() -> None:
+    assert inspect.signature(diff).parameters["tolerance"].default == TOLERANCE
+
+
+# --- gates of a report --------------------------------------------------------------------------
+
+
+def test_gates_end_a_report_with_3_after_it_was_written(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    out, path = tmp_path / "out", tmp_path / "gates.toml"
+    few = ("--only", "validate,classify", "--limit", 20, "-q")
+    path.write_text("[gates]\nvalidation = true\nmax_without_role = 8\n")
+    outcome = run("report", model, "--config", path, "-o", out, *few)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    path.write_text("[gates]\nmin_positional = 3\nmetric_min = 0.5\n")
+    outcome = run("report", model, "--config", path, "-o", tmp_path / "other", *few)
+    assert outcome.code == 3
+    assert outcome.stderr == (
+        "headscope: 2 gates failed: min_positional = 3: 0 heads are positional; metric_min = 0.5: "
+        "the report has no result of prune.\n"
+    )
+    assert (tmp_path / "other" / "report.json").is_file()
+    assert run("diff", out, tmp_path / "other").stdout == ""
+
+
+def test_the_baseline_may_be_the_folder_that_is_written(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    out, path = tmp_path / "out", tmp_path / "gates.toml"
+    few = ("--only", "classify", "-q", "-o", out, "--config", path)
+    path.write_text(f"[gates]\nbaseline = '{out}'\nfail_on = ['role-changed', 'setting-changed']\n")
+    missing = run("report", model, *few)
+    assert missing.code == 1
+    assert str(out) in missing.stderr
+    assert not out.exists()
+    assert run("classify", model, "--limit", 20, "-o", out).code == 0
+    assert run("report", model, "--limit", 20, *few).code == 0
+    outcome = run("report", model, "--limit", 40, *few)
+    assert outcome.code == 3
+    assert "setting-changed against" in outcome.stderr
+    assert "sentences 18 -> 36" in outcome.stderr
