@@ -142,7 +142,7 @@ def prune(
     no_validate: options.NoValidate = False,
     output: options.Output = None,
     limit: options.Limit = None,
-    calibration_limit: CalibrationLimit = 512,
+    calibration_limit: CalibrationLimit = 1024,
     seed: options.Seed = 0,
     format: options.FormatOption = options.Format.human,
     dtype: options.DtypeOption = options.Dtype.float32,

@@ -16,7 +16,7 @@ Kwon et al. 2022, arXiv:2204.09656, section 4.3 (there layer by layer, here on t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -109,17 +109,22 @@ def distance(
     gates: Tensor,
     targets: Sequence[Tensor | None],
     *,
-    wanted: Callable[[int], bool] = lambda index: True,
+    wanted: Sequence[Tensor] | None = None,
 ) -> float:
-    """Mean of ||e(xi) - e(1)||^2 over the calibration examples of the ``wanted`` batches."""
+    """Mean of ||e(xi) - e(1)||^2 over calibration examples.
+
+    ``wanted`` says for each batch which of its examples count, (size,) of bool; all if None.
+    """
     total, count = 0.0, 0
-    batches = zip(given.calibration.batches(labels=False), targets, strict=True)
-    for batch, stored in (pair for i, pair in enumerate(batches) if wanted(i)):
+    for index, batch in enumerate(given.calibration.batches(labels=False)):
         ones = batch.gates("example").detach()
         grid = given.units.expand(gates.to(ones)).expand_as(ones)
-        gap = batch.embed(grid).detach() - full_output(batch, stored)
-        total += float((gap.double() ** 2).sum())
-        count += batch.size
+        gap = batch.embed(grid).detach() - full_output(batch, targets[index])
+        squares = (gap.double() ** 2).sum(dim=-1)
+        if wanted is not None:
+            squares = squares[wanted[index].to(squares.device)]
+        total += float(squares.sum())
+        count += len(squares)
     return total / count
 
 

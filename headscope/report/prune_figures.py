@@ -41,7 +41,7 @@ def curve_figure(result: PruneResult) -> Figure:
     axes.set_title(f"Heads removed from {model_name(result)}: {result.task}", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, lw=0.5)
-    axes.legend(fontsize=7, frameon=False, loc="best")
+    axes.legend(fontsize=7, frameon=False, loc="best", handlelength=3.5)
     return figure
 
 

@@ -13,7 +13,6 @@ from headscope.report.prune_words import (
     METRIC_NAMES,
     kept_sentence,
     number,
-    repair_name,
     survivor_sentence,
     verdict,
 )
@@ -81,34 +80,41 @@ def _curves(result: PruneResult) -> Iterator[RenderableType]:
     if len(fractions) > 6:
         yield _wide(result, fractions)
         yield Text(
-            "columns: share of heads removed. 'random' is the mean of its draws. Intervals and "
-            "paired\ndifferences are in the CSV and JSON.",
+            "columns: share of heads removed; 'random' is the mean of its draws.\nIntervals and "
+            "paired differences are in the CSV and JSON.",
             style="dim",
         )
         return
-    table = make_table("method", "repair", "removed", METRIC_NAMES[result.metric].split(" (")[0],
-                       "95% interval", "change", "95% interval", "p")  # fmt: skip
+    table = make_table("removed by", "heads", result.metric, "95%", "change", "95%", "p")
     for curve in result.curves:
         for point in curve.points:
-            table.add_row(*_point_cells(result, curve, point))
+            if point.heads_removed:
+                table.add_row(*_point_cells(result, curve, point))
     yield table
 
 
 def _point_cells(result: PruneResult, curve: Curve, point: Point) -> list[str]:
-    def range_of(ci: tuple[float, ...] | None) -> str:
-        return "-" if ci is None else " to ".join(number(v, result.metric) for v in ci)
+    def range_of(ci: tuple[float, ...] | None, signed: bool = False) -> str:
+        if ci is None:
+            return "-"
+        return " ".join(number(v, result.metric, signed=signed, short=True) for v in ci)
 
-    changed = point.difference is not None and point.heads_removed
+    known = point.p_value is not None
     return [
-        curve.method,
-        repair_name(curve),
+        _name(curve),
         f"{point.fraction:.0%}",
         number(point.value, result.metric),
         range_of(point.ci),
-        number(point.difference, result.metric, signed=True) if changed else "-",
-        range_of(point.difference_ci) if changed else "-",
-        p_text(point.p_value) if changed and point.p_value is not None else "-",
+        number(point.difference, result.metric, signed=True) if known else "-",
+        range_of(point.difference_ci, signed=True),
+        p_text(point.p_value) if point.p_value is not None else "-",
     ]
+
+
+def _name(curve: Curve) -> str:
+    """Short enough for a column: ``imp.-token +scale``."""
+    repair = f" +{curve.repair}" if curve.repair != "none" else ""
+    return f"{curve.method.replace('importance', 'imp.')}{repair}"
 
 
 def _wide(result: PruneResult, fractions: list[float]) -> RenderableType:
@@ -117,12 +123,11 @@ def _wide(result: PruneResult, fractions: list[float]) -> RenderableType:
     table = make_table("removed", *[f"{fraction:.0%}" for fraction in shown])
     for curve in result.curves:
         by_fraction = {round(point.fraction, 3): point for point in curve.points}
-        repair = f" +{curve.repair}" if curve.repair != "none" else ""
         cells = [
             number(by_fraction[f].value, result.metric, short=True) if f in by_fraction else "-"
             for f in shown
         ]
-        table.add_row(f"{curve.method}{repair}", *cells)
+        table.add_row(_name(curve), *cells)
     return table
 
 

@@ -9,7 +9,6 @@ __all__ = [
     "METRIC_NAMES",
     "kept_sentence",
     "number",
-    "repair_name",
     "survivor_sentence",
     "verdict",
 ]
@@ -36,33 +35,54 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
-def repair_name(curve: Curve) -> str:
-    """Write a dash for no repair."""
-    return "-" if curve.repair == "none" else curve.repair
-
-
 def verdict(result: PruneResult) -> str:
     """Say how many heads can go: by the curve that allows most without a significant loss."""
     if result.curves and result.curves[0].method == "manual":
         return _manual(result)
-    best: tuple[int, Curve, Point] | None = None
+    if result.task == "fidelity":
+        return _nearness(result)
+    sign = 1 if result.higher_is_better else -1
+    best: tuple[tuple[int, float], Curve, Point] | None = None
     for curve in result.curves:
         for point in curve.points:
             if point.p_value is None or _is_worse(result, point):
                 continue
-            if best is None or len(point.heads_removed) > best[0]:
-                best = (len(point.heads_removed), curve, point)
-    if best is None or best[0] == 0:
+            rank = (len(point.heads_removed), sign * point.value)
+            if best is None or rank > best[0]:
+                best = (rank, curve, point)
+    if best is None or best[0][0] == 0:
         return (
             "Every number of removed heads that was tried makes the model significantly worse "
             "(95% paired bootstrap)."
         )
-    count, curve, point = best
+    (count, _), curve, point = best
     repair = f" and repair {curve.repair}" if curve.repair != "none" else ""
     return (
         f"{count} of {result.n_heads} heads ({point.fraction:.0%}) can go without a significant "
         f"loss: {curve.method}{repair}, {number(result.baseline.value, result.metric)} -> "
         f"{number(point.value, result.metric)} (95% paired bootstrap)."
+    )
+
+
+def _nearness(result: PruneResult) -> str:
+    """Compare the best curve with random heads where about half is removed.
+
+    Any change takes the cosine to the full model below 1, so its significance says nothing.
+    """
+
+    def middle(curve: Curve) -> Point:
+        return min(curve.points, key=lambda point: abs(point.fraction - 0.5))
+
+    chosen = [curve for curve in result.curves if curve.method != "random"]
+    found = max(chosen or result.curves, key=lambda curve: middle(curve).value)
+    point = middle(found)
+    repair = f" and repair {found.repair}" if found.repair != "none" else ""
+    random = next((middle(c) for c in result.curves if c.method == "random" and chosen), None)
+    beside = "" if random is None else f"; random heads: {number(random.value, result.metric)}"
+    return (
+        f"With {len(point.heads_removed)} of {result.n_heads} heads removed by {found.method}"
+        f"{repair} the pooled states keep a cosine of {number(point.value, result.metric)} to the "
+        f"full model's{beside}."
     )
 
 

@@ -17,7 +17,7 @@ from headscope.pipeline.tasks import Task, make_task, read_examples
 __all__ = ["CALIBRATION_LIMIT", "Sources", "open_calibration", "open_sources", "pick"]
 
 #: Sentences that heads are chosen on, unless the user says otherwise.
-CALIBRATION_LIMIT = 512
+CALIBRATION_LIMIT = 1024
 #: Files whose columns hold labels; anything else is text.
 _TABLES = (".csv", ".tsv", ".jsonl")
 
@@ -88,21 +88,21 @@ def open_sources(
     InputError, CorpusError
     """
     if calibration_limit < 2:
-        raise InputError(f"--calibration-limit {calibration_limit}: give 2 or more (512 is usual).")
+        raise InputError(
+            f"--calibration-limit {calibration_limit}: give 2 or more (1024 is usual)."
+        )
     if data is None and calibration is None and task in ("fidelity", "mlm"):
         first, second = _halves(sample_texts(), seed)
         evaluation = first if limit is None or task == "mlm" else _first(first, limit)
-        return Sources(
-            task, evaluation, pick(second, calibration_limit, task, seed), task,
-            calibration_limit, limit,
-        )  # fmt: skip
+        chosen = pick(second, calibration_limit, task, seed) if needs_calibration else None
+        return Sources(task, evaluation, chosen, task, calibration_limit, limit)
     evaluation = read_examples(task, data, limit)
     if not needs_calibration:
         return Sources(task, evaluation, None, task, calibration_limit, limit)
-    chosen, chosen_task = open_calibration(task, calibration, needs_labels)
+    other, other_task = open_calibration(task, calibration, needs_labels)
     return Sources(
-        task, evaluation, pick(chosen, calibration_limit, chosen_task, seed), chosen_task,
-        calibration_limit, limit, _same_file(data, calibration, evaluation, chosen),
+        task, evaluation, pick(other, calibration_limit, other_task, seed), other_task,
+        calibration_limit, limit, _same_file(data, calibration, evaluation, other),
     )  # fmt: skip
 
 

@@ -6,13 +6,16 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
+from headscope.data.rows import Padded
+from headscope.errors import InputError
+from headscope.models.capture import capture_layers
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
-from headscope.models.z_capture import capture_z
 from headscope.pipeline.tasks import Task
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.joint import DIRECTIONS
@@ -24,7 +27,7 @@ __all__ = ["RIDGES", "Repair", "Repaired", "repair"]
 
 #: Strengths of the ridge that compete; infinity refits b_O alone. 10 wins most often.
 RIDGES = (1.0, 10.0, float("inf"))
-#: Every fourth batch of the calibration data is held out to judge refits by.
+#: Every fourth calibration example is held out to judge refits by.
 _HELD_OUT = 4
 
 
@@ -96,18 +99,18 @@ def _refit(
 
     A layer's refit is kept only where it brings the outputs on held-out text nearer.
     """
+    if task.n_examples < _HELD_OUT:
+        raise InputError(f"refit holds every fourth example out; give {_HELD_OUT} or more.")
+    judges = [~_fitted(batch) for batch in task.batches(loaded)]
 
     def held_out(maps: Mapping[int, OutputMap]) -> float:
         with replaced_outputs(loaded, maps):
-            return distance(
-                given, unit_gates, targets, wanted=lambda i: i % _HELD_OUT == _HELD_OUT - 1
-            )
+            return distance(given, unit_gates, targets, wanted=judges)
 
     maps: dict[int, OutputMap] = {}
     best = held_out(maps)
     for layers in shared_layers(loaded.sites):
-        with replaced_outputs(loaded, maps):
-            sums = _sums(loaded, task, start.gates, layers)
+        sums = _sums(loaded, task, start.gates, maps, layers)
         site, gates = loaded.sites[layers[0]], start.gates[layers[0]]
         trials = [{**maps, layers[0]: _solve(site, sums, gates, ridge)} for ridge in RIDGES]
         distances = [held_out(trial) for trial in trials]
@@ -117,29 +120,62 @@ def _refit(
     return Repaired(start.removed, start.gates, maps)
 
 
-def _sums(loaded: LoadedModel, task: Task, gates: Tensor, layers: Sequence[int]) -> RidgeSums:
+def _sums(
+    loaded: LoadedModel,
+    task: Task,
+    gates: Tensor,
+    maps: Mapping[int, OutputMap],
+    layers: Sequence[int],
+) -> RidgeSums:
     """Sum up what the regression of some layers with one output map needs.
 
-    The target is what all heads of the layer would put out on the *pruned* model's input. Every
-    sentence weighs the same, however long it is.
+    The target is what brings the residual stream after the layer back to the full model's: the
+    full model's input and attention output, less the pruned model's input. Every sentence weighs
+    the same, however long it is.
     """
     rows = _rows(loaded.sites[layers[0]], gates[layers[0]])
     sums = RidgeSums(len(rows), loaded.sites[layers[0]].projections.out.out_features)
-
-    for index, batch in enumerate(task.batches(loaded)):
-        if index % _HELD_OUT == _HELD_OUT - 1:
-            continue
-        real = batch.attention_mask.bool()
-        weight = (1.0 / real.sum(dim=1, keepdim=True)).expand(real.shape)[real]
-
-        def see(site: AttentionSite, z: Tensor, real: Tensor = real, w: Tensor = weight) -> None:
-            original = output_map(site)  # a layer is refitted after its sums are made, never before
-            flat = z.transpose(1, 2).flatten(2)[real]
-            gate = gates[site.layer, : site.n_heads].repeat_interleave(site.d_head).to(flat)
-            sums.update((flat * gate)[:, rows], flat @ original.W + original.b, w)
-
-        capture_z(loaded, batch.inputs, gates, layers, see)
+    for batch in task.batches(loaded):
+        real = batch.attention_mask.bool() & _fitted(batch)[:, None].to(loaded.device)
+        weight = (1.0 / real.sum(dim=1, keepdim=True).clamp(min=1)).expand(real.shape)[real]
+        wanted = _streams(loaded, batch, real, layers)
+        with replaced_outputs(loaded, maps):
+            seen = _layers(loaded, batch, real, gates, layers)
+        for layer, (x, z) in seen.items():
+            gate = gates[layer, : loaded.sites[layer].n_heads]
+            gated = z * gate.repeat_interleave(loaded.sites[layer].d_head).to(z)
+            sums.update(gated[:, rows], wanted[layer] - x, weight)
     return sums
+
+
+def _streams(
+    loaded: LoadedModel, batch: Padded, real: Tensor, layers: Sequence[int]
+) -> dict[int, Tensor]:
+    """Full model's residual stream after the attention of some layers: (tokens, d_model)."""
+    ones = torch.ones(loaded.n_layers, loaded.n_heads)
+    found = {}
+    for layer, (x, z) in _layers(loaded, batch, real, ones, layers).items():
+        own = output_map(loaded.sites[layer])
+        found[layer] = x + z @ own.W + own.b
+    return found
+
+
+def _layers(
+    loaded: LoadedModel, batch: Padded, real: Tensor, gates: Tensor, layers: Sequence[int]
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """Input x and ungated z (tokens, n_heads * d_head) of some layers at the ``real`` tokens."""
+    found = {}
+
+    def see(site: AttentionSite, x: Tensor, z: Tensor) -> None:
+        found[site.layer] = (x[real], z.transpose(1, 2).flatten(2)[real])
+
+    capture_layers(loaded, batch.inputs, gates, layers, see)
+    return found
+
+
+def _fitted(batch: Padded) -> Tensor:
+    """Say which rows a refit may see: (batch,), bool."""
+    return torch.as_tensor(batch.index) % _HELD_OUT != _HELD_OUT - 1
 
 
 def _rows(site: AttentionSite, gates: Tensor) -> Tensor:

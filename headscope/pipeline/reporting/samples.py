@@ -50,8 +50,9 @@ def _sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
     texts = list(sample_plain())
     encoded = encode_lines(loaded.tokenizer, texts, loaded.max_length, loaded.vocab_size)
     known = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]
-    handy = [item for item in known if SHORTEST <= len(item[1]) <= LONGEST]
-    return handy[:count] or sorted(known, key=lambda item: len(item[1]))[:count]
+    # Sorting is stable: sentences of a handy length come first, as they stand in the sample.
+    known.sort(key=lambda item: 0 if SHORTEST <= len(item[1]) <= LONGEST else len(item[1]))
+    return known[:count]
 
 
 class _Keep:

@@ -21,8 +21,8 @@ from headscope.report.reading import results_of
 from headscope.results import to_json
 
 JUNK: list[Any] = [
-    None, [], {}, "", 1e149, -1e149, "x\x1b[2J|<b>\u202e", -1, 0, 3, 1e308, -1e308, 10**40, True, [[1]],
-    {"a": [None]}, [0.9, 0.1], [1e308, 1e308],
+    None, [], {}, "", 1e149, -1e149, "x\x1b[2J|<b>\u202e", -1, 0, 3, 1e308, -1e308, 10**40, True,
+    [[1]], {"a": [None]}, [0.9, 0.1], [1e308, 1e308],
 ]  # fmt: skip
 GATES = Gates.parse(
     {"validation": True, "min_self": 1, "max_false_positives": 0, "max_without_role": 1,

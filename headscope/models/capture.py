@@ -1,4 +1,4 @@
-"""See the z of all heads of some layers while the layers below run with gates."""
+"""See what enters some attention layers, and the z of all their heads, while others run gated."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from contextlib import suppress
 from torch import Tensor
 
 from headscope.attention import stream_attention
+from headscope.models.inputs import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 
-__all__ = ["capture_z"]
+__all__ = ["capture_layers"]
 
 
 class _Seen(BaseException):
     """Raised and caught here: what follows the last layer of interest is of no use."""
 
 
-def capture_z(
+def capture_layers(
     loaded: LoadedModel,
     inputs: tuple[Tensor, Tensor, Tensor | None],
     gates: Tensor,
     layers: Sequence[int],
-    see: Callable[[AttentionSite, Tensor], None],
+    see: Callable[[AttentionSite, Tensor, Tensor], None],
 ) -> None:
-    """Run one batch up to the last of ``layers``, whose ungated z is shown.
+    """Run one batch up to the last of ``layers``, whose input and ungated z are shown.
 
     Parameters
     ----------
@@ -35,9 +36,11 @@ def capture_z(
     gates : Tensor, (n_layers, n_heads)
     layers : sequence of int
     see : callable
-        Told (site, z) with z (batch, n_heads, pos, d_head), before the gates.
+        Told (site, x, z) with x (batch, pos, d_model) and z (batch, n_heads, pos, d_head), the
+        latter before the gates.
     """
     last = max(layers)
+    entered: dict[int, Tensor] = {}
 
     def attend(
         site: AttentionSite,
@@ -49,13 +52,14 @@ def capture_z(
     ) -> Tensor:
         z = stream_attention(q, k, v, mask=mask, scale=scale)
         if site.layer in layers:
-            see(site, z)
+            see(site, entered[site.layer], z)
         if site.layer == last:
             raise _Seen
         return z * gates[site.layer, : site.n_heads, None, None].to(z)
 
     router = Router(loaded.sites, mechanism=attend)
-    with routed(loaded.network, router):
+    watching = watch_inputs(loaded.sites, lambda site, x: entered.update({site.layer: x}))
+    with routed(loaded.network, router), watching:
         router.begin()
         with suppress(_Seen):
             loaded.run(*inputs)

@@ -1,0 +1,79 @@
+"""What choosing heads costs, as a multiple of one forward and one backward pass.
+
+Run: ``python tests/bench/prune.py [SENTENCES]``. The yardstick is a user's loop of forward and
+backward over the same padded batches, with eager attention, timed in turn with each method.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+
+import headscope
+from headscope.data.tasks import read_texts
+from headscope.models.routing import use_implementation
+from headscope.pipeline.pruning.calibrating import make_given
+from headscope.pipeline.pruning.data import pick
+from headscope.pipeline.tasks import make_task
+from headscope.pruning.method import Given
+from headscope.pruning.methods import rank
+
+ROUNDS = 5
+METHODS = ("importance-token", "importance-example", "fisher", "fisher-joint")
+
+
+def main(sentences: int) -> None:
+    """Print medians and ratios."""
+    loaded = headscope.load("demo")
+    task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), loaded)
+    given = make_given(
+        loaded, task, roles={}, use_labels=False, budget=36, largest=72, seed=0, progress=None
+    )
+    jobs: dict[str, Callable[[], object]] = {"forward + backward": lambda: user_loop(given)}
+    jobs |= {name: lambda name=name: choose(name, given) for name in METHODS}
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(ROUNDS):
+        for name, job in jobs.items():
+            start = time.perf_counter()
+            job()
+            times[name].append(time.perf_counter() - start)
+    unit = median(times["forward + backward"])
+    print(f"{task.n_examples} sentences, {torch.get_num_threads()} threads, {ROUNDS} rounds")
+    for name, values in times.items():
+        print(f"{name:20s} {median(values):7.2f} s  {median(values) / unit:5.2f} x")
+
+
+def user_loop(given: Given) -> None:
+    """Differentiate the pooled states once by the input embeddings' output, as any script would."""
+    loaded, task = given.calibration.loaded, given.calibration.task  # type: ignore[attr-defined]
+    with use_implementation(loaded.network, "eager"):
+        for batch in task.batches(loaded):
+            x = loaded.model.get_input_embeddings()(batch.input_ids).detach().requires_grad_(True)
+            hidden = loaded.model(inputs_embeds=x, attention_mask=batch.attention_mask)[0]
+            torch.autograd.grad(hidden.mean(dim=1).pow(2).sum(), x)
+
+
+class Labelled:
+    """The same calibration data, whose distance to a shifted target stands in for a label."""
+
+    def __init__(self, inner: object) -> None:
+        self.inner, self.has_labels = inner, True
+
+    def batches(self, *, labels: bool) -> object:
+        """Yield the label-free batches: their loss costs what a labelled one does."""
+        return self.inner.batches(labels=False)  # type: ignore[attr-defined]
+
+
+def choose(name: str, given: Given) -> None:
+    """Run one method without what it remembers."""
+    calibration = Labelled(given.calibration) if "importance" in name else given.calibration
+    fields = {**vars(given), "memo": {}, "calibration": calibration}
+    rank(name, Given(**fields))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 256)

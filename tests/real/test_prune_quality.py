@@ -1,0 +1,90 @@
+"""Choosing and repairing on the real demo model: directions that must come out right."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import headscope
+from headscope.data.tasks import read_texts
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.pruning.calibrating import make_given
+from headscope.pipeline.pruning.data import pick
+from headscope.pipeline.tasks import make_task
+from headscope.pruning.fisher import outputs_matrix
+from headscope.pruning.method import Given
+from headscope.results import PruneResult
+
+
+@pytest.fixture(scope="module")
+def half(demo: LoadedModel) -> PruneResult:
+    """Half of the heads removed in every way of repair, on a small part of the sample."""
+    return headscope.prune(
+        demo, methods=["fisher-joint", "random"], repairs=["none", "scale", "refit"],
+        fractions=[0.5], calibration_limit=64, limit=64, ablation=False,
+    )  # fmt: skip
+
+
+def test_chosen_heads_beat_every_random_set(half: PruneResult) -> None:
+    random = half.curve("random").points[1]
+    assert half.curve("fisher-joint").points[1].value > random.ci[1] + 0.05
+    assert random.spread is not None
+
+
+def test_each_repair_brings_unseen_text_nearer_to_the_full_model(half: PruneResult) -> None:
+    none, scale, refit = (
+        half.curve("fisher-joint", repair).points[1].value for repair in ("none", "scale", "refit")
+    )
+    assert none < scale < refit < 1.0
+
+
+def test_roles_of_the_survivors_are_counted(half: PruneResult) -> None:
+    point = half.curve("fisher-joint").points[1]
+    gone = {tuple(head) for head in point.heads_removed}
+    syntactic = [h for h in half.roles if "syntactic" in h.roles and (h.layer, h.head) not in gone]
+    assert point.roles_left is not None
+    assert point.roles_left["syntactic"] == len(syntactic)
+
+
+def _given(demo: LoadedModel, sentences: int) -> Given:
+    task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), demo)
+    return make_given(
+        demo, task, roles={}, use_labels=False, budget=36, largest=36, seed=0, progress=None
+    )
+
+
+def test_label_free_fisher_agrees_with_finite_differences_of_the_outputs(demo: LoadedModel) -> None:
+    given = _given(demo, 6)
+    matrix = outputs_matrix(given, 100).matrix
+    units, step, columns = given.units, 1e-2, {}
+    for unit in (2, 43, 65):
+        both = []
+        for sign in (step, -step):
+            gates = torch.ones(len(units))
+            gates[unit] += sign
+            both.append(_outputs(given, gates))
+        columns[unit] = (both[0] - both[1]) / (2 * step)
+    for i, j in itertools.combinations_with_replacement(columns, 2):
+        exact = float((columns[i] * columns[j]).sum(axis=1).mean())
+        scale = float(matrix[i, i] * matrix[j, j]) ** 0.5
+        assert float(matrix[i, j]) == pytest.approx(exact, abs=0.2 * scale)
+
+
+def _outputs(given: Given, gates: torch.Tensor) -> np.ndarray:
+    """Unit pooled states with gates, from plain forward passes."""
+    found = []
+    for batch in given.calibration.batches(labels=False):
+        grid = given.units.expand(gates).expand_as(batch.gates("example")).detach()
+        found.append(batch.embed(grid).detach().double().numpy())
+    return np.concatenate(found)
+
+
+def test_scores_are_the_same_whatever_is_remembered(demo: LoadedModel) -> None:
+    given = _given(demo, 8)
+    first = outputs_matrix(given, 1).unit_squares
+    again = outputs_matrix(dataclasses.replace(given, memo={}), 1).unit_squares
+    torch.testing.assert_close(first, again, rtol=0, atol=0)

@@ -1,0 +1,81 @@
+"""Calibration data whose outputs are a known function of the gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from headscope.pruning.method import Given
+from headscope.pruning.units import Units
+
+
+class ToyBatch:
+    """Examples with ``e_i = f(sum over heads of xi_h a_ih)`` and loss ``||e_i - y_i||^2 / 2``."""
+
+    def __init__(self, a: Tensor, y: Tensor | None, f: Callable[[Tensor], Tensor]) -> None:
+        self._a, self._y, self._f = a, y, f  # (size, n_layers, n_heads, d), (size, d)
+        self.attention_mask = torch.ones(len(a), 1, dtype=torch.long)
+
+    @property
+    def size(self) -> int:
+        return len(self._a)
+
+    def gates(self, kind: str = "example") -> Tensor:
+        shape = self._a.shape[:3] if kind == "example" else (*self._a.shape[:3], 1)
+        return torch.ones(shape, dtype=self._a.dtype, requires_grad=True)
+
+    def embed(self, gates: Tensor) -> Tensor:
+        gates = gates[..., 0] if gates.dim() == 4 else gates
+        return self._f((gates[..., None] * self._a).sum(dim=(1, 2)))
+
+    def loss(self, gates: Tensor) -> Tensor:
+        wanted = self.embed(self.gates().detach()).detach() if self._y is None else self._y
+        return ((self.embed(gates) - wanted) ** 2).sum(dim=-1) / 2
+
+
+class Toy:
+    """Some such batches, as :class:`headscope.pruning.method.Calibration`."""
+
+    def __init__(
+        self,
+        a: Tensor,
+        y: Tensor | None = None,
+        f: Callable[[Tensor], Tensor] = lambda x: x,
+        batch_size: int = 7,
+    ) -> None:
+        self._a, self._y, self._f, self._batch_size = a, y, f, batch_size
+        self.has_labels = y is not None
+
+    def batches(self, *, labels: bool) -> Iterator[ToyBatch]:
+        for start in range(0, len(self._a), self._batch_size):
+            part = slice(start, start + self._batch_size)
+            y = self._y[part] if labels and self._y is not None else None
+            yield ToyBatch(self._a[part], y, self._f)
+
+    def quality(self, gates: Tensor) -> float:
+        whole = ToyBatch(self._a, self._y, self._f)
+        grid = gates.to(self._a).expand(self._a.shape[:3])
+        return -float(whole.loss(grid).mean())
+
+
+def toy_given(
+    n_layers: int = 2,
+    n_heads: int = 3,
+    *,
+    a: Tensor | None = None,
+    labels: bool = True,
+    f: Callable[[Tensor], Tensor] = lambda x: x,
+    d: int = 5,
+    n: int = 40,
+    **fields: object,
+) -> Given:
+    """Random toy data (or ``a`` (n, n_layers, n_heads, d)) with everything that methods look at."""
+    generator = torch.Generator().manual_seed(3)
+    if a is None:
+        a = torch.randn(n, n_layers, n_heads, d, generator=generator, dtype=torch.float64)
+    y = torch.randn(len(a), a.shape[-1], generator=generator, dtype=torch.float64)
+    units = Units([a.shape[2]] * a.shape[1], [(i,) for i in range(a.shape[1])])
+    toy = Toy(a, y if labels else None, f)
+    return Given(units=units, calibration=toy, largest=len(units), budget=len(units) // 2, **fields)

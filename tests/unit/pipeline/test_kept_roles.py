@@ -1,0 +1,74 @@
+"""Only labelled heads kept: which ones, on what text, and what is left."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from tiny_models import tiny_bert
+
+import headscope
+from headscope.data.corpus import sample_corpus
+from headscope.data.tasks import sample_texts
+from headscope.errors import InputError
+from headscope.pipeline.kept_roles import _halves, measure_kept_roles
+from headscope.pipeline.tasks import make_task
+
+#: Heads that are made to look labelled, whatever random weights do.
+LABELLED = {(0, 1): "positional", (1, 2): "syntactic", (1, 3): "rare"}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("models") / "bert")))
+
+
+@pytest.fixture(scope="module")
+def classified(tiny: Any) -> headscope.ClassifyResult:
+    """A classification with known roles, as if it came from another corpus."""
+    found = headscope.classify(tiny, limit=4)
+    heads = tuple(
+        dataclasses.replace(h, roles=("broad", *filter(None, [LABELLED.get((h.layer, h.head))])))
+        for h in found.heads
+    )
+    corpus = dataclasses.replace(found.corpus, sha256="other")
+    return dataclasses.replace(found, corpus=corpus, heads=heads)
+
+
+def test_no_sentence_is_both_classified_on_and_measured() -> None:
+    learnt, rest = _halves(sample_corpus(), sample_texts())
+    seen = {" ".join(sentence.words) for sentence in learnt}
+    assert len(seen) > 200
+    assert len(rest.first) > 200
+    assert not seen & set(rest.first)
+    assert learnt.sha256 != sample_corpus().sha256
+
+
+def test_value_is_that_of_the_model_without_the_other_heads(
+    tiny: Any, classified: headscope.ClassifyResult
+) -> None:
+    found = measure_kept_roles(tiny, classified)
+    assert set(found.kept) == set(LABELLED)
+    others = [(h.layer, h.head) for h in classified.heads if (h.layer, h.head) not in LABELLED]
+    _, rest = _halves(sample_corpus(), sample_texts())
+    task = make_task("fidelity", rest, tiny)
+    removed = task.value(task.outputs(headscope.remove_heads(tiny, others)))
+    assert found.value == pytest.approx(removed, abs=1e-5)
+    assert len(found.random) == 20
+    assert len(set(found.random)) > 10
+
+
+def test_all_heads_labelled_leave_nothing_to_compare(
+    tiny: Any, classified: headscope.ClassifyResult
+) -> None:
+    everything = dataclasses.replace(
+        classified,
+        heads=tuple(dataclasses.replace(h, roles=("syntactic",)) for h in classified.heads),
+    )
+    assert measure_kept_roles(tiny, everything).value is None
+
+
+def test_too_few_draws_are_refused(tiny: Any, classified: headscope.ClassifyResult) -> None:
+    with pytest.raises(InputError, match="20 or more"):
+        measure_kept_roles(tiny, classified, draws=19)

@@ -1,0 +1,207 @@
+"""Scores and choices against slow oracles written otherwise, on outputs known in closed form."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from toy_calibration import toy_given
+
+from headscope.errors import InputError
+from headscope.pruning.fisher import exchange, fisher, information
+from headscope.pruning.importance import importance_example, importance_token
+from headscope.pruning.joint import eliminate, fisher_joint
+from headscope.pruning.method import Given
+from headscope.pruning.methods import METHODS, rank
+from headscope.pruning.normalise import per_layer
+from headscope.pruning.units import Units
+from headscope.pruning.weights import random
+
+
+def _example_loss(given: Given, index: int, gates: torch.Tensor) -> float:
+    a, y, f = given.calibration._a, given.calibration._y, given.calibration._f
+    e = f(torch.einsum("lh,lhd->d", gates, a[index]))
+    return float(((e - y[index]) ** 2).sum() / 2)
+
+
+def _differences(given: Given, step: float = 1e-6) -> torch.Tensor:
+    """dL_i/dxi by central differences, one example and one head at a time."""
+    shape = given.units.shape
+    rows = []
+    for i in range(len(given.calibration._a)):
+        row = []
+        for head in itertools.product(*map(range, shape)):
+            up, down = torch.ones(shape).double(), torch.ones(shape).double()
+            up[head] += step
+            down[head] -= step
+            row.append((_example_loss(given, i, up) - _example_loss(given, i, down)) / (2 * step))
+        rows.append(row)
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def test_importance_by_example_is_the_mean_absolute_derivative_of_single_examples() -> None:
+    given = toy_given(f=torch.tanh)
+    expected = _differences(given).abs().mean(dim=0)
+    found = importance_example(given, normalise=False)
+    torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-7)
+    # Adding gradients up before the absolute value, as a copied script does, gives less.
+    assert (_differences(given).mean(dim=0).abs() < expected).all()
+
+
+def test_importance_does_not_depend_on_how_examples_are_batched() -> None:
+    given = toy_given()
+    first = importance_token(given).values
+    given.calibration._batch_size = 40
+    torch.testing.assert_close(importance_token(given).values, first)
+
+
+def test_layers_compete_on_equal_terms_after_normalisation() -> None:
+    values = torch.tensor([3.0, 4.0, 300.0, 400.0, 0.0, 0.0])
+    found = per_layer(values, torch.tensor([0, 0, 1, 1, 2, 2]))
+    torch.testing.assert_close(found, torch.tensor([0.6, 0.8, 0.6, 0.8, 0.0, 0.0]))
+
+
+def test_importance_refuses_data_without_labels() -> None:
+    for method in ("importance-token", "importance-example"):
+        with pytest.raises(InputError, match="label"):
+            rank(method, toy_given(labels=False))
+
+
+def test_labelled_fisher_is_the_sum_of_outer_products_of_single_gradients() -> None:
+    given = toy_given(f=torch.tanh, use_labels=True)
+    g = _differences(given)
+    matrix, diagonal = information(given, directions=1)
+    torch.testing.assert_close(matrix, g.T @ g, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(diagonal, (g**2).sum(dim=0), rtol=1e-4, atol=1e-6)
+
+
+def test_label_free_fisher_is_the_gauss_newton_matrix_in_expectation() -> None:
+    given = toy_given(labels=False, n=60, seed=5)
+    a = given.calibration._a.flatten(1, 2)  # (n, units, d): the Jacobian of a linear output
+    exact = torch.einsum("nud,nvd->uv", a, a) / len(a)
+    matrix, diagonal = information(given, directions=400)
+    assert float((matrix - exact).norm() / exact.norm()) < 0.05
+    # Over unit directions the mean square of r . J is ||J||^2 / d.
+    torch.testing.assert_close(diagonal, exact.diagonal() / a.shape[-1], rtol=0.1, atol=0.0)
+
+
+def test_exchange_inside_a_layer_never_does_worse_and_finds_planted_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
+        matrix = root @ root.T
+        for count in range(1, 6):
+            start = torch.zeros(6, dtype=torch.bool)
+            start[matrix.diagonal().argsort()[:count]] = True
+            found = exchange(matrix, start)
+            assert found.sum() == count
+            assert _loss(matrix, found) <= _loss(matrix, start) + 1e-12
+    # Two heads that cancel each other cost nothing together, though each alone is expensive.
+    matrix = torch.eye(4).double()
+    matrix[:2, :2] = torch.tensor([[9.0, -9.0], [-9.0, 9.0]])
+    found = exchange(matrix, torch.tensor([True, False, True, False]))
+    assert found.tolist() in ([True, True, False, False], [False, False, True, True])
+
+
+def _loss(matrix: torch.Tensor, removed: torch.Tensor) -> float:
+    return float(matrix[removed][:, removed].sum())
+
+
+def test_fisher_keeps_the_number_of_heads_that_its_diagonal_gives_each_layer() -> None:
+    ranking = fisher(toy_given(3, 5, labels=False, n=30))
+    for count in range(16):
+        removed = ranking.remove(count)
+        assert len(removed) == len(set(removed)) == count
+        by_value = sorted(range(15), key=lambda unit: (float(ranking.values[unit]), -unit))[:count]
+        for layer in range(3):
+            of_layer = range(5 * layer, 5 * layer + 5)
+            assert sum(u in of_layer for u in removed) == sum(u in of_layer for u in by_value)
+
+
+def test_joint_elimination_takes_the_best_step_by_brute_force() -> None:
+    generator = torch.Generator().manual_seed(1)
+    root = torch.randn(7, 9, generator=generator, dtype=torch.float64)
+    matrix, ridge = root @ root.T, 0.1
+    strength = ridge * float(matrix.diagonal().mean())
+    order, _ = eliminate(matrix, ridge)
+    for step in range(6):
+        costs = {
+            unit: _minimum(matrix, strength, [*order[:step], unit])
+            for unit in range(7)
+            if unit not in order[:step]
+        }
+        assert min(costs, key=costs.__getitem__) == order[step]
+    assert sorted(order) == list(range(7))
+
+
+def _minimum(matrix: torch.Tensor, strength: float, removed: list[int]) -> float:
+    """Least (1 - xi) G (1 - xi) + strength ||1 - xi_kept||^2, by a general least-squares solver."""
+    kept = [i for i in range(len(matrix)) if i not in removed]
+    root = torch.linalg.cholesky(matrix + 1e-12 * torch.eye(len(matrix)).double()).T
+    design = torch.cat([root[:, kept], math.sqrt(strength) * torch.eye(len(kept)).double()])
+    target = torch.cat([-root[:, removed].sum(dim=1), torch.zeros(len(kept)).double()])
+    solved = torch.linalg.lstsq(design, target[:, None]).solution
+    return float(((design @ solved)[:, 0] - target).pow(2).sum())
+
+
+def test_joint_elimination_removes_one_of_two_equal_heads_first() -> None:
+    given = toy_given(2, 3, labels=False, n=200, d=20)
+    a = given.calibration._a
+    a[:, 1, 2] = 1.5 * a[:, 0, 0]  # heads of different layers that say the same
+    order = fisher_joint(given, directions=30).remove(1)
+    assert order[0] in (0, 5)
+    a[:, [0, 1], [0, 2]] *= 3.0  # louder than all others, so that the diagonal would keep both
+    assert fisher_joint(given, directions=30).remove(1)[0] in (0, 5)
+    assert not {0, 5} & set(fisher(given).remove(4))
+
+
+def test_every_method_is_deterministic_and_removes_as_many_as_asked() -> None:
+    for name, info in METHODS.items():
+        if info.needs_roles or name in ("gates", "topk"):
+            continue
+        first, second = (rank(name, toy_given(seed=4)) for _ in range(2))
+        torch.testing.assert_close(first.values, second.values, rtol=0, atol=0)
+        for count in range(7):
+            assert first.remove(count) == second.remove(count)
+            assert len(set(first.remove(count))) == count
+
+
+def test_random_orders_differ_by_seed_and_are_permutations() -> None:
+    found = {random(toy_given(4, 4, seed=seed)).remove(8) for seed in range(5)}
+    assert len(found) == 5
+
+
+def test_ablation_measures_each_head_alone_and_greedy_measures_again() -> None:
+    given = toy_given(2, 3)
+    toy = given.calibration
+    ones = torch.ones(2, 3)
+    expected = []
+    for unit in range(6):
+        gates = ones.clone()
+        gates[divmod(unit, 3)] = 0.0
+        expected.append(toy.quality(ones) - toy.quality(gates))
+    found = rank("ablation", given)
+    torch.testing.assert_close(found.values, torch.tensor(expected, dtype=torch.float64))
+    greedy, removed = rank("ablation-greedy", given), []
+    for count in range(1, 6):
+        qualities = {}
+        for unit in (u for u in range(6) if u not in removed):
+            gates = ones.clone()
+            for gone in (*removed, unit):
+                gates[divmod(gone, 3)] = 0.0
+            qualities[unit] = toy.quality(gates)
+        removed.append(max(qualities, key=qualities.__getitem__))
+        assert set(greedy.remove(count)) == set(removed)
+
+
+def test_units_tie_the_layers_that_share_a_module() -> None:
+    units = Units([2, 2, 3], [(0, 1), (2,)])
+    assert units.members == (((0, 0), (1, 0)), ((0, 1), (1, 1)), ((2, 0),), ((2, 1),), ((2, 2),))
+    assert units.shared
+    assert units.heads([1, 4]) == ((0, 1), (1, 1), (2, 2))
+    grid = torch.arange(9.0).view(3, 3)
+    assert units.contract(grid).tolist() == [0.0 + 3.0, 1.0 + 4.0, 6.0, 7.0, 8.0]
+    gates = units.expand(units.gates([1]))
+    assert gates.tolist() == [[1, 0, 0], [1, 0, 0], [1, 1, 1]]  # no third head: never read
