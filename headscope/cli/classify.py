@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headscope.cli import options
-from headscope.cli.output import command_line, print_data, print_human, progress_bar
+from headscope.cli.output import command_line, print_result, progress_bar
 from headscope.errors import InputError
 
 __all__ = ["classify"]
@@ -88,7 +88,6 @@ def classify(
     from headscope.pipeline.classify import classify as run
     from headscope.report.classify_tables import classify_report, heads_csv
     from headscope.report.files import STATE, ready_folder, write_classify
-    from headscope.results import to_json
 
     corpus = open_treebank(treebank) if treebank else open_text(text) if text else None
     with ready_folder(output), progress_bar(quiet) as progress:
@@ -113,12 +112,7 @@ def classify(
         )
         if output is not None:
             write_classify(result, output)
-    if format is options.Format.json:
-        print_data(to_json(result))
-    elif format is options.Format.csv:
-        print_data(heads_csv(result))
-    else:
-        print_human(*classify_report(result))
+    print_result(result, format, human=classify_report, csv=heads_csv)
 
 
 def _thresholds(from_config: dict[str, Any], from_flags: list[str]) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headscope.cli import options
-from headscope.cli.output import command_line, print_data, print_human, progress_bar
+from headscope.cli.output import command_line, print_result, progress_bar
 
 __all__ = ["depth"]
 
@@ -60,7 +60,6 @@ def depth(
     from headscope.pipeline.depth import depth as run
     from headscope.report.depth_tables import depth_csv, depth_report, write_depth
     from headscope.report.files import ready_folder
-    from headscope.results import to_json
 
     with ready_folder(output), progress_bar(quiet, "windows") as progress:
         result = run(
@@ -80,9 +79,4 @@ def depth(
         )
         if output is not None:
             write_depth(result, output, log=log)
-    if format is options.Format.json:
-        print_data(to_json(result))
-    elif format is options.Format.csv:
-        print_data(depth_csv(result))
-    else:
-        print_human(*depth_report(result))
+    print_result(result, format, human=depth_report, csv=depth_csv)

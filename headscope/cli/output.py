@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from headscope.cli.options import Format
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["command_line", "print_data", "print_human", "print_note", "progress_bar"]
+__all__ = [
+    "command_line",
+    "print_data",
+    "print_human",
+    "print_note",
+    "print_result",
+    "progress_bar",
+]
 
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
@@ -35,6 +44,24 @@ def print_data(text: str) -> None:
     """Print JSON or CSV on stdout, and nothing else."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()
+
+
+def print_result(
+    result: Any,
+    format: Format,
+    *,
+    human: Callable[[Any], Iterable[RenderableType]],
+    csv: Callable[[Any], str],
+) -> None:
+    """Print a result in the format that was asked for."""
+    from headscope.results import to_json
+
+    if format is Format.json:
+        print_data(to_json(result))
+    elif format is Format.csv:
+        print_data(csv(result))
+    else:
+        print_human(*human(result))
 
 
 def print_note(text: str, quiet: bool) -> None:

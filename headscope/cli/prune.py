@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headscope.cli import options
-from headscope.cli.output import command_line, print_data, print_human, progress_bar
+from headscope.cli.output import command_line, print_result, progress_bar
 
 __all__ = ["prune"]
 
@@ -163,7 +163,6 @@ def prune(
     from headscope.pipeline.prune import prune as run
     from headscope.report.files import ready_folder, write_prune
     from headscope.report.prune_tables import curves_csv, prune_report
-    from headscope.results import to_json
 
     with ready_folder(output), progress_bar(quiet, "steps") as progress:
         result = run(
@@ -198,12 +197,7 @@ def prune(
         )
         if output is not None:
             write_prune(result, output)
-    if format is options.Format.json:
-        print_data(to_json(result))
-    elif format is options.Format.csv:
-        print_data(curves_csv(result))
-    else:
-        print_human(*prune_report(result))
+    print_result(result, format, human=prune_report, csv=curves_csv)
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headscope.cli import options
-from headscope.cli.output import command_line, print_data, print_human, progress_bar
+from headscope.cli.output import command_line, print_result, progress_bar
 
 __all__ = ["rank"]
 
@@ -103,7 +103,6 @@ def rank(
     from headscope.pipeline.rank import rank as run
     from headscope.report.files import ready_folder, write_rank
     from headscope.report.rank_tables import rank_csv, rank_report
-    from headscope.results import to_json
 
     with ready_folder(output), progress_bar(quiet, "layers") as progress:
         result = run(
@@ -128,12 +127,7 @@ def rank(
         )
         if output is not None:
             write_rank(result, output)
-    if format is options.Format.json:
-        print_data(to_json(result))
-    elif format is options.Format.csv:
-        print_data(rank_csv(result))
-    else:
-        print_human(*rank_report(result))
+    print_result(result, format, human=rank_report, csv=rank_csv)
 
 
 def _widths(text: str | None) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headscope.cli import options
-from headscope.cli.output import command_line, print_data, print_human, progress_bar
+from headscope.cli.output import command_line, print_result, progress_bar
 
 __all__ = ["spectrum"]
 
@@ -100,7 +100,6 @@ def spectrum(
     from headscope.report.files import ready_folder
     from headscope.report.spectrum_files import STATE, write_spectrum
     from headscope.report.spectrum_tables import spectrum_csv, spectrum_report
-    from headscope.results import to_json
 
     with ready_folder(output), progress_bar(quiet, "sequences") as progress:
         result = run(
@@ -127,9 +126,4 @@ def spectrum(
         )
         if output is not None:
             write_spectrum(result, output)
-    if format is options.Format.json:
-        print_data(to_json(result))
-    elif format is options.Format.csv:
-        print_data(spectrum_csv(result))
-    else:
-        print_human(*spectrum_report(result))
+    print_result(result, format, human=spectrum_report, csv=spectrum_csv)

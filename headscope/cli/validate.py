@@ -7,7 +7,7 @@ import sys
 import typer
 
 from headscope.cli import options
-from headscope.cli.output import command_line, print_data, print_human
+from headscope.cli.output import command_line, print_result
 
 __all__ = ["validate"]
 
@@ -31,7 +31,6 @@ def validate(
     """
     from headscope.pipeline.validate import validate as run
     from headscope.report.validate_tables import validation_csv, validation_report
-    from headscope.results import to_json
 
     result = run(
         model,
@@ -41,12 +40,7 @@ def validate(
         revision=revision,
         allow_pickle=allow_pickle,
     )
-    if format is options.Format.json:
-        print_data(to_json(result))
-    elif format is options.Format.csv:
-        print_data(validation_csv(result))
-    else:
-        print_human(*validation_report(result))
+    print_result(result, format, human=validation_report, csv=validation_csv)
     if not result.passed:
         if not quiet:
             print(f"headscope: validation failed: {'; '.join(result.reasons)}", file=sys.stderr)

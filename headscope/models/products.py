@@ -28,14 +28,15 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 @contextmanager
 def fast_products(model: nn.Module) -> Iterator[None]:
-    """Let float32 linear maps on a CPU run through oneDNN while the block runs, without gradients.
+    """Let float32 linear maps on a CPU run through oneDNN while the block runs.
 
-    Does nothing where torch lacks the operation, on other devices and for other dtypes.
+    Gradients reach the inputs of a map only, not its weights. Does nothing where torch lacks the
+    operation, on other devices and for other dtypes.
     """
     product = _onednn_product()
     linears = [m for m in model.modules() if product and _is_plain_float32(m)]
     for linear in linears:
-        vars(linear)["forward"] = functools.partial(_apply, product, linear)
+        vars(linear)["forward"] = functools.partial(_apply, product, linear, [])
     try:
         yield
     finally:
@@ -43,9 +44,35 @@ def fast_products(model: nn.Module) -> Iterator[None]:
             del vars(linear)["forward"]
 
 
-def _apply(product: Any, linear: nn.Linear, x: Tensor) -> Tensor:
-    out: Tensor = product(x, linear.weight, linear.bias, "none", [], "")
-    return out
+def _apply(product: Any, linear: nn.Linear, transposed: list[Tensor], x: Tensor) -> Tensor:
+    """Multiply; ``transposed`` keeps the weights as a backward pass wants them."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        out: Tensor = product(x, linear.weight, linear.bias, "none", [], "")
+        return out
+    if not transposed:
+        transposed.append(linear.weight.detach().t().contiguous())
+    wanted: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+        x, product, linear.weight, linear.bias, transposed[0]
+    )
+    return wanted
+
+
+class _Product(torch.autograd.Function):
+    """``x W^T + b`` with a gradient for x: the gradient of the output times W."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, product: Any, W: Tensor, b: Tensor | None, transposed: Tensor
+    ) -> Tensor:
+        ctx.product, ctx.transposed = product, transposed
+        out: Tensor = product(x, W, b, "none", [], "")
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        """Give x its gradient; the weights are frozen."""
+        x = ctx.product(grads[0].contiguous(), ctx.transposed, None, "none", [], "")
+        return x, None, None, None, None
 
 
 def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -259,9 +259,9 @@ def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[R
     model : nn.Module
     router : Router
     gradients : bool
-        Let autograd record, through torch's own products: the faster ones have no gradient.
+        Let autograd record; the model's own weights get no gradient.
     """
-    products = nullcontext() if gradients else fast_products(model)
+    products = fast_products(model)
     token = _active.set(router)
     try:
         with use_implementation(model, IMPLEMENTATION), torch.set_grad_enabled(gradients), products:

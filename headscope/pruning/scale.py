@@ -30,7 +30,7 @@ __all__ = ["DAMPING", "ROUNDS", "distance", "full_outputs", "scale_gates"]
 #: Linearisations after the first guess.
 ROUNDS = 3
 #: A round that gains less than this share of the distance is the last.
-ENOUGH = 0.02
+ENOUGH = 0.03
 #: Added to the diagonal, in units of its mean.
 DAMPING = 0.03
 #: Random directions per example and round.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+if TYPE_CHECKING:
+    import pandas
+
 __all__ = [
-    "csv_text", "interval_text", "make_table", "model_line", "p_text", "ratio_text",
+    "csv_text", "frame_csv", "interval_text", "make_table", "model_line", "p_text", "ratio_text",
     "share_text", "tiny",
 ]  # fmt: skip
 
@@ -23,18 +26,25 @@ def make_table(*columns: str) -> Table:
     return table
 
 
-def model_line(result: Any) -> str:
-    """Say which model a result is of, and how well our attention equals its own."""
+def model_line(result: Any, heads: int | None = None) -> str:
+    """Say which model a result is of, and how well our attention equals its own.
+
+    ``heads`` counts all heads, for a model whose layers have different numbers of them.
+    """
     model, check = result.provenance["model"], result.validation
     proof = (
         "not validated (--no-validate)"
         if check.passed is None
         else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
     )
-    return (
-        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers x "
-        f"{model['n_heads']} heads; {proof}"
-    )
+    size = f" x {model['n_heads']} heads" if heads is None else f", {heads} heads"
+    return f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers{size}; {proof}"
+
+
+def frame_csv(frame: pandas.DataFrame) -> str:
+    """Write a frame as CSV, without its index."""
+    text: str = frame.to_csv(index=False, lineterminator="\n")
+    return text
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -8,7 +8,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.report.cells import interval_text, make_table, model_line, p_text, share_text
+from headscope.report.cells import (
+    frame_csv,
+    interval_text,
+    make_table,
+    model_line,
+    p_text,
+    share_text,
+)
 from headscope.report.classify_words import control_sentence, describe_offset, found_sentence
 from headscope.results import ClassifyResult, HeadResult, SyntacticScore
 
@@ -182,11 +189,9 @@ def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
 
 def heads_csv(result: ClassifyResult) -> str:
     """One line per head: the flat numbers of :meth:`ClassifyResult.to_frame`."""
-    text: str = result.to_frame().to_csv(index=False, lineterminator="\n")
-    return text
+    return frame_csv(result.to_frame())
 
 
 def relations_csv(result: ClassifyResult) -> str:
     """One line per head, relation and direction."""
-    text: str = result.relations_frame().to_csv(index=False, lineterminator="\n")
-    return text
+    return frame_csv(result.relations_frame())

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.report.cells import make_table, model_line, ratio_text, tiny
+from headscope.report.cells import frame_csv, make_table, model_line, ratio_text, tiny
 from headscope.report.depth_figures import protection_bars, ratio_curves
 from headscope.report.depth_words import (
     PLACEMENTS,
@@ -107,14 +107,12 @@ def _with_spread(value: float | None, spread: float | None) -> str:
 
 def depth_csv(result: DepthResult) -> str:
     """One line per model (or control), variant and number of layers."""
-    text: str = result.to_frame().to_csv(index=False, lineterminator="\n")
-    return text
+    return frame_csv(result.to_frame())
 
 
 def protected_csv(result: DepthResult) -> str:
     """One line per model (or control), part, way and number of layers."""
-    text: str = result.protected_frame().to_csv(index=False, lineterminator="\n")
-    return text
+    return frame_csv(result.protected_frame())
 
 
 def write_depth(result: DepthResult, folder: Path, *, log: bool = False) -> None:

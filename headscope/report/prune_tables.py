@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.report.cells import csv_text, make_table, p_text, tiny
+from headscope.report.cells import csv_text, frame_csv, make_table, model_line, p_text
 from headscope.report.prune_words import (
     METRIC_NAMES,
     kept_sentence,
@@ -47,16 +47,7 @@ def prune_report(result: PruneResult) -> Iterator[RenderableType]:
 
 
 def _header(result: PruneResult) -> Iterator[Text]:
-    model, check = result.provenance["model"], result.validation
-    proof = (
-        "not validated (--no-validate)"
-        if check.passed is None
-        else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
-    )
-    yield Text(
-        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers, "
-        f"{result.n_heads} heads; {proof}"
-    )
+    yield Text(model_line(result, result.n_heads))
     if result.shared_layers:
         yield Text("        Layers share their weights: one decision for a head of all layers.")
     yield Text(f"Task    {result.task}: {METRIC_NAMES[result.metric]}")
@@ -202,8 +193,7 @@ def _kept(result: PruneResult) -> Iterator[RenderableType]:
 
 def curves_csv(result: PruneResult) -> str:
     """One line per method, repair and fraction."""
-    text: str = result.to_frame().to_csv(index=False, lineterminator="\n")
-    return text
+    return frame_csv(result.to_frame())
 
 
 def scores_csv(result: PruneResult) -> str:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.report.cells import csv_text, make_table, share_text, tiny
+from headscope.report.cells import csv_text, frame_csv, make_table, model_line, share_text, tiny
 from headscope.report.rank_words import NAMES, rank_notes, rank_sentence
 from headscope.results import (
     ControlStatistics,
@@ -45,16 +45,7 @@ def rank_report(result: RankResult) -> Iterator[RenderableType]:
 
 
 def _header(result: RankResult) -> Iterator[Text]:
-    model, check = result.provenance["model"], result.validation
-    proof = (
-        "not validated (--no-validate)"
-        if check.passed is None
-        else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
-    )
-    yield Text(
-        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers x "
-        f"{model['n_heads']} heads; {proof}"
-    )
+    yield Text(model_line(result))
     settings = result.settings
     what = "sigma^2" if settings["share"] == "sigma2" else "sigma"
     folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
@@ -228,8 +219,7 @@ def _shared_table(result: RankResult) -> Iterator[RenderableType]:
 
 def rank_csv(result: RankResult) -> str:
     """One line per head and matrix, and per layer and matrix, with the controls."""
-    text: str = result.to_frame().to_csv(index=False, lineterminator="\n")
-    return text
+    return frame_csv(result.to_frame())
 
 
 def shared_csv(result: RankResult) -> str:

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.report.cells import csv_text, make_table, share_text, tiny
+from headscope.report.cells import csv_text, frame_csv, make_table, model_line, share_text
 from headscope.report.spectrum_words import FORM_NAMES, sampling_sentence, verdict_sentence
 from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
 
@@ -32,16 +32,7 @@ def spectrum_report(result: SpectrumResult) -> Iterator[RenderableType]:
 
 
 def _header(result: SpectrumResult) -> Iterator[Text]:
-    model, check = result.provenance["model"], result.validation
-    proof = (
-        "not validated (--no-validate)"
-        if check.passed is None
-        else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
-    )
-    yield Text(
-        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers x "
-        f"{model['n_heads']} heads; {proof}"
-    )
+    yield Text(model_line(result))
     yield Text(f"Text    {result.provenance['data']['name']}: {sampling_sentence(result)}")
     if result.roles is not None:
         yield Text(f"Roles   from a classification on {result.roles.corpus}")
@@ -122,8 +113,7 @@ def _efficient(found: EfficientResult) -> Iterator[RenderableType]:
 
 def spectrum_csv(result: SpectrumResult) -> str:
     """One line per head: the flat numbers of :meth:`SpectrumResult.to_frame`."""
-    text: str = result.to_frame().to_csv(index=False, lineterminator="\n")
-    return text
+    return frame_csv(result.to_frame())
 
 
 def cheap_csv(found: EfficientResult) -> str:

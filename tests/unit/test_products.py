@@ -23,6 +23,18 @@ def test_same_as_a_float64_product(bias: bool, shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)
 
 
+def test_gradients_of_the_input_are_those_of_a_float64_product() -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(24, 40).requires_grad_(False)
+    x = torch.randn(3, 7, 24, requires_grad=True)
+    by = torch.randn(3, 40, 7).transpose(1, 2)  # not contiguous
+    with fast_products(linear):
+        out = linear(x)
+    (found,) = torch.autograd.grad(out, x, by)
+    torch.testing.assert_close(found.double(), by.double() @ linear.weight.double(), rtol=0,
+                               atol=1e-5)  # fmt: skip
+
+
 def test_puts_the_modules_back_even_when_the_body_raises() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
 
