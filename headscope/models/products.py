@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 __all__ = ["fast_products"]
 
@@ -30,8 +31,8 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 def fast_products(model: nn.Module) -> Iterator[None]:
     """Let float32 linear maps on a CPU run through oneDNN while the block runs.
 
-    Gradients reach the inputs of a map only, not its weights. Does nothing where torch lacks the
-    operation, on other devices and for other dtypes.
+    Where autograd records, only maps whose weights are frozen do. Does nothing where torch lacks
+    the operation, on other devices and for other dtypes.
     """
     product = _onednn_product()
     linears = [m for m in model.modules() if product and _is_plain_float32(m)]
@@ -46,6 +47,8 @@ def fast_products(model: nn.Module) -> Iterator[None]:
 
 def _apply(product: Any, linear: nn.Linear, transposed: list[Tensor], x: Tensor) -> Tensor:
     """Multiply; ``transposed`` keeps the weights as a backward pass wants them."""
+    if torch.is_grad_enabled() and linear.weight.requires_grad:
+        return functional.linear(x, linear.weight, linear.bias)
     if not (torch.is_grad_enabled() and x.requires_grad):
         out: Tensor = product(x, linear.weight, linear.bias, "none", [], "")
         return out

@@ -259,7 +259,7 @@ def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[R
     model : nn.Module
     router : Router
     gradients : bool
-        Let autograd record; the model's own weights get no gradient.
+        Let autograd record. Frozen weights keep the faster products.
     """
     products = fast_products(model)
     token = _active.set(router)
