@@ -45,6 +45,10 @@ class EncodedSentence:
     sentence : Sentence
     rarity : Rarity or None
         None where the rare-word score skips the sentence.
+    half : int
+        0 or 1: whether the sentence's zero-based index in the corpus is even or odd.
+    swapped : Sentence or None
+        The one before it in the corpus with as many words, whose tree serves as a control.
     """
 
     ids: IntArray
@@ -52,6 +56,8 @@ class EncodedSentence:
     first: IntArray
     sentence: Sentence
     rarity: Rarity | None
+    half: int = 0
+    swapped: Sentence | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

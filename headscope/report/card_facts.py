@@ -113,7 +113,8 @@ def _add_roles(card: Card, head: HeadResult) -> None:
             detail = describe_offset(head.positional.offset)
         card.labels.append(
             [ROLE_NAMES.get(label.role, label.role), detail, share_text(label.score),
-             share_text(label.baseline), interval_text(label.interval), p_text(label.p_adjusted)]
+             f"{share_text(label.baseline)} {label.against}".strip(),
+             interval_text(label.interval), p_text(label.p_adjusted)]
         )  # fmt: skip
     offset = head.positional.offset
     at = "" if offset is None else f" ({describe_offset(offset)})"
@@ -132,12 +133,17 @@ def _add_roles(card: Card, head: HeadResult) -> None:
 
 
 def _best_relation(head: HeadResult) -> str:
-    best = max(head.syntactic, key=lambda s: (s.labelled, s.accuracy - s.baseline), default=None)
+    best = max(
+        head.syntactic,
+        key=lambda s: (s.labelled, s.accuracy - max(s.baselines.values())),
+        default=None,
+    )
     if best is None:
         return ""
+    strongest = max(best.baselines, key=lambda name: best.baselines[name])
     return (
-        f"{best.relation} {best.direction} {share_text(best.accuracy)}, best fixed offset "
-        f"{share_text(best.baseline)}"
+        f"{best.relation} {best.direction} {share_text(best.accuracy)}, strongest baseline "
+        f"{share_text(best.baselines[strongest])} ({strongest})"
     )
 
 

@@ -5,12 +5,14 @@ A rate that has no trial behind it is None (JSON null), never NaN.
 
 from headscope.results.classification import (
     ClassifyResult,
+    Confirmation,
     ControlResult,
     CorpusInfo,
     HeadResult,
     Label,
     PositionalScore,
     RareScore,
+    SwappedControl,
     SyntacticScore,
 )
 from headscope.results.depth import (
@@ -70,6 +72,7 @@ __all__ = [
     "CheapPoint",
     "ClassifyResult",
     "ControlRank",
+    "Confirmation",
     "ControlResult",
     "ControlStatistics",
     "CorpusInfo",
@@ -112,6 +115,7 @@ __all__ = [
     "SpectrumResult",
     "SpeedResult",
     "SpeedRow",
+    "SwappedControl",
     "SyntacticScore",
     "ValidationResult",
     "ValidationSummary",
