@@ -11,7 +11,7 @@ from headscope.report.classify_words import ROLE_NAMES, describe_offset
 from headscope.report.prune_words import number
 from headscope.report.rank_words import NAMES
 from headscope.results import HeadRank, HeadResult, PruneResult, RankResult, ReportResult
-from headscope.results.prune import AblationRow
+from headscope.results.prune import HeadEffect
 
 __all__ = ["Card", "cards", "head_names", "mark_of"]
 
@@ -219,7 +219,7 @@ def _first_removed(result: PruneResult) -> dict[Place, tuple[float, str]]:
     return first
 
 
-def _ablated(row: AblationRow, metric: str) -> str:
+def _ablated(row: HeadEffect, metric: str) -> str:
     low, high = row.difference_ci
     return (
         f"{number(row.difference, metric, signed=True)} {metric} "

@@ -24,11 +24,10 @@ from headscope.results.depth import (
 )
 from headscope.results.insights import Insight, InsightsResult, KeptRoles
 from headscope.results.prune import (
-    AblationRow,
     Baseline,
     Curve,
+    HeadEffect,
     HeadScores,
-    KeptRow,
     Point,
     PruneResult,
 )
@@ -66,7 +65,6 @@ from headscope.results.validation import LayerCheck, ValidationResult, Validatio
 __all__ = [
     "SCHEMA",
     "SECTIONS",
-    "AblationRow",
     "Baseline",
     "CheapHead",
     "CheapPoint",
@@ -83,13 +81,13 @@ __all__ = [
     "DepthCurves",
     "DepthResult",
     "EfficientResult",
+    "HeadEffect",
     "HeadRank",
     "HeadResult",
     "HeadScores",
     "Insight",
     "InsightsResult",
     "KeptRoles",
-    "KeptRow",
     "Label",
     "LayerCheck",
     "LayerControl",

@@ -21,7 +21,7 @@ from headscope.pipeline.pruning.roles import KnownRoles
 from headscope.pipeline.pruning.tables import ablation_table, kept_alone_table
 from headscope.pipeline.tasks import Task
 from headscope.pruning.method import Ranking
-from headscope.results.prune import AblationRow, Curve, HeadScores, KeptRow, Point
+from headscope.results.prune import Curve, HeadEffect, HeadScores, Point
 
 __all__ = ["Outcome", "Run"]
 
@@ -32,8 +32,8 @@ class Outcome:
 
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...]
-    ablation: tuple[AblationRow, ...]
-    kept_alone: tuple[KeptRow, ...]
+    ablation: tuple[HeadEffect, ...]
+    kept_alone: tuple[HeadEffect, ...]
     warnings: tuple[str, ...]
     last: tuple[str, Repair, Repaired] | None
 
@@ -156,7 +156,7 @@ class Run:
 
     # --- tables -------------------------------------------------------------------------------
 
-    def _tables(self) -> tuple[tuple[AblationRow, ...], tuple[KeptRow, ...]]:
+    def _tables(self) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
         if not self.options.ablation:
             return (), ()
         alone = ablation_table(self.units, self.measure, self._ticker("each head alone"))
