@@ -2,6 +2,7 @@
 
 One sentence at a time, no padding, transformers' own eager attention, float64, plain loops.
 It shares no code with the package.  Where that page is silent the docstrings state the reading.
+The labels are `reference_labels` and `reference_roles`, which use the small parts of this page.
 """
 
 from __future__ import annotations
