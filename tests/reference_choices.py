@@ -73,13 +73,15 @@ def choose(attention: Floats) -> Ints:
     without = attention.copy()
     words = np.arange(attention.shape[1])
     without[:, words, words] = -np.inf
-    return without.argmax(axis=2)
+    found: Ints = without.argmax(axis=2)
+    return found
 
 
 def distances(words: int) -> Ints:
     """j - i for every ordered pair (i, j), clipped to -20..20."""
     order = np.arange(words)
-    return np.clip(order[None, :] - order[:, None], -CLIP, CLIP)
+    clipped: Ints = np.clip(order[None, :] - order[:, None], -CLIP, CLIP)
+    return clipped
 
 
 def add_to_kernels(kernels: Kernels, attention: Floats, pieces: Ints) -> None:
