@@ -242,6 +242,22 @@ def test_paired_z_is_the_one_sample_test() -> None:
     assert labels.paired_z(np.ones(5)) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, True),
+        ({"accuracy": 0.55}, False),  # 0.05 above the kernel
+        ({"accuracy_mean": 0.45}, False),  # 0.05 above the offset
+        ({"accuracy_mean": 0.50}, True),  # the mean need not beat uniform and kernel
+        ({"p_adjusted": 0.06}, False),
+    ],
+)
+def test_every_part_of_the_rule_can_refuse(change: dict[str, float], verdict: bool) -> None:
+    baselines = {"offset": 0.4, "first": 0.1, "last": 0.2, "uniform": 0.3, "kernel": 0.5}
+    half = {"accuracy": 0.6, "accuracy_mean": 0.6, "p_adjusted": 0.01, "baselines": baselines}
+    assert labels.is_confirmed({**half, **change}) is verdict
+
+
 def test_the_margin_forgives_rounding() -> None:
     assert labels.exceeds(0.6, 0.5)  # 0.09999999999999998 apart
     assert not labels.exceeds(0.599, 0.5)
