@@ -31,7 +31,7 @@ from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.pipeline.checkpoint import RunState
 from headscope.pipeline.opening import open_model
-from headscope.pipeline.provenance import provenance
+from headscope.pipeline.provenance import need_checksum, provenance
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -334,10 +334,8 @@ def _identity(
 ) -> dict[str, Any]:
     """Everything that a saved state must agree with."""
     run = provenance(loaded, command="", seed=seed)
-    if loaded.weights_sha256 is None:
-        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
     return {
-        "model": run["model"]["weights_sha256"],
+        "model": need_checksum(loaded),
         "corpus": corpus.sha256,
         "sentences": n_sentences,
         "frequencies": f"{words.source} {words.sha256}",

@@ -60,7 +60,7 @@ from headscope.results.spectrum import (
     Verdict,
 )
 from headscope.results.speed import SpeedResult, SpeedRow
-from headscope.results.validation import LayerCheck, ValidationResult, ValidationSummary
+from headscope.results.validation import LayerCheck, ProbeSize, ValidationResult, ValidationSummary
 
 __all__ = [
     "SCHEMA",
@@ -90,6 +90,7 @@ __all__ = [
     "KeptRoles",
     "Label",
     "LayerCheck",
+    "ProbeSize",
     "LayerControl",
     "LayerRank",
     "MatrixRank",
