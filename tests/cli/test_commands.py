@@ -139,14 +139,21 @@ def test_validate_json(run: Run, model: Path) -> None:
     assert result["reasons"] == []
     assert [check["layer"] for check in result["layers"]] == [0, 1]
     for check in result["layers"]:
-        assert set(check) == {"stack", "layer", "calls", "max_abs_pattern", "max_abs_out"}
+        assert set(check) == {
+            "stack", "layer", "calls", "max_abs_pattern", "max_abs_out", "mean_abs_pattern",
+            "rounding_pattern", "rounding_out", "scale", "scale_error",
+        }  # fmt: skip
+        assert 0 <= check["rounding_pattern"] <= result["tolerance"]["rounding"]
+        assert abs(check["scale"] - 1) < result["tolerance"]["scale"] == 1e-3
         assert (check["stack"], check["calls"]) == ("encoder", 1)
         assert 0 <= check["max_abs_pattern"] <= result["tolerance"]["pattern"] == 1e-5
         assert 0 <= check["max_abs_out"] <= result["tolerance"]["out"]
     for name in ("max_abs_hidden_eager", "max_abs_hidden_sdpa"):
         assert 0 <= result[name] <= result["tolerance"]["hidden"] == 1e-4
     assert result["padded"] > 0
+    assert [probe["name"] for probe in result["probes"]] == ["right-padded", "unpadded"]
     assert result["provenance"]["model"]["id"] == str(model)
+    assert result["provenance"]["model"]["weights"] == "file"
 
 
 def test_validate_csv(run: Run, model: Path) -> None:
