@@ -22,6 +22,10 @@ from headscope.measures.rows import OFFSETS, RowSummary
 __all__ = ["Positional"]
 
 
+#: One step beyond the farthest offset that is scored.
+_FAR = max(OFFSETS) + 1
+
+
 class Positional(Accumulator):
     """Hits and mass by relative position.
 
@@ -54,12 +58,15 @@ class Positional(Accumulator):
         if layer == 0:
             self._count_queries(batch)
         n_heads = rows.argmax.shape[1]
-        content = batch.content[:, None]  # (batch, 1, pos)
         position = torch.arange(batch.size[1], device=rows.argmax.device)
         step = rows.argmax - position  # (batch, n_heads, pos)
-        for i, r in enumerate(OFFSETS):
-            hits = ((step == r) & content).sum(dim=(0, 2))
-            self.hits[layer, :n_heads, i] += numpy(hits)
+        by_head = step.transpose(0, 1)[:, batch.content]  # (n_heads, content tokens)
+        # One bin for each step from -FAR to FAR, what lies beyond in the last ones.
+        head = torch.arange(n_heads, device=step.device)[:, None]
+        bins = by_head.clamp(-_FAR, _FAR) + _FAR + head * (2 * _FAR + 1)
+        counts = torch.bincount(bins.flatten(), minlength=n_heads * (2 * _FAR + 1))
+        hits = counts.view(n_heads, -1)[:, [_FAR + r for r in OFFSETS]]
+        self.hits[layer, :n_heads] += numpy(hits)
         mass = torch.einsum("bhir,bi->hr", rows.band.double(), batch.content.double())
         self.mass[layer, :n_heads] += numpy(mass)
 

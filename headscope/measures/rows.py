@@ -190,20 +190,20 @@ class _Distances:
     def __init__(self, batch: Batch, per_piece: Tensor) -> None:
         word = batch.first_piece.long().cumsum(dim=1) - 1  # (batch, pos)
         n_words = word[:, -1:] + 1
-        self._weight = per_piece
         self._chosen = batch.half == 0
         near = torch.tensor([r for r in WORD_OFFSETS if abs(r) < FARTHEST], device=word.device)
         target = word[..., None] + near  # (batch, pos, near offsets): words
-        self._valid = (target >= 0) & (target < n_words[..., None])
-        positions = torch.arange(batch.size[1], device=word.device).expand_as(word)
-        # (batch, words): where each word begins
-        first = torch.zeros_like(word).scatter_reduce(
-            1, word.clamp(min=0), torch.where(batch.first_piece, positions, 0), "amax"
-        )
+        valid = (target >= 0) & (target < n_words[..., None])
+        self._near = valid * per_piece[..., None]
+        first = _first_positions(batch.first_piece, word)
         index = target.clamp(min=0).minimum((n_words - 1)[..., None])
         self._index = first.gather(1, index.flatten(1)).view_as(index)
-        self._word = word
-        self._far = bool((n_words > FARTHEST).any())
+        # Words FARTHEST or more to the left and to the right: (2, batch, query_pos, key_pos)
+        self._far: Tensor | None = None
+        if bool((n_words > FARTHEST).any()):
+            step = word[:, None, :] - word[:, :, None]
+            beyond = torch.stack([step <= -FARTHEST, step >= FARTHEST])
+            self._far = beyond * per_piece[:, :, None]
 
     def sums(self, per_piece: Tensor, rows: slice) -> Tensor:
         """Return (rows, n_heads, len(WORD_OFFSETS)) of a chunk.
@@ -221,31 +221,26 @@ class _Distances:
         whole = chosen + rows.start
         part = per_piece if len(chosen) == len(per_piece) else per_piece[chosen]
         index = self._index[whole, None].expand(-1, part.shape[1], -1, -1)
-        weight = (self._valid[whole] * self._weight[whole, :, None]).to(part.dtype)
-        near = torch.einsum("bhit,bit->bht", part.gather(-1, index), weight)
-        far = self._far_sums(part, whole)
+        near = torch.einsum("bhit,bit->bht", part.gather(-1, index), self._near[whole].to(part))
+        far = part.new_zeros(*part.shape[:2], 2)
+        if self._far is not None:
+            far = torch.einsum("bhij,sbij->bhs", part, self._far[:, whole].to(part))
         out[chosen] = torch.cat([far[..., :1], near, far[..., 1:]], dim=-1)
         return out
 
-    def _far_sums(self, part: Tensor, whole: Tensor) -> Tensor:
-        """Sums over words FARTHEST or more to the left, and to the right: (rows, n_heads, 2)."""
-        if not self._far:
-            return part.new_zeros(*part.shape[:2], 2)
-        word = self._word[whole]
-        step = word[:, None, :] - word[:, :, None]  # (rows, query_pos, key_pos)
-        weight = self._weight[whole, :, None]
-        sides = [
-            torch.einsum("bhij,bij->bh", part, ((sign * step >= FARTHEST) * weight).to(part.dtype))
-            for sign in (-1, 1)
-        ]
-        return torch.stack(sides, dim=-1)
+
+def _first_positions(first_piece: Tensor, word: Tensor) -> Tensor:
+    """Position of each word's first piece, (batch, words); 0 behind the last word."""
+    positions = torch.arange(word.shape[1], device=word.device).expand_as(word)
+    at_first = torch.where(first_piece, positions, 0)
+    return torch.zeros_like(word).scatter_reduce(1, word.clamp(min=0), at_first, "amax")
 
 
 def _other_argmax(merged: Tensor, no_word: Tensor) -> Tensor:
     """Argmax over words other than the query; ``merged`` is overwritten."""
     merged += no_word
     merged.diagonal(dim1=-2, dim2=-1).fill_(-OUT)
-    return merged.argmax(dim=-1)
+    return merged.max(dim=-1).indices  # faster than argmax on CPUs; ties: the lowest, too
 
 
 def _entropy(pattern: Tensor) -> Tensor:

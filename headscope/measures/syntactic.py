@@ -90,11 +90,9 @@ class Syntactic(Accumulator):
         edges = self.edges_of(batch)
         if edges is None:
             return
-        relation = self.relations.indices(edges.relation_names)[numpy(edges.relation_key)]
-        offset = self.offsets.indices(edges.offset_names)[numpy(edges.offset_key)]
-        self._grow()
         if layer == 0:
-            self._count_trials(edges, relation, offset)
+            self._start(edges)
+        relation, offset = self._relation, self._offset
         hits = trial_hits(rows.word_argmax, edges)
         n_heads = hits.shape[1]
         for sums, counted in (
@@ -109,7 +107,12 @@ class Syntactic(Accumulator):
         by_pair = grouped(hits[edges.trial], offset, len(self.offsets))
         self.both_offset[:, layer, :n_heads] += by_pair
 
-    def _count_trials(self, edges: EdgeTrials, relation: Array, offset: Array) -> None:
+    def _start(self, edges: EdgeTrials) -> None:
+        """Find the names of a batch's trials and count what does not depend on heads."""
+        relation = self.relations.indices(edges.relation_names)[numpy(edges.relation_key)]
+        offset = self.offsets.indices(edges.offset_names)[numpy(edges.offset_key)]
+        self._relation, self._offset = relation, offset
+        self._grow()
         uniform = numpy(edges.uniform)
         np.add.at(self.trials, relation, 1)
         np.add.at(self.first, relation, numpy(edges.first))
