@@ -16,7 +16,9 @@ EXAMPLES = """Examples:
 
 `headscope spectrum demo`
 
-`headscope spectrum ./my-bert --text wiki.txt --length 512 --efficient -o out/`
+`headscope spectrum demo --control --efficient`
+
+`headscope spectrum ./my-bert --text wiki.txt --length 512 --control -o out/`
 
 `headscope spectrum demo --text wiki.txt --sequences 10000 -o out/ --resume`
 """
@@ -64,6 +66,13 @@ Efficient = Annotated[
         help="Measure what could replace full attention: projections, windows, random blocks.",
     ),
 ]
+Control = Annotated[
+    bool,
+    typer.Option(
+        "--control/--no-control",
+        help="Measure the same architecture with random weights too, on the same sequences.",
+    ),
+]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from an interrupted run in the folder of -o.")
 ]
@@ -79,6 +88,7 @@ def spectrum(
     low_rank: LowRank = 0.9,
     roles: Roles = None,
     efficient: Efficient = False,
+    control: Control = False,
     no_validate: options.NoValidate = False,
     output: options.Output = None,
     resume: Resume = False,
@@ -94,7 +104,8 @@ def spectrum(
 ) -> None:
     """Measure how low the rank of each head's softmax matrix is, and what could replace it.
 
-    Shares of singular values beside closed-form controls; the sequences have no padding.
+    Shares of singular values beside closed-form controls and, with --control, random weights; the
+    sequences have no padding.
     """
     from headscope.pipeline.spectrum import spectrum as run
     from headscope.report.files import ready_folder
@@ -113,6 +124,7 @@ def spectrum(
             roles=roles,
             folder=output,
             efficient=efficient,
+            control=control,
             validate=not no_validate,
             seed=seed,
             state=output / STATE if output else None,

@@ -15,6 +15,16 @@ residual that it makes the difference to, window by window::
     removed  = (ratio(full) - ratio(full without the part)) / ratio(full)
     added    = (ratio(attention and the part) - ratio(attention)) / ratio(full)
 
+Trends are what the claim about the collapse is decided by, window by window too::
+
+    of start   = ratio(l) / ratio(0)                        attention alone, attention with skip
+    layernorm  = (ratio - ratio without LayerNorm) / ratio(0)               of attention alone
+    gain       = ln(ratio(attention and feed-forward) / ratio(attention))
+    step       = f(l) - f(l - 1),  f(l) = ratio(l) / ratio(l - 1)           of attention alone
+
+A fall is at least exponential where no factor f exceeds the one before. Gains and steps of windows
+that are no more than rounding are passed over.
+
 References
 ----------
 Dong, Cordonnier & Loukas 2021, arXiv:2103.03404.
@@ -29,10 +39,12 @@ import numpy as np
 from torch import Tensor
 
 from headscope.measures.accumulator import Accumulator, Array
-from headscope.measures.statistics import normal_interval
+from headscope.measures.moments import RunningMoments
+from headscope.measures.statistics import t_half_width
 
 __all__ = [
     "COMPARISONS",
+    "TRENDS",
     "VARIANTS",
     "Comparison",
     "DepthSums",
@@ -99,6 +111,10 @@ COMPARISONS = (
 )
 
 
+#: By name, in the order of :func:`_trends`.
+TRENDS = ("attention_of_start", "skip_of_start", "layernorm_change", "ffn_gain", "step_change")
+
+
 def composite_norm(matrix: Tensor) -> Tensor:
     """Return sqrt(max column abs-sum * max row abs-sum) of (..., rows, columns): (...)."""
     entries = matrix.abs()
@@ -132,41 +148,49 @@ def residual_ratio(hidden: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean, standard deviation and 95% interval of the mean over windows; NaN where undefined."""
+    """Mean, standard deviation, 95% interval of the mean (Student's t) and number of windows.
+
+    NaN where undefined; no deviation and no interval from a single window.
+    """
 
     mean: Array
     std: Array
     low: Array
     high: Array
+    windows: Array
 
 
 class DepthSums(Accumulator):
-    """Mean and spread over windows of every variant's ratio, and of what each part protects.
-
-    Kept as means and sums of squared deviations: plain sums of squares would drown the spread of a
-    share that is 1 in every window but for its tenth digit.
+    """Mean and spread over windows of every variant's ratio, of shares and of trends.
 
     Parameters
     ----------
     n_layers : int
+    floor : float
+        Ratios up to this are rounding.
 
     Attributes
     ----------
-    mean, squares : array of float, (len(VARIANTS) + len(COMPARISONS), n_layers + 1)
-        Of the ratios, then of the shares; ``squares`` are summed squared deviations from the mean.
-    windows : int array, ()
-
-    References
-    ----------
-    Chan, Golub & LeVeque 1983, The American Statistician 37.
+    moments : RunningMoments, (len(VARIANTS) + len(COMPARISONS) + len(TRENDS), n_layers + 1)
+        Of the ratios, then of the shares, then of the trends.
     """
 
-    _sums = ("mean", "squares", "windows")
+    def __init__(self, n_layers: int, floor: float = 0.0) -> None:
+        rows = len(VARIANTS) + len(COMPARISONS) + len(TRENDS)
+        self.moments = RunningMoments((rows, n_layers + 1))
+        self._floor = floor
 
-    def __init__(self, n_layers: int) -> None:
-        self.mean = np.zeros((len(VARIANTS) + len(COMPARISONS), n_layers + 1))
-        self.squares = np.zeros_like(self.mean)
-        self.windows = np.zeros((), dtype=np.int64)
+    def state(self) -> dict[str, Array]:
+        """Return the sums by name."""
+        return self.moments.state()
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Go on from a state that :meth:`state` gave."""
+        self.moments.load_state(state)
+
+    def merge(self, other: Self) -> None:
+        """Add the windows of another accumulator of the same model."""
+        self.moments.merge(other.moments)
 
     def update(self, ratios: Array) -> None:
         """Add a batch of windows.
@@ -177,27 +201,15 @@ class DepthSums(Accumulator):
             Point 0 is the embeddings, point l the output of the l-th layer.
         """
         full = ratios[_INDEX["full"]]
-        with np.errstate(invalid="ignore", divide="ignore"):
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             shares = np.stack(
                 [(ratios[_INDEX[c.having]] - ratios[_INDEX[c.lacking]]) / full for c in COMPARISONS]
             )
-            values = np.concatenate([ratios, shares])
-            mean = values.mean(axis=-1)
-            squares = np.square(values - mean[..., None]).sum(axis=-1)
-        self._join(mean, squares, ratios.shape[-1])
-
-    def merge(self, other: Self) -> None:
-        """Add the windows of another accumulator of the same model."""
-        self._join(other.mean, other.squares, int(other.windows))
-
-    def _join(self, mean: Array, squares: Array, windows: int) -> None:
-        before, after = int(self.windows), int(self.windows) + windows
-        if windows == 0:
-            return
-        gap = mean - self.mean
-        self.squares = self.squares + squares + gap**2 * (before * windows / after)
-        self.mean = self.mean + gap * (windows / after)
-        self.windows = np.array(after, dtype=np.int64)
+            trends, counted = _trends(ratios, self._floor)
+            always = np.ones((len(ratios) + len(shares), *full.shape), dtype=bool)
+            self.moments.update(
+                np.concatenate([ratios, shares, trends]), np.concatenate([always, counted])
+            )
 
     def ratio_moments(self) -> Moments:
         """Moments of the ratios, each array (len(VARIANTS), n_layers + 1)."""
@@ -205,15 +217,37 @@ class DepthSums(Accumulator):
 
     def share_moments(self) -> Moments:
         """Moments of the shares, each array (len(COMPARISONS), n_layers + 1)."""
-        return self._moments(slice(len(VARIANTS), None))
+        return self._moments(slice(len(VARIANTS), len(VARIANTS) + len(COMPARISONS)))
+
+    def trend_moments(self) -> Moments:
+        """Moments of the trends, each array (len(TRENDS), n_layers + 1)."""
+        return self._moments(slice(-len(TRENDS), None))
 
     def _moments(self, rows: slice) -> Moments:
-        n = int(self.windows)
-        mean = self.mean[rows]
+        n = self.moments.counts[rows]
+        mean, std = self.moments.means()[rows], self.moments.std()[rows]
         # One window says nothing about the next: no standard deviation, no interval.
-        std = np.sqrt(self.squares[rows] / (n - 1)) if n > 1 else np.full_like(mean, np.nan)
-        low, high = normal_interval(mean, std / np.sqrt(n))
-        return Moments(mean, std, low, high)
+        half = np.where(n > 1, t_half_width(std / np.sqrt(np.maximum(n, 1)), n), np.nan)
+        return Moments(mean, std, mean - half, mean + half, n)
+
+
+def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:
+    """Return trends (len(TRENDS), n_layers + 1, windows), and which of them count."""
+    names = ("attention", "attention+skip", "attention+ffn", "attention-without-layernorm")
+    alone, skip, ffn, bare = (ratios[_INDEX[name]] for name in names)
+    start = alone[:1]
+    factor = alone[1:] / alone[:-1]
+    step = np.full_like(alone, np.nan)
+    step[2:] = factor[1:] - factor[:-1]
+    least = max(floor, np.finfo(float).tiny)  # what is less is rounding, not a smaller ratio
+    gain = np.log(np.maximum(ffn, least) / np.maximum(alone, least))
+    trends = np.stack([alone / start, skip / start, (alone - bare) / start, gain, step])
+    counted = np.ones(trends.shape, dtype=bool)
+    counted[TRENDS.index("ffn_gain")] = np.maximum(alone, ffn) > floor
+    steps = counted[TRENDS.index("step_change")]
+    steps[:2] = False
+    steps[2:] = (alone[2:] > floor) & (alone[1:-1] > floor)
+    return trends, counted
 
 
 def collapsed_after(ratios: Array) -> int | None:

@@ -3,7 +3,8 @@
 With P the pattern of a head and z = P v, a form of size k or w gives another z':
 
 ============================  ===================================================================
-``best``                      P_k v, P_k the best approximation of rank k (truncated SVD)
+``truncated``                 P_k v: P cut to its k largest singular values
+``bound``                     z_k: z itself cut to its k largest singular values
 ``random``                    P R^T R v, R (k, n) with entries N(0, 1/k): Linformer's theorem 1
 ``pooled``                    softmax(q (E k)^T scale) E v, E the mean over n/k neighbours
 ``window``                    full attention to the w keys around the query
@@ -14,7 +15,10 @@ With P the pattern of a head and z = P v, a form of size k or w gives another z'
 ============================  ===================================================================
 
 The error is ``||z' - z||_F / ||z||_F``: 0 for a perfect stand-in, 1 for zeros in place of z.
-``best`` and ``random`` are bounds: both need P itself. ``pooled`` and the windows need not.
+Whatever projects K and V to k rows gives a z' of rank k at most, so its error is at least that of
+``bound`` (Eckart & Young 1936), which is 0 from k = d_head on. ``truncated`` is the best
+approximation of rank k of P, not of P v: it is no bound. Both need P or z themselves, and so does
+``random``; ``pooled`` and the windows need not. What is drawn at random is drawn several times.
 
 References
 ----------
@@ -32,17 +36,28 @@ import torch
 from torch import Tensor
 
 from headscope.attention import attention_pattern, stream_attention
-from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.accumulator import Array, numpy
 from headscope.measures.lapack import MatrixPool, right_vectors
-from headscope.measures.statistics import standard_error
 
-__all__ = ["CONTROLS", "FORMS", "RANDOM_BLOCKS", "CheapForms", "CheapSums", "best_rank"]
+__all__ = [
+    "CONTROLS",
+    "DRAWS",
+    "FORMS",
+    "RANDOM_BLOCKS",
+    "CheapErrors",
+    "CheapForms",
+    "truncated_output",
+    "truncated_pattern",
+]
 
 #: Forms that need n x k numbers, forms that keep some of the n x n weights, and controls.
-PROJECTED = ("best", "random", "pooled")
+PROJECTED = ("truncated", "bound", "random", "pooled")
 SPARSE = ("window", "window+global", "window+global+random", "random-keys")
 CONTROLS = ("random-keys", "uniform")
 FORMS = (*PROJECTED, *SPARSE, "uniform")
+#: Forms of which something is drawn at random, and how often it is.
+RANDOM = ("random", "window+global+random", "random-keys")
+DRAWS = 5
 #: Random key blocks of each query block (BigBird's base setting).
 RANDOM_BLOCKS = 3
 #: Blocks of a sequence.
@@ -59,9 +74,9 @@ class CheapForms:
     special : tuple of int
         Positions of the special tokens, which serve as global ones; the first token if none.
     seed : int
-        Of the random projections, keys and blocks; they differ between layers.
+        Of the random projections, keys and blocks; they differ between layers and draws.
     pool : MatrixPool
-        For the best rank-k approximation.
+        For the singular vectors of the patterns.
     """
 
     def __init__(self, length: int, special: tuple[int, ...], seed: int, pool: MatrixPool) -> None:
@@ -71,7 +86,8 @@ class CheapForms:
         self._seed = seed % 2**32
         self.pool = pool
         # One layer's masks: every chunk of a layer needs them again, the next layer others.
-        self._keep = functools.lru_cache(len(SPARSE) * len(self.sizes))(self._make_keep)
+        masks = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
+        self._keep = functools.lru_cache(masks)(self._make_keep)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -84,42 +100,53 @@ class CheapForms:
         swept = [(form, size) for form in FORMS[:-1] for size in self.sizes]
         return [*swept, ("uniform", 0)]
 
+    def draws(self, form: str) -> int:
+        """Return how often a form is drawn: once where nothing in it is random."""
+        return DRAWS if form in RANDOM else 1
+
     def cost(self, form: str, size: int) -> float:
-        """Return the fraction of the n^2 scores that a form computes."""
+        """Return the fraction of the n^2 scores that a form computes, mean of its draws."""
         if form in SPARSE:
-            return float(self.keep(form, size, 0).double().mean())
+            kept = [self.keep(form, size, 0, draw) for draw in range(self.draws(form))]
+            return float(torch.stack(kept).double().mean())
         return size / self.length
 
     def attend(
-        self, form: str, size: int, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None
-    ) -> Tensor:
+        self, form: str, size: int, layer: int, q: Tensor, k: Tensor, v: Tensor,
+        scale: float | None, draw: int = 0,
+    ) -> Tensor:  # fmt: skip
         """Return z' (rows, heads, n, d_head) of a form from q, k, v of the same shape."""
         if form in SPARSE:
-            keep = self.keep(form, size, layer).to(q.device)
+            keep = self.keep(form, size, layer, draw).to(q.device)
             return stream_attention(q, k, v, mask=keep, scale=scale)
         if form == "uniform":
             return v.mean(-2, keepdim=True).expand_as(v)
+        if form == "bound":
+            return truncated_output(stream_attention(q, k, v, scale=scale), [size])[0]
         if form == "random":
-            projection = self._gaussian(size, layer).to(v)
+            projection = self._gaussian(size, layer, draw).to(v)
             return stream_attention(q, k, projection.T @ (projection @ v), scale=scale)
         if form == "pooled":
             pooling = self._pooling(size).to(v)
             return stream_attention(q, pooling @ k, pooling @ v, scale=scale)
         heads = [
-            best_rank(attention_pattern(q[:, h], k[:, h], scale=scale), v[:, h], [size], self.pool)
+            truncated_pattern(
+                attention_pattern(q[:, h], k[:, h], scale=scale), v[:, h], [size], self.pool
+            )
             for h in range(q.shape[1])
         ]
         return torch.stack([head[0] for head in heads], dim=1) if heads else torch.empty_like(v)
 
-    def keep(self, form: str, size: int, layer: int) -> Tensor:
+    def keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
         """Return which keys each query keeps in a sparse form, boolean (n, n)."""
-        # Only forms with random keys differ between layers.
-        keep: Tensor = self._keep(form, size, layer if "random" in form else 0)
+        # Only forms with random keys differ between layers and draws.
+        keep: Tensor = self._keep(form, size, *((layer, draw) if form in RANDOM else (0, 0)))
         return keep
 
-    def _make_keep(self, form: str, size: int, layer: int) -> Tensor:
+    def _make_keep(self, form: str, size: int, layer: int, draw: int) -> Tensor:
         if form == "random-keys":
-            order = torch.rand(self.length, self.length, generator=self._generator(size, layer))
+            generator = self._generator(size, layer, draw)
+            order = torch.rand(self.length, self.length, generator=generator)
             return order.argsort(-1).argsort(-1) < size
         position = torch.arange(self.length)
         back = position[:, None] - position  # how far key j lies before query i
@@ -128,19 +155,19 @@ class CheapForms:
             keep[:, self.special] = True
             keep[self.special, :] = True
         if "random" in form:
-            keep |= self._random_blocks(size, layer)
+            keep |= self._random_blocks(size, layer, draw)
         return keep
 
-    def _random_blocks(self, size: int, layer: int) -> Tensor:
+    def _random_blocks(self, size: int, layer: int, draw: int) -> Tensor:
         block = torch.arange(self.length) // self.block
         n_blocks = int(block[-1]) + 1
-        order = torch.rand(n_blocks, n_blocks, generator=self._generator(size, layer))
+        order = torch.rand(n_blocks, n_blocks, generator=self._generator(size, layer, draw))
         chosen = order.argsort(-1).argsort(-1) < RANDOM_BLOCKS
         spread: Tensor = chosen[block][:, block]
         return spread
 
-    def _gaussian(self, size: int, layer: int) -> Tensor:
-        drawn = torch.randn(size, self.length, generator=self._generator(size, layer))
+    def _gaussian(self, size: int, layer: int, draw: int) -> Tensor:
+        drawn = torch.randn(size, self.length, generator=self._generator(size, layer, draw))
         return drawn / math.sqrt(size)
 
     def _pooling(self, size: int) -> Tensor:
@@ -150,11 +177,14 @@ class CheapForms:
         pooling: Tensor = member / member.sum(-1, keepdim=True)
         return pooling
 
-    def _generator(self, size: int, layer: int) -> torch.Generator:
-        return torch.Generator().manual_seed((self._seed * 4099 + layer) * 4099 + size)
+    def _generator(self, size: int, layer: int, draw: int) -> torch.Generator:
+        place = (self._seed * 4099 + layer) * 4099 + size
+        return torch.Generator().manual_seed((place * 61 + draw) % 2**63)
 
 
-def best_rank(pattern: Tensor, v: Tensor, sizes: list[int], pool: MatrixPool) -> list[Tensor]:
+def truncated_pattern(
+    pattern: Tensor, v: Tensor, sizes: list[int], pool: MatrixPool
+) -> list[Tensor]:
     """Return P_k v for each k, with P_k = P W_k W_k^T and W_k the k leading right singular vectors.
 
     Parameters
@@ -170,35 +200,46 @@ def best_rank(pattern: Tensor, v: Tensor, sizes: list[int], pool: MatrixPool) ->
     return [(left[..., :k] @ right[..., :k, :]).to(v) for k in sizes]
 
 
-class CheapSums(Accumulator):
-    """Sums over sequences of each head's output error and kept mass, by form and size.
+def truncated_output(z: Tensor, sizes: list[int]) -> list[Tensor]:
+    """Return the best approximation of rank k of each z, (..., n, d_head), for each k.
+
+    Nothing of rank k has a smaller error (Eckart & Young 1936); from k = d_head on it is z.
+    """
+    exact = z.cpu().double()
+    _, vectors = torch.linalg.eigh(exact.mT @ exact)
+    leading = vectors.flip(-1)
+    return [
+        (exact @ leading[..., :k] @ leading[..., :k].mT).to(z) if k < z.shape[-1] else z
+        for k in sizes
+    ]
+
+
+class CheapErrors:
+    """Each head's output error and kept mass, by sequence, draw, form and size.
 
     Parameters
     ----------
     forms : CheapForms
-    n_layers, n_heads : int
+    sequences, n_layers, n_heads : int
+        A few sequences: what differs between them is kept.
 
     Attributes
     ----------
-    count : array of int, (n_layers, n_heads)
-    error, squares, mass : array of float, (n_layers, n_heads, points)
-        Sums of the relative error of z, of its square, and of the mass on kept keys (NaN for forms
-        that keep none as they are).
+    error, mass : array of float, (sequences, DRAWS, n_layers, n_heads, points)
+        Relative error of z, and the mass on kept keys (NaN for forms that keep none as they are);
+        equal for all draws where nothing is drawn, NaN where a layer has fewer heads.
     """
 
-    _sums = ("count", "error", "squares", "mass")
-
-    def __init__(self, forms: CheapForms, n_layers: int, n_heads: int) -> None:
+    def __init__(self, forms: CheapForms, sequences: int, n_layers: int, n_heads: int) -> None:
         self._forms = forms
-        shape = (n_layers, n_heads, len(forms.points))
-        self.count: Array = np.zeros(shape[:2], dtype=np.int64)
-        self.error: Array = np.zeros(shape)
-        self.squares: Array = np.zeros(shape)
-        self.mass: Array = np.zeros(shape)
+        shape = (sequences, DRAWS, n_layers, n_heads, len(forms.points))
+        self.error: Array = np.full(shape, np.nan)
+        self.mass: Array = np.full(shape, np.nan)
 
     def update(
         self,
         layer: int,
+        sequences: slice,
         heads: slice,
         q: Tensor,
         k: Tensor,
@@ -208,40 +249,41 @@ class CheapSums(Accumulator):
         scale: float | None,
     ) -> None:
         """Add some sequences of some heads: every form against z; all (rows, heads, n, ...)."""
-        best = dict(
-            zip(
-                self._forms.sizes,
-                best_rank(pattern, v, list(self._forms.sizes), self._forms.pool),
-                strict=True,
-            )
-        )
-        self.count[layer, heads] += len(z)
-        size_of_z = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
+        sizes = list(self._forms.sizes)
+        known = {
+            "truncated": dict(
+                zip(sizes, truncated_pattern(pattern, v, sizes, self._forms.pool), strict=True)
+            ),
+            "bound": dict(zip(sizes, truncated_output(z, sizes), strict=True)),
+        }
         for i, (form, size) in enumerate(self._forms.points):
-            ours = (
-                best[size]
-                if form == "best"
-                else self._forms.attend(form, size, layer, q, k, v, scale)
-            )
-            gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
-            error = numpy(gap / size_of_z)  # (rows, heads)
-            self.error[layer, heads, i] += error.sum(0)
-            self.squares[layer, heads, i] += (error**2).sum(0)
-            self.mass[layer, heads, i] += self._kept(form, size, layer, pattern)
+            draws = self._forms.draws(form)
+            for draw in range(draws):
+                ours = (
+                    known[form][size]
+                    if form in known
+                    else self._forms.attend(form, size, layer, q, k, v, scale, draw)
+                )
+                place = (sequences, slice(draw, None if draws == 1 else draw + 1), layer, heads, i)
+                self.error[place] = _relative_error(ours, z)[:, None]
+                if form in SPARSE:
+                    self.mass[place] = self._kept(form, size, layer, draw, pattern)[:, None]
 
-    def _kept(self, form: str, size: int, layer: int, pattern: Tensor) -> Array | float:
-        """Sum over sequences of the mass on kept keys, (heads,)."""
-        if form not in SPARSE:
-            return float("nan")
-        keep = self._forms.keep(form, size, layer).to(pattern.device)
-        return numpy((pattern * keep).cpu().double().sum(-1).mean(-1).sum(0))
+    def _kept(self, form: str, size: int, layer: int, draw: int, pattern: Tensor) -> Array:
+        """Mass on kept keys, (rows, heads)."""
+        keep = self._forms.keep(form, size, layer, draw).to(pattern.device)
+        return numpy((pattern * keep).cpu().double().sum(-1).mean(-1))
 
-    def means(self, name: str) -> Array:
-        """Mean over sequences of ``error`` or ``mass``; NaN where there is none."""
-        with np.errstate(invalid="ignore"):
-            mean: Array = getattr(self, name) / self.count[..., None]
+    def over_heads(self, name: str) -> Array:
+        """Mean over heads of ``error`` or ``mass``, (sequences, DRAWS, points)."""
+        values: Array = getattr(self, name)
+        there = ~np.isnan(self.error[0, 0, :, :, 0])
+        mean: Array = values[:, :, there].mean(axis=2)
         return mean
 
-    def standard_errors(self) -> Array:
-        """Standard error of the mean error; NaN for one sequence."""
-        return standard_error(self.error, self.squares, self.count[..., None])
+
+def _relative_error(ours: Tensor, z: Tensor) -> Array:
+    """||z' - z|| / ||z|| of each sequence and head, (rows, heads)."""
+    size = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
+    gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
+    return numpy(gap / size)

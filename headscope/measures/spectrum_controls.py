@@ -4,13 +4,14 @@
 * ``identity``: every query attends to itself; all singular values 1.
 * ``previous-token``: every query attends to the token before it, the first one to itself. The
   first key is attended to twice and the last never, so sigma = sqrt(2), 1, ..., 1, 0.
-* ``random-logits``: softmax of independent N(0, 1) scores, drawn and decomposed (mean of draws):
-  no structure at all, and yet about half of the sum lies in the largest quarter.
+* ``random-logits``: softmax of independent N(0, 1) scores, drawn and decomposed (mean of draws): no
+  structure at all, and yet about half of the sum lies in the largest quarter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,14 +19,22 @@ from headscope.measures.accumulator import Array
 from headscope.measures.lapack import singular_values
 from headscope.measures.spectrum import shares
 
-__all__ = ["DRAWS", "control_curves", "random_patterns"]
+__all__ = ["DRAWS", "ControlCurves", "control_curves", "random_patterns"]
 
 #: Draws of random logits that are averaged; their shares differ in the third digit.
-DRAWS = 4
+DRAWS = 5
 
 
-def control_curves(length: int, seed: int) -> dict[str, tuple[Array, Array]]:
-    """Return share(k) and share_sq(k), k = 1..length, of each control pattern.
+@dataclass(frozen=True)
+class ControlCurves:
+    """share(k) and share_sq(k), k = 1..length, each (draws, length); one draw of a closed form."""
+
+    share: Array
+    share_sq: Array
+
+
+def control_curves(length: int, seed: int) -> dict[str, ControlCurves]:
+    """Return the curves of each control pattern.
 
     Parameters
     ----------
@@ -40,10 +49,9 @@ def control_curves(length: int, seed: int) -> dict[str, tuple[Array, Array]]:
     previous = np.ones(length)
     previous[0], previous[-1] = np.sqrt(2.0), 0.0
     known = {"uniform": uniform, "identity": ones, "previous-token": previous}
-    curves = {name: (shares(sigma), shares(sigma**2)) for name, sigma in known.items()}
-    drawn = np.stack([singular_values(p) for p in random_patterns(length, seed)])
-    curves["random-logits"] = (shares(drawn).mean(0), shares(drawn**2).mean(0))
-    return curves
+    drawn = {name: sigma[None] for name, sigma in known.items()}
+    drawn["random-logits"] = np.stack([singular_values(p) for p in random_patterns(length, seed)])
+    return {name: ControlCurves(shares(sigma), shares(sigma**2)) for name, sigma in drawn.items()}
 
 
 def random_patterns(length: int, seed: int) -> Iterator[Array]:

@@ -19,6 +19,7 @@ from headscope.errors import InputError, ValidationFailedError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.depth import (
     COMPARISONS,
+    TRENDS,
     VARIANTS,
     DepthSums,
     collapsed_after,
@@ -34,7 +35,7 @@ from headscope.pipeline.opening import open_model
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, Decomposition, DepthControl, DepthCurves, DepthResult
-from headscope.results.depth import Curve, Protection
+from headscope.results.depth import Curve, Protection, Trend
 
 __all__ = ["depth"]
 
@@ -148,7 +149,7 @@ def depth(
         length=length,
         sequences=len(run.chosen),
         available=len(windows),
-        floor=10 * torch.finfo(DTYPES[loaded.dtype]).eps,
+        floor=_floor(loaded),
         control=_control(loaded, run, seed) if control else None,
     )
 
@@ -158,6 +159,11 @@ def _check_options(sequences: int, seed: int) -> None:
         raise InputError(f"--sequences is {sequences}; give 1 window or more.")
     if not -(2**63) <= seed < 2**63:
         raise InputError(f"The seed {seed} does not fit into 64 bits; give a smaller one.")
+
+
+def _floor(loaded: LoadedModel) -> float:
+    """Ratios up to this are what the dtype's rounding leaves of equal rows."""
+    return float(10 * torch.finfo(DTYPES[loaded.dtype]).eps)
 
 
 def _control(loaded: LoadedModel, run: _Pass, seed: int) -> DepthControl:
@@ -173,7 +179,7 @@ def _measure(
     loaded: LoadedModel, blocks: Sequence[Block], run: _Pass, name: str
 ) -> tuple[DepthSums, Decomposition]:
     """Run every window through the model as it is, and through every variant of its layers."""
-    sums, worst = DepthSums(len(blocks)), 0.0
+    sums, worst = DepthSums(len(blocks), _floor(loaded)), 0.0
     at_once = max(1, BATCH_TOKENS // run.windows.length)
     for start in range(0, len(run.chosen), at_once):
         chosen = run.chosen[start : start + at_once]
@@ -241,6 +247,7 @@ def _curves(sums: DepthSums) -> dict[str, Any]:
             for v, row in zip(VARIANTS, ratios.mean, strict=True)
             if v.name != BARE
         },
+        trends=_trends(sums),
     )
     return vars(fields)
 
@@ -254,6 +261,16 @@ def _protected(sums: DepthSums) -> tuple[Protection, ...]:
         )
         for i, c in enumerate(COMPARISONS)
     )  # fmt: skip
+
+
+def _trends(sums: DepthSums) -> dict[str, Trend]:
+    m = sums.trend_moments()
+    return {
+        name: Trend(
+            _curve(m.mean[i]), _curve(m.low[i]), _curve(m.high[i]), tuple(m.windows[i].tolist())
+        )
+        for i, name in enumerate(TRENDS)
+    }
 
 
 def _curve(values: Array) -> Curve:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headscope.data.corpus import as_corpus
 from headscope.errors import UnsupportedModelError
 from headscope.measures.insights.scoreboard import scoreboard
 from headscope.measures.insights.thresholds import InsightThresholds
@@ -128,6 +129,7 @@ def _kept(run: Runner, task: str, data: str | Path | None, draws: int) -> KeptRo
     try:
         return measure_kept_roles(
             run.loaded, run.found["classify"], task=task, data=data, draws=draws, seed=run.seed,
+            corpus=as_corpus(run.arguments("classify").get("corpus")),
             progress=run.tell("insights"),
         )  # fmt: skip
     except UnsupportedModelError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.tasks import Examples
 from headscope.errors import InputError
 from headscope.measures.insights.roles import ROLES
+from headscope.measures.metrics import Bootstrap
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.pipeline.tasks import Task, make_task, read_examples
@@ -27,6 +29,7 @@ DRAWS = 20
 
 Progress = Callable[[str, int, int], None]
 Place = tuple[int, int]
+T = TypeVar("T")
 
 
 def measure_kept_roles(
@@ -37,12 +40,14 @@ def measure_kept_roles(
     data: str | Path | None = None,
     draws: int = DRAWS,
     seed: int = 0,
+    corpus: Corpus | None = None,
     progress: Progress | None = None,
 ) -> KeptRoles:
     """Measure what is left with only the heads that have one of the claim's roles.
 
     Roles and metric never come from the same sentences: where both would be the built-in sample,
-    heads are classified anew on every other sentence, and the rest is measured.
+    heads are classified anew on every other sentence, and the rest is measured. Of other data,
+    examples with a sentence that heads were classified on are left out.
 
     Parameters
     ----------
@@ -55,25 +60,34 @@ def measure_kept_roles(
     draws : int
         Random sets, 20 or more.
     seed : int
+    corpus : Corpus, optional
+        What heads were classified on; the built-in sample by default.
     progress : callable, optional
 
     Raises
     ------
     InputError
-        For too few draws, or data that is the text of the classification.
+        For too few draws, or data most of which heads were classified on.
     """
     if draws < 20:
         raise InputError(f"{draws} random sets tell no 95% quantile; give 20 or more (--draws).")
     examples = read_examples(task, data)
     sample = sample_corpus()
-    if data is not None and examples.sha256 == classified.corpus.sha256:
-        raise InputError(
-            f"{examples.name} is what the heads were classified on; measure the task on another."
-        )
+    left_out = 0
     if data is None:
         learnt, examples = _halves(sample, examples)
         if classified.corpus.sha256 == sample.sha256:
             classified = classify(loaded, learnt, validate=False, seed=seed)
+    else:
+        texts = (" ".join(sentence.words) for sentence in corpus or sample)
+        unseen = _unseen(examples, texts)
+        left_out = len(examples) - len(unseen)
+        if left_out > len(examples) / 2:
+            raise InputError(
+                f"{left_out} of the {len(examples)} examples of {examples.name} hold a sentence "
+                "that the heads were classified on; measure the task on another text."
+            )
+        examples = unseen
     kept = _labelled(loaded, classified)
     measured = make_task(task, examples, loaded, seed=seed)
     whole = measured.outputs(loaded)
@@ -91,6 +105,7 @@ def measure_kept_roles(
         value=None,
         difference_ci=None,
         random=(),
+        left_out=left_out,
     )
     if not 0 < len(kept) < len(places):
         return result
@@ -99,9 +114,16 @@ def measure_kept_roles(
     return dataclasses.replace(
         result,
         value=found.value,
-        difference_ci=(float(found.difference_low or 0.0), float(found.difference_high or 0.0)),
+        difference_ci=_interval(found, measured.n_examples),
         random=_random(loaded, measured, places, len(kept), draws, seed, progress),
     )
+
+
+def _interval(found: Bootstrap, n_examples: int) -> tuple[float, float] | None:
+    """Interval of the difference; resampling a single example says nothing."""
+    if found.difference_low is None or found.difference_high is None or n_examples < 2:
+        return None
+    return float(found.difference_low), float(found.difference_high)
 
 
 def _random(
@@ -145,7 +167,6 @@ def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
     """Split the sample: every other sentence to classify on, the others to measure."""
     sentences = list(sample)
     learnt = sentences[::2]
-    seen = {" ".join(sentence.words) for sentence in learnt}
     name = f"half of the {sample.name}"
     corpus = dataclasses.replace(
         sample,
@@ -154,7 +175,36 @@ def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
         n_sentences=len(learnt),
         read=lambda: iter(learnt),
     )
-    texts = tuple(text for text in examples.first[1::2] if text not in seen)
-    return corpus, dataclasses.replace(
-        examples, name=f"the other half of the {sample.name}", first=texts
+    other = dataclasses.replace(
+        examples, name=f"the other half of the {sample.name}", first=examples.first[1::2]
     )
+    return corpus, _unseen(other, (" ".join(sentence.words) for sentence in learnt))
+
+
+def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
+    """Leave out examples that have a sentence in common with some texts, spaces and case aside."""
+    keys = [[_key(text) for text in pair] for pair in zip(*_sides(examples), strict=True)]
+    wanted = {key for pair in keys for key in pair}
+    seen = {key for key in map(_key, texts) if key in wanted}
+    rows = [i for i, pair in enumerate(keys) if not seen.intersection(pair)]
+
+    def chosen(values: tuple[T, ...] | None) -> tuple[T, ...] | None:
+        return tuple(values[i] for i in rows) if values else values
+
+    return dataclasses.replace(
+        examples,
+        first=tuple(examples.first[i] for i in rows),
+        second=chosen(examples.second),
+        labels=chosen(examples.labels),
+        scores=chosen(examples.scores),
+        lines=tuple(examples.lines[i] for i in rows) if examples.lines else (),
+    )
+
+
+def _sides(examples: Examples) -> list[tuple[str, ...]]:
+    return [examples.first] if examples.second is None else [examples.first, examples.second]
+
+
+def _key(text: str) -> str:
+    """Make equal what differs in spaces and case only: corpora cut words differently."""
+    return "".join(text.casefold().split())

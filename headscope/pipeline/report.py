@@ -49,8 +49,8 @@ def report(
     only, skip : sequence of str
         Sections to run; all of :data:`headscope.results.SECTIONS` by default.
     settings : mapping, optional
-        Arguments by section: ``{"classify": {"limit": 100}}``. The control of classify is on here,
-        and rank reads the built-in sample, unless said otherwise.
+        Arguments by section: ``{"classify": {"limit": 100}}``. The controls of classify and
+        spectrum are on here, and rank reads the built-in sample, unless said otherwise.
     thresholds, task, data, draws
         As :func:`headscope.insights` takes them.
     previous : path, optional

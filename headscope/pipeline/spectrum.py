@@ -12,7 +12,7 @@ from headscope.errors import HeadscopeError, InputError
 from headscope.measures.lapack import MatrixPool
 from headscope.measures.rows import OFFSETS
 from headscope.measures.spectrum import Spectrum
-from headscope.measures.spectrum_controls import control_curves
+from headscope.measures.spectrum_controls import ControlCurves, control_curves
 from headscope.measures.statistics import finite
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.opening import open_model
@@ -27,6 +27,7 @@ from headscope.pipeline.spectrum_pass import (
     measure,
     saved_run,
 )
+from headscope.pipeline.spectrum_random import measure_random_weights
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -60,6 +61,7 @@ def spectrum(
     roles: str | Path | None = None,
     folder: str | Path | None = None,
     efficient: bool = False,
+    control: bool = False,
     validate: bool = True,
     seed: int = 0,
     state: str | Path | None = None,
@@ -94,10 +96,13 @@ def spectrum(
         Where to look for such a file if none is named; one of another model is ignored.
     efficient : bool
         Also measure what could replace full attention.
+    control : bool
+        Measure the same architecture with random weights on the same windows too: an untrained
+        model's patterns are of low rank as well.
     validate : bool
         Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
-        Of the random order, the random logits and the random forms.
+        Of the random order, the random logits, the random forms and the random weights.
     state : path, optional
         File in which a long run saves its sums; with ``resume`` it goes on from there.
     progress : callable, optional
@@ -150,6 +155,13 @@ def spectrum(
     saved = saved_run(loaded, plan, seed, state, resume)
     with MatrixPool() as pool:
         sums = measure(loaded, plan, pool, saved, progress)
+        random = (
+            measure_random_weights(
+                loaded, plan, sums.sequences, low_rank, seed, pool, saved, progress
+            )
+            if control
+            else None
+        )
         cheap = measure_efficient(loaded, windows, pool, seed, progress) if efficient else None
         controls = _controls(length, k, seed)
     heads = tuple(_heads(loaded, sums, k, classified))
@@ -168,6 +180,7 @@ def spectrum(
         controls=controls,
         roles=_roles(classified),
         efficient=cheap,
+        random_weights=random,
     )
 
 
@@ -229,15 +242,20 @@ def _heads(
 
 
 def _controls(length: int, k: int, seed: int) -> dict[str, SpectrumControl]:
-    return {
-        name: SpectrumControl(
-            share_at_k=float(curve[k - 1]),
-            share_sq_at_k=float(curve_sq[k - 1]),
-            curve=tuple(curve.tolist()),
-            curve_sq=tuple(curve_sq.tolist()),
-        )
-        for name, (curve, curve_sq) in control_curves(length, seed).items()
-    }
+    return {name: _control(found, k) for name, found in control_curves(length, seed).items()}
+
+
+def _control(found: ControlCurves, k: int) -> SpectrumControl:
+    draws = len(found.share)
+    curve, curve_sq = found.share.mean(axis=0), found.share_sq.mean(axis=0)
+    return SpectrumControl(
+        share_at_k=float(curve[k - 1]),
+        share_sq_at_k=float(curve_sq[k - 1]),
+        curve=tuple(curve.tolist()),
+        curve_sq=tuple(curve_sq.tolist()),
+        std=float(found.share[:, k - 1].std(ddof=1)) if draws > 1 else None,
+        draws=draws,
+    )
 
 
 def _roles(classified: ClassifyResult | None) -> Roles | None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from headscope.attention import stream_attention
 from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array
-from headscope.measures.efficient import CONTROLS, RANDOM_BLOCKS, CheapForms, CheapSums
+from headscope.measures.crossed import CrossedMean, crossed_mean
+from headscope.measures.efficient import CONTROLS, DRAWS, RANDOM_BLOCKS, CheapErrors, CheapForms
 from headscope.measures.fidelity import cosine, mean_pooled
 from headscope.measures.lapack import MatrixPool
 from headscope.measures.statistics import finite
@@ -55,39 +56,36 @@ def measure_efficient(
         *range(windows.length - len(windows.after), windows.length),
     )
     forms = CheapForms(windows.length, special, seed, pool)
-    sums = CheapSums(forms, loaded.n_layers, loaded.n_heads)
-    original = _measured(loaded, batches, sums, progress)
-    points = []
-    for i, (form, size) in enumerate(forms.points):
-        changed = _last_states(loaded, batches, _replaced(forms, form, size))
-        points.append(_point(forms, form, size, sums, i, original, changed))
-        if progress is not None:
-            progress("cheap forms, all heads", i + 1, len(forms.points))
+    errors = CheapErrors(forms, len(chosen), loaded.n_layers, loaded.n_heads)
+    original = _measured(loaded, batches, errors, progress)
     return EfficientResult(
         sequences=len(chosen),
         block=forms.block,
         random_blocks=min(RANDOM_BLOCKS, -(-windows.length // forms.block)),
         global_tokens=len(forms.special),
         controls=CONTROLS,
-        points=tuple(points),
-        heads=tuple(_heads(loaded, forms, sums)),
+        points=tuple(_points(loaded, batches, errors, forms, original, progress)),
+        heads=tuple(_heads(loaded, forms, errors)),
+        draws=DRAWS,
     )
 
 
 def _measured(
-    loaded: LoadedModel, batches: list[Tensor], sums: CheapSums, progress: Progress | None
+    loaded: LoadedModel, batches: list[Tensor], errors: CheapErrors, progress: Progress | None
 ) -> list[Tensor]:
     """Run the unmodified model; measure the forms on the way; return its last states."""
-    states = []
+    states: list[Tensor] = []
+    first = 0
     for i, ids in enumerate(batches, start=1):
-        states += _last_states(loaded, [ids], _measuring(sums))
+        states += _last_states(loaded, [ids], _measuring(errors, first))
+        first += len(ids)
         if progress is not None:
             progress("cheap forms, head by head", i, len(batches))
     return states
 
 
-def _measuring(sums: CheapSums) -> Mechanism:
-    """Attention as it is, with every form measured beside it."""
+def _measuring(errors: CheapErrors, first: int) -> Mechanism:
+    """Attention as it is, with every form measured beside it; the batch starts at ``first``."""
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
@@ -95,21 +93,24 @@ def _measuring(sums: CheapSums) -> Mechanism:
     ) -> Tensor:  # fmt: skip
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             part = (rows, heads)
-            sums.update(site.layer, heads, q[part], k[part], v[part], pattern, z, scale)
+            sequences = slice(first + rows.start, first + rows.stop)
+            errors.update(
+                site.layer, sequences, heads, q[part], k[part], v[part], pattern, z, scale
+            )
 
         return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
 
     return attend
 
 
-def _replaced(forms: CheapForms, form: str, size: int) -> Mechanism:
+def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
     """Every head in one cheap form; windows have no padding, so there is no mask to keep."""
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
         scale: float | None,
     ) -> Tensor:  # fmt: skip
-        return forms.attend(form, size, site.layer, q, k, v, scale)
+        return forms.attend(form, size, site.layer, q, k, v, scale, draw)
 
     return attend
 
@@ -125,26 +126,41 @@ def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanis
     return states
 
 
-def _point(
+def _points(
+    loaded: LoadedModel,
+    batches: list[Tensor],
+    errors: CheapErrors,
     forms: CheapForms,
-    form: str,
-    size: int,
-    sums: CheapSums,
-    index: int,
     original: list[Tensor],
-    changed: list[Tensor],
-) -> CheapPoint:
-    there = sums.count > 0
-    pooled, tokens = _fidelity(original, changed)
-    return CheapPoint(
-        form=form,
-        size=size,
-        cost=forms.cost(form, size),
-        error=float(sums.means("error")[there, index].mean()),
-        mass=finite(sums.means("mass")[there, index].mean()),
-        fidelity=_mean_sem(pooled),
-        token_fidelity=_mean_sem(tokens),
-    )
+    progress: Progress | None,
+) -> Iterator[CheapPoint]:
+    """Put every head into one form after the other, with each of its draws."""
+    error, mass = crossed_mean(errors.over_heads("error")), errors.over_heads("mass")
+    for i, (form, size) in enumerate(forms.points):
+        draws = forms.draws(form)
+        pooled: list[Array] = []
+        tokens: list[Array] = []
+        for draw in range(draws):
+            changed = _last_states(loaded, batches, _replaced(forms, form, size, draw))
+            for values, found in zip((pooled, tokens), _fidelity(original, changed), strict=True):
+                values.append(found)
+        fidelity = crossed_mean(np.stack(pooled, axis=1))
+        yield CheapPoint(
+            form=form,
+            size=size,
+            cost=forms.cost(form, size),
+            error=float(error.mean[i]),
+            mass=finite(mass[..., i].mean()),
+            fidelity=_mean_sem(fidelity),
+            token_fidelity=_mean_sem(crossed_mean(np.stack(tokens, axis=1))),
+            error_half_width=finite(error.half_width[i]),
+            fidelity_half_width=finite(float(fidelity.half_width)),
+            draws=draws,
+            error_draw_std=finite(error.draw_std[i]) if draws > 1 else None,
+            fidelity_draw_std=finite(float(fidelity.draw_std)) if draws > 1 else None,
+        )
+        if progress is not None:
+            progress("cheap forms, all heads", i + 1, len(forms.points))
 
 
 def _fidelity(original: list[Tensor], changed: list[Tensor]) -> tuple[Array, Array]:
@@ -154,11 +170,11 @@ def _fidelity(original: list[Tensor], changed: list[Tensor]) -> tuple[Array, Arr
         real = torch.ones(ours.shape[:2], device=ours.device)
         pooled.append(cosine(mean_pooled(ours, real), mean_pooled(theirs, real)))
         tokens.append(cosine(ours, theirs).mean(-1))
-    return torch.cat(pooled).cpu().numpy(), torch.cat(tokens).cpu().numpy()
+    return torch.cat(pooled).cpu().double().numpy(), torch.cat(tokens).cpu().double().numpy()
 
 
-def _heads(loaded: LoadedModel, forms: CheapForms, sums: CheapSums) -> Iterator[CheapHead]:
-    errors, sems, mass = sums.means("error"), sums.standard_errors(), sums.means("mass")
+def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Iterator[CheapHead]:
+    found, mass = crossed_mean(errors.error), errors.mass.mean(axis=(0, 1))
     for site in loaded.sites:
         for row, head in enumerate(site.head_ids):
             for i, (form, size) in enumerate(forms.points):
@@ -168,12 +184,11 @@ def _heads(loaded: LoadedModel, forms: CheapForms, sums: CheapSums) -> Iterator[
                     head=head,
                     form=form,
                     size=size,
-                    error=MeanSem(float(errors[place]), finite(sems[place])),
+                    error=MeanSem(float(found.mean[place]), finite(found.sem[place])),
                     mass=finite(mass[place]),
+                    half_width=finite(found.half_width[place]),
                 )
 
 
-def _mean_sem(values: Array) -> MeanSem:
-    """Mean and standard error of one number a sequence."""
-    sem = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
-    return MeanSem(float(values.mean()), sem)
+def _mean_sem(found: CrossedMean) -> MeanSem:
+    return MeanSem(float(found.mean), finite(float(found.sem)))

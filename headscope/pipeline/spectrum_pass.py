@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,6 +49,10 @@ class Plan:
         for start in range(0, len(self.order), size):
             yield self.order[start : start + size]
 
+    def part(self, chosen: Array) -> Plan:
+        """Return the plan that measures these windows, all of them."""
+        return dataclasses.replace(self, order=chosen, sequences=len(chosen), precision=None)
+
     def enough(self, sums: Spectrum) -> bool:
         """Whether every head's mean is precise enough; never in the fixed mode."""
         if self.precision is None or sums.sequences < MINIMUM:
@@ -70,11 +75,15 @@ def measure(
     pool: MatrixPool,
     saved: RunState[Spectrum] | None,
     progress: Progress | None,
+    name: str = "model",
 ) -> Spectrum:
-    """Stream windows through the model until it is enough; no pattern outlives its layer."""
+    """Stream windows through the model until it is enough; no pattern outlives its layer.
+
+    ``name`` is what the pass is saved and shown under.
+    """
     windows = plan.windows
     blank = Spectrum(loaded.n_layers, loaded.n_heads, windows.length)
-    done, sums = saved.load(blank, "model") if saved else (0, blank)
+    done, sums = saved.load(blank, name) if saved else (0, blank)
     content = slice(len(windows.before), windows.length - len(windows.after))
     observer = PatternSpectra(sums, pool, content)
     index = 0
@@ -88,11 +97,11 @@ def measure(
             ids = torch.from_numpy(windows.batch(batch)).to(loaded.device)
             router.run(functools.partial(loaded.forward, ids, torch.ones_like(ids)))
             if saved is not None:
-                saved.note("model", index, sums)
+                saved.note(name, index, sums)
             if progress is not None:
-                progress("model", *_progress(plan, sums))
+                progress(name, *_progress(plan, sums))
     if saved is not None:
-        saved.note("model", index, sums, final=True)
+        saved.note(name, index, sums, final=True)
     return sums
 
 

@@ -167,14 +167,17 @@ def _add_spectrum(made: Mapping[Place, Card], report: ReportResult) -> None:
     result = report.spectrum
     if result is None:
         return
-    random, identity = (result.controls[n].share_at_k for n in ("random-logits", "identity"))
+    beside = [("random scores", result.controls["random-logits"].share_at_k)]
+    beside.append(("identity", result.controls["identity"].share_at_k))
+    if result.random_weights is not None:
+        beside.append(("random weights", result.random_weights.share_at_k.mean))
+    controls = ", ".join(f"{name} {share:.3f}" for name, share in beside)
     for head in result.heads:
         half = "" if head.half_width is None else f" +-{head.half_width:.3f}"
         card = made[head.layer, head.head]
         card.facts.append(
             ("Spectrum", f"{head.share_at_k.mean:.3f}{half} of the sum in the {result.k} largest "
-             f"of {result.length} singular values (random scores {random:.3f}, identity "
-             f"{identity:.3f})")
+             f"of {result.length} singular values ({controls})")
         )  # fmt: skip
         _note(card, share=head.share_at_k.mean)
 

@@ -62,6 +62,8 @@ def _rounding(result: DepthResult) -> str:
 def protection_sentence(result: DepthResult) -> str:
     """Say which parts keep the full model's residual up after the last layer, and which cost it."""
     removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
+    if any(p.low[-1] is None for p in removed):
+        return "A single window gives no interval, so nothing is said of what each part protects."
     removed.sort(key=lambda p: -abs(p.mean[-1] or 0.0))
     lost = [f"without {PART_NAMES[p.part]} {_share(p)}" for p in removed if _sign(p) > 0]
     kept = [f"without {PART_NAMES[p.part]} {_share(p)}" for p in removed if _sign(p) < 0]
@@ -83,11 +85,9 @@ def _listed(items: list[str]) -> str:
 
 
 def _sign(p: Protection) -> int:
-    """Return 1 or -1 where the 95% interval excludes zero; from one window, the mean's sign."""
-    low, high, mean = p.low[-1], p.high[-1], p.mean[-1] or 0.0
-    if low is None or high is None:
-        return (mean > 0) - (mean < 0)
-    return (low > 0) - (high < 0)
+    """Return 1 or -1 where the 95% interval excludes zero, else 0."""
+    low, high = p.low[-1], p.high[-1]
+    return int(low is not None and low > 0) - int(high is not None and high < 0)
 
 
 def _share(p: Protection) -> str:

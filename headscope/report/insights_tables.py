@@ -39,10 +39,19 @@ def _claim(found: Insight) -> Iterator[RenderableType]:
     title.append(found.verdict.upper(), style=_STYLES.get(found.verdict, "bold"))
     title.append(f"  {found.claim}")
     yield title
-    for caption, text in (("", found.measured), ("Control: ", found.control), ("", found.rule)):
-        if text:
-            style = "dim" if text is found.rule else ""
-            yield Padding(Text(caption + text, style=style), (0, 0, 0, 3))
+    if found.measured:
+        yield _indented(found.measured)
+    if len(found.parts) > 1:
+        for part in found.parts:
+            yield _indented(f"- {part.name}: {part.verdict}; {part.measured}")
+    if found.control:
+        yield _indented(f"Control: {found.control}")
+    if found.rule:
+        yield _indented(found.rule, "dim")
+
+
+def _indented(text: str, style: str = "") -> Padding:
+    return Padding(Text(text, style=style), (0, 0, 0, 3), expand=False)
 
 
 def insights_csv(result: InsightsResult) -> str:

@@ -74,10 +74,14 @@ def _spectrum(report: ReportResult) -> Iterator[tuple[str, str, str]]:
     result = report.spectrum
     if result is not None and result.heads:
         share = sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
+        control = f"random scores {result.controls['random-logits'].share_at_k:.3f}"
+        if result.random_weights is not None:
+            mean = result.random_weights.share_at_k.mean
+            control = f"random weights {mean:.3f}, {control}"
         yield (
             f"share of the {result.k} largest of {result.length} singular values, mean of heads",
             f"{share:.3f}",
-            f"random scores {result.controls['random-logits'].share_at_k:.3f}",
+            control,
         )
 
 

@@ -93,8 +93,10 @@ def spectrum_chart(result: SpectrumResult) -> Figure:
     layers = sorted({head.layer for head in result.heads})
     dots = [(float(head.layer), head.share_at_k.mean) for head in result.heads]
     lines = [Line("one head", dots, 0, dots=True)]
-    for i, name in enumerate(("random-logits", "identity"), start=1):
-        share = result.controls[name].share_at_k
+    known = {name: result.controls[name].share_at_k for name in ("random-logits", "identity")}
+    if result.random_weights is not None:
+        known["random weights"] = result.random_weights.share_at_k.mean
+    for i, (name, share) in enumerate(known.items(), start=1):
         lines.append(Line(name, [(float(layer), share) for layer in layers], i, dashed=True))
     return _figure(
         lines, label=f"Share of the {result.k} largest of {result.length} singular values, a dot "

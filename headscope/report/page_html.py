@@ -27,7 +27,11 @@ from headscope.report.page_charts import (
 from headscope.report.prune_words import verdict
 from headscope.report.rank_words import rank_notes, rank_sentence
 from headscope.report.safe_text import visible
-from headscope.report.spectrum_words import sampling_sentence, verdict_sentence
+from headscope.report.spectrum_words import (
+    control_sentence,
+    sampling_sentence,
+    verdict_sentence,
+)
 from headscope.results import ReportResult
 
 __all__ = ["report_html"]
@@ -183,8 +187,10 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         texts = [rank_sentence(report.rank), *rank_notes(report.rank)]
         yield Part("rank", "Ranks", texts, rank_chart(report.rank))
     if report.spectrum is not None:
-        texts = [verdict_sentence(report.spectrum), sampling_sentence(report.spectrum)]
-        yield Part("spectrum", "Spectrum of the softmax", texts, spectrum_chart(report.spectrum))
+        spectrum = report.spectrum
+        texts = [verdict_sentence(spectrum), control_sentence(spectrum)]
+        texts.append(sampling_sentence(spectrum))
+        yield Part("spectrum", "Spectrum of the softmax", texts, spectrum_chart(spectrum))
     if report.depth is not None:
         depth = report.depth
         texts = [collapse_sentence(depth), protection_sentence(depth)]

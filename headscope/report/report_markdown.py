@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from headscope.report.classify_words import roles_notes
 from headscope.report.key_numbers import certificate, key_numbers, role_counts, settings_rows
 from headscope.report.safe_text import markdown
-from headscope.results import InsightsResult, ReportResult
+from headscope.results import Insight, InsightsResult, ReportResult
 
 __all__ = ["report_markdown", "scoreboard_markdown"]
 
@@ -70,14 +70,24 @@ def scoreboard_markdown(result: InsightsResult) -> Iterator[str]:
     decided = [found for found in result.insights if found.verdict != "not measured yet"]
     if decided:
         yield from _table(
-            ("#", "claim", "verdict", "measured", "control"),
-            [(str(i.number), i.claim, i.verdict, i.measured, i.control) for i in decided],
+            ("#", "claim", "verdict", "measured", "parts", "control"),
+            [
+                (str(i.number), i.claim, i.verdict, i.measured, _in_parts(i), i.control)
+                for i in decided
+            ],
             bold=2,
         )
     waiting = [str(i.number) for i in result.insights if i.verdict == "not measured yet"]
     if waiting:
         yield ""
         yield f"Not measured yet: claims {', '.join(waiting)}."
+
+
+def _in_parts(found: Insight) -> str:
+    """Write each part with its verdict and numbers, where there are several."""
+    if len(found.parts) < 2:
+        return ""
+    return "; ".join(f"{part.name}: {part.verdict} ({part.measured})" for part in found.parts)
 
 
 def _part(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,9 +21,11 @@ _CONTROLS = {
     "random-logits": ("#D55E00", (0, (4, 2))),
     "previous-token": ("#CC79A7", (0, (6, 2, 1, 2))),
     "identity": ("#0072B2", (0, (2, 3))),
+    "random weights": ("#009E73", (0, (5, 1))),
 }
 _FORMS = {
-    "best": ("#000000", "o"),
+    "truncated": ("#000000", "o"),
+    "bound": ("#D55E00", "*"),
     "random": ("#E69F00", "s"),
     "pooled": ("#56B4E9", "D"),
     "window": ("#009E73", "^"),
@@ -63,7 +67,10 @@ def _curves(axes: Axes, result: SpectrumResult, name: str) -> None:
             axes.plot(x, curve, color=colour, lw=0.5, alpha=0.45)
         axes.plot(x, np.mean(curves, axis=0), color=colour, lw=2.2, label=f"layer {layer}, mean")
     for control, (colour, dashes) in _CONTROLS.items():
-        y = getattr(result.controls[control], name)
+        source = {"random weights": result.random_weights, **result.controls}[control]
+        if source is None:
+            continue
+        y = getattr(source, name)
         axes.plot(x, y, color=colour, lw=1.4, ls=dashes, label=f"control: {control}")
     axes.axvline(result.k, color="#777777", lw=0.8)
     axes.annotate(
@@ -93,6 +100,9 @@ def share_map(result: SpectrumResult, *, squared: bool = False) -> Figure:
         name: control.share_sq_at_k if squared else control.share_at_k
         for name, control in result.controls.items()
     }
+    if (random := result.random_weights) is not None:
+        found = random.share_sq_at_k if squared else random.share_at_k
+        known["random weights"] = found.mean
     symbol = r"$\sigma^2$" if squared else r"$\sigma$"
     beside = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
     return heat_map(
@@ -115,15 +125,14 @@ def cost_curves(result: SpectrumResult) -> Figure:
         raise ValueError("the cheap forms were not measured")
     figure = new_figure(10.0, 4.6)
     panels = figure.subplots(1, 2)
-    for form, (colour, marker) in _FORMS.items():
-        points = [point for point in found.points if point.form == form]
-        style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.3}
-        if form in found.controls:
-            style["ls"] = "--"
-        label = ("control: " if form in found.controls else "") + FORM_NAMES[form]
-        x = [point.cost for point in points]
-        panels[0].plot(x, [point.error for point in points], label=label, **style)
-        panels[1].plot(x, [_lost(point) for point in points], **style)
+    for form in _FORMS:
+        # What leaves no error has no place on a logarithmic axis.
+        points = [point for point in found.points if point.form == form and point.error > 0]
+        control = form in found.controls
+        errors = [point.error for point in points]
+        _draw_form(panels[0], form, points, errors, [p.error_half_width for p in points], control)
+        lost = list(map(_lost, points))
+        _draw_form(panels[1], form, points, lost, [p.fidelity_half_width for p in points], control)
     _finish(panels[0], "relative error of z, mean over heads", found.points, "error")
     _finish(panels[1], "1 - cosine of the pooled last state", found.points, "fidelity")
     panels[0].set_title("each head alone", fontsize=9)
@@ -136,6 +145,32 @@ def cost_curves(result: SpectrumResult) -> Figure:
         fontsize=10,
     )
     return figure
+
+
+def _draw_form(
+    axes: Axes,
+    form: str,
+    points: Sequence[CheapPoint],
+    values: Sequence[float],
+    halves: Sequence[float | None],
+    control: bool,
+) -> None:
+    """Draw one form by its cost, with 95% bars where they are known."""
+    colour, marker = _FORMS[form]
+    known = all(half is not None for half in halves)
+    bars = [min(half or 0.0, 0.9 * value) for half, value in zip(halves, values, strict=True)]
+    axes.errorbar(
+        [point.cost for point in points],
+        values,
+        yerr=bars if known else None,
+        label=("control: " if control else "") + FORM_NAMES[form],
+        color=colour,
+        marker=marker,
+        ms=4,
+        lw=1.3,
+        elinewidth=0.7,
+        ls="--" if control else "-",
+    )
 
 
 def _lost(point: CheapPoint) -> float:

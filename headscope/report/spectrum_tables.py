@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
+from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from headscope.report.cells import csv_text, frame_csv, make_table, model_line, share_text
-from headscope.report.spectrum_words import FORM_NAMES, sampling_sentence, verdict_sentence
+from headscope.report.spectrum_words import (
+    FORM_NAMES,
+    bound_sentence,
+    control_sentence,
+    sampling_sentence,
+    verdict_sentence,
+)
 from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
 
 __all__ = ["cheap_csv", "spectrum_csv", "spectrum_report"]
@@ -22,7 +29,8 @@ _HEADS_ACROSS = 14
 def spectrum_report(result: SpectrumResult) -> Iterator[RenderableType]:
     """Show what was run, the verdict, the map, the controls, and the cheap forms if measured."""
     yield from _header(result)
-    yield Text("\n" + verdict_sentence(result) + "\n", style="bold")
+    yield Text("\n" + verdict_sentence(result), style="bold")
+    yield Text(control_sentence(result) + "\n")
     yield from _map(result)
     yield Text("")
     yield _controls(result)
@@ -72,16 +80,18 @@ def _cell(head: SpectrumHead | None, styles: dict[str, str], positional: object)
 
 
 def _controls(result: SpectrumResult) -> Table:
-    """Closed forms beside the heads' own extremes."""
+    """Random weights and closed forms beside the heads' own extremes."""
     table = make_table("share of the k largest", "sigma", "sigma^2")
     shares = [head.share_at_k.mean for head in result.heads]
     squares = [head.share_sq_at_k.mean for head in result.heads]
     for name, pick in (("lowest head", min), ("median head", median), ("highest head", max)):
         table.add_row(name, share_text(pick(shares)), share_text(pick(squares)))
-    for name, control in result.controls.items():
-        table.add_row(
-            f"control: {name}", share_text(control.share_at_k), share_text(control.share_sq_at_k)
-        )
+    known: dict[str, Any] = {"random weights": result.random_weights, **result.controls}
+    for name, control in known.items():
+        if control is not None:
+            shares_of = (control.share_at_k, control.share_sq_at_k)
+            cells = (getattr(share, "mean", share) for share in shares_of)
+            table.add_row(f"control: {name}", *map(share_text, cells))
     return table
 
 
@@ -98,17 +108,19 @@ def _efficient(found: EfficientResult) -> Iterator[RenderableType]:
             f"{'control: ' if control else ''}{FORM_NAMES[point.form]}",
             str(point.size),
             share_text(point.cost),
-            share_text(point.error),
+            _plus_minus(point.error, point.error_half_width),
             share_text(point.mass),
-            share_text(point.fidelity.mean),
+            _plus_minus(point.fidelity.mean, point.fidelity_half_width),
             style="dim" if control else None,
         )
     yield table
-    yield Text(
-        "Best and random projections need the full pattern, so they are bounds, not methods. "
-        "Uniform attention would keep a mass equal to the cost.",
-        style="dim",
-    )
+    yield Text(bound_sentence(found), style="dim")
+
+
+def _plus_minus(value: float, half: float | None) -> str:
+    """Write a number with half of its interval; without one where that is unknown."""
+    shown = f"{value:z.3f}"
+    return shown if half is None else f"{shown} +-{half:.3f}".replace("+-0.", "+-.")
 
 
 def spectrum_csv(result: SpectrumResult) -> str:
@@ -119,6 +131,9 @@ def spectrum_csv(result: SpectrumResult) -> str:
 def cheap_csv(found: EfficientResult) -> str:
     """One line per head, form and size."""
     return csv_text(
-        ("layer", "head", "form", "size", "error", "error_sem", "mass"),
-        ((h.layer, h.head, h.form, h.size, h.error.mean, h.error.sem, h.mass) for h in found.heads),
+        ("layer", "head", "form", "size", "error", "error_sem", "half_width", "mass"),
+        (
+            (h.layer, h.head, h.form, h.size, h.error.mean, h.error.sem, h.half_width, h.mass)
+            for h in found.heads
+        ),
     )

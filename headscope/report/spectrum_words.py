@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from headscope.report.classify_words import describe_offset
-from headscope.results import SpectrumResult
+from headscope.results import EfficientResult, RandomWeights, SpectrumResult
 
-__all__ = ["FORM_NAMES", "sampling_sentence", "verdict_sentence"]
+__all__ = [
+    "FORM_NAMES",
+    "bound_sentence",
+    "control_sentence",
+    "sampling_sentence",
+    "verdict_sentence",
+]
 
 #: Names listed in a sentence at most.
 _MOST_NAMES = 8
 #: What the forms are called in tables and figures.
 FORM_NAMES = {
-    "best": "best rank k",
+    "truncated": "truncated P",
+    "bound": "bound: best rank-k z",
     "random": "random projection",
     "pooled": "pooled keys",
     "window": "window",
@@ -109,6 +116,61 @@ def _joined(parts: list[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def control_sentence(result: SpectrumResult) -> str:
+    """Say what the same architecture with random weights has, and what that means."""
+    random = result.random_weights
+    if random is None:
+        return (
+            "Control: random weights not measured (--control); an untrained model's heads may well "
+            "be of low rank too, so that low rank alone is no sign of learning."
+        )
+    n = len(random.draws)
+    counts = sorted({draw.above for draw in random.draws})
+    above = " to ".join(map(str, [counts[0], counts[-1]] if len(counts) > 1 else counts))
+    has_it = sum(draw.above for draw in random.draws) > n * random.heads / 2
+    meaning = (
+        "low rank alone is no sign of learning"
+        if has_it
+        else "most heads of an untrained model are not of low rank"
+    )
+    return (
+        f"Control: with random weights ({n} initialisation{'' if n == 1 else 's'}, the same "
+        f"sequences dealt out to them) the mean share is {_with_half(random)}, and {above} of "
+        f"{random.heads} heads are above {result.verdict.threshold:g}: {meaning}. "
+        f"{_against_random(result)}"
+    )
+
+
+def _with_half(random: RandomWeights) -> str:
+    half = "" if random.half_width is None else f" +-{random.half_width:.3f}"
+    return f"{random.share_at_k.mean:.3f}{half}"
+
+
+def _against_random(result: SpectrumResult) -> str:
+    """Say on which side of random weights the model's mean share lies, by its interval."""
+    found = result.over_random_weights()
+    mean = sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
+    text = f"This model's mean share is {mean:.3f}"
+    if found is None or found.half_width is None:
+        return f"{text}; too little was measured for an interval of the difference."
+    gap = f"by {abs(found.mean):.3f} +-{found.half_width:.3f} (95%)"
+    if abs(found.mean) <= found.half_width:
+        return f"{text}, no different from that (95%)."
+    return f"{text}, {'above' if found.mean > 0 else 'below'} that {gap}."
+
+
+def bound_sentence(found: EfficientResult) -> str:
+    """Say what the forms bound, and what the intervals hold."""
+    return (
+        "Bound: whatever projects K and V to k rows has at least this error (the best rank-k "
+        "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
+        "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
+        "but not to z. Both, and random projections, need the full pattern: they are "
+        "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
+        f"sequences and, where something is drawn at random, {found.draws} draws."
+    )
 
 
 def sampling_sentence(result: SpectrumResult) -> str:

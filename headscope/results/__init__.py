@@ -21,8 +21,9 @@ from headscope.results.depth import (
     DepthCurves,
     DepthResult,
     Protection,
+    Trend,
 )
-from headscope.results.insights import Insight, InsightsResult, KeptRoles
+from headscope.results.insights import Insight, InsightPart, InsightsResult, KeptRoles
 from headscope.results.prune import (
     Baseline,
     Curve,
@@ -52,6 +53,8 @@ from headscope.results.spectrum import (
     CheapHead,
     CheapPoint,
     EfficientResult,
+    RandomDraw,
+    RandomWeights,
     Roles,
     Sampling,
     SpectrumControl,
@@ -86,6 +89,7 @@ __all__ = [
     "HeadResult",
     "HeadScores",
     "Insight",
+    "InsightPart",
     "InsightsResult",
     "KeptRoles",
     "Label",
@@ -101,6 +105,8 @@ __all__ = [
     "PositionalScore",
     "Protection",
     "PruneResult",
+    "RandomDraw",
+    "RandomWeights",
     "RankResult",
     "RareScore",
     "Roles",
@@ -116,6 +122,7 @@ __all__ = [
     "SpeedRow",
     "SwappedControl",
     "SyntacticScore",
+    "Trend",
     "ValidationResult",
     "ValidationSummary",
     "Verdict",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.validation import ValidationSummary
@@ -10,7 +10,15 @@ from headscope.results.validation import ValidationSummary
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Curve", "Decomposition", "DepthControl", "DepthCurves", "DepthResult", "Protection"]
+__all__ = [
+    "Curve",
+    "Decomposition",
+    "DepthControl",
+    "DepthCurves",
+    "DepthResult",
+    "Protection",
+    "Trend",
+]
 
 #: Values at the embeddings and after each layer: n_layers + 1; None where there is none.
 Curve = tuple[float | None, ...]
@@ -32,7 +40,7 @@ class Protection:
     mean, std : Curve
         Over windows; negative where the part costs residual.
     low, high : Curve
-        95% interval of the mean; None from a single window.
+        95% interval of the mean (Student's t); None from a single window.
     """
 
     part: str
@@ -43,6 +51,25 @@ class Protection:
     std: Curve
     low: Curve
     high: Curve
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A number by depth, over windows.
+
+    Attributes
+    ----------
+    mean : Curve
+    low, high : Curve
+        95% interval of the mean (Student's t); None from fewer than two windows.
+    windows : tuple of int
+        That count at each point.
+    """
+
+    mean: Curve
+    low: Curve
+    high: Curve
+    windows: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -59,6 +86,12 @@ class DepthCurves:
     protected : tuple of Protection
     collapsed_after : dict of str to int or None
         By variant: layers after which its ratio stays below 1% of its start; None if it never does.
+    trends : dict of str to Trend
+        ``attention_of_start`` and ``skip_of_start``: the ratio of attention alone, and with its
+        skip, as shares of the embeddings'. ``layernorm_change``: attention alone minus the same
+        without LayerNorm, as a share of the start. ``ffn_gain``: ln of attention with feed-forward
+        over attention alone. ``step_change``: the factor by which a layer multiplies attention
+        alone, minus that of the layer before. The last two leave out windows that are rounding.
     """
 
     variants: dict[str, Curve]
@@ -67,6 +100,7 @@ class DepthCurves:
     attention_without_layernorm_std: Curve
     protected: tuple[Protection, ...]
     collapsed_after: dict[str, int | None]
+    trends: dict[str, Trend] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)

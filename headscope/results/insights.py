@@ -10,10 +10,45 @@ from headscope.results.validation import ValidationSummary
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["VERDICTS", "Insight", "InsightsResult", "KeptRoles"]
+__all__ = ["PART_VERDICTS", "VERDICTS", "Insight", "InsightPart", "InsightsResult", "KeptRoles"]
 
-#: Every verdict that there is.
-VERDICTS = ("holds", "does not hold", "mixed", "not applicable", "not measured yet")
+#: Every verdict that there is. "not measured": there are numbers, but an interval is unknown.
+VERDICTS = (
+    "holds",
+    "does not hold",
+    "mixed",
+    "not applicable",
+    "not measured",
+    "not measured yet",
+)
+#: Those of one part of a claim. "open": its interval holds the threshold.
+PART_VERDICTS = (
+    "holds",
+    "does not hold",
+    "mixed",
+    "open",
+    "not measured",
+    "not measured yet",
+)
+
+
+@dataclass(frozen=True)
+class InsightPart:
+    """One part of a claim, decided by itself.
+
+    Attributes
+    ----------
+    name : str
+        What the part says.
+    verdict : str
+        One of :data:`PART_VERDICTS`.
+    measured : str
+        The numbers, with their intervals.
+    """
+
+    name: str
+    verdict: str
+    measured: str
 
 
 @dataclass(frozen=True)
@@ -32,6 +67,8 @@ class Insight:
         What decides, with its thresholds.
     values : dict
         The numbers behind the sentences.
+    parts : tuple of InsightPart
+        What the verdict is made of; those that are "not measured yet" do not count so far.
     """
 
     number: int
@@ -41,6 +78,7 @@ class Insight:
     control: str
     rule: str
     values: dict[str, Any]
+    parts: tuple[InsightPart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,9 +103,12 @@ class KeptRoles:
     value : float or None
         With the kept heads only; None where all heads, or none, have such a role.
     difference_ci : tuple of two floats, or None
-        95% interval of value minus baseline, paired bootstrap over examples.
+        95% interval of value minus baseline, paired bootstrap over examples; None where it is
+        unknown (a single example).
     random : tuple of float
         The metric of each random set of as many heads.
+    left_out : int
+        Examples that were not measured, as heads had been classified on a sentence of theirs.
     """
 
     roles: tuple[str, ...]
@@ -82,6 +123,7 @@ class KeptRoles:
     value: float | None
     difference_ci: tuple[float, ...] | None
     random: tuple[float, ...]
+    left_out: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 __all__ = [
     "CheapHead",
     "CheapPoint",
+    "Difference",
     "EfficientResult",
+    "RandomDraw",
+    "RandomWeights",
     "Roles",
     "Sampling",
     "SpectrumControl",
@@ -64,10 +68,73 @@ class SpectrumHead:
 
 @dataclass(frozen=True)
 class SpectrumControl:
-    """The same numbers of a pattern whose spectrum is known."""
+    """The same numbers of a pattern whose spectrum is known.
+
+    Attributes
+    ----------
+    std : float or None
+        Standard deviation of ``share_at_k`` between draws; None where nothing is drawn.
+    draws : int
+        Patterns that were drawn; 1 for a closed form.
+    """
 
     share_at_k: float
     share_sq_at_k: float
+    curve: tuple[float, ...]
+    curve_sq: tuple[float, ...]
+    std: float | None = None
+    draws: int = 1
+
+
+@dataclass(frozen=True)
+class RandomDraw:
+    """One initialisation of the architecture: every head's share, on its part of the windows.
+
+    Attributes
+    ----------
+    seed : int
+    sequences : int
+    share_at_k, share_sq_at_k : float
+        Mean over heads.
+    lowest : float
+        The head with the lowest ``share_at_k``.
+    above : int
+        Heads whose ``share_at_k`` lies above the threshold of low rank.
+    """
+
+    seed: int
+    sequences: int
+    share_at_k: float
+    share_sq_at_k: float
+    lowest: float
+    above: int
+
+
+@dataclass(frozen=True)
+class RandomWeights:
+    """The same architecture with random weights, on the same windows.
+
+    The windows are dealt out to several initialisations in turn, so that the spread between
+    initialisations is known.
+
+    Attributes
+    ----------
+    draws : tuple of RandomDraw
+    heads : int
+        Of the model.
+    share_at_k, share_sq_at_k : MeanSem
+        Mean over heads and initialisations; the error is that over initialisations.
+    half_width : float or None
+        Half of the 95% interval of ``share_at_k`` (Student's t); None for one initialisation.
+    curve, curve_sq : tuple of float, (length,)
+        Mean over heads and initialisations.
+    """
+
+    draws: tuple[RandomDraw, ...]
+    heads: int
+    share_at_k: MeanSem
+    share_sq_at_k: MeanSem
+    half_width: float | None
     curve: tuple[float, ...]
     curve_sq: tuple[float, ...]
 
@@ -153,7 +220,7 @@ class CheapPoint:
     cost : float
         Fraction of the n^2 scores that are computed.
     error : float
-        Relative error of z, mean over heads and sequences.
+        Relative error of z, mean over heads, sequences and draws.
     mass : float or None
         Share of attention that the kept keys had, mean over heads and sequences; None for forms
         that keep no keys as they are.
@@ -161,6 +228,13 @@ class CheapPoint:
         Cosine of the mean-pooled last state with the unmodified model's, all heads in this form.
     token_fidelity : MeanSem
         The same of each token's state, averaged.
+    error_half_width, fidelity_half_width : float or None
+        Half of the 95% interval; the spreads over sequences and over draws both enter it. None for
+        a single sequence.
+    draws : int
+        How often what is random in this form was drawn; 1 where nothing is.
+    error_draw_std, fidelity_draw_std : float or None
+        Standard deviation between draws; None where nothing is drawn.
     """
 
     form: str
@@ -170,11 +244,19 @@ class CheapPoint:
     mass: float | None
     fidelity: MeanSem
     token_fidelity: MeanSem
+    error_half_width: float | None = None
+    fidelity_half_width: float | None = None
+    draws: int = 1
+    error_draw_std: float | None = None
+    fidelity_draw_std: float | None = None
 
 
 @dataclass(frozen=True)
 class CheapHead:
-    """One head in one cheap form at one size, alone: relative error of z, and the mass kept."""
+    """One head in one cheap form at one size, alone: relative error of z, and the mass kept.
+
+    ``half_width`` is half of the 95% interval of the error, as in :class:`CheapPoint`.
+    """
 
     layer: int
     head: int
@@ -182,6 +264,7 @@ class CheapHead:
     size: int
     error: MeanSem
     mass: float | None
+    half_width: float | None = None
 
 
 @dataclass(frozen=True)
@@ -197,6 +280,8 @@ class EfficientResult:
         Forms that are there to compare with.
     points : tuple of CheapPoint
     heads : tuple of CheapHead
+    draws : int
+        How often random projections, blocks and keys were drawn.
     """
 
     sequences: int
@@ -206,6 +291,15 @@ class EfficientResult:
     controls: tuple[str, ...]
     points: tuple[CheapPoint, ...]
     heads: tuple[CheapHead, ...]
+    draws: int = 1
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two means, and half of its 95% interval (None where it is unknown)."""
+
+    mean: float
+    half_width: float | None
 
 
 @dataclass(frozen=True)
@@ -225,6 +319,8 @@ class SpectrumResult:
         ``uniform``, ``identity``, ``previous-token``, ``random-logits``.
     efficient : EfficientResult or None
         None unless it was asked for.
+    random_weights : RandomWeights or None
+        The control of every claim about learning; None unless it was asked for.
     """
 
     schema: int
@@ -239,6 +335,23 @@ class SpectrumResult:
     controls: dict[str, SpectrumControl]
     roles: Roles | None = None
     efficient: EfficientResult | None = None
+    random_weights: RandomWeights | None = None
+
+    def over_random_weights(self) -> Difference | None:
+        """Return the mean share at k of all heads, minus that of random weights.
+
+        The half-width of a mean of heads is at most the mean of their half-widths, whatever heads
+        have in common; that is what is taken.
+        """
+        random = self.random_weights
+        if random is None or not self.heads:
+            return None
+        mean = sum(head.share_at_k.mean for head in self.heads) / len(self.heads)
+        gap = mean - random.share_at_k.mean
+        halves = [head.half_width for head in self.heads if head.half_width is not None]
+        if random.half_width is None or len(halves) < len(self.heads):
+            return Difference(gap, None)
+        return Difference(gap, math.hypot(sum(halves) / len(halves), random.half_width))
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head, without the curves (pandas)."""

@@ -1,12 +1,12 @@
-"""The claims in their own words, and what is said of one that has no measurement."""
+"""The claims in their own words, and how the parts of one make its verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from headscope.results import Insight
+from headscope.results import Insight, InsightPart
 
-__all__ = ["CLAIMS", "concluded", "not_measured"]
+__all__ = ["CLAIMS", "concluded", "not_applicable", "not_measured", "undecided"]
 
 CLAIMS = {
     0: "Self-attention is not symmetric: attention is a directed graph.",
@@ -22,6 +22,8 @@ CLAIMS = {
     9: "Pretrained attention is a ready computation primitive: frozen does about as well as tuned.",
     10: "Fine-tuning attention on small data can diverge.",
 }
+#: Parts of this verdict wait for a measurement that headscope does not have.
+_WAITING = "not measured yet"
 
 
 def not_measured(number: int, rule: str, why: str = "") -> Insight:
@@ -29,27 +31,56 @@ def not_measured(number: int, rule: str, why: str = "") -> Insight:
     return Insight(number, CLAIMS[number], "not measured yet", why, "", rule, {})
 
 
+def not_applicable(number: int, rule: str, why: str) -> Insight:
+    """Say why a claim has no meaning for this model."""
+    return Insight(number, CLAIMS[number], "not applicable", why, "", rule, {})
+
+
+def undecided(number: int, rule: str, why: str) -> Insight:
+    """Say that there are numbers but no interval, so that nothing is decided."""
+    return Insight(number, CLAIMS[number], "not measured", why, "", rule, {})
+
+
 def concluded(
     number: int,
-    conditions: Sequence[bool | None],
+    parts: Sequence[InsightPart],
     measured: str,
     control: str,
     rule: str,
     values: dict[str, object],
     *,
+    refuting: Collection[str] = (),
     refuted: bool = False,
 ) -> Insight:
-    """Give the verdict of conditions: holds if all are met, does not hold if none is, else mixed.
+    """Give the verdict of parts: holds if all do, does not hold if none does, else mixed.
 
-    A condition is None where the interval leaves it open; ``refuted`` decides against the claim
-    whatever the others say.
+    A part whose interval is unknown leaves the claim "not measured", unless the verdict is the same
+    whichever way it would come out.
+
+    Parameters
+    ----------
+    number : int
+    parts : sequence of InsightPart
+    measured, control, rule : str
+    values : dict
+    refuting : collection of str
+        Names of parts that decide against the claim where they do not hold.
+    refuted : bool
+        The claim does not hold, whatever the parts say.
     """
-    if refuted:
-        verdict = "does not hold"
-    elif all(conditions):
-        verdict = "holds"
-    elif all(condition is False for condition in conditions):
-        verdict = "does not hold"
-    else:
-        verdict = "mixed"
-    return Insight(number, CLAIMS[number], verdict, measured, control, rule, values)
+    counted = [part for part in parts if part.verdict != _WAITING]
+    possible = {
+        "does not hold" if refuted else _verdict(counted, refuting, unknown)
+        for unknown in ("holds", "does not hold")
+    }
+    verdict = possible.pop() if len(possible) == 1 else "not measured"
+    return Insight(number, CLAIMS[number], verdict, measured, control, rule, values, tuple(parts))
+
+
+def _verdict(parts: Sequence[InsightPart], refuting: Collection[str], unknown: str) -> str:
+    """Return the verdict if every part of unknown outcome came out in one way."""
+    found = [(p.name, unknown if p.verdict == "not measured" else p.verdict) for p in parts]
+    verdicts = {verdict for _, verdict in found}
+    if any(name in refuting and verdict == "does not hold" for name, verdict in found):
+        return "does not hold"
+    return verdicts.pop() if verdicts in ({"holds"}, {"does not hold"}) else "mixed"

@@ -1,88 +1,144 @@
-"""Claim 7: attention alone collapses; what prevents it."""
+"""Claim 7: attention alone collapses, at least exponentially; what prevents it, slows it or not."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 
-import numpy as np
-
-from headscope.measures.insights.claims import concluded, not_measured
+from headscope.measures.insights.claims import concluded, not_measured, undecided
+from headscope.measures.insights.intervals import UNKNOWN, Estimate, common, every
 from headscope.measures.insights.thresholds import InsightThresholds
-from headscope.measures.statistics import Z95
-from headscope.results import DepthCurves, DepthResult, Insight
-from headscope.results.depth import Curve
+from headscope.results import DepthCurves, DepthResult, Insight, InsightPart, Trend
 
-__all__ = ["judge_collapse", "log_linear"]
+__all__ = ["judge_collapse"]
+
+#: The part that decides against the claim where it does not hold.
+_FALLS = "attention alone collapses"
 
 
 def judge_collapse(depth: DepthResult | None, thresholds: InsightThresholds) -> Insight:
-    """Decide claim 7 by the residual's curves: attention alone, with skip, without LayerNorm."""
-    t = thresholds
-    rule = (
-        f"Holds if attention alone falls below {t.collapsed:.0%} of its start, log-linearly "
-        f"(R^2 above {t.log_linear:g}), with its skip connection it stays above, and leaving out "
-        f"LayerNorm changes the attention-only curve by less than {t.layernorm_change:g} of its "
-        "start everywhere (95% intervals over windows); does not hold if attention alone stays "
-        "above."
-    )
+    """Decide claim 7 by the residual's curves, part by part, each by its interval over windows."""
+    rule = _rule(thresholds)
     if depth is None:
         return not_measured(7, rule, "depth was not part of this run")
-    alone, skip = (_last(depth, name) for name in ("attention", "attention+skip"))
-    falls = None if alone is None else _below(*alone, t.collapsed)
-    keeps = None if skip is None else _above(*skip, t.collapsed)
-    fit = log_linear(depth.variants["attention"], depth.floor)
-    change = _change(depth)
-    straight = None if fit is None else fit > t.log_linear
-    indifferent = None if change is None else change < t.layernorm_change
+    n_layers = len(depth.variants["attention"]) - 1
+    if n_layers < 2:
+        return undecided(7, rule, "The model has one layer: how a curve falls with depth is open.")
+    if depth.sequences < 2:
+        return undecided(7, rule, "One window was measured, which has no interval; give more.")
+    parts = list(_parts(depth, thresholds))
     values: dict[str, object] = {
         "attention": _end(depth, "attention"),
         "attention_with_ffn": _end(depth, "attention+ffn"),
         "attention_with_skip": _end(depth, "attention+skip"),
         "full": _end(depth, "full"),
         "collapsed_after": depth.collapsed_after["attention"],
-        "log_linear_r2": fit,
-        "layernorm_change": change,
+        "parts": {part.name: part.verdict for part in parts},
         "control": None if depth.control is None else _end(depth.control, "attention"),
     }
     return concluded(
-        7, [falls, straight, keeps, indifferent], _measured(depth, values), _control(depth), rule,
-        values, refuted=falls is False,
+        7, parts, _measured(depth), _control(depth), rule, values, refuting=(_FALLS,)
     )  # fmt: skip
 
 
-def log_linear(curve: Curve, floor: float) -> float | None:
-    """Return R^2 of ln(ratio) against depth, down to rounding; None from fewer than 3 points."""
-    points = [(i, math.log(v)) for i, v in enumerate(curve) if v is not None and v > floor]
-    if len(points) < 3:
-        return None
-    depth, logs = np.array(points).T
-    if np.ptp(logs) == 0:
-        return 0.0
-    return float(np.corrcoef(depth, logs)[0, 1] ** 2)
+def _rule(t: InsightThresholds) -> str:
+    return (
+        "Each part by its 95% interval over windows: attention alone falls below "
+        f"{t.collapsed:.0%} of its start; at least as fast as exponentially (no layer's factor exceeds the one "
+        f"before by more than {t.step_slack:g}); with its skip connection it stays above "
+        f"{t.collapsed:.0%}; with feed-forward it lies above attention alone; without LayerNorm it "
+        f"changes by less than {t.layernorm_change:g} of its start. Layers count while "
+        f"{t.above_rounding:.0%} of the windows are above rounding. Holds if every part does; does "
+        "not hold if attention alone does not fall."
+    )
 
 
-def _last(depth: DepthResult, name: str) -> tuple[float, float] | None:
-    """Last ratio as a share of the first, and half of its 95% interval."""
-    first, last, spread = depth.variants[name][0], depth.variants[name][-1], depth.std[name][-1]
-    if not first or last is None:
-        return None
-    half = Z95 * (spread or 0.0) / math.sqrt(depth.sequences)
-    return last / first, half / first
+def _parts(depth: DepthResult, t: InsightThresholds) -> Iterator[InsightPart]:
+    trends = depth.trends
+    least = max(2.0, t.above_rounding * depth.sequences)
+    falls = _at(trends["attention_of_start"], -1)
+    yield InsightPart(
+        _FALLS, falls.below(t.collapsed), f"{_shown(falls)} of its start after the last layer"
+    )
+    steps = _counted(trends["step_change"], least)
+    yield InsightPart(
+        "at least as fast as exponentially",
+        every([step.below(t.step_slack) for step in steps.values()]),
+        _extreme("largest change of the factor from one layer to the next", steps, largest=True)
+        if steps
+        else "fewer than two layers lie above rounding, so no two factors can be compared",
+    )
+    skip = _counted(trends["skip_of_start"], 2)
+    yield InsightPart(
+        "the skip connection prevents it",
+        every([point.above(t.collapsed) for point in skip.values()]),
+        _extreme("least share of the start", skip, largest=False),
+    )
+    gains = _counted(trends["ffn_gain"], least)
+    yield InsightPart(
+        "the feed-forward network slows it",
+        common([gain.above(0.0) for gain in gains.values()]),
+        _gains(gains) if gains else "both curves are at rounding from the first layer on",
+    )
+    change = _counted(trends["layernorm_change"], 2)
+    limit = t.layernorm_change
+    verdict = every([point.within(-limit, limit) for point in change.values()])
+    if len(change) < len(trends["layernorm_change"].mean) - 1:  # states without it overflow
+        verdict = verdict if verdict == "does not hold" else UNKNOWN
+    yield InsightPart(
+        "LayerNorm plays no role",
+        verdict,
+        _extreme("largest change of the curve, of its start", change, largest=True, by_size=True),
+    )
 
 
-def _below(value: float, half: float, limit: float) -> bool | None:
-    return True if value + half < limit else False if value - half >= limit else None
+def _at(trend: Trend, point: int) -> Estimate:
+    mean = trend.mean[point]
+    return Estimate(float("nan") if mean is None else mean, trend.low[point], trend.high[point])
 
 
-def _above(value: float, half: float, limit: float) -> bool | None:
-    return True if value - half > limit else False if value + half <= limit else None
+def _counted(trend: Trend, least: float) -> dict[int, Estimate]:
+    """Return the points after the embeddings that enough windows count at, by layer."""
+    return {
+        point - 1: _at(trend, point)
+        for point in range(1, len(trend.mean))
+        if trend.windows[point] >= least and trend.mean[point] is not None
+    }
 
 
-def _change(depth: DepthResult) -> float | None:
-    """Largest difference that LayerNorm makes to attention alone, as a share of the start."""
-    alone, bare = depth.variants["attention"], depth.attention_without_layernorm
-    gaps = [abs(a - b) for a, b in zip(alone, bare, strict=True) if a is not None and b is not None]
-    return max(gaps) / alone[0] if gaps and alone[0] and len(gaps) == len(alone) else None
+def _extreme(
+    what: str, points: dict[int, Estimate], *, largest: bool, by_size: bool = False
+) -> str:
+    if not points:
+        return "states overflow"
+    sign = 1.0 if largest else -1.0
+
+    def size(layer: int) -> float:
+        mean = points[layer].mean
+        return sign * (abs(mean) if by_size else mean)
+
+    layer = max(points, key=size)
+    return f"{what} {_shown(points[layer])} (L{layer})"
+
+
+def _gains(gains: dict[int, Estimate]) -> str:
+    """Say at which layers the curve with feed-forward lies above, and where below."""
+    groups = {
+        "above": [layer for layer, gain in gains.items() if gain.above(0.0) == "holds"],
+        "below": [layer for layer, gain in gains.items() if gain.above(0.0) == "does not hold"],
+    }
+    text = ", ".join(
+        f"{name} at {', '.join(f'L{layer}' for layer in layers)}"
+        for name, layers in groups.items()
+        if layers
+    )
+    first = min(gains)
+    return f"{text or 'nowhere apart'}; ln of the ratio {_shown(gains[first])} at L{first}"
+
+
+def _shown(found: Estimate) -> str:
+    """Write an estimate with as many digits as it needs."""
+    form = ".3f" if abs(found.mean) >= 0.001 else ".0e"
+    return f"{found.mean:{form}} {found.interval(form)}"
 
 
 def _end(curves: DepthCurves, name: str) -> float | None:
@@ -95,25 +151,25 @@ def _number(value: object) -> str:
     return f"{value:.3f}" if value >= 0.001 or value == 0 else f"{value:.0e}"
 
 
-def _measured(depth: DepthResult, v: dict[str, object]) -> str:
+def _measured(depth: DepthResult) -> str:
     n = len(depth.variants["full"]) - 1
-    after = v["collapsed_after"]
+    after = depth.collapsed_after["attention"]
     collapse = f"below 1% of its start after {after} layers" if after else "never below 1% for good"
-    fit, change = v["log_linear_r2"], v["layernorm_change"]
     return (
-        f"Residual after {n} layers: attention alone {_number(v['attention'])} ({collapse}; "
-        f"log-linear R^2 {'-' if fit is None else f'{fit:.2f}'}), with feed-forward "
-        f"{_number(v['attention_with_ffn'])}, with skip {_number(v['attention_with_skip'])}, full "
-        f"{_number(v['full'])}; without LayerNorm attention alone changes by "
-        f"{'-' if change is None else f'{change:.3f}'} of its start at most."
+        f"Residual after {n} layers ({depth.sequences} windows): attention alone "
+        f"{_number(_end(depth, 'attention'))} ({collapse}), with feed-forward "
+        f"{_number(_end(depth, 'attention+ffn'))}, with skip "
+        f"{_number(_end(depth, 'attention+skip'))}, full {_number(_end(depth, 'full'))}."
     )
 
 
 def _control(depth: DepthResult) -> str:
     if depth.control is None:
         return "Not run."
+    control = depth.control
+    after = control.collapsed_after["attention"]
+    too = f": an untrained model collapses too, after {after} layers" if after else ""
     return (
-        f"Random weights: attention alone {_number(_end(depth.control, 'attention'))}, with skip "
-        f"{_number(_end(depth.control, 'attention+skip'))}, full "
-        f"{_number(_end(depth.control, 'full'))}."
+        f"Random weights: attention alone {_number(_end(control, 'attention'))}, with skip "
+        f"{_number(_end(control, 'attention+skip'))}, full {_number(_end(control, 'full'))}{too}."
     )

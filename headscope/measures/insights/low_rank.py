@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headscope.measures.insights.claims import CLAIMS, concluded, not_measured
+from headscope.measures.insights.claims import concluded, not_applicable, not_measured, undecided
+from headscope.measures.insights.intervals import Estimate
 from headscope.measures.insights.thresholds import InsightThresholds
-from headscope.results import Insight, SpectrumHead, SpectrumResult
+from headscope.results import Insight, InsightPart, SpectrumHead, SpectrumResult
 
 __all__ = ["judge_low_rank"]
 
@@ -28,55 +29,91 @@ def judge_low_rank(
     roles : mapping of (layer, head) to primary role, optional
         Names the positional heads among the exceptions.
     """
-    limit = thresholds.low_rank
+    limit, most = thresholds.low_rank, thresholds.most
     rule = (
-        f"Holds if more than {thresholds.most:.0%} of heads have a share above {limit:g} with "
-        "their whole 95% interval; does not hold if at least as many heads lie wholly at or below "
-        "it; positional heads are named as exceptions."
+        f"Holds if more than {most:.0%} of heads have a share above {limit:g} with their whole 95% "
+        f"interval; does not hold if {1 - most:.0%} or more lie wholly at or below it; positional "
+        "heads are named as exceptions. Random weights stand beside it: a share that is not above "
+        "theirs says nothing about learning."
     )
     if spectrum is None:
         return not_measured(5, rule, "spectrum was not part of this run")
     if not spectrum.heads:
-        return Insight(5, CLAIMS[5], "not applicable", "The model has no head.", "", rule, {})
-    low = [h.name for h in spectrum.heads if _bounds(h)[0] > limit]
-    high = [h for h in spectrum.heads if _bounds(h)[1] <= limit]
-    positional = [h.name for h in high if _role(h, roles) == "positional"]
-    n, shares = len(spectrum.heads), [h.share_at_k.mean for h in spectrum.heads]
+        return not_applicable(5, rule, "The model has no head.")
+    shares = {h.name: Estimate.around(h.share_at_k.mean, h.half_width) for h in spectrum.heads}
+    if any(share.low is None for share in shares.values()):
+        return undecided(5, rule, "One sequence was measured, which has no interval; give more.")
+    low = [name for name, share in shares.items() if share.above(limit) == "holds"]
+    high = [name for name, share in shares.items() if share.above(limit) == "does not hold"]
+    positional = [
+        h.name for h in spectrum.heads if h.name in high and _role(h, roles) == "positional"
+    ]
+    n, mean = len(shares), sum(share.mean for share in shares.values()) / len(shares)
+    values = _values(spectrum, mean, low, high, positional)
+    measured = (
+        f"The {spectrum.k} largest of {spectrum.length} singular values hold more than {limit:g} "
+        f"of the sum in {len(low)} of {n} heads, not more in {len(high)} (mean share {mean:.2f})"
+        + (f"; positional exceptions: {_listed(positional)}" if positional else "")
+        + "."
+    )
+    verdict = "holds" if len(low) > most * n else "open"
+    if verdict == "open" and len(high) >= (1 - most) * n:
+        verdict = "does not hold"
+    part = InsightPart("most heads are of low rank", verdict, f"{len(low)} of {n}")
+    return concluded(5, [part], measured, _control(spectrum, mean), rule, values)
+
+
+def _values(
+    spectrum: SpectrumResult, mean: float, low: list[str], high: list[str], positional: list[str]
+) -> dict[str, object]:
+    random, against = spectrum.random_weights, spectrum.over_random_weights()
+    return {
+        "k": spectrum.k,
+        "length": spectrum.length,
+        "heads": len(spectrum.heads),
+        "low_rank": low,
+        "not_low_rank": high,
+        "positional_exceptions": positional,
+        "mean_share": mean,
+        "random_logits": spectrum.controls["random-logits"].share_at_k,
+        "identity": spectrum.controls["identity"].share_at_k,
+        "random_weights": None if random is None else random.share_at_k.mean,
+        "random_weights_above": None if random is None else [draw.above for draw in random.draws],
+        "over_random_weights": None if against is None else against.mean,
+        "over_random_weights_half_width": None if against is None else against.half_width,
+    }
+
+
+def _control(spectrum: SpectrumResult, mean: float) -> str:
+    """Name the random weights first, and say what the verdict is worth beside them."""
     random, identity = (
         spectrum.controls[name].share_at_k for name in ("random-logits", "identity")
     )
-    values: dict[str, object] = {
-        "k": spectrum.k,
-        "length": spectrum.length,
-        "heads": n,
-        "low_rank": low,
-        "not_low_rank": [h.name for h in high],
-        "positional_exceptions": positional,
-        "mean_share": sum(shares) / n,
-        "random_logits": random,
-        "identity": identity,
-    }
-    condition = (
-        True
-        if len(low) > thresholds.most * n
-        else (False if len(high) >= thresholds.most * n else None)
+    closed = f"Patterns of random scores {random:.2f}, a head that looks at itself {identity:.2f}."
+    weights, against = spectrum.random_weights, spectrum.over_random_weights()
+    if weights is None or against is None:
+        return (
+            "Random weights were not measured, so the verdict says nothing about learning. "
+            f"{closed}"
+        )
+    above = min(draw.above for draw in weights.draws)
+    text = (
+        f"Random weights: mean share {weights.share_at_k.mean:.2f}, {above} of {weights.heads} "
+        f"heads above {spectrum.verdict.threshold:g}"
     )
-    return concluded(
-        5,
-        [condition],
-        f"The {spectrum.k} largest of {spectrum.length} singular values hold more than {limit:g} "
-        f"of the sum in {len(low)} of {n} heads (mean {sum(shares) / n:.2f})"
-        + (f"; positional exceptions: {_listed(positional)}" if positional else "")
-        + ".",
-        f"Patterns of random scores {random:.2f}, a head that looks at itself {identity:.2f}.",
-        rule,
-        values,
-    )  # fmt: skip
-
-
-def _bounds(head: SpectrumHead) -> tuple[float, float]:
-    half = head.half_width or 0.0
-    return head.share_at_k.mean - half, head.share_at_k.mean + half
+    if against.half_width is None:
+        return f"{text}; no interval of the difference, so nothing about learning. {closed}"
+    gap = Estimate.around(against.mean, against.half_width)
+    meaning = {
+        "holds": "training has made the patterns lower in rank than an untrained model's",
+        "does not hold": "training has not made the patterns lower in rank: low rank alone is no "
+        "sign of learning",
+        "open": "the two cannot be told apart, so the verdict says nothing about learning",
+    }[gap.above(0.0)]
+    return (
+        f"{text}; this model's mean minus theirs is {gap.mean:+.2f} {gap.interval('+.2f')}: "
+        f"{meaning}. {closed}"
+    )
 
 
 def _role(head: SpectrumHead, roles: Mapping[tuple[int, int], str] | None) -> str | None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from headscope.measures.insights.claims import CLAIMS, concluded, not_measured
-from headscope.measures.insights.intervals import Estimate, mean_estimate
+from headscope.measures.insights.claims import concluded, not_applicable, not_measured
+from headscope.measures.insights.intervals import Estimate, common, mean_estimate
 from headscope.measures.insights.thresholds import InsightThresholds
-from headscope.results import ControlRank, Insight, RankResult
+from headscope.results import ControlRank, Insight, InsightPart, RankResult
 
 __all__ = ["judge_shared"]
+
+#: The part that decides against the claim where it does not hold.
+_LAYERS = "layers need fewer dimensions than the control"
 
 
 def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insight:
     """Decide claim 3 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
     below, within = thresholds.layer_below, thresholds.head_within
     rule = (
-        f"Holds if, against every control, the layers' dims90 lies more than {below:.0%} below the "
-        f"control's and the heads' within {within:.0%} of it (95% intervals over layers, heads); "
-        "does not hold if the layers' does not."
+        f"Holds if, against every control, the layers' dims90 lies more than {below:.0%} below "
+        f"the control's and the heads' within {within:.0%} of it (95% intervals over layers and "
+        "over heads; one layer has none); does not hold if the layers' does not, against any control."
     )
     if rank is None:
         return not_measured(3, rule, "rank was not part of this run")
@@ -28,18 +31,25 @@ def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insi
     if not found:
         return not_measured(3, rule, "no control was measured")
     if max(len(layer.heads) for layer in rank.layers) < 2:
-        text = "Each layer has one head, which shares with nobody."
-        return Insight(3, CLAIMS[3], "not applicable", text, "", rule, {})
-    low = [layer.below(1 - below) for layer, _ in found.values()]
-    near = [head.within(1 - within, 1 + within) for _, head in found.values()]
+        return not_applicable(3, rule, "Each layer has one head, which shares with nobody.")
+    low = common([layer.below(1 - below) for layer, _ in found.values()])
+    near = common([head.within(1 - within, 1 + within) for _, head in found.values()])
     heads = [h.qk.dims["90"] for h in rank.heads if h.qk.dims["90"] is not None]
     layers = [x.qk.dims["90"] for x in rank.layers if x.qk.dims["90"] is not None]
     values: dict[str, object] = {"head_dims90": _mean(heads), "layer_dims90": _mean(layers)}
     for name, (layer, head) in found.items():
         values[name] = {"layer_ratio": vars(layer), "head_ratio": vars(head)}
+    parts = (
+        InsightPart(_LAYERS, low, _beside({name: layer for name, (layer, _) in found.items()})),
+        InsightPart(
+            "single heads need about as many",
+            near,
+            _beside({name: head for name, (_, head) in found.items()}),
+        ),
+    )
     return concluded(
         3,
-        [*low, *near],
+        parts,
         f"dims90 of W_Q W_K^T: {_mean(heads):.1f} for one head, {_mean(layers):.1f} for all heads "
         f"of a layer together.",
         "; ".join(
@@ -49,8 +59,13 @@ def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insi
         + ".",
         rule,
         values,
-        refuted=all(item is False for item in low),
+        refuting=(_LAYERS,),
     )
+
+
+def _beside(ratios: dict[str, Estimate]) -> str:
+    """Write a ratio over each control's."""
+    return ", ".join(f"{ratio} of {name}" for name, ratio in ratios.items())
 
 
 def _ratios(rank: RankResult, control: ControlRank) -> tuple[Estimate, Estimate] | None:

@@ -29,10 +29,12 @@ class InsightThresholds(ThresholdSet):
     low_rank, most : float
         Claim 5: the share of the sum of singular values above which a head is low rank, and the
         share of heads that count as most.
-    log_linear, collapsed, layernorm_change : float
-        Claim 7: least R^2 of the logarithm of the ratio against depth, the share of its start below
-        which a curve has collapsed, and how much (as a share of the start) the LayerNorm ablation
-        may change the curve anywhere.
+    collapsed, step_slack, layernorm_change : float
+        Claim 7: the share of its start below which a curve has collapsed, how far the factor of a
+        layer may lie above that of the layer before, and how much (as a share of the start) the
+        LayerNorm ablation may change the curve anywhere.
+    above_rounding : float
+        Claim 7: the share of windows that must still be above rounding for a layer to count.
     """
 
     asymmetry: float = 0.1
@@ -42,9 +44,10 @@ class InsightThresholds(ThresholdSet):
     head_within: float = 0.10
     low_rank: float = 0.9
     most: float = 0.5
-    log_linear: float = 0.9
     collapsed: float = 0.01
+    step_slack: float = 0.10
     layernorm_change: float = 0.10
+    above_rounding: float = 0.5
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -45,7 +45,7 @@ _NOT_SETTINGS = {
 
 def own_defaults(name: str) -> dict[str, Any]:
     """Return the settings that a report has by default where the command itself has others."""
-    if name == "classify":
+    if name in ("classify", "spectrum"):
         return {"control": True}
     return {"text": sample_plain()} if name == "rank" else {}
 
