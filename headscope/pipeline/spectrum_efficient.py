@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscope.attention import stream_attention
 from headscope.data.packing import Windows
-from headscope.measures.accumulator import Array
+from headscope.measures.accumulator import Array, numpy
 from headscope.measures.crossed import CrossedMean, crossed_mean
 from headscope.measures.efficient import CONTROLS, DRAWS, RANDOM_BLOCKS, CheapErrors, CheapForms
 from headscope.measures.fidelity import cosine, mean_pooled
@@ -170,7 +170,12 @@ def _fidelity(original: list[Tensor], changed: list[Tensor]) -> tuple[Array, Arr
         real = torch.ones(ours.shape[:2], device=ours.device)
         pooled.append(cosine(mean_pooled(ours, real), mean_pooled(theirs, real)))
         tokens.append(cosine(ours, theirs).mean(-1))
-    return torch.cat(pooled).cpu().double().numpy(), torch.cat(tokens).cpu().double().numpy()
+    return _whole(pooled), _whole(tokens)
+
+
+def _whole(cosines: list[Tensor]) -> Array:
+    """Join batches; rounding leaves some cosines of equal states a little above 1."""
+    return numpy(torch.cat(cosines).double().clamp(-1.0, 1.0))
 
 
 def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Iterator[CheapHead]:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 from tiny_models import tiny_bert
 
 from headscope.results import SpectrumResult, from_dict, to_dict
@@ -99,8 +101,54 @@ def test_people_see_verdict_map_and_controls(run: Run, model: Path, text: Path) 
     assert "Low rank holds for" in out
     assert "random scores" in out
     assert "control: previous-token" in out
-    assert "best rank k" in out
+    assert "truncated P" in out
+    assert "bound: best rank-k z" in out
+    assert "best projection" not in out
+    assert "5 draws" in " ".join(out.split())
+    assert "random weights not measured" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_random_weights_stand_beside_the_shares(run: Run, model: Path, text: Path) -> None:
+    arguments = (model, "--text", text, "-n", "16", "--sequences", "12", "--control")
+    data = parsed(run, *arguments)
+    random = data["random_weights"]
+    assert [draw["seed"] for draw in random["draws"]] == [0, 1, 2, 3, 4]
+    assert sum(draw["sequences"] for draw in random["draws"]) == 12
+    means = [draw["share_at_k"] for draw in random["draws"]]
+    assert len(set(means)) == 5
+    assert random["share_at_k"]["mean"] == pytest.approx(sum(means) / 5)
+    low, high = stats.t.interval(0.95, 4, sum(means) / 5, stats.sem(means))
+    assert random["half_width"] == pytest.approx((high - low) / 2)
+    assert random["heads"] == 8
+    assert all(0 <= draw["above"] <= 8 for draw in random["draws"])
+    assert random["curve"][3] == pytest.approx(random["share_at_k"]["mean"])
+    shown = " ".join(run("spectrum", *arguments).stdout.split())
+    assert (
+        "with random weights (5 initialisations, the same sequences dealt out to them) the mean"
+        in shown
+    )
+    assert "control: random weights" in shown
+    assert data["random_weights"] == parsed(run, *arguments)["random_weights"]
+    # The model's own numbers are the same with and without its control.
+    assert parsed(run, *arguments[:-1])["heads"] == data["heads"]
+
+
+def test_random_weights_are_those_of_fresh_models(run: Run, model: Path, text: Path) -> None:
+    """One initialisation a sequence: each is a model of its own, measured on that sequence alone."""
+    import headscope
+    from headscope.models.control import random_twin
+
+    lines = text.read_text().splitlines()
+    loaded = headscope.load(str(model))
+    found = headscope.spectrum(loaded, lines, length=16, sequences=2, control=True).random_weights
+    assert found is not None
+    for i, draw in enumerate(found.draws):
+        twin = random_twin(loaded, i)
+        alone = headscope.spectrum(twin, lines, length=16, sequences=10**6).heads
+        whole = np.mean([head.share_at_k.mean for head in alone])
+        assert draw.share_at_k == pytest.approx(whole, abs=0.05)
+        assert draw.sequences == 1
 
 
 def test_a_single_sequence_gives_no_verdict(run: Run, model: Path, text: Path) -> None:
@@ -108,6 +156,8 @@ def test_a_single_sequence_gives_no_verdict(run: Run, model: Path, text: Path) -
     assert outcome.code == 0
     assert "no head is called low rank" in outcome.stdout
     assert "1 sequence of exactly 16" in outcome.stdout
+    one = run("spectrum", model, "--text", text, "-n", "16", "--sequences", "1", "--control")
+    assert "too little was measured for an interval" in " ".join(one.stdout.split())
 
 
 def test_csv(run: Run, model: Path, text: Path) -> None:
@@ -144,7 +194,8 @@ def test_files(run: Run, model: Path, text: Path, tmp_path: Path) -> None:
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"spectrum.json", "spectrum.csv", "spectrum_efficient.csv", *pictures}
     rows = list(csv.DictReader((tmp_path / "spectrum_efficient.csv").open()))
-    assert {row["form"] for row in rows} >= {"best", "random", "window", "window+global"}
+    assert {row["form"] for row in rows} >= {"truncated", "bound", "random", "window"}
+    assert all(float(row["half_width"]) >= 0 for row in rows)
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert run(*arguments, "--efficient").code == 0
     for path in tmp_path.iterdir():

@@ -25,7 +25,7 @@ from headscope.models.routing import use_implementation
 from headscope.pipeline.checkpoint import RunState
 from headscope.report.spectrum_figures import share_map
 from headscope.report.spectrum_files import STATE
-from headscope.report.spectrum_words import verdict_sentence
+from headscope.report.spectrum_words import control_sentence, verdict_sentence
 from headscope.results import SpectrumResult, to_dict
 
 
@@ -83,10 +83,16 @@ def test_cheap_forms_end_to_end(result: SpectrumResult) -> None:
     assert found is not None
     points = {(p.form, p.size): p for p in found.points}
     sizes = [2, 4, 8, 16, 32]
-    best = [points["best", k] for k in sizes]
+    best = [points["truncated", k] for k in sizes]
     assert [p.error for p in best] == sorted((p.error for p in best), reverse=True)
-    for k in sizes:  # nothing of rank k beats the best, and more keys keep more mass
-        assert points["best", k].error < points["random", k].error
+    for k in sizes:  # nothing of rank k beats the bound, and more keys keep more mass
+        bound = points["bound", k].error
+        others = [points[form, k].error for form in ("truncated", "random", "pooled")]
+        assert bound < min(others)
+        assert (bound == 0) == (k >= 32)  # d_head
+        assert points["random", k].draws == 5
+        assert points["random", k].error_draw_std > 0
+        assert points["window", k].error_draw_std is None
         window, more = points["window", k], points["window+global", k]
         assert window.mass is not None
         assert more.mass is not None
@@ -99,6 +105,18 @@ def test_cheap_forms_end_to_end(result: SpectrumResult) -> None:
     # One key back suffices for the previous-token head alone.
     by_name = {(h.layer, h.head): h for h in heads}
     assert by_name[0, 2].error.mean < 0.1 < by_name[5, 0].error.mean
+
+
+def test_random_weights_are_of_low_rank_too(demo: LoadedModel) -> None:
+    """methods: 0.97, and all 72 heads above 0.9, on MiniLM's geometry: no sign of learning."""
+    result = headscope.spectrum(demo, sequences=5, control=True)
+    random = result.random_weights
+    assert random is not None
+    assert random.share_at_k.mean == pytest.approx(0.97, abs=0.01)
+    assert [draw.above for draw in random.draws] == [72] * 5
+    text = control_sentence(result)
+    assert "72 of 72 heads are above 0.9: low rank alone is no sign of learning" in text
+    assert "below that" in text
 
 
 def test_adaptive_mode_stops_when_precise(demo: LoadedModel) -> None:

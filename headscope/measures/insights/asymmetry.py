@@ -137,4 +137,4 @@ def _control(v: dict[str, object]) -> str:
         text += (
             f"; the median head lies {abs(share):.0%} {'below' if share >= 0 else 'above'} random"
         )
-    return f"{text}: asymmetry as such is no sign of learning either."
+    return f"{text}: asymmetry alone is no sign of learning."

@@ -43,12 +43,12 @@ def judge_collapse(depth: DepthResult | None, thresholds: InsightThresholds) -> 
 def _rule(t: InsightThresholds) -> str:
     return (
         "Each part by its 95% interval over windows: attention alone falls below "
-        f"{t.collapsed:.0%} of its start; at least as fast as exponentially (no layer's factor exceeds the one "
-        f"before by more than {t.step_slack:g}); with its skip connection it stays above "
-        f"{t.collapsed:.0%}; with feed-forward it lies above attention alone; without LayerNorm it "
-        f"changes by less than {t.layernorm_change:g} of its start. Layers count while "
-        f"{t.above_rounding:.0%} of the windows are above rounding. Holds if every part does; does "
-        "not hold if attention alone does not fall."
+        f"{t.collapsed:.0%} of its start; at least as fast as exponentially (no layer's factor "
+        f"exceeds the one before by more than {t.step_slack:g}); with its skip connection it stays "
+        f"above {t.collapsed:.0%}; with feed-forward it lies above attention alone; without "
+        f"LayerNorm it changes by less than {t.layernorm_change:g} of its start. Layers count "
+        f"while {t.above_rounding:.0%} of the windows are above rounding. Holds if every part "
+        "does; does not hold if attention alone does not fall."
     )
 
 
@@ -121,18 +121,14 @@ def _extreme(
 
 
 def _gains(gains: dict[int, Estimate]) -> str:
-    """Say at which layers the curve with feed-forward lies above, and where below."""
-    groups = {
-        "above": [layer for layer, gain in gains.items() if gain.above(0.0) == "holds"],
-        "below": [layer for layer, gain in gains.items() if gain.above(0.0) == "does not hold"],
-    }
-    text = ", ".join(
-        f"{name} at {', '.join(f'L{layer}' for layer in layers)}"
-        for name, layers in groups.items()
-        if layers
-    )
+    """Say at which layers the curve with feed-forward lies above, below, or neither."""
+    groups: dict[str, list[str]] = {"above": [], "below": [], "not apart": []}
+    side = {"holds": "above", "does not hold": "below"}
+    for layer, gain in gains.items():
+        groups[side.get(gain.above(0.0), "not apart")].append(f"L{layer}")
+    text = ", ".join(f"{name} at {', '.join(where)}" for name, where in groups.items() if where)
     first = min(gains)
-    return f"{text or 'nowhere apart'}; ln of the ratio {_shown(gains[first])} at L{first}"
+    return f"{text}; ln of the ratio {_shown(gains[first])} at L{first}"
 
 
 def _shown(found: Estimate) -> str:

@@ -106,8 +106,8 @@ def _control(spectrum: SpectrumResult, mean: float) -> str:
     gap = Estimate.around(against.mean, against.half_width)
     meaning = {
         "holds": "training has made the patterns lower in rank than an untrained model's",
-        "does not hold": "training has not made the patterns lower in rank: low rank alone is no "
-        "sign of learning",
+        "does not hold": "training has not made the patterns lower in rank, so low rank is no sign "
+        "of learning",
         "open": "the two cannot be told apart, so the verdict says nothing about learning",
     }[gap.above(0.0)]
     return (

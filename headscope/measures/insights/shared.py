@@ -19,7 +19,8 @@ def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insi
     rule = (
         f"Holds if, against every control, the layers' dims90 lies more than {below:.0%} below "
         f"the control's and the heads' within {within:.0%} of it (95% intervals over layers and "
-        "over heads; one layer has none); does not hold if the layers' does not, against any control."
+        "over heads; one layer has none); does not hold if the layers' does not against "
+        "any."
     )
     if rank is None:
         return not_measured(3, rule, "rank was not part of this run")

@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from headscope.measures.depth import (
     COMPARISONS,
+    TRENDS,
     VARIANTS,
     DepthSums,
     collapsed_after,
@@ -104,8 +106,9 @@ def test_moments_are_those_of_all_windows() -> None:
     moments = filled(values, 4, 5, 17).ratio_moments()
     np.testing.assert_allclose(moments.mean, values.mean(axis=-1), rtol=1e-12)
     np.testing.assert_allclose(moments.std, values.std(axis=-1, ddof=1), rtol=1e-9)
-    half = 1.959964 * values.std(axis=-1, ddof=1) / math.sqrt(23)
-    np.testing.assert_allclose(moments.high - moments.mean, half, rtol=1e-6)
+    low, high = stats.t.interval(0.95, 22, values.mean(axis=-1), stats.sem(values, axis=-1))
+    np.testing.assert_allclose(moments.low, low, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(moments.high, high, rtol=1e-6)
 
 
 def test_shares_are_differences_of_variants_window_by_window() -> None:
@@ -116,6 +119,53 @@ def test_shares_are_differences_of_variants_window_by_window() -> None:
         shares = (a - b) / values[NAMES.index("full")]
         np.testing.assert_allclose(moments.mean[i], shares.mean(axis=-1), rtol=1e-12)
         np.testing.assert_allclose(moments.std[i], shares.std(axis=-1, ddof=1), rtol=1e-6)
+
+
+def trend(sums: DepthSums, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    moments, i = sums.trend_moments(), TRENDS.index(name)
+    return moments.mean[i], moments.low[i], moments.windows[i]
+
+
+def test_trends_are_taken_window_by_window() -> None:
+    values = ratios(11)
+    sums = filled(values, 3, 7)
+    alone, skip, ffn, bare = (
+        values[NAMES.index(name)]
+        for name in ("attention", "attention+skip", "attention+ffn", "attention-without-layernorm")
+    )
+    slow = {
+        "attention_of_start": [[alone[p][w] / alone[0][w] for w in range(11)] for p in range(5)],
+        "skip_of_start": [[skip[p][w] / alone[0][w] for w in range(11)] for p in range(5)],
+        "layernorm_change": [
+            [(alone[p][w] - bare[p][w]) / alone[0][w] for w in range(11)] for p in range(5)
+        ],
+        "ffn_gain": [[math.log(ffn[p][w] / alone[p][w]) for w in range(11)] for p in range(5)],
+    }
+    for name, expected in slow.items():
+        mean, low, windows = trend(sums, name)
+        np.testing.assert_allclose(mean, np.mean(expected, axis=1), rtol=1e-9)
+        half = 2.2281388519649385 * np.std(expected, axis=1, ddof=1) / math.sqrt(11)  # t, 10 df
+        np.testing.assert_allclose(mean - low, half, rtol=1e-4, atol=1e-12)
+        assert (windows == 11).all()
+    mean, _, windows = trend(sums, "step_change")
+    assert windows.tolist() == [0, 0, 11, 11, 11]
+    factors = [[alone[p][w] / alone[p - 1][w] for w in range(11)] for p in range(1, 5)]
+    np.testing.assert_allclose(mean[2:], np.mean(np.diff(factors, axis=0), axis=1), rtol=1e-9)
+
+
+def test_rounding_makes_no_step_and_no_gain() -> None:
+    values = np.ones((len(VARIANTS), 4, 3))
+    floor = 1e-3
+    alone, ffn = NAMES.index("attention"), NAMES.index("attention+ffn")
+    values[alone] = np.array([[1, 1, 1], [0.1, 0.1, 0.1], [1e-2, 1e-2, 1e-6], [1e-6, 1e-6, 1e-6]])
+    values[ffn] = values[alone] * 2
+    sums = DepthSums(3, floor)
+    sums.update(values)
+    mean, _, windows = trend(sums, "step_change")
+    assert windows.tolist() == [0, 0, 2, 0]
+    assert mean[2] == pytest.approx(0.0)
+    assert trend(sums, "ffn_gain")[2].tolist() == [3, 3, 2, 0]
+    assert np.isnan(trend(sums, "ffn_gain")[0][3])
 
 
 def test_every_comparison_takes_one_part_away() -> None:
@@ -148,6 +198,7 @@ def test_one_window_has_no_spread() -> None:
     assert np.isfinite(moments.mean).all()
     assert np.isnan(moments.std).all()
     assert np.isnan(moments.low).all()
+    assert np.isnan(filled(ratios(1)).trend_moments().low).all()
 
 
 @pytest.mark.parametrize(
