@@ -54,7 +54,7 @@ INSIGHTS = {
     "kept_roles": None,
     "insights": [
         {"number": n, "claim": claim, "verdict": verdict, "measured": "", "control": "",
-         "rule": "", "values": {}}
+         "rule": "", "values": {}, "parts": []}
         for n, claim, verdict in ((0, "asymmetric", "holds"), (7, "collapse", "mixed"))
     ],
 }  # fmt: skip

@@ -135,7 +135,7 @@ def test_random_weights_stand_beside_the_shares(run: Run, model: Path, text: Pat
 
 
 def test_random_weights_are_those_of_fresh_models(run: Run, model: Path, text: Path) -> None:
-    """One initialisation a sequence: each is a model of its own, measured on that sequence alone."""
+    """With two sequences, each initialisation is measured on one of them."""
     import headscope
     from headscope.models.control import random_twin
 

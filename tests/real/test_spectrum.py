@@ -232,6 +232,27 @@ def test_adaptive_mode_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert _without_created(resumed) == _without_created(whole)
 
 
+def test_an_interrupted_control_goes_on(demo: LoadedModel, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"length": 16, "sequences": 10, "control": True}
+    whole = headscope.spectrum("demo", **settings)
+    state = tmp_path / "state"
+
+    def interrupt(name: str, done: int, total: int) -> None:
+        if name == "random weights 3 of 5":
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunState, "note", _save_always)
+        with pytest.raises(KeyboardInterrupt):
+            headscope.spectrum("demo", **settings, state=state, progress=interrupt)
+    seen: list[str] = []
+    resumed = headscope.spectrum(
+        "demo", **settings, state=state, resume=True, progress=lambda *told: seen.append(told[0])
+    )
+    assert seen == ["random weights 4 of 5", "random weights 5 of 5"]
+    assert _without_created(resumed) == _without_created(whole)
+
+
 def _save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
     self._passes[name] = (done, sums)
     self.save()

@@ -10,9 +10,10 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.corpus import sample_corpus
-from headscope.data.tasks import sample_texts
+from headscope.data.tasks import Examples, sample_texts
 from headscope.errors import InputError
-from headscope.pipeline.kept_roles import _halves, measure_kept_roles
+from headscope.measures.metrics import Bootstrap
+from headscope.pipeline.kept_roles import _halves, _interval, _unseen, measure_kept_roles
 from headscope.pipeline.tasks import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.
@@ -67,6 +68,38 @@ def test_all_heads_labelled_leave_nothing_to_compare(
         heads=tuple(dataclasses.replace(h, roles=("syntactic",)) for h in classified.heads),
     )
     assert measure_kept_roles(tiny, everything).value is None
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_examples_that_were_classified_on_are_left_out(
+    shift: int, tiny: Any, classified: headscope.ClassifyResult, tmp_path: Any
+) -> None:
+    """By sentence, whatever the file is called, and however its words are spaced and written."""
+    words = [" ".join(sentence.words) for sentence in sample_corpus()]
+    mine = [f"the dog {i} saw the cat" for i in range(20)]
+    path = tmp_path / "data.txt"
+    theirs = [words[i].upper().replace(" .", ".") for i in range(shift, 5)]
+    path.write_text("\n".join([*theirs, *mine]) + "\n")
+    found = measure_kept_roles(tiny, classified, data=path)
+    assert (found.left_out, found.examples) == (len(theirs), 20)
+    path.write_text("\n".join([*words[:21], *mine]) + "\n")
+    with pytest.raises(InputError, match=r"21 of the 41 examples .* classified on"):
+        measure_kept_roles(tiny, classified, data=path)
+
+
+def test_pairs_and_labels_stay_together() -> None:
+    examples = Examples(
+        "x", "0", ("a b", "c", "d"), ("e", "F g", "h"), scores=(1.0, 2.0, 3.0), lines=(1, 2, 3)
+    )
+    left = _unseen(examples, ["f G", "zzz"])
+    assert (left.first, left.second) == (("a b", "d"), ("e", "h"))
+    assert (left.scores, left.lines, left.labels) == ((1.0, 3.0), (1, 3), None)
+
+
+def test_the_interval_of_a_single_example_is_unknown() -> None:
+    assert _interval(Bootstrap(0.5, 0.5, 0.5, -0.5, -0.5, -0.5), 1) is None
+    assert _interval(Bootstrap(0.5, 0.4, 0.6, -0.5, -0.6, -0.4), 2) == (-0.6, -0.4)
+    assert _interval(Bootstrap(0.5, 0.4, 0.6), 9) is None
 
 
 def test_too_few_draws_are_refused(tiny: Any, classified: headscope.ClassifyResult) -> None:
