@@ -80,8 +80,9 @@ def insights(
     Examples
     --------
     >>> import headscope
-    >>> quick = {"classify": {"limit": 64, "control": False}, "depth": {"sequences": 4, "control": False},
-    ...          "rank": {"limit": 16}, "spectrum": {"sequences": 8, "control": False}}
+    >>> quick = {"classify": {"limit": 64, "control": False}, "rank": {"limit": 16},
+    ...          "spectrum": {"sequences": 8, "control": False},
+    ...          "depth": {"sequences": 4, "control": False}}
     >>> found = headscope.insights("demo", settings=quick)
     >>> found[0].verdict, found[6].verdict
     ('holds', 'not measured yet')

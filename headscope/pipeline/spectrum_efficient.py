@@ -19,8 +19,8 @@ from headscope.measures.statistics import finite
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Mechanism, Router, routed
+from headscope.results.efficient import CheapHead, CheapPoint, EfficientResult
 from headscope.results.rank import MeanSem
-from headscope.results.spectrum import CheapHead, CheapPoint, EfficientResult
 
 __all__ = ["measure_efficient"]
 

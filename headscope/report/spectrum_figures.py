@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +9,7 @@ from matplotlib.figure import Figure
 
 from headscope.report.figures import heat_map, model_name, new_figure
 from headscope.report.spectrum_words import FORM_NAMES
-from headscope.results import CheapPoint, SpectrumResult
+from headscope.results import CheapPoint, EfficientResult, SpectrumResult
 
 __all__ = ["cost_curves", "share_map", "spectrum_curves"]
 
@@ -126,13 +124,8 @@ def cost_curves(result: SpectrumResult) -> Figure:
     figure = new_figure(10.0, 4.6)
     panels = figure.subplots(1, 2)
     for form in _FORMS:
-        # What leaves no error has no place on a logarithmic axis.
-        points = [point for point in found.points if point.form == form and point.error > 0]
-        control = form in found.controls
-        errors = [point.error for point in points]
-        _draw_form(panels[0], form, points, errors, [p.error_half_width for p in points], control)
-        lost = list(map(_lost, points))
-        _draw_form(panels[1], form, points, lost, [p.fidelity_half_width for p in points], control)
+        _draw_form(panels[0], form, found, "error")
+        _draw_form(panels[1], form, found, "fidelity")
     _finish(panels[0], "relative error of z, mean over heads", found.points, "error")
     _finish(panels[1], "1 - cosine of the pooled last state", found.points, "fidelity")
     panels[0].set_title("each head alone", fontsize=9)
@@ -147,23 +140,21 @@ def cost_curves(result: SpectrumResult) -> Figure:
     return figure
 
 
-def _draw_form(
-    axes: Axes,
-    form: str,
-    points: Sequence[CheapPoint],
-    values: Sequence[float],
-    halves: Sequence[float | None],
-    control: bool,
-) -> None:
+def _draw_form(axes: Axes, form: str, found: EfficientResult, field: str) -> None:
     """Draw one form by its cost, with 95% bars where they are known."""
-    colour, marker = _FORMS[form]
-    known = all(half is not None for half in halves)
+    sizes = [point for point in found.points if point.form == form]
+    # What leaves no error has no place on a logarithmic axis.
+    points = [point for point in sizes if point.error > 0]
+    values = [point.error if field == "error" else _lost(point) for point in points]
+    halves = [getattr(point, f"{field}_half_width") for point in points]
     bars = [min(half or 0.0, 0.9 * value) for half, value in zip(halves, values, strict=True)]
+    control, (colour, marker) = form in found.controls, _FORMS[form]
+    exact = "" if len(points) == len(sizes) else ", then 0"
     axes.errorbar(
         [point.cost for point in points],
         values,
-        yerr=bars if known else None,
-        label=("control: " if control else "") + FORM_NAMES[form],
+        yerr=None if None in halves else bars,
+        label=f"{'control: ' if control else ''}{FORM_NAMES[form]}{exact}",
         color=colour,
         marker=marker,
         ms=4,

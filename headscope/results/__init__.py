@@ -23,6 +23,7 @@ from headscope.results.depth import (
     Protection,
     Trend,
 )
+from headscope.results.efficient import CheapHead, CheapPoint, EfficientResult
 from headscope.results.insights import Insight, InsightPart, InsightsResult, KeptRoles
 from headscope.results.prune import (
     Baseline,
@@ -50,9 +51,6 @@ from headscope.results.rank import (
 from headscope.results.report import SECTIONS, ReportResult, SamplePatterns
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
 from headscope.results.spectrum import (
-    CheapHead,
-    CheapPoint,
-    EfficientResult,
     RandomDraw,
     RandomWeights,
     Roles,

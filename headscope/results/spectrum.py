@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.efficient import EfficientResult
 from headscope.results.rank import MeanSem
 from headscope.results.validation import ValidationSummary
 
@@ -13,10 +14,7 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
-    "CheapHead",
-    "CheapPoint",
     "Difference",
-    "EfficientResult",
     "RandomDraw",
     "RandomWeights",
     "Roles",
@@ -206,92 +204,6 @@ class Roles:
     corpus: str
     corpus_sha256: str
     positional: dict[str, int | None]
-
-
-@dataclass(frozen=True)
-class CheapPoint:
-    """One cheap form at one size: its cost and, with all heads in it, what it does to the model.
-
-    Attributes
-    ----------
-    form : str
-    size : int
-        k of the projections, w of the windows.
-    cost : float
-        Fraction of the n^2 scores that are computed.
-    error : float
-        Relative error of z, mean over heads, sequences and draws.
-    mass : float or None
-        Share of attention that the kept keys had, mean over heads and sequences; None for forms
-        that keep no keys as they are.
-    fidelity : MeanSem
-        Cosine of the mean-pooled last state with the unmodified model's, all heads in this form.
-    token_fidelity : MeanSem
-        The same of each token's state, averaged.
-    error_half_width, fidelity_half_width : float or None
-        Half of the 95% interval; the spreads over sequences and over draws both enter it. None for
-        a single sequence.
-    draws : int
-        How often what is random in this form was drawn; 1 where nothing is.
-    error_draw_std, fidelity_draw_std : float or None
-        Standard deviation between draws; None where nothing is drawn.
-    """
-
-    form: str
-    size: int
-    cost: float
-    error: float
-    mass: float | None
-    fidelity: MeanSem
-    token_fidelity: MeanSem
-    error_half_width: float | None = None
-    fidelity_half_width: float | None = None
-    draws: int = 1
-    error_draw_std: float | None = None
-    fidelity_draw_std: float | None = None
-
-
-@dataclass(frozen=True)
-class CheapHead:
-    """One head in one cheap form at one size, alone: relative error of z, and the mass kept.
-
-    ``half_width`` is half of the 95% interval of the error, as in :class:`CheapPoint`.
-    """
-
-    layer: int
-    head: int
-    form: str
-    size: int
-    error: MeanSem
-    mass: float | None
-    half_width: float | None = None
-
-
-@dataclass(frozen=True)
-class EfficientResult:
-    """What could replace full attention.
-
-    Attributes
-    ----------
-    sequences : int
-    block, random_blocks, global_tokens : int
-        Tokens of a block, random key blocks of each query block, and tokens that all see.
-    controls : tuple of str
-        Forms that are there to compare with.
-    points : tuple of CheapPoint
-    heads : tuple of CheapHead
-    draws : int
-        How often random projections, blocks and keys were drawn.
-    """
-
-    sequences: int
-    block: int
-    random_blocks: int
-    global_tokens: int
-    controls: tuple[str, ...]
-    points: tuple[CheapPoint, ...]
-    heads: tuple[CheapHead, ...]
-    draws: int = 1
 
 
 @dataclass(frozen=True)
