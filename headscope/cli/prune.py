@@ -126,7 +126,7 @@ def prune(
     calibration: Calibration = None,
     method: MethodOption = None,
     repair: RepairOption = None,
-    step: Step = 0.1,
+    step: Step = 0.25,
     fraction: Fraction = None,
     heads: Heads = None,
     keep_roles: KeepRoles = None,
@@ -160,34 +160,38 @@ def prune(
     if roles is not None and no_roles:
         raise typer.BadParameter("give --roles or --no-roles, not both")
 
-    from headscope.pipeline.prune import prune as run
+    from headscope.pipeline.prune import prune_with
+    from headscope.pipeline.pruning.options import PruneOptions
     from headscope.report.files import ready_folder, write_prune
     from headscope.report.prune_tables import curves_csv, prune_report
 
+    choices = PruneOptions(
+        task=task.value,
+        data=data,
+        calibration=calibration,
+        methods=method,
+        repairs=[name.value for name in repair] if repair else None,
+        step=step,
+        fractions=fraction,
+        heads=heads,
+        keep_roles=_names(keep_roles),
+        draws=draws,
+        normalise=normalise,
+        labels=labels,
+        ablation=ablation,
+        roles=roles or not no_roles,
+        save=save,
+        save_dense=save_dense,
+        benchmark=benchmark,
+        limit=limit,
+        calibration_limit=calibration_limit,
+        validate=not no_validate,
+        seed=seed,
+    )
     with ready_folder(output), progress_bar(quiet, "steps") as progress:
-        result = run(
+        result = prune_with(
             model,
-            task=task.value,
-            data=data,
-            calibration=calibration,
-            methods=method,
-            repairs=[name.value for name in repair] if repair else None,
-            step=step,
-            fractions=fraction,
-            heads=heads,
-            keep_roles=_names(keep_roles),
-            draws=draws,
-            normalise=normalise,
-            labels=labels,
-            ablation=ablation,
-            roles=roles or not no_roles,
-            save=save,
-            save_dense=save_dense,
-            benchmark=benchmark,
-            limit=limit,
-            calibration_limit=calibration_limit,
-            validate=not no_validate,
-            seed=seed,
+            choices,
             progress=progress,
             command=command_line(),
             dtype=dtype.value,

@@ -13,6 +13,7 @@ from headscope.report.prune_words import (
     METRIC_NAMES,
     kept_sentence,
     number,
+    saved_sentence,
     survivor_sentence,
     verdict,
 )
@@ -23,8 +24,6 @@ from headscope.results import (
     KeptRow,
     Point,
     PruneResult,
-    SpeedResult,
-    from_dict,
 )
 
 __all__ = ["ablation_csv", "curves_csv", "kept_csv", "prune_report", "scores_csv"]
@@ -181,11 +180,13 @@ def _rows_table(
 
 
 def _kept(result: PruneResult) -> Iterator[RenderableType]:
+    if result.kept is not None:
+        yield Text("\n" + kept_sentence(result, result.kept))
     for saved in result.saved:
-        yield Text("\n" + kept_sentence(saved))
+        yield Text(saved_sentence(saved, result.metric))
     if result.speed is not None:
         yield Text("")
-        yield from speed_report(from_dict(SpeedResult, result.speed))
+        yield from speed_report(result.speed)
 
 
 # --- CSV --------------------------------------------------------------------------------------
