@@ -25,7 +25,7 @@ EXAMPLES = """Examples:
 
 `headscope prune ./my-bert --heads L0H1,L3H* --save smaller`
 
-`headscope prune demo --method fisher-joint --fraction 0.5 --repair scale --save smaller --benchmark`
+`headscope prune demo --method fisher-joint --fraction 0.5 --repair scale --save small --benchmark`
 """
 
 
@@ -72,7 +72,8 @@ RepairOption = Annotated[
     typer.Option("--repair", help="Repeatable. Default: none and scale; none with --heads."),
 ]
 Step = Annotated[
-    float, typer.Option(help="Between the fractions of a curve; 0.1 takes about three times as long.")
+    float,
+    typer.Option(help="Between the fractions of a curve; 0.1 takes about three times as long."),
 ]
 Fraction = Annotated[
     list[float] | None,

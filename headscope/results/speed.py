@@ -69,4 +69,3 @@ class SpeedResult:
     parameters_full: int
     parameters_pruned: int
     rows: tuple[SpeedRow, ...]
-

@@ -152,8 +152,8 @@ def _shared(evaluation: Examples, chosen: Examples) -> tuple[str, ...]:
         return ()
     return (
         f"{found.shared:,} of the {found.sentences:,} different sentences that the values are "
-        f"measured on ({found.share:.1%}) are among those that heads were chosen on: the values "
-        "are too good to be expected elsewhere; give another --calibration.",
+        f"measured on ({found.share:.1%}) are among those that heads were chosen on; to that "
+        "extent the values are too good: take these sentences out of --calibration or --data.",
     )
 
 

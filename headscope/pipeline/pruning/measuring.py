@@ -73,9 +73,7 @@ class Measurer:
             self._points[repaired.removed] = point
         return point
 
-    def random_point(
-        self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], None]
-    ) -> Point:
+    def random_point(self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], None]) -> Point:
         """Measure random sets of one size: mean, extremes and standard deviation over draws."""
         first = draws[0][1]
         if len({repaired.removed for _, repaired in draws}) == 1:  # nothing, or everything

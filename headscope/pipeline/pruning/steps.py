@@ -29,9 +29,7 @@ class Steps:
         What all of it costs.
     """
 
-    def __init__(
-        self, progress: Progress | None, sizes: Mapping[str, float], total: float
-    ) -> None:
+    def __init__(self, progress: Progress | None, sizes: Mapping[str, float], total: float) -> None:
         self._progress, self._sizes, self._total = progress, sizes, total
         self._done = 0.0
 
