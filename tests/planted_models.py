@@ -499,11 +499,9 @@ def _plant_random(rng: np.random.Generator, std: float) -> _Head:
     return _Head(rng.normal(size=shape) * std, rng.normal(size=shape) * std, np.zeros(D_HEAD))
 
 
-def _planted_heads(
-    rng: np.random.Generator, *, long: bool
-) -> dict[tuple[int, int], tuple[PlantedRole, _Head]]:
-    """The twelve heads.  Near-uniform rows are broad only where sentences are long enough."""
-    flat = "broad" if long else "none"
+def _planted_heads(rng: np.random.Generator) -> dict[tuple[int, int], tuple[PlantedRole, _Head]]:
+    """The twelve heads.  Near-uniform rows are broad, however long the sentences."""
+    flat = "broad"
     rarest = RARITY_STEP_SCORE * (N_LEVELS - 1)
 
     def positional(offset: int) -> tuple[PlantedRole, _Head]:
@@ -594,12 +592,12 @@ def build_planted(folder: Path, *, seed: int = 0, long: bool = False) -> Planted
 
     ``seed`` changes the sentences, the identities and the noise; lexicon, tokenizer and
     frequency file are always the same.  ``long`` gives sentences of 60 to 90 words (instead of
-    5 to 25), in which uniform attention is broad: more than 3.8 nats.
+    5 to 25).
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights_rng, treebank_rng = (np.random.default_rng([seed, part]) for part in (0, 1))
-    heads = _planted_heads(weights_rng, long=long)
+    heads = _planted_heads(weights_rng)
     config = _config(
         hidden_size=D_MODEL,
         num_hidden_layers=N_LAYERS,

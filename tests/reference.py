@@ -1,7 +1,8 @@
-"""A slow, literal reading of methods.md section 1: the oracle for the fast head classification.
+"""A slow, literal reading of docs/definitions.md: the oracle for the fast head classification.
 
 One sentence at a time, no padding, transformers' own eager attention, float64, plain loops.
-It shares no code with the package.  Where methods.md is silent the docstrings state the reading.
+It shares no code with the package.  Where that page is silent the docstrings state the reading.
+The labels are `reference_labels` and `reference_roles`, which use the small parts of this page.
 """
 
 from __future__ import annotations

@@ -45,6 +45,16 @@ def tiny_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
     )
 
 
+def framed_tokenizer(template: str) -> PreTrainedTokenizerFast:
+    """Build a tokenizer that puts other special tokens around a text, such as ``[CLS] $A``."""
+    tokenizer = tiny_tokenizer()
+    special = [(token, SPECIAL.index(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=special
+    )
+    return tokenizer
+
+
 _WITH_HEAD = {
     None: BertModel,
     "mlm": BertForMaskedLM,

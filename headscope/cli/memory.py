@@ -1,8 +1,9 @@
 """Keep the process as small at the end of a long run as at its start.
 
-The C library keeps freed blocks of up to 32 MiB in its heap, where they leave holes, so that a run
-creeps up by some percent. This is a setting of the whole process, so only the command line touches
-it, not the library.
+glibc learns from what is freed: its thresholds grow until blocks of up to 32 MiB live in its heap,
+where they leave holes, and a run creeps up by some percent. With fixed thresholds a block of a MiB
+or more is mapped alone and goes back to the system as soon as it is freed. This is a setting of the
+whole process, so only the command line makes it: a program that imports headscope keeps its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MIB = 1 << 20
 
 
 def bound_memory() -> None:
-    """Return large freed blocks to the system."""
+    """Fix the C library's thresholds at 1 MiB and its arenas at two; does nothing without glibc."""
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none

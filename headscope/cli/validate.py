@@ -25,9 +25,10 @@ def validate(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Prove that our attention equals the model's: layer by layer, on a padded batch.
+    """Prove that our attention equals the model's: layer by layer, padded and not.
 
-    Compared with the model's own eager and SDPA runs. Exits with 3 when anything is off.
+    Compared with the model's own eager and SDPA runs, and with float32 from recorded queries and
+    keys. Exits with 3 when anything is off.
     """
     from headscope.pipeline.validate import validate as run
     from headscope.report.validate_tables import validation_csv, validation_report

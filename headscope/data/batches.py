@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headscope.data.encode import EncodedSentence, is_punctuation
+from headscope.data.sentence import Sentence
 from headscope.measures.accumulator import Array, Keys
 from headscope.measures.batch import Batch, EdgeTrials, RareTargets
 
@@ -58,6 +59,7 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     content = word_of >= 0
     special = real.bool() & ~content
     first = np.stack([_at(longest, s.first) for s in batch])
+    has_trees = batch[0].sentence.heads is not None
     punctuation = np.stack([_at(longest, _punctuation(s)) for s in batch])
     return Batch(
         input_ids=ids,
@@ -69,7 +71,10 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         punctuation=_whole_words(torch.from_numpy(punctuation), word_of),
         first_piece=torch.from_numpy(first),
         folds=_folds(batch),
-        edges=_edges(batch) if batch[0].sentence.heads is not None else None,
+        half=torch.tensor([s.half for s in batch]),
+        pieces=_piece_counts(batch, longest),
+        edges=_edges(batch, [s.sentence for s in batch]) if has_trees else None,
+        swapped=_edges(batch, [s.swapped for s in batch]) if has_trees else None,
         rare=_rare(batch, longest),
     )
 
@@ -147,50 +152,57 @@ def _pieces(s: EncodedSentence) -> Array:
     return np.bincount(s.word_of[s.word_of >= 0], minlength=len(s.first))
 
 
-def _edges(batch: Sequence[EncodedSentence]) -> EdgeTrials:
-    relations = Keys()
-    offsets = Keys()
-    trial_relation: list[int] = []
-    columns: list[Array] = []
-    weights: list[Array] = []
+def _piece_counts(batch: Sequence[EncodedSentence], longest: int) -> Tensor:
+    counts = np.zeros((len(batch), longest), dtype=np.int64)
     for row, s in enumerate(batch):
+        counts[row, s.first] = _pieces(s)
+    return torch.from_numpy(counts)
+
+
+def _edges(batch: Sequence[EncodedSentence], trees: Sequence[Sentence | None]) -> EdgeTrials:
+    """Lay out the trials of a batch; each sentence is asked about the tree given for it."""
+    relations, offsets = Keys(), Keys()
+    trials: list[tuple[int, bool, bool]] = []
+    columns = [np.zeros((5, 0), np.int64)]
+    weights = [np.zeros(0)]
+    for row, (s, tree) in enumerate(zip(batch, trees, strict=True)):
         pairs: list[tuple[int, int, int, int]] = []
-        for query, targets, relation in _trials(s):
-            trial = len(trial_relation)
-            trial_relation.append(relations.index(relation))
+        for query, targets, relation in _trials(tree):
+            name = (s.half, *relation)
             for target in targets:
-                offset = offsets.index((*relation, target - query))
-                pairs.append((query, target, trial, offset))
+                offset = offsets.index((*name, target - query))
+                pairs.append((query, target, len(trials), offset))
+            trials.append((relations.index(name), 0 in targets, len(s.first) - 1 in targets))
         if pairs:
-            query_word, target_word, trials, offset_keys = np.array(pairs).T
-            rows = np.full(len(pairs), row)
-            columns.append(
-                np.stack([rows, s.first[query_word], s.first[target_word], trials, offset_keys])
-            )
+            query_word, target_word, trial, offset_key = np.array(pairs).T
+            place = (np.full(len(pairs), row), s.first[query_word], s.first[target_word])
+            columns.append(np.stack([*place, trial, offset_key]))
             weights.append(uniform_weight(_pieces(s), query_word, target_word))
-    pairs_of_batch = np.concatenate(columns, axis=1) if columns else np.zeros((5, 0), np.int64)
-    uniform = np.zeros(len(trial_relation))
-    np.add.at(uniform, pairs_of_batch[3], np.concatenate(weights) if weights else 0.0)
-    row, query, target, trial, offset_key = torch.from_numpy(pairs_of_batch)
+    row_of, query_at, target_at, trial_of, offset_of = np.concatenate(columns, axis=1)
+    uniform = np.zeros(len(trials))
+    np.add.at(uniform, trial_of, np.concatenate(weights))
+    relation_of, first, last = np.array(trials, dtype=np.int64).reshape(-1, 3).T
     return EdgeTrials(
-        row=row,
-        query=query,
-        target=target,
-        trial=trial,
-        offset_key=offset_key,
-        relation_key=torch.tensor(trial_relation, dtype=torch.int64),
+        row=torch.from_numpy(row_of),
+        query=torch.from_numpy(query_at),
+        target=torch.from_numpy(target_at),
+        trial=torch.from_numpy(trial_of),
+        offset_key=torch.from_numpy(offset_of),
+        relation_key=torch.from_numpy(relation_of.copy()),
+        first=torch.from_numpy(first > 0),
+        last=torch.from_numpy(last > 0),
         uniform=torch.from_numpy(uniform),
         relation_names=tuple(relations.names),
         offset_names=tuple(offsets.names),
     )
 
 
-def _trials(s: EncodedSentence) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
-    """Yield (query word, words that would be a hit, (relation, direction))."""
+def _trials(tree: Sentence | None) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
+    """Yield (query word, words that would be a hit, (relation, direction)) of one tree."""
+    if tree is None or tree.heads is None or tree.relations is None:
+        return
     dependents: dict[tuple[int, str], list[int]] = {}
-    for word, (head, relation) in enumerate(
-        zip(s.sentence.heads or (), s.sentence.relations or (), strict=True)
-    ):
+    for word, (head, relation) in enumerate(zip(tree.heads, tree.relations, strict=True)):
         if head >= 0:
             yield word, [head], (relation, "dep->head")
             dependents.setdefault((head, relation), []).append(word)
@@ -209,7 +221,7 @@ def _rare(batch: Sequence[EncodedSentence], longest: int) -> RareTargets:
         query=marks[3],
         uniform=weights[0],
         null_weight=weights[1],
-        chance=sum(row[2] for row in rows),
+        chance=torch.tensor([row[2] for row in rows], dtype=torch.float64),
         null_queries=sum(row[3] for row in rows),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,8 @@ from headscope.errors import CorpusError
 __all__ = ["Corpus", "as_corpus", "open_text", "open_treebank", "sample_corpus", "split_words"]
 
 SAMPLE = Path(__file__).parent / "sample" / "sample.conllu"
+#: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
+ANNOTATED = 68
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
 #: Universal Dependencies names its files LANGUAGE_TREEBANK-ud-SPLIT.conllu.
 _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
@@ -30,7 +33,7 @@ class Corpus:
     Attributes
     ----------
     name : str
-        The path as given, or ``built-in sample``.
+        The path as given, or that of the built-in sample.
     sha256 : str
         Of the file's bytes (of the words and trees, for sentences handed over in memory).
     n_sentences : int
@@ -40,6 +43,8 @@ class Corpus:
         ISO code, where the corpus states it.
     read : callable
         Starts a new pass over the sentences.
+    note : str
+        What a reader of any count on this corpus should know; mostly empty.
     """
 
     name: str
@@ -48,6 +53,7 @@ class Corpus:
     has_trees: bool
     language: str | None
     read: Callable[[], Iterator[Sentence]]
+    note: str = ""
 
     def __iter__(self) -> Iterator[Sentence]:
         return self.read()
@@ -83,8 +89,13 @@ def open_text(path: str | Path) -> Corpus:
 
 def sample_corpus() -> Corpus:
     """Open the built-in English sample treebank, written for headscope."""
-    corpus = open_treebank(SAMPLE, name="built-in sample")
-    return Corpus(corpus.name, corpus.sha256, corpus.n_sentences, True, "en", corpus.read)
+    corpus = open_treebank(SAMPLE, name="built-in sample (mostly generated)")
+    n_generated = corpus.n_sentences - ANNOTATED
+    note = (
+        f"{n_generated} of the {corpus.n_sentences} sentences of the built-in sample come from a "
+        "grammar; counts on real text differ."
+    )
+    return dataclasses.replace(corpus, language="en", note=note)
 
 
 def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> Corpus:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import tee
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headscope.data.frequencies import Frequencies
+from headscope.data.pieces import Encoding, tokenise
 from headscope.data.sentence import Sentence
-from headscope.data.vocabulary import check_vocabulary
 
 __all__ = ["EncodedSentence", "Encoder", "Rarity", "is_punctuation"]
 
 IntArray = NDArray[np.int64]
-#: Sentences handed to the tokenizer at a time.
-_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,10 @@ class EncodedSentence:
     sentence : Sentence
     rarity : Rarity or None
         None where the rare-word score skips the sentence.
+    half : int
+        0 or 1: whether the sentence's zero-based index in the corpus is even or odd.
+    swapped : Sentence or None
+        The one before it in the corpus with as many words, whose tree serves as a control.
     """
 
     ids: IntArray
@@ -52,6 +54,8 @@ class EncodedSentence:
     first: IntArray
     sentence: Sentence
     rarity: Rarity | None
+    half: int = 0
+    swapped: Sentence | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -77,7 +81,6 @@ class Encoder:
         self._max_length = max_length
         self._vocab_size = vocab_size
         self._frequencies = frequencies
-        self._before = " " if _spells_spaces(tokenizer) else ""
 
     def encode(self, sentences: Iterator[Sentence]) -> Iterator[EncodedSentence | None]:
         """Yield each sentence encoded, or None where it has to be skipped.
@@ -85,25 +88,14 @@ class Encoder:
         A sentence is skipped when it is longer than the model's limit, or when one of its words
         yields no piece; it is never cut.
         """
-        while chunk := list(islice(sentences, _AT_ONCE)):
-            yield from map(self._align, chunk, self._tokenise(chunk))
+        ours, theirs = tee(sentences)
+        words = (sentence.words for sentence in theirs)
+        yield from map(self._align, ours, tokenise(self._tokenizer, words, self._vocab_size))
 
-    def _tokenise(self, sentences: Sequence[Sentence]) -> Sequence[Any]:
-        encoded = self._tokenizer(
-            [[self._before + word for word in sentence.words] for sentence in sentences],
-            is_split_into_words=True,
-            truncation=False,
-            padding=False,
-            verbose=False,
-        )
-        encodings: Sequence[Any] = encoded.encodings
-        return encodings
-
-    def _align(self, sentence: Sentence, encoding: Any) -> EncodedSentence | None:
+    def _align(self, sentence: Sentence, encoding: Encoding) -> EncodedSentence | None:
         ids = np.asarray(encoding.ids, dtype=np.int64)
         if len(ids) > self._max_length:
             return None
-        check_vocabulary(int(ids.max(initial=0)), self._vocab_size)
         word_of = np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
         words, first = np.unique(word_of, return_index=True)
         first = first[words >= 0]
@@ -123,16 +115,6 @@ class Encoder:
             return None
         two_rarest = tuple(i for i in candidates if frequency[i] <= second)
         return Rarity(rarest, two_rarest, tuple(candidates))
-
-
-def _spells_spaces(tokenizer: Any) -> bool:
-    """Whether the vocabulary spells the space before a word as part of its first piece.
-
-    Byte-level and sentence-piece vocabularies do. Handed a bare word, some of them take it for the
-    middle of another word.
-    """
-    pre_tokenizer = repr(tokenizer.backend_tokenizer.pre_tokenizer)
-    return "ByteLevel" in pre_tokenizer or "Metaspace" in pre_tokenizer
 
 
 def _has_letter_or_digit(word: str) -> bool:

@@ -10,24 +10,21 @@ with the special tokens where the model's own tokenizer puts them. A partial las
 from __future__ import annotations
 
 import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headscope.data.pieces import frame, token_stream
 from headscope.data.plain import PlainText
-from headscope.data.vocabulary import check_vocabulary
 from headscope.errors import CorpusError, InputError
 
 __all__ = ["SHORTEST", "Windows", "check_length", "pack"]
 
 #: Fewest tokens of a window: a quarter of it must be at least one singular value.
 SHORTEST = 4
-#: Lines handed to the tokenizer at a time.
-_AT_ONCE = 256
 
 IntArray = NDArray[np.int64]
 
@@ -143,44 +140,14 @@ def pack(
         If the text is too short for one window, or the tokenizer is of another model.
     """
     check_length(length, max_length, name)
-    before, after = _special_tokens(tokenizer)
-    n_special = len(before) + len(after)
-    if length <= n_special:
-        raise InputError(
-            f"The length is {length}, but {n_special} of those are special tokens of {name}; "
-            f"give --length {n_special + 1} or more."
-        )
-    stream = _stream(text, tokenizer)
-    check_vocabulary(int(stream.max(initial=0)), vocab_size)
-    windows = Windows(text.name, text.sha256, length, before, after, stream)
+    around = frame(tokenizer, length)
+    ids = array.array("i", token_stream(tokenizer, text, vocab_size))
+    stream = np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
+    windows = Windows(text.name, text.sha256, length, around.before, around.after, stream)
     if len(windows) == 0:
         raise CorpusError(
             f"{text.name} is too short: it has {len(stream):,} tokens, and one sequence of "
-            f"{length} takes {length - n_special:,} besides {n_special} special ones; give a "
-            "longer text (--text) or a smaller --length."
+            f"{length} takes {around.width:,} besides {length - around.width} special ones; give "
+            "a longer text (--text) or a smaller --length."
         )
     return windows
-
-
-def _stream(text: PlainText, tokenizer: Any) -> NDArray[np.int32]:
-    """Tokenise line by line, without special tokens, into one run of ids."""
-    ids = array.array("i")
-    for line_ids in _encoded(tokenizer, iter(text)):
-        ids.extend(line_ids)
-    return np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
-
-
-def _encoded(tokenizer: Any, lines: Iterator[str]) -> Iterator[list[int]]:
-    while chunk := list(islice(lines, _AT_ONCE)):
-        yield from tokenizer(
-            chunk, add_special_tokens=False, truncation=False, padding=False, verbose=False
-        ).input_ids
-
-
-def _special_tokens(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids that the tokenizer puts before and after a sequence."""
-    encoded = tokenizer("a", truncation=False, padding=False, return_special_tokens_mask=True)
-    special = np.asarray(encoded["special_tokens_mask"], dtype=bool)
-    inside = np.flatnonzero(~special)
-    ids = encoded["input_ids"]
-    return tuple(ids[: inside[0]]), tuple(ids[inside[-1] + 1 :])

@@ -5,19 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from headscope.data.corpus import sample_corpus
 from headscope.data.lines import read_lines
-from headscope.data.vocabulary import check_vocabulary
+from headscope.data.pieces import tokenise
 from headscope.errors import CorpusError
 
 __all__ = ["PlainText", "as_plain", "encode_lines", "open_plain", "sample_plain"]
-
-#: Lines handed to the tokenizer at a time.
-_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -113,11 +109,8 @@ def encode_lines(
     CorpusError
         If the tokenizer gives an id that the embedding lacks.
     """
-    stream = iter(lines)
-    while chunk := list(islice(stream, _AT_ONCE)):
-        for ids in tokenizer(chunk, truncation=False, padding=False, verbose=False).input_ids:
-            check_vocabulary(max(ids, default=0), vocab_size)
-            yield ids if len(ids) <= max_length else None
+    for encoding in tokenise(tokenizer, lines, vocab_size):
+        yield encoding.ids if len(encoding.ids) <= max_length else None
 
 
 def _lines(path: Path) -> Iterator[str]:

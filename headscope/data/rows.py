@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.errors import CorpusError, InputError
+from headscope.data.pieces import frame, token_stream, tokenise
 
 __all__ = ["MASKED_SHARE", "Padded", "Row", "encode_rows", "mask_row", "pad_rows", "window_rows"]
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15
-_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -92,31 +91,17 @@ def encode_rows(
     CorpusError
         If the tokenizer gives an id that the embedding lacks.
     """
-    for start in range(0, len(first), _AT_ONCE):
-        part = slice(start, start + _AT_ONCE)
-        encoded = tokenizer(
-            list(first[part]), None if second is None else list(second[part]),
-            truncation=False, padding=False, verbose=False, return_special_tokens_mask=True,
-        )  # fmt: skip
-        types = encoded.get("token_type_ids") if second is not None else None
-        for i, ids in enumerate(encoded["input_ids"]):
-            check_ids(ids, vocab_size)
-            special = encoded["special_tokens_mask"][i]
-            row = Row(
-                index=start + i,
-                ids=tuple(ids),
-                types=None if types is None else tuple(types[i]),
-                content=tuple(p for p, is_special in enumerate(special) if not is_special),
-            )
-            yield row if len(row) <= max_length else None
-
-
-def check_ids(ids: Sequence[int], vocab_size: int) -> None:
-    """Refuse token ids that the embedding has no row for."""
-    if max(ids, default=0) >= vocab_size:
-        raise CorpusError(
-            f"The tokenizer gives token id {max(ids)}, but the model's embedding has {vocab_size} "
-            "rows; tokenizer and weights do not belong together."
+    typed = second is not None and "token_type_ids" in tokenizer.model_input_names
+    for i, encoding in enumerate(tokenise(tokenizer, first, vocab_size, pairs=second)):
+        if len(encoding.ids) > max_length:
+            yield None
+            continue
+        special = encoding.special_tokens_mask
+        yield Row(
+            index=i,
+            ids=tuple(encoding.ids),
+            types=tuple(encoding.type_ids) if typed else None,
+            content=tuple(p for p, is_special in enumerate(special) if not is_special),
         )
 
 
@@ -128,34 +113,24 @@ def window_rows(
     Lines are tokenised one by one without special tokens and joined into one stream; window i
     covers stream tokens [i (n - s), (i + 1)(n - s)) with the model's s special tokens around them;
     a partial last window is dropped.
+
+    Raises
+    ------
+    InputError
+        If the special tokens leave no room in a window.
+    CorpusError
+        If the tokenizer gives an id that the embedding lacks.
     """
-    before, after = _special_ids(tokenizer)
-    width = length - len(before) - len(after)
-    content = tuple(range(len(before), len(before) + width))
-    stream = _stream(tokenizer, lines, vocab_size)
+    around = frame(tokenizer, length)
+    content = tuple(range(len(around.before), len(around.before) + around.width))
+    stream = token_stream(tokenizer, lines, vocab_size)
     rows: list[Row] = []
-    while len(rows) < count and len(window := tuple(islice(stream, width))) == width:
-        rows.append(Row(len(rows), (*before, *window, *after), None, content))
+    while len(rows) < count:
+        window = tuple(islice(stream, around.width))
+        if len(window) < around.width:
+            break
+        rows.append(Row(len(rows), (*around.before, *window, *around.after), None, content))
     return rows
-
-
-def _special_ids(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Special tokens that the tokenizer puts before and after a sequence."""
-    encoded = tokenizer(["a"], return_special_tokens_mask=True, verbose=False)
-    ids, special = encoded["input_ids"][0], encoded["special_tokens_mask"][0]
-    inner = [i for i, is_special in enumerate(special) if not is_special]
-    if not inner:
-        raise InputError("The tokenizer gives no token for the letter a; it cannot be used here.")
-    return tuple(ids[: inner[0]]), tuple(ids[inner[-1] + 1 :])
-
-
-def _stream(tokenizer: Any, lines: Iterable[str], vocab_size: int) -> Iterator[int]:
-    source = iter(lines)
-    while chunk := list(islice(source, _AT_ONCE)):
-        encoded = tokenizer(chunk, add_special_tokens=False, truncation=False, verbose=False)
-        for ids in encoded["input_ids"]:
-            check_ids(ids, vocab_size)
-            yield from ids
 
 
 def mask_row(row: Row, mask_id: int, seed: int) -> Row:

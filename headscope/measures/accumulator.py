@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Self
 
 import numpy as np
@@ -41,6 +42,10 @@ class Keys:
     def indices(self, names: tuple[Any, ...]) -> NDArray[np.int64]:
         """Return the indices of several names."""
         return np.array([self.index(name) for name in names], dtype=np.int64)
+
+    def known(self, names: Iterable[Any]) -> list[int]:
+        """Return the indices of those names that have been seen."""
+        return [self._index[name] for name in names if name in self._index]
 
 
 class Accumulator:

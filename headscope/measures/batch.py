@@ -33,11 +33,14 @@ class EdgeTrials:
         Index into ``offset_names``.
     relation_key : Tensor, (trials,)
         Index into ``relation_names``.
+    first, last : Tensor, (trials,), bool
+        Whether the sentence's first word, its last word, would be a hit.
     uniform : Tensor, (trials,), float64
         Probability that evenly spread attention hits: its word-level argmax is the *other* word
         with most pieces, any of them where several have as many.
-    relation_names : tuple of (relation, direction)
-    offset_names : tuple of (relation, direction, word offset)
+    relation_names : tuple of (half, relation, direction)
+        The half is 0 for sentences of even zero-based index in the corpus, 1 for the others.
+    offset_names : tuple of (half, relation, direction, word offset)
     """
 
     row: Tensor
@@ -46,9 +49,11 @@ class EdgeTrials:
     trial: Tensor
     offset_key: Tensor
     relation_key: Tensor
+    first: Tensor
+    last: Tensor
     uniform: Tensor
-    relation_names: tuple[tuple[str, str], ...]
-    offset_names: tuple[tuple[str, str, int], ...]
+    relation_names: tuple[tuple[int, str, str], ...]
+    offset_names: tuple[tuple[int, str, str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,8 @@ class RareTargets:
     null_weight : Tensor of float64
         Probability that a candidate that this word attends to would be a hit, had the target words
         been drawn at random from the sentence's candidates.
-    chance : float
-        Sum over queries of (number of rarest) / (words - 1).
+    chance : Tensor, (batch,), float64
+        Sum over a sentence's queries of (number of rarest) / (words - 1).
     null_queries : float
         Expected number of queries under that draw.
     """
@@ -78,7 +83,7 @@ class RareTargets:
     query: Tensor
     uniform: Tensor
     null_weight: Tensor
-    chance: float
+    chance: Tensor
     null_queries: float
 
 
@@ -98,8 +103,14 @@ class Batch:
         Additions that gather the pieces of each word at its first, in about log2(pieces) steps:
         row, position to add, position to add it to. Within a step no target occurs twice; sorted
         by row.
+    half : Tensor, (batch,), int64
+        0 for sentences of even zero-based index in the corpus, 1 for the others.
+    pieces : Tensor, (batch, pos), int64
+        Number of pieces of each word, at its first piece; 0 elsewhere.
     edges : EdgeTrials or None
         None for text without trees.
+    swapped : EdgeTrials or None
+        The same of another sentence's tree with as many words; without trials where there is none.
     rare : RareTargets
     """
 
@@ -112,7 +123,10 @@ class Batch:
     punctuation: Tensor
     first_piece: Tensor
     folds: tuple[Tensor, ...]
+    half: Tensor
+    pieces: Tensor
     edges: EdgeTrials | None
+    swapped: EdgeTrials | None
     rare: RareTargets
 
     @property

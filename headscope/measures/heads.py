@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headscope.measures.accumulator import Array, Keys
+from headscope.measures.kernel import Kernel
 from headscope.measures.positional import Positional
 from headscope.measures.profile import Profile
 from headscope.measures.rare import Rare
@@ -17,8 +18,14 @@ from headscope.measures.syntactic import Syntactic
 __all__ = ["HeadMeasures"]
 
 
+#: Tables of names that belong to sums.
+_NAMED = tuple(
+    (part, table) for part in ("syntactic", "swapped") for table in ("relations", "offsets")
+)
+
+
 class HeadMeasures:
-    """Positional, syntactic, rare-word and profile sums of every head.
+    """Positional, syntactic, kernel, rare-word and profile sums of every head.
 
     Parameters
     ----------
@@ -26,7 +33,8 @@ class HeadMeasures:
 
     Attributes
     ----------
-    positional, syntactic, rare, profile
+    positional, syntactic, swapped, kernel, rare, profile
+        ``swapped`` counts as ``syntactic`` does, against other sentences' trees.
     skipped : int
         Sentences that could not be measured.
     """
@@ -34,19 +42,23 @@ class HeadMeasures:
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.positional = Positional(n_layers, n_heads)
         self.syntactic = Syntactic(n_layers, n_heads)
+        self.swapped = Syntactic(n_layers, n_heads, swapped=True)
+        self.kernel = Kernel(n_layers, n_heads)
         self.rare = Rare(n_layers, n_heads)
         self.profile = Profile(n_layers, n_heads)
         self.skipped = 0
 
     def reducer(self) -> RowReducer:
         """Return the observer that feeds these sums."""
-        return RowReducer(self.positional, self.syntactic, self.rare, self.profile)
+        return RowReducer(*self._parts.values())
 
     @property
     def _parts(self) -> dict[str, Any]:
         return {
             "positional": self.positional,
             "syntactic": self.syntactic,
+            "swapped": self.swapped,
+            "kernel": self.kernel,
             "rare": self.rare,
             "profile": self.profile,
         }
@@ -65,10 +77,8 @@ class HeadMeasures:
             for key, array in part.state().items()
         }
         names = {
-            "relations": self.syntactic.relations.names,
-            "offsets": self.syntactic.offsets.names,
-            "skipped": self.skipped,
-        }
+            f"{part}.{table}": getattr(self._parts[part], table).names for part, table in _NAMED
+        } | {"skipped": self.skipped}
         arrays["names"] = np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
         return arrays
 
@@ -80,6 +90,6 @@ class HeadMeasures:
                 {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
             )
         known = json.loads(arrays["names"].tobytes())
-        self.syntactic.relations = Keys(known["relations"])
-        self.syntactic.offsets = Keys(known["offsets"])
+        for part, table in _NAMED:
+            setattr(self._parts[part], table, Keys(known[f"{part}.{table}"]))
         self.skipped = known["skipped"]

@@ -17,10 +17,14 @@ from torch import Tensor
 from headscope.measures.accumulator import Accumulator, Array, numpy
 from headscope.measures.batch import Batch
 from headscope.measures.rows import RowSummary
+from headscope.measures.statistics import ratio_error
 
-__all__ = ["QUANTITIES", "Profile"]
+__all__ = ["LONG", "QUANTITIES", "UNIFORM", "Profile"]
 
-#: What is averaged over content queries; ``duplicate`` only over those whose token occurs again.
+#: Tokens, special ones included, of a sequence that can tell a broad head from others.
+LONG = 20
+#: What is averaged over content queries; ``duplicate`` only over those whose token occurs again,
+#: ``long_entropy`` (the relative entropy) only over those of sequences of LONG tokens or more.
 QUANTITIES = (
     "confidence",
     "entropy",
@@ -31,6 +35,7 @@ QUANTITIES = (
     "punctuation_mass",
     "self",
     "duplicate",
+    "long_entropy",
 )
 #: Expected values under uniform attention, summed over the same queries.
 UNIFORM = ("special_mass", "punctuation_mass", "self", "duplicate")
@@ -50,11 +55,13 @@ class Profile(Accumulator):
     queries, queries_squared : array of int, (len(QUANTITIES),)
         Over sentences: number of queries, and its square.
     uniform : array of float, (len(UNIFORM),)
-    sentences : int array, ()
+    sentences, long_sentences : int array, ()
+        All, and those of LONG tokens or more.
     """
 
     _sums = (
         "sums", "squares", "products", "queries", "queries_squared", "uniform", "sentences",
+        "long_sentences",
     )  # fmt: skip
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -66,6 +73,7 @@ class Profile(Accumulator):
         self.queries_squared = np.zeros(len(QUANTITIES), dtype=np.int64)
         self.uniform = np.zeros(len(UNIFORM))
         self.sentences = np.zeros((), dtype=np.int64)
+        self.long_sentences = np.zeros((), dtype=np.int64)
 
     def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
         """Add one layer of one batch."""
@@ -76,13 +84,15 @@ class Profile(Accumulator):
         length = batch.attention_mask.sum(dim=1)[:, None, None]
         ids = batch.input_ids[:, None].expand_as(rows.argmax)
         repeats = self._repeated[:, None] & (rows.argmax != position)
+        relative = rows.entropy / length.log()
         quantities = (
             rows.top,
             rows.entropy,
-            rows.entropy / length.log(),
+            relative,
             *rows.mass.unbind(dim=-1),
             rows.argmax == position,
             repeats & (ids.gather(2, rows.argmax) == ids),
+            relative * (length >= LONG),
         )
         # (batch, n_heads, quantities): each sentence's sum over its content queries
         content = batch.content.double()
@@ -100,15 +110,18 @@ class Profile(Accumulator):
         same = _same_token(batch)
         self._repeated = same.any(dim=2)
         content = batch.content.sum(dim=1)
-        counts = [content] * (len(QUANTITIES) - 1) + [self._repeated.sum(dim=1)]
+        length = batch.attention_mask.sum(dim=1)
+        long = length >= LONG
+        own = {"duplicate": self._repeated.sum(dim=1), "long_entropy": content * long}
+        counts = [own.get(name, content) for name in QUANTITIES]
         self._queries = torch.stack(counts, dim=1)  # (batch, quantities)
         self.queries = self.queries + numpy(self._queries.sum(dim=0))
         self.queries_squared = self.queries_squared + numpy(self._queries.square().sum(dim=0))
         self.sentences = self.sentences + batch.size[0]
-        length = batch.attention_mask.sum(dim=1).double()
+        self.long_sentences = self.long_sentences + int(long.sum())
         expected = (
-            content * batch.special.sum(dim=1) / length,
-            content * batch.punctuation.sum(dim=1) / length,
+            content * batch.special.sum(dim=1) / length.double(),
+            content * batch.punctuation.sum(dim=1) / length.double(),
             (content > 0).double(),
             same.sum(dim=(1, 2)) / content.clamp(min=1),
         )
@@ -121,20 +134,11 @@ class Profile(Accumulator):
         return means
 
     def standard_errors(self) -> Array:
-        """Standard errors of :meth:`means` with sentences as the sampled unit (ratio estimator).
-
-        Cochran 1977, Sampling Techniques, section 6.4.
-        """
-        n = float(self.sentences)
-        if n < 2:  # one sentence says nothing about the next
-            return np.full(self.sums.shape, np.inf)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = self.means()
-            residual = (
-                self.squares - 2 * ratio * self.products + ratio**2 * self.queries_squared
-            ).clip(min=0.0)
-            error: Array = np.sqrt(residual * n / (n - 1)) / self.queries
-        return error
+        """Standard errors of :meth:`means` with sentences as the sampled unit."""
+        return ratio_error(
+            self.sums, self.squares, self.products, self.queries, self.queries_squared,
+            int(self.sentences),
+        )  # fmt: skip
 
 
 def _same_token(batch: Batch) -> Tensor:

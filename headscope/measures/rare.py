@@ -1,11 +1,14 @@
 """Rare-word heads: does a head look at the sentence's least frequent word?
 
 Word level, over sentences whose rarest word is not among the 500 most frequent. Every word except
-the rarest is a query; a hit when its argmax is a rarest word. Two controls: ``chance``, the rate of
-a head that picks any other word at random, and ``null``, the head's own rate had the target been
-drawn at random from the sentence's words with a letter or digit (its exact expectation). And
+the rarest is a query; a hit when its argmax is a rarest word. Three baselines: ``chance``, the rate
+of a head that picks any other word at random; ``null``, the head's own rate had the target been
+drawn at random from the sentence's words with a letter or digit (its exact expectation); and
 ``uniform``, the rate of evenly spread attention: rare words are long, and summing over pieces
 favours them, so that a head which has learnt nothing scores far above chance.
+
+All queries of a sentence share its target. The sentence is the unit that was sampled, and sums are
+kept by sentence so that intervals and tests can say so.
 
 References
 ----------
@@ -17,15 +20,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headscope.measures.accumulator import Accumulator, numpy
+from headscope.measures.accumulator import Accumulator, Array, numpy
 from headscope.measures.batch import Batch
 from headscope.measures.rows import RowSummary
+from headscope.measures.statistics import ratio_error
 
 __all__ = ["Rare"]
 
 
 class Rare(Accumulator):
-    """Hits on rarest words.
+    """Hits on rarest words, and their sums of squares and products over sentences.
 
     Parameters
     ----------
@@ -34,41 +38,44 @@ class Rare(Accumulator):
     Attributes
     ----------
     hits, two_hits : array of int, (n_layers, n_heads)
-    uniform, uniform_squared : float array, ()
-        Sums over queries of the probability that uniform attention hits, and of its square.
-    both_uniform : array of float, (n_layers, n_heads)
-        The first of these sums over the queries that the head hits.
     null_hits : array of float, (n_layers, n_heads)
-    queries : int array, ()
-    chance, null_queries : float array, ()
-        Sums over queries.
+    hits_squared, hits_queries : array of int, (n_layers, n_heads)
+        Over sentences: of hits^2 and of hits x queries.
+    hits_expected : array of float, (2, n_layers, n_heads)
+        Over sentences: of hits x what chance and uniform attention expect.
+    sentences, queries, queries_squared : int array, ()
+    expected, expected_squared, expected_queries : float array, (2,)
+        Over sentences: expected hits of chance and of uniform attention, their squares, and
+        expected hits x queries.
+    null_queries : float array, ()
     """
 
     _sums = (
-        "hits", "two_hits", "uniform", "uniform_squared", "both_uniform", "null_hits",
-        "queries", "chance", "null_queries",
+        "hits", "two_hits", "null_hits", "hits_squared", "hits_queries", "hits_expected",
+        "sentences", "queries", "queries_squared", "expected", "expected_squared",
+        "expected_queries", "null_queries",
     )  # fmt: skip
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.hits = np.zeros((n_layers, n_heads), dtype=np.int64)
         self.two_hits = np.zeros((n_layers, n_heads), dtype=np.int64)
-        self.uniform = np.zeros(())
-        self.uniform_squared = np.zeros(())
-        self.both_uniform = np.zeros((n_layers, n_heads))
         self.null_hits = np.zeros((n_layers, n_heads))
+        self.hits_squared = np.zeros((n_layers, n_heads), dtype=np.int64)
+        self.hits_queries = np.zeros((n_layers, n_heads), dtype=np.int64)
+        self.hits_expected = np.zeros((2, n_layers, n_heads))
+        self.sentences = np.zeros((), dtype=np.int64)
         self.queries = np.zeros((), dtype=np.int64)
-        self.chance = np.zeros(())
+        self.queries_squared = np.zeros((), dtype=np.int64)
+        self.expected = np.zeros(2)
+        self.expected_squared = np.zeros(2)
+        self.expected_queries = np.zeros(2)
         self.null_queries = np.zeros(())
 
     def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
         """Add one layer of one batch."""
         rare = batch.rare
         if layer == 0:
-            self.uniform = self.uniform + float(rare.uniform.sum())
-            self.uniform_squared = self.uniform_squared + float(rare.uniform.square().sum())
-            self.queries = self.queries + int(rare.query.sum())
-            self.chance = self.chance + rare.chance
-            self.null_queries = self.null_queries + rare.null_queries
+            self._prepare(batch)
         n_heads = rows.word_argmax.shape[1]
         flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * n_heads)
 
@@ -77,10 +84,49 @@ class Rare(Accumulator):
             return mark.gather(1, flat).view(*mark.shape, n_heads)
 
         query = rare.query[..., None]
-        hits = attended(rare.rarest) & query
-        self.hits[layer, :n_heads] += numpy(hits.sum(dim=(0, 1)))
-        both = hits * rare.uniform[..., None]
-        self.both_uniform[layer, :n_heads] += numpy(both.sum(dim=(0, 1)))
+        hits = numpy((attended(rare.rarest) & query).sum(dim=1))  # (batch, n_heads)
+        self.hits[layer, :n_heads] += hits.sum(axis=0)
+        self.hits_squared[layer, :n_heads] += (hits**2).sum(axis=0)
+        self.hits_queries[layer, :n_heads] += self._queries @ hits
+        self.hits_expected[:, layer, :n_heads] += self._expected @ hits
         self.two_hits[layer, :n_heads] += numpy((attended(rare.two_rarest) & query).sum(dim=(0, 1)))
         null = attended(rare.candidate) * rare.null_weight[..., None]
         self.null_hits[layer, :n_heads] += numpy(null.sum(dim=(0, 1)))
+
+    def _prepare(self, batch: Batch) -> None:
+        """Count the queries of a batch, and what the baselines would hit of them."""
+        rare = batch.rare
+        self._queries = numpy(rare.query.sum(dim=1))  # (batch,)
+        self._expected = np.stack([numpy(rare.chance), numpy(rare.uniform.sum(dim=1))])
+        self.sentences = self.sentences + (self._queries > 0).sum()
+        self.queries = self.queries + self._queries.sum()
+        self.queries_squared = self.queries_squared + (self._queries**2).sum()
+        self.expected = self.expected + self._expected.sum(axis=1)
+        self.expected_squared = self.expected_squared + (self._expected**2).sum(axis=1)
+        self.expected_queries = self.expected_queries + self._expected @ self._queries
+        self.null_queries = self.null_queries + rare.null_queries
+
+    def rate_errors(self) -> Array:
+        """Standard errors of hits / queries by sentence, (n_layers, n_heads)."""
+        return self._errors(self.hits, self.hits_squared, self.hits_queries)
+
+    def gain_errors(self) -> Array:
+        """Standard errors of (hits - expected) / queries by sentence, (2, n_layers, n_heads).
+
+        Against chance, and against uniform attention.
+        """
+        expected, squared, with_queries = (
+            sums[:, None, None]
+            for sums in (self.expected, self.expected_squared, self.expected_queries)
+        )
+        return self._errors(
+            self.hits - expected,
+            self.hits_squared - 2 * self.hits_expected + squared,
+            self.hits_queries - with_queries,
+        )
+
+    def _errors(self, sums: Array, squares: Array, products: Array) -> Array:
+        return ratio_error(
+            sums, squares, products, int(self.queries), int(self.queries_squared),
+            int(self.sentences),
+        )  # fmt: skip

@@ -1,8 +1,8 @@
-"""From sums to labelled heads: scores, intervals, paired tests, and the thresholds on top.
+"""From sums to labelled heads: scores, intervals, tests, and the thresholds on top.
 
 A label needs three things: the score reaches its threshold, it beats its baseline, and the
 Benjamini-Hochberg adjusted p-value of that comparison is at most q. The family of the adjustment is
-all heads x relations x directions for syntactic labels, and all heads for every other role.
+all heads. Syntactic labels have a stricter rule of their own: ``syntactic_labels.py``.
 """
 
 from __future__ import annotations
@@ -16,54 +16,61 @@ import numpy as np
 from headscope.measures.accumulator import Array
 from headscope.measures.heads import HeadMeasures
 from headscope.measures.profile import QUANTITIES, UNIFORM
+from headscope.measures.rare import Rare
 from headscope.measures.rows import OFFSETS
 from headscope.measures.statistics import (
     adjust,
     binomial_p,
-    mcnemar_p,
     normal_interval,
     normal_p,
-    paired_p,
     wilson,
 )
-from headscope.measures.syntactic import Baseline
+from headscope.measures.syntactic import KernelHits
+from headscope.measures.syntactic_labels import judge_syntactic, labels_of
+from headscope.measures.testable import broad_is_testable
 from headscope.measures.thresholds import Thresholds
-from headscope.results import HeadResult, Label, PositionalScore, RareScore, SyntacticScore
+from headscope.results import HeadResult, Label, PositionalScore, RareScore, SwappedControl
 
-__all__ = ["PRIORITY", "judge"]
+__all__ = ["PRIORITY", "ROLES", "judge", "judge_swapped"]
 
 #: The first of these that a head has is its primary role.
 PRIORITY = ("positional", "syntactic", "rare", "special", "punctuation", "broad")
+#: Every role; the last two are never primary.
+ROLES = (*PRIORITY, "self", "duplicate")
 
 Place = tuple[int, int]
 
 
 def judge(
-    sums: HeadMeasures, thresholds: Thresholds, head_ids: Sequence[Sequence[int]]
+    sums: HeadMeasures,
+    kernel: KernelHits,
+    thresholds: Thresholds,
+    head_ids: Sequence[Sequence[int]],
 ) -> tuple[HeadResult, ...]:
     """Turn sums into one :class:`HeadResult` per head.
 
     Parameters
     ----------
     sums : HeadMeasures
+    kernel : KernelHits
+        What the heads' distance kernels hit of the trials in ``sums.syntactic``.
     thresholds : Thresholds
     head_ids : sequence of sequence of int
         What the heads of each layer are called: their original indices, gaps where heads have been
         removed. Results carry these; the sums count heads without gaps.
     """
-    exists = np.zeros(sums.positional.hits.shape[:2], dtype=bool)
-    for layer, ids in enumerate(head_ids):
-        exists[layer, : len(ids)] = True
+    exists = _exists(sums, head_ids)
     positional = _Positional(sums, exists)
-    syntactic = _Syntactic(sums, exists, thresholds)
-    rare = _Rare(sums, exists)
+    syntactic = judge_syntactic(sums.syntactic, kernel, exists, thresholds)
+    rare = _Rare(sums.rare, exists)
     profile = _Profile(sums, exists, thresholds)
     results = []
     for layer, head in np.argwhere(exists).tolist():
         place = (layer, head)
+        relations = tuple(test.score(place) for test in syntactic)
         labels = [
             *positional.labels(place, thresholds),
-            *syntactic.labels(place),
+            *labels_of(relations),
             *rare.labels(place, thresholds),
             *profile.labels(place, thresholds),
         ]
@@ -76,12 +83,39 @@ def judge(
                 roles=roles,
                 labels=tuple(labels),
                 positional=positional.score(place),
-                syntactic=syntactic.scores(place),
+                syntactic=relations,
                 rare=rare.score(place),
                 **profile.numbers(place),
             )
         )
     return tuple(results)
+
+
+def judge_swapped(
+    sums: HeadMeasures,
+    kernel: KernelHits,
+    thresholds: Thresholds,
+    head_ids: Sequence[Sequence[int]],
+) -> SwappedControl:
+    """Count the syntactic labels against other sentences' trees; arguments of :func:`judge`.
+
+    Parameters
+    ----------
+    kernel : KernelHits
+        What the kernels hit of the trials in ``sums.swapped``.
+    """
+    exists = _exists(sums, head_ids)
+    tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)
+    found = np.array([test.confirmed for test in tests]).reshape(-1, *exists.shape)
+    return SwappedControl(labels=int(found.sum()), heads=int(found.any(axis=0).sum()))
+
+
+def _exists(sums: HeadMeasures, head_ids: Sequence[Sequence[int]]) -> Array:
+    """Which places of the sums hold a head, (n_layers, n_heads)."""
+    exists = np.zeros(sums.positional.hits.shape[:2], dtype=bool)
+    for layer, ids in enumerate(head_ids):
+        exists[layer, : len(ids)] = True
+    return exists
 
 
 def _adjusted(p: Array, exists: Array) -> Array:
@@ -129,93 +163,25 @@ class _Positional:
         return [
             Label(
                 "positional", f"{found.offset:+d}", found.score, found.chance, found.interval,
-                found.p_adjusted,
+                found.p_adjusted, "chance",
             )
         ]  # fmt: skip
-
-
-class _Syntactic:
-    """Every head, relation and direction against the best offset and uniform attention."""
-
-    def __init__(self, sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> None:
-        self.tests = sums.syntactic.baselines()
-        if not self.tests:
-            return
-        p = np.stack([_paired_p(test) for test in self.tests])
-        self.p = _adjusted(p, exists)
-        self.intervals = [wilson(test.hits, test.trials) for test in self.tests]
-        self.passed = np.stack(
-            [_passes(test, thresholds) & (q <= thresholds.q)
-             for test, q in zip(self.tests, self.p, strict=True)]
-        )  # fmt: skip
-
-    def scores(self, place: Place) -> tuple[SyntacticScore, ...]:
-        return tuple(self._score(i, place) for i in range(len(self.tests)))
-
-    def _score(self, i: int, place: Place) -> SyntacticScore:
-        test = self.tests[i]
-        low, high = self.intervals[i]
-        return SyntacticScore(
-            relation=test.relation,
-            direction=test.direction,
-            accuracy=float(test.hits[place] / test.trials),
-            baseline=test.offset_hits / test.trials,
-            baseline_offset=test.offset,
-            trials=test.trials,
-            uniform=test.uniform / test.trials,
-            interval=(float(low[place]), float(high[place])),
-            p_adjusted=float(self.p[i][place]),
-            labelled=bool(self.passed[i][place]),
-        )
-
-    def labels(self, place: Place) -> list[Label]:
-        found = [score for score in self.scores(place) if score.labelled]
-        found.sort(key=lambda s: s.baseline - s.accuracy)
-        return [
-            Label(
-                "syntactic", f"{s.relation} {s.direction}", s.accuracy,
-                max(s.baseline, s.uniform), s.interval, s.p_adjusted,
-            )
-            for s in found
-        ]  # fmt: skip
-
-
-def _paired_p(test: Baseline) -> Array:
-    """Return the worse of the paired tests against the two baselines, for every head."""
-    p_offset = mcnemar_p(test.hits - test.both, test.offset_hits - test.both)
-    p_uniform = paired_p(
-        test.hits, test.both_uniform, test.uniform, test.uniform_squared, test.trials
-    )
-    worse: Array = np.maximum(p_offset, p_uniform)
-    return worse
-
-
-def _passes(test: Baseline, thresholds: Thresholds) -> Array:
-    """Which heads beat both baselines by the threshold on enough trials."""
-    hits = test.hits / test.trials
-    passed = np.full(hits.shape, test.trials >= thresholds.min_trials)
-    for baseline_hits in (test.offset_hits, test.uniform):
-        baseline = baseline_hits / test.trials
-        gain = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
-        # The last digits of a difference of fractions must not decide: 0.45 - 0.35 is 0.10.
-        passed &= (hits - baseline >= gain - 1e-12) & (hits > baseline)
-    return passed
 
 
 class _Rare:
-    """The rarest-word rate of every head against chance and uniform attention."""
+    """The rarest-word rate of every head against chance and uniform attention, by sentence."""
 
-    def __init__(self, sums: HeadMeasures, exists: Array) -> None:
-        acc = sums.rare
-        self.queries = int(acc.queries)
+    def __init__(self, acc: Rare, exists: Array) -> None:
+        self.queries, self.sentences = int(acc.queries), int(acc.sentences)
         n = max(self.queries, 1)
         self.rate, self.two_rarest = acc.hits / n, acc.two_hits / n
-        self.chance, self.uniform = float(acc.chance) / n, float(acc.uniform) / n
+        self.chance, self.uniform = (acc.expected / n).tolist()
         self.null = acc.null_hits / (float(acc.null_queries) or 1.0)
-        self.low, self.high = wilson(acc.hits, np.full(acc.hits.shape, self.queries))
-        over_chance = binomial_p(acc.hits, self.queries, self.chance)
-        over_uniform = paired_p(
-            acc.hits, acc.both_uniform, float(acc.uniform), float(acc.uniform_squared), self.queries
+        low, high = normal_interval(self.rate, acc.rate_errors())
+        self.low, self.high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
+        over_chance, over_uniform = (
+            normal_p(self.rate - baseline, error, 0.0)
+            for baseline, error in zip((self.chance, self.uniform), acc.gain_errors(), strict=True)
         )
         self.p = _adjusted(np.maximum(over_chance, over_uniform), exists)
 
@@ -230,6 +196,7 @@ class _Rare:
             uniform=self.uniform if known else None,
             interval=(float(self.low[place]), float(self.high[place])),
             p_adjusted=float(self.p[place]),
+            sentences=self.sentences,
         )
 
     def labels(self, place: Place, thresholds: Thresholds) -> list[Label]:
@@ -239,7 +206,8 @@ class _Rare:
             return []
         if found.rate - self.uniform < thresholds.rare_gain or found.p_adjusted > thresholds.q:
             return []
-        return [Label("rare", "", found.rate, baseline, found.interval, found.p_adjusted)]
+        against = "uniform" if self.uniform >= self.chance else "chance"
+        return [Label("rare", "", found.rate, baseline, found.interval, found.p_adjusted, against)]
 
 
 @dataclass(frozen=True)
@@ -254,7 +222,7 @@ class _MeanRole:
 _MEAN_ROLES = (
     _MeanRole("special", "special_mass", "special_mass"),
     _MeanRole("punctuation", "punctuation_mass", "punctuation_mass"),
-    _MeanRole("broad", "entropy", None),
+    _MeanRole("broad", "long_entropy", None),
     _MeanRole("self", "self", "self"),
     _MeanRole("duplicate", "duplicate", "duplicate"),
 )
@@ -265,6 +233,9 @@ class _Profile:
 
     def __init__(self, sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> None:
         self.acc = sums.profile
+        self.roles = tuple(
+            role for role in _MEAN_ROLES if role.role != "broad" or broad_is_testable(sums)
+        )
         self.means, self.errors = self.acc.means(), self.acc.standard_errors()
         self.baseline = {role.role: self._baseline(role, thresholds) for role in _MEAN_ROLES}
         self.p = {
@@ -273,10 +244,8 @@ class _Profile:
         }
 
     def _baseline(self, role: _MeanRole, thresholds: Thresholds) -> float:
-        if (
-            role.uniform is None
-        ):  # uniform attention is as broad as can be; the bar is the threshold
-            return thresholds.broad_entropy
+        if role.uniform is None:  # nothing is broader than uniform: the bar is the threshold
+            return thresholds.broad_relative
         queries = int(self.acc.queries[QUANTITIES.index(role.quantity)])
         return float(self.acc.uniform[UNIFORM.index(role.uniform)]) / max(queries, 1)
 
@@ -292,7 +261,7 @@ class _Profile:
 
     def labels(self, place: Place, thresholds: Thresholds) -> list[Label]:
         labels = []
-        for role in _MEAN_ROLES:
+        for role in self.roles:
             i = QUANTITIES.index(role.quantity)
             score, p = float(self.means[place][i]), float(self.p[role.role][place])
             baseline = self.baseline[role.role]
@@ -302,22 +271,18 @@ class _Profile:
                 and self._high_enough(role, place, thresholds)
             ):
                 low, high = normal_interval(score, self.errors[place][i])
-                labels.append(
-                    Label(role.role, self._detail(role, place), score, baseline,
-                          (float(low), float(high)), p)
-                )  # fmt: skip
+                interval = (float(low), float(high))
+                against = "threshold" if role.uniform is None else "uniform"
+                detail = self._detail(role, place)
+                labels.append(Label(role.role, detail, score, baseline, interval, p, against))
         return labels
 
     def _high_enough(self, role: _MeanRole, place: Place, thresholds: Thresholds) -> bool:
-        mean = dict(zip(QUANTITIES, self.means[place], strict=True))
+        mean = float(self.means[place][QUANTITIES.index(role.quantity)])
         if role.role == "broad":
-            return bool(
-                mean["entropy"] > thresholds.broad_entropy
-                and mean["relative_entropy"] > thresholds.broad_relative
-            )
-        if role.role in ("special", "punctuation"):
-            return bool(mean[role.quantity] > getattr(thresholds, role.role))
-        return bool(mean[role.quantity] >= getattr(thresholds, role.role))
+            return mean > thresholds.broad_relative
+        least = float(getattr(thresholds, role.role))
+        return mean > least if role.role in ("special", "punctuation") else mean >= least
 
     def _detail(self, role: _MeanRole, place: Place) -> str:
         if role.role != "special":

@@ -21,6 +21,7 @@ __all__ = [
     "normal_interval",
     "normal_p",
     "paired_p",
+    "ratio_error",
     "standard_error",
     "t_half_width",
     "wilson",
@@ -129,6 +130,40 @@ def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = (squares - total**2 / n) / (n - 1)
         error: Array = np.sqrt(np.clip(variance, 0.0, None) / n)
+    return error
+
+
+def ratio_error(
+    sums: ArrayLike,
+    squares: ArrayLike,
+    products: ArrayLike,
+    queries: ArrayLike,
+    queries_squared: ArrayLike,
+    sentences: int,
+) -> Array:
+    """Return the standard error of a mean over queries with sentences as the sampled unit.
+
+    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4.
+
+    Parameters
+    ----------
+    sums, squares, products : array of float
+        Over sentences: the sentence's sum, its square, and sum x number of queries.
+    queries, queries_squared : array of int, broadcastable
+        Over sentences: number of queries, and its square.
+    sentences : int
+        Sentences that were sampled. Infinite errors where there are fewer than 2: one sentence says
+        nothing about the next.
+    """
+    total = np.asarray(sums, dtype=float)
+    if sentences < 2:
+        return np.full(total.shape, np.inf)
+    queries, squares = np.asarray(queries), np.asarray(squares)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = total / queries
+        residual = squares - 2 * ratio * np.asarray(products)
+        residual = (residual + ratio**2 * np.asarray(queries_squared)).clip(min=0.0)
+        error: Array = np.sqrt(residual * sentences / (sentences - 1)) / queries
     return error
 
 

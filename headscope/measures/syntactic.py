@@ -1,26 +1,20 @@
-"""Syntactic heads: does a head look along the edges of the gold tree?
+"""Syntactic heads: does a head's word-level argmax find the gold tree's neighbour?
 
-Word-level attention (summed over the attended word's pieces, averaged over the attending word's,
-the word itself excluded). ``dep->head``: one trial per edge, a hit when the dependent's argmax is
-its head. ``head->dep``: one trial per (head, relation), a hit when the head's argmax is any of its
-dependents with that relation. The baseline is the best fixed word offset on the same trials.
+``dep->head``: one trial per edge, the dependent asks, a hit when its argmax is its head.
+``head->dep``: one trial per (head, relation), a hit when the argmax is any dependent with that
+relation. Everything is counted apart for the two halves of the corpus, so that what is chosen on
+one can be confirmed on the other.
 
-A second control is *uniform* attention. Summing over a word's pieces favours words of many pieces:
-attention that is spread evenly, as in a model with random weights, has its word-level argmax on the
-longest word of the sentence (any of them, where several are), and wins wherever one end of a
-relation is a long string (``list`` in web text). A head that does no better has learnt nothing.
-
-Hits are also summed together with each baseline's own, so that a head can be compared with it trial
-by trial although the best offset is known only at the end.
+Counted beside a head's hits are those of its piece means, and of baselines that know nothing of
+words: every fixed offset, always the first or the last word, evenly spread attention.
 
 References
 ----------
-Voita et al. 2019, arXiv:1905.09418, section 5.2; Clark et al. 2019, arXiv:1906.04341, section 4.2.
+Voita et al. 2019, arXiv:1905.09418, section 5.2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -31,86 +25,98 @@ from headscope.measures.accumulator import Accumulator, Array, Keys, numpy
 from headscope.measures.batch import Batch, EdgeTrials
 from headscope.measures.rows import RowSummary
 
-__all__ = ["Baseline", "Syntactic"]
+__all__ = ["KernelHits", "Syntactic"]
 
-
-_BY_OFFSET = ("offset_trials", "both")
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """The best fixed offset of one (relation, direction), and each head against it.
-
-    Attributes
-    ----------
-    relation, direction : str
-    trials : int
-    offset : int
-    offset_hits : int
-    hits, both : array of int, (n_layers, n_heads)
-        Trials that the head hits, and that head and offset both hit.
-    uniform, uniform_squared : float
-        Sums over trials of the probability that uniform attention hits, and of its square.
-    both_uniform : array of float, (n_layers, n_heads)
-        The first of these sums over the trials that the head hits.
-    """
-
-    relation: str
-    direction: str
-    trials: int
-    offset: int
-    offset_hits: int
-    hits: Array
-    both: Array
-    uniform: float
-    uniform_squared: float
-    both_uniform: Array
+_BY_OFFSET = ("offset_trials", "both_offset")
 
 
 class Syntactic(Accumulator):
-    """Hits per head, relation and direction.
+    """Hits per head and (half, relation, direction).
 
     Parameters
     ----------
     n_layers, n_heads : int
+    swapped : bool
+        Score sentences against the trees of others: a control.
+
+    Attributes
+    ----------
+    relations, offsets : Keys
+        (half, relation, direction), and the same with a word offset.
+    trials, first, last : array of int, (relations,)
+        Trials, and those that the sentence's first or last word would hit.
+    uniform, uniform_squared : array of float, (relations,)
+        Sums of the probability that uniform attention hits, and of its square.
+    hits, mean_hits, both_first, both_last : array of int, (relations, n_layers, n_heads)
+        Trials that the head hits, by sum and by mean over the attended word's pieces; those that
+        the first or last word hits too.
+    both_uniform : array of float, (relations, n_layers, n_heads)
+        Uniform's probability, summed over the trials that the head hits.
+    offset_trials : array of int, (offsets,)
+        Trials that the offset hits.
+    both_offset : array of int, (offsets, n_layers, n_heads)
+        Trials that head and offset both hit.
     """
 
     _sums = (
-        "trials", "uniform", "uniform_squared", "hits", "both_uniform", "offset_trials", "both",
+        "trials", "first", "last", "uniform", "uniform_squared", "hits", "mean_hits", "both_first",
+        "both_last", "both_uniform", "offset_trials", "both_offset",
     )  # fmt: skip
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
-        self.relations = Keys()
-        self.offsets = Keys()
+    def __init__(self, n_layers: int, n_heads: int, *, swapped: bool = False) -> None:
+        self._swapped = swapped
+        self.relations, self.offsets = Keys(), Keys()
+        places = (0, n_layers, n_heads)
         self.trials = np.zeros(0, dtype=np.int64)
+        self.first = np.zeros(0, dtype=np.int64)
+        self.last = np.zeros(0, dtype=np.int64)
         self.uniform = np.zeros(0)
         self.uniform_squared = np.zeros(0)
-        self.hits = np.zeros((0, n_layers, n_heads), dtype=np.int64)
-        self.both_uniform = np.zeros((0, n_layers, n_heads))
+        self.hits = np.zeros(places, dtype=np.int64)
+        self.mean_hits = np.zeros(places, dtype=np.int64)
+        self.both_first = np.zeros(places, dtype=np.int64)
+        self.both_last = np.zeros(places, dtype=np.int64)
+        self.both_uniform = np.zeros(places)
         self.offset_trials = np.zeros(0, dtype=np.int64)
-        self.both = np.zeros((0, n_layers, n_heads), dtype=np.int64)
+        self.both_offset = np.zeros(places, dtype=np.int64)
+
+    def edges_of(self, batch: Batch) -> EdgeTrials | None:
+        """Return the trials that this accumulator counts; None where there are none."""
+        edges = batch.swapped if self._swapped else batch.edges
+        return edges if edges is not None and len(edges.relation_key) else None
 
     def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
         """Add one layer of one batch."""
-        edges = batch.edges
-        if edges is None or not len(edges.relation_key):
+        edges = self.edges_of(batch)
+        if edges is None:
             return
         relation = self.relations.indices(edges.relation_names)[numpy(edges.relation_key)]
         offset = self.offsets.indices(edges.offset_names)[numpy(edges.offset_key)]
         self._grow()
         if layer == 0:
-            np.add.at(self.trials, relation, 1)
-            np.add.at(self.offset_trials, offset, 1)
-            np.add.at(self.uniform, relation, numpy(edges.uniform))
-            np.add.at(self.uniform_squared, relation, numpy(edges.uniform) ** 2)
-        trial_hits, pair_trial_hits = _hits(rows.word_argmax, edges)
-        n_heads = trial_hits.shape[1]
-        for sums, hits, group, keys in (
-            (self.hits, trial_hits, relation, self.relations),
-            (self.both_uniform, trial_hits * edges.uniform[:, None], relation, self.relations),
-            (self.both, pair_trial_hits, offset, self.offsets),
+            self._count_trials(edges, relation, offset)
+        hits = trial_hits(rows.word_argmax, edges)
+        n_heads = hits.shape[1]
+        for sums, counted in (
+            (self.hits, hits),
+            (self.mean_hits, trial_hits(rows.word_argmax_mean, edges)),
+            (self.both_first, hits * edges.first[:, None]),
+            (self.both_last, hits * edges.last[:, None]),
+            (self.both_uniform, hits * edges.uniform[:, None]),
         ):
-            sums[:, layer, :n_heads] += _grouped(hits, group, len(keys))
+            sums[:, layer, :n_heads] += grouped(counted, relation, len(self.relations))
+        # Every pair of a trial has an offset of its own, so none is counted twice.
+        by_pair = grouped(hits[edges.trial], offset, len(self.offsets))
+        self.both_offset[:, layer, :n_heads] += by_pair
+
+    def _count_trials(self, edges: EdgeTrials, relation: Array, offset: Array) -> None:
+        uniform = numpy(edges.uniform)
+        np.add.at(self.trials, relation, 1)
+        np.add.at(self.first, relation, numpy(edges.first))
+        np.add.at(self.last, relation, numpy(edges.last))
+        np.add.at(self.uniform, relation, uniform)
+        np.add.at(self.uniform_squared, relation, uniform**2)
+        np.add.at(self.offset_trials, offset, 1)
 
     def merge(self, other: Self) -> None:
         """Add the sums of another accumulator, whose names may come in another order."""
@@ -120,34 +126,6 @@ class Syntactic(Accumulator):
         for name in self._sums:
             index = offset if name in _BY_OFFSET else relation
             getattr(self, name)[index] += getattr(other, name)
-
-    def baselines(self) -> list[Baseline]:
-        """Return every (relation, direction) in alphabetical order, with its best offset.
-
-        Among equally good offsets the shortest wins, then the one to the left.
-        """
-        best: dict[tuple[str, str], tuple[int, int, int, int]] = {}
-        for index, (relation, direction, offset) in enumerate(self.offsets.names):
-            rank = (int(self.offset_trials[index]), -abs(offset), -offset, index)
-            best[relation, direction] = max(rank, best.get((relation, direction), rank))
-        found = []
-        for name in sorted(best):
-            hits, _, minus_offset, index = best[name]
-            k = self.relations.index(name)
-            found.append(
-                Baseline(
-                    *name,
-                    trials=int(self.trials[k]),
-                    offset=-minus_offset,
-                    offset_hits=hits,
-                    uniform=float(self.uniform[k]),
-                    uniform_squared=float(self.uniform_squared[k]),
-                    hits=self.hits[k],
-                    both=self.both[index],
-                    both_uniform=self.both_uniform[k],
-                )
-            )
-        return found
 
     def _grow(self) -> None:
         """Make room for names that were just seen for the first time."""
@@ -160,16 +138,56 @@ class Syntactic(Accumulator):
                 setattr(self, name, np.concatenate([array, more]))
 
 
-def _hits(word_argmax: Tensor, edges: EdgeTrials) -> tuple[Tensor, Tensor]:
-    """Hits (trials, n_heads), and for every pair whether its trial is a hit (pairs, n_heads)."""
+class KernelHits:
+    """Hits of heads that have nothing but their distance kernels, on the trials of a Syntactic.
+
+    Parameters
+    ----------
+    counted : Syntactic
+        After its pass: its names give the order.
+
+    Attributes
+    ----------
+    hits : array of int, (relations, n_layers, n_heads)
+    """
+
+    def __init__(self, counted: Syntactic) -> None:
+        self._counted = counted
+        self.hits = np.zeros_like(counted.hits)
+
+    def update(self, looks_at: Tensor, batch: Batch) -> None:
+        """Add one batch.
+
+        Parameters
+        ----------
+        looks_at : Tensor, (batch, n_layers * n_heads, pos)
+            As :func:`headscope.measures.kernel.kernel_argmax` gives it.
+        batch : Batch
+        """
+        edges = self._counted.edges_of(batch)
+        if edges is None:
+            return
+        relations = self._counted.relations
+        relation = relations.indices(edges.relation_names)[numpy(edges.relation_key)]
+        hits = grouped(trial_hits(looks_at, edges), relation, len(relations))
+        self.hits += hits.reshape(self.hits.shape)
+
+
+def trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
+    """Whether each head hits each trial: (trials, n_heads), 0 or 1.
+
+    Parameters
+    ----------
+    word_argmax : Tensor, (batch, n_heads, pos)
+    edges : EdgeTrials
+    """
     # One gather for all edges: (pairs, n_heads)
     pair_hits = (word_argmax[edges.row, :, edges.query] == edges.target[:, None]).long()
-    trial_hits = pair_hits.new_zeros(len(edges.relation_key), pair_hits.shape[1])
-    trial_hits.index_add_(0, edges.trial, pair_hits)
-    return trial_hits, trial_hits[edges.trial]
+    hits = pair_hits.new_zeros(len(edges.relation_key), pair_hits.shape[1])
+    return hits.index_add_(0, edges.trial, pair_hits)
 
 
-def _grouped(hits: Tensor, group: Array, n_groups: int) -> Array:
+def grouped(hits: Tensor, group: Array, n_groups: int) -> Array:
     """Sum hits (items, n_heads) within groups: (n_groups, n_heads)."""
     sums = hits.new_zeros(n_groups, hits.shape[1])
     sums.index_add_(0, torch.from_numpy(group).to(hits.device), hits)

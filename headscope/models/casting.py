@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 
+from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.loading import DTYPES, LoadedModel, wrap
 
 __all__ = ["cast"]
@@ -17,11 +18,12 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
     """
     if loaded.dtype == dtype:
         return loaded
+    sha256 = loaded.weights_sha256
     network = copy.deepcopy(loaded.network).to(DTYPES[dtype])
     return dataclasses.replace(
         wrap(network, loaded.tokenizer, name=loaded.name),
         revision=loaded.revision,
-        weights_sha256=loaded.weights_sha256,
+        file=None if sha256 is None else FileWeights(sha256, fingerprint(network)),
         origin=loaded.origin,
         stored_dtype=loaded.stored_dtype,
     )

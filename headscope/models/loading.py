@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from headscope.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import open_checkpoint
+from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.heads import Select, head_of, run_with_head
 from headscope.models.layouts import AttentionSite, find_sites
 from headscope.models.manifest import kept_heads
@@ -50,8 +51,8 @@ class LoadedModel:
         A fast tokenizer; None where the folder has none and the caller allowed it.
     sites : tuple of AttentionSite
         Where its attention runs.
-    weights_sha256 : str or None
-        None for a model that was handed over in memory.
+    file : FileWeights or None
+        The weights as they were read; None for a model that was handed over in memory.
     """
 
     name: str
@@ -59,7 +60,7 @@ class LoadedModel:
     tokenizer: Any | None
     sites: tuple[AttentionSite, ...]
     revision: str | None = None
-    weights_sha256: str | None = None
+    file: FileWeights | None = field(default=None, repr=False)
     dtype: str = "float32"
     device: str = "cpu"
     network: Any = field(default=None, repr=False)
@@ -68,12 +69,22 @@ class LoadedModel:
     origin: dict[str, Any] | None = field(default=None, repr=False)
     #: Floating-point type of the checkpoint's file, where it is known.
     stored_dtype: str | None = None
-    #: The certificate of this run, filled by the first validation.
+    #: The last certificate and what it was made on; see headscope.models.certificate.
     certificate: Any | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.network is None:
             self.network = self.model
+
+    @property
+    def weights_sha256(self) -> str | None:
+        """SHA-256 of the file, as long as the weights in memory are still what was read from it."""
+        return None if self.file is None or self.changed else self.file.sha256
+
+    @property
+    def changed(self) -> bool:
+        """Whether weights were overwritten after they had been read from a file."""
+        return self.file is not None and self.file.network != fingerprint(self.network)
 
     @property
     def n_layers(self) -> int:
@@ -202,7 +213,7 @@ def load(
         kept.check_layers([site.head_ids for site in loaded.sites])
         loaded.origin = kept.origin
     loaded.revision = source.revision
-    loaded.weights_sha256 = checkpoint.weights_sha256()
+    loaded.file = FileWeights(checkpoint.weights_sha256(), fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     return loaded
 

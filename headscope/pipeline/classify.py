@@ -10,28 +10,84 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from headscope.data.batches import BATCH_TOKENS, WINDOW, buckets, collate, windows
 from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.encode import EncodedSentence, Encoder
 from headscope.data.frequencies import Frequencies, find_frequencies
+from headscope.data.places import placed
 from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError, HeadscopeError, InputError
+from headscope.measures.batch import Batch
 from headscope.measures.heads import HeadMeasures
-from headscope.measures.roles import judge
+from headscope.measures.kernel import kernel_argmax
+from headscope.measures.roles import ROLES, judge, judge_swapped
+from headscope.measures.syntactic import KernelHits
+from headscope.measures.testable import untestable
 from headscope.measures.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.pipeline.checkpoint import RunState
 from headscope.pipeline.opening import open_model
-from headscope.pipeline.provenance import provenance
+from headscope.pipeline.provenance import need_checksum, provenance
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA, ClassifyResult, ControlResult, CorpusInfo, HeadResult
+from headscope.results import (
+    SCHEMA,
+    ClassifyResult,
+    ControlResult,
+    CorpusInfo,
+    HeadResult,
+    SwappedControl,
+)
 
 __all__ = ["classify"]
 
+#: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
+KEPT_SENTENCES = 4096
 #: Told (pass name, sentences done, sentences in all) after every batch.
 Progress = Callable[[str, int, int], None]
+
+
+class _Batches:
+    """The batches of a corpus, the same ones every time.
+
+    A small corpus is read, encoded and padded only once; of a larger one nothing is held.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, corpus: Corpus, words: Frequencies, n_sentences: int
+    ) -> None:
+        self._encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, words)
+        self._pad_id = loaded.pad_id
+        self._corpus = corpus
+        self._n_sentences = n_sentences
+        self._kept: list[tuple[int, Batch]] = []
+
+    def after(self, done: int) -> Iterator[tuple[int, Batch]]:
+        """Yield (sentences seen so far, batch), leaving out the first ``done`` batches."""
+        if self._kept:
+            yield from self._kept[done:]
+            return
+        made = []
+        for index, (seen, sentences) in enumerate(self._groups()):
+            if index >= done:
+                made.append((seen, collate(sentences, self._pad_id)))
+                yield made[-1]
+            if self._n_sentences > KEPT_SENTENCES:
+                made.clear()
+        if done == 0:
+            self._kept = made
+
+    def _groups(self) -> Iterator[tuple[int, list[EncodedSentence]]]:
+        sentences, again = itertools.tee(itertools.islice(iter(self._corpus), self._n_sentences))
+        seen = 0
+        for window in windows(placed(again, self._encoder.encode(sentences)), WINDOW):
+            seen += window.count(None)
+            for batch in buckets(window, BATCH_TOKENS):
+                seen += len(batch)
+                yield seen, batch
 
 
 @dataclass(frozen=True)
@@ -39,8 +95,8 @@ class _Pass:
     """What every pass over the corpus shares."""
 
     corpus: Corpus
-    frequencies: Frequencies
     n_sentences: int
+    batches: _Batches
     progress: Progress | None
     state: RunState[HeadMeasures] | None
 
@@ -128,11 +184,12 @@ def classify(
         saved = RunState(Path(state), identity)
         if resume:
             saved.resume(lambda: HeadMeasures(loaded.n_layers, loaded.n_heads))
-    run = _Pass(text, words, n_sentences, progress, saved)
+    run = _Pass(text, n_sentences, _Batches(loaded, text, words, n_sentences), progress, saved)
 
-    sums = _measure(loaded, run, "model")
-    heads = judge(sums, thresholds, [site.head_ids for site in loaded.sites])
-    random = _control(loaded, run, thresholds, seed) if control else None
+    sums, heads, swapped = _judged(loaded, run, thresholds, "model")
+    found = ControlResult(swapped=swapped) if swapped is not None else None
+    if control:
+        found = _control(loaded, run, thresholds, seed, swapped)
     return ClassifyResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -142,7 +199,8 @@ def classify(
         corpus=_describe(text, words, sums, language),
         thresholds=dataclasses.asdict(thresholds),
         heads=heads,
-        control=random,
+        control=found,
+        untestable=untestable(sums, thresholds, trees=text.has_trees),
     )
 
 
@@ -155,6 +213,18 @@ def _check_options(limit: int | None, state: str | Path | None, resume: bool, se
         raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
 
 
+def _judged(
+    loaded: LoadedModel, run: _Pass, thresholds: Thresholds, name: str
+) -> tuple[HeadMeasures, tuple[HeadResult, ...], SwappedControl | None]:
+    """Measure one model; its sums, its heads, and what swapped trees label."""
+    sums = _measure(loaded, run, name)
+    kernel, swapped = _kernel_hits(loaded, run, sums)
+    ids = [site.head_ids for site in loaded.sites]
+    heads = judge(sums, kernel, thresholds, ids)
+    trees = run.corpus.has_trees
+    return sums, heads, judge_swapped(sums, swapped, thresholds, ids) if trees else None
+
+
 def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
     """Stream the corpus through the model once; all sums are taken on the way."""
     if loaded.n_layers == 0:
@@ -162,12 +232,11 @@ def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
     blank = HeadMeasures(loaded.n_layers, loaded.n_heads)
     done, sums = run.state.load(blank, name) if run.state else (0, blank)
     reducer = sums.reducer()
-    index = 0
+    index = done
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
-        for index, (seen, sentences) in enumerate(_batches(loaded, run), start=1):
-            if index <= done:  # of an interrupted run, already in the sums
-                continue
-            batch = collate(sentences, loaded.pad_id).to(loaded.device)
+        # Of an interrupted run the first batches are already in the sums.
+        for index, (seen, on_host) in enumerate(run.batches.after(done), start=done + 1):
+            batch = on_host.to(loaded.device)
             reducer.start(batch)
             router.run(functools.partial(loaded.forward, batch.input_ids, batch.attention_mask))
             if run.state is not None:
@@ -180,16 +249,21 @@ def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
     return sums
 
 
-def _batches(loaded: LoadedModel, run: _Pass) -> Iterator[tuple[int, list[EncodedSentence]]]:
-    """Yield (sentences seen so far, sentences of the next batch), the same ones every time."""
-    encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, run.frequencies)
-    sentences = itertools.islice(iter(run.corpus), run.n_sentences)
-    seen = 0
-    for window in windows(encoder.encode(sentences), WINDOW):
-        seen += window.count(None)
-        for batch in buckets(window, BATCH_TOKENS):
-            seen += len(batch)
-            yield seen, batch
+def _kernel_hits(
+    loaded: LoadedModel, run: _Pass, sums: HeadMeasures
+) -> tuple[KernelHits, KernelHits]:
+    """Count what the heads' distance kernels hit: of the gold trees, and of the swapped ones.
+
+    The kernels are known only after the pass. This second one needs words and trees, not the model.
+    """
+    gold, swapped = KernelHits(sums.syntactic), KernelHits(sums.swapped)
+    if run.corpus.has_trees:
+        kernel = torch.from_numpy(sums.kernel.means()).flatten(0, 1)
+        for _, batch in run.batches.after(0):
+            looks_at = kernel_argmax(kernel, batch)
+            gold.update(looks_at, batch)
+            swapped.update(looks_at, batch)
+    return gold, swapped
 
 
 def _measured(sums: HeadMeasures) -> int:
@@ -205,22 +279,22 @@ def _check_measured(sums: HeadMeasures, run: _Pass) -> None:
         )
 
 
-def _control(loaded: LoadedModel, run: _Pass, thresholds: Thresholds, seed: int) -> ControlResult:
-    """Measure the same architecture with random weights: every label there is a false positive."""
-    twin = random_twin(loaded, seed)
-    sums = _measure(twin, run, "control")
-    heads = judge(sums, thresholds, [site.head_ids for site in twin.sites])
-
-    def count(role: str) -> int:
-        return sum(role in head.roles for head in heads)
-
+def _control(
+    loaded: LoadedModel,
+    run: _Pass,
+    thresholds: Thresholds,
+    seed: int,
+    swapped: SwappedControl | None,
+) -> ControlResult:
+    """Measure the same architecture with random weights: what the rules find in untrained heads."""
+    _, heads, _ = _judged(random_twin(loaded, seed), run, thresholds, "control")
+    counts = {role: sum(role in head.roles for head in heads) for role in ROLES}
     return ControlResult(
+        swapped=swapped,
         seed=seed,
         heads=len(heads),
-        syntactic=count("syntactic"),
-        rare=count("rare"),
-        positional=count("positional"),
         false_positives=_false_positives(heads),
+        **counts,
     )
 
 
@@ -245,6 +319,7 @@ def _describe(
         trees=corpus.has_trees,
         language=language or corpus.language,
         frequencies=words.source,
+        note=corpus.note,
     )
 
 
@@ -259,10 +334,8 @@ def _identity(
 ) -> dict[str, Any]:
     """Everything that a saved state must agree with."""
     run = provenance(loaded, command="", seed=seed)
-    if loaded.weights_sha256 is None:
-        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
     return {
-        "model": run["model"]["weights_sha256"],
+        "model": need_checksum(loaded),
         "corpus": corpus.sha256,
         "sentences": n_sentences,
         "frequencies": f"{words.source} {words.sha256}",

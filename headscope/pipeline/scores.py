@@ -53,6 +53,8 @@ def scores(
     Raises
     ------
     InputError
+    ValidationFailedError
+        If our attention is not the model's.
 
     Examples
     --------
@@ -113,6 +115,8 @@ def measure(
     Raises
     ------
     InputError
+    ValidationFailedError
+        If our attention is not the model's, or the reference's.
 
     Examples
     --------
@@ -122,6 +126,8 @@ def measure(
     """
     examples = read_examples(task, data, limit)
     loaded = _open(model, options)
+    for measured in (loaded, reference or loaded):
+        require_valid(measured, True)
     job = make_task(task, examples, reference or loaded, seed=seed, limit=limit)
     gates = None
     if without is not None:

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 
 from headscope.data.packing import Windows
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.lapack import MatrixPool
 from headscope.measures.spectrum import PatternSpectra, Spectrum
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.pipeline.checkpoint import RunState
-from headscope.pipeline.provenance import provenance
+from headscope.pipeline.provenance import need_checksum, provenance
 
 __all__ = ["MINIMUM", "PRECISION", "Plan", "Progress", "make_plan", "measure", "saved_run"]
 
@@ -112,11 +111,9 @@ def saved_run(
     """Return where this run saves itself (None without a file), filled if it is to be resumed."""
     if state is None:
         return None
-    if loaded.weights_sha256 is None:
-        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
     run = provenance(loaded, command="", seed=seed)
     identity = {
-        "model": loaded.weights_sha256,
+        "model": need_checksum(loaded),
         "text": plan.windows.sha256,
         "length": plan.windows.length,
         "k": plan.k,

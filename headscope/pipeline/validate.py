@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from headscope.errors import ValidationFailedError
-from headscope.models.certificate import validate_model
+from headscope.models.certificate import training_reason, validate_model
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.opening import open_model
 from headscope.pipeline.provenance import provenance
@@ -18,7 +18,7 @@ __all__ = ["require_valid", "validate"]
 def validate(
     model: str | LoadedModel | Any, *, command: str = "headscope.validate", **options: Any
 ) -> ValidationResult:
-    """Prove that headscope's attention equals the model's on a padded batch, layer by layer.
+    """Prove that headscope's attention equals the model's, layer by layer, padded and not.
 
     Parameters
     ----------
@@ -51,13 +51,15 @@ def validate(
 
 
 def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
-    """Validate before a measurement; cached, so it costs once per model and run.
+    """Validate before a measurement; again only when the weights have changed since.
 
     Raises
     ------
     ValidationFailedError
-        If the certificate fails.
+        If the certificate fails, or if the model is in training mode, ``wanted`` or not.
     """
+    if (training := training_reason(loaded)) is not None:
+        raise ValidationFailedError(f"{loaded.name} cannot be measured: {training}.")
     if not wanted:
         return ValidationSummary(passed=None)
     result = validate_model(loaded)

@@ -11,7 +11,7 @@ from headscope.report.classify_words import ROLE_NAMES, describe_offset
 from headscope.report.prune_words import number
 from headscope.report.rank_words import NAMES
 from headscope.results import HeadRank, HeadResult, PruneResult, RankResult, ReportResult
-from headscope.results.prune import AblationRow
+from headscope.results.prune import HeadEffect
 
 __all__ = ["Card", "cards", "head_names", "mark_of"]
 
@@ -113,7 +113,8 @@ def _add_roles(card: Card, head: HeadResult) -> None:
             detail = describe_offset(head.positional.offset)
         card.labels.append(
             [ROLE_NAMES.get(label.role, label.role), detail, share_text(label.score),
-             share_text(label.baseline), interval_text(label.interval), p_text(label.p_adjusted)]
+             f"{share_text(label.baseline)} {label.against}".strip(),
+             interval_text(label.interval), p_text(label.p_adjusted)]
         )  # fmt: skip
     offset = head.positional.offset
     at = "" if offset is None else f" ({describe_offset(offset)})"
@@ -132,12 +133,17 @@ def _add_roles(card: Card, head: HeadResult) -> None:
 
 
 def _best_relation(head: HeadResult) -> str:
-    best = max(head.syntactic, key=lambda s: (s.labelled, s.accuracy - s.baseline), default=None)
+    best = max(
+        head.syntactic,
+        key=lambda s: (s.labelled, s.accuracy - max(s.baselines.values())),
+        default=None,
+    )
     if best is None:
         return ""
+    strongest = max(best.baselines, key=lambda name: best.baselines[name])
     return (
-        f"{best.relation} {best.direction} {share_text(best.accuracy)}, best fixed offset "
-        f"{share_text(best.baseline)}"
+        f"{best.relation} {best.direction} {share_text(best.accuracy)}, strongest baseline "
+        f"{share_text(best.baselines[strongest])} ({strongest})"
     )
 
 
@@ -213,7 +219,7 @@ def _first_removed(result: PruneResult) -> dict[Place, tuple[float, str]]:
     return first
 
 
-def _ablated(row: AblationRow, metric: str) -> str:
+def _ablated(row: HeadEffect, metric: str) -> str:
     low, high = row.difference_ci
     return (
         f"{number(row.difference, metric, signed=True)} {metric} "

@@ -57,7 +57,7 @@ def role_map(result: ClassifyResult) -> Figure:
 
 
 def relation_bars(result: ClassifyResult) -> Figure:
-    """Best head of each relation and direction, with interval and both baselines."""
+    """Best head of each relation and direction, with interval and baselines."""
     rows = _best_rows(result)[:_MOST_BARS]
     figure = new_figure(7.0, 1.4 + 0.27 * max(1, len(rows)))
     axes = figure.add_subplot()
@@ -74,11 +74,13 @@ def relation_bars(result: ClassifyResult) -> Figure:
         accuracy, y, xerr=(accuracy - low, high - accuracy), fmt="none", ecolor="black", lw=1
     )
     _ticks(axes, y, [score.baseline for _, score in rows], "black", "best fixed offset")
-    _ticks(axes, y, [score.uniform for _, score in rows], "#D55E00", "uniform attention")
+    others = [max(v for k, v in s.baselines.items() if k != "offset") for _, s in rows]
+    _ticks(axes, y, others, "#D55E00", "strongest other: first, last, uniform, kernel")
     axes.set_yticks(y, [f"{s.relation} {s.direction}  {h.name}" for h, s in rows], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
-    axes.set_xlabel("accuracy, 95% interval; grey: not labelled", fontsize=8)
+    caption = "accuracy on all sentences, 95% interval; grey: not confirmed on the held-out half"
+    axes.set_xlabel(caption, fontsize=8)
     axes.set_title(f"Best head per relation, {model_name(result)}", fontsize=10)
     axes.tick_params(axis="x", labelsize=7)
     axes.margins(y=0.02)
@@ -101,13 +103,11 @@ def _best_rows(result: ClassifyResult) -> list[tuple[HeadResult, Any]]:
                 continue
             if key not in best or score.accuracy > best[key][1].accuracy:
                 best[key] = (head, score)
-    return sorted(best.values(), key=lambda row: row[1].baseline - row[1].accuracy)
+    return sorted(best.values(), key=lambda row: max(row[1].baselines.values()) - row[1].accuracy)
 
 
 def _primary_score(head: HeadResult) -> float:
-    """Score of the primary role in [0, 1]; broad heads by entropy relative to ln n."""
-    if head.primary == "broad":
-        return float(head.relative_entropy or 0.0)
+    """Score of the primary role in [0, 1]."""
     label = next((label for label in head.labels if label.role == head.primary), None)
     return 0.15 if label is None else min(1.0, label.score)
 

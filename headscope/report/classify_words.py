@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headscope.results import ClassifyResult, HeadResult
+from headscope.results import ClassifyResult, ControlResult, HeadResult
 
-__all__ = ["control_sentence", "describe_offset", "found_sentence"]
+__all__ = [
+    "VOITA_RELATIONS",
+    "control_sentence",
+    "describe_offset",
+    "found_sentence",
+    "roles_notes",
+    "untested_sentence",
+]
 
 ROLE_NAMES = {
     "positional": "positional",
@@ -20,6 +27,10 @@ ROLE_NAMES = {
 }
 
 
+#: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
+VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
+
+
 def describe_offset(offset: int) -> str:
     """Say an offset in words: -1 is ``previous token``."""
     names = {-1: "previous token", 1: "next token"}
@@ -27,15 +38,49 @@ def describe_offset(offset: int) -> str:
 
 
 def found_sentence(result: ClassifyResult) -> str:
-    """One sentence: how many heads have which role, and how many none."""
+    """Say how many heads have which role, how many none, and what was not tested."""
     heads = result.heads
     counts = Counter(role for head in heads for role in head.roles)
     parts = [_positional(heads, counts["positional"])]
-    parts += [f"{counts[r]} {ROLE_NAMES[r]}" for r in list(ROLE_NAMES)[1:] if counts[r]]
+    if result.corpus.trees:
+        parts.append(_syntactic(result))
+    parts += [f"{counts[r]} {ROLE_NAMES[r]}" for r in list(ROLE_NAMES)[2:] if counts[r]]
     without = sum(not head.roles for head in heads)
-    return (
+    found = (
         f"Of {len(heads)} heads, {', '.join(parts)}; {without} have no role that this corpus shows "
         "(a head can have several)."
+    )
+    return " ".join(filter(None, (found, untested_sentence(result), result.corpus.note)))
+
+
+def untested_sentence(result: ClassifyResult) -> str:
+    """Name the roles that this corpus cannot show; empty where there is none."""
+    if not result.untestable:
+        return ""
+    named = [f"{ROLE_NAMES[role]} ({why})" for role, why in result.untestable.items()]
+    return f"Not testable on this corpus: {', '.join(named)}."
+
+
+def roles_notes(result: ClassifyResult) -> list[str]:
+    """Sentences that stand beside a table of roles: the relations, the controls, the caveats."""
+    syntactic = f"Of the syntactic heads: {_syntactic(result)}." if result.corpus.trees else ""
+    notes = (
+        syntactic, control_sentence(result), untested_sentence(result), result.corpus.note,
+    )  # fmt: skip
+    return [note for note in notes if note]
+
+
+def _syntactic(result: ClassifyResult) -> str:
+    """Count syntactic heads: for the four relations of Voita et al. first, then for all."""
+    relations = {
+        head.name: {s.relation for s in head.syntactic if s.labelled} for head in result.heads
+    }
+    of_voita = sum(bool(found & set(VOITA_RELATIONS)) for found in relations.values())
+    of_any = sum(bool(found) for found in relations.values())
+    *first, last = VOITA_RELATIONS
+    return (
+        f"{of_voita} syntactic for {', '.join(first)} or {last} "
+        f"({of_any} for any relation or direction)"
     )
 
 
@@ -52,12 +97,26 @@ def _positional(heads: tuple[HeadResult, ...], count: int) -> str:
 
 
 def control_sentence(result: ClassifyResult) -> str:
-    """Say what the same architecture with random weights earned."""
-    control = result.control
-    if control is None:
-        return "Control: not run; --control measures the same architecture with random weights."
+    """Say what the same rules label where there is nothing to find."""
+    control = result.control or ControlResult()
+    parts = []
+    if control.swapped is not None:
+        parts.append(
+            f"against the trees of other sentences as long, {_of(control.swapped.labels, 'label')} "
+            f"on {_of(control.swapped.heads, 'head')}"
+        )
+    if not control.random_weights:
+        parts.append("random weights were not run (--control does)")
+    else:
+        counts = [f"{getattr(control, role)} {name}" for role, name in ROLE_NAMES.items()]
+        parts.append(
+            f"with random weights (seed {control.seed}), of {control.heads} heads "
+            f"{', '.join(counts)}"
+        )
     return (
-        f"Control: with random weights (seed {control.seed}) {control.syntactic} of "
-        f"{control.heads} heads earn a syntactic and {control.rare} a rare-word label; "
-        "each would be a false positive."
+        f"Controls: {'; '.join(parts)}. Syntactic and rare-word labels there are false positives."
     )
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

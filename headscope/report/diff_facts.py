@@ -13,9 +13,11 @@ from itertools import chain, zip_longest
 from statistics import fmean
 from typing import Any
 
+from headscope.report.classify_words import ROLE_NAMES
 from headscope.report.reading import Results
 from headscope.results import (
     ClassifyResult,
+    ControlResult,
     DepthCurves,
     DepthResult,
     HeadRank,
@@ -146,8 +148,16 @@ def _classify(result: ClassifyResult, facts: Facts) -> None:
         for name, number in _head_numbers(head):
             facts.numbers["classify", head.name, name] = number
     if result.control is not None:
-        for name in ("syntactic", "rare", "positional"):
-            count = Number(getattr(result.control, name))
+        _control(result.control, facts)
+
+
+def _control(control: ControlResult, facts: Facts) -> None:
+    if control.swapped is not None:
+        labels = Number(control.swapped.labels)
+        facts.numbers["classify", "swapped trees", "syntactic labels"] = labels
+    if control.random_weights:
+        for name in ROLE_NAMES:
+            count = Number(getattr(control, name))
             facts.numbers["classify", "random weights", f"{name} heads"] = count
 
 

@@ -40,8 +40,6 @@ class _Kind:
 
     Attributes
     ----------
-    meaning : str
-        For the help.
     section : str or None
         The result that it needs; it fires where the new side has lost it.
     reason : function of (diff, limit)
@@ -50,7 +48,6 @@ class _Kind:
         Whether it may have a limit.
     """
 
-    meaning: str
     section: str | None
     reason: Callable[[DiffResult, float | None], str]
     limited: bool = False
@@ -211,23 +208,20 @@ def _any(diff: DiffResult, limit: float | None) -> str:
 
 #: Every rule by name.
 RULES: dict[str, _Kind] = {
-    "role-changed": _Kind("a head gained or lost a role", "classify", _roles),
-    "role-lost": _Kind("a head lost a role", "classify", _lost),
-    "metric-drop": _Kind(
-        "a metric of pruning, whole model or any point of a curve, got worse: by more than the "
-        "limit, or without one beyond its interval", "prune", _metric_drop, limited=True,
-    ),
-    "validation": _Kind("NEW is not validated, or failed", None, _validation),
-    "insight-changed": _Kind("the verdict of an insight changed", "insights", _insight),
-    "insight-lost": _Kind("an insight that held does not hold now", "insights", _insight_lost),
-    "score-moved": _Kind("any number moved beyond its interval or the tolerance", None, _moved()),
-    "rank-changed": _Kind("the same, of rank", "rank", _moved("rank")),
-    "spectrum-changed": _Kind("the same, of spectrum", "spectrum", _moved("spectrum")),
-    "depth-changed": _Kind("the same, of depth", "depth", _moved("depth")),
-    "missing": _Kind("OLD has a result, head or number that NEW lacks", None, _missing),
-    "model-changed": _Kind("other weights or another shape", None, _identity("model")),
-    "data-changed": _Kind("other texts", None, _identity("data")),
-    "schema-changed": _Kind("results of another schema", None, _identity("schema")),
-    "setting-changed": _Kind("other settings or versions", None, _identity("setting")),
-    "any": _Kind("any difference at all", None, _any),
-}  # fmt: skip
+    "role-changed": _Kind("classify", _roles),
+    "role-lost": _Kind("classify", _lost),
+    "metric-drop": _Kind("prune", _metric_drop, limited=True),
+    "validation": _Kind(None, _validation),
+    "insight-changed": _Kind("insights", _insight),
+    "insight-lost": _Kind("insights", _insight_lost),
+    "score-moved": _Kind(None, _moved()),
+    "rank-changed": _Kind("rank", _moved("rank")),
+    "spectrum-changed": _Kind("spectrum", _moved("spectrum")),
+    "depth-changed": _Kind("depth", _moved("depth")),
+    "missing": _Kind(None, _missing),
+    "model-changed": _Kind(None, _identity("model")),
+    "data-changed": _Kind(None, _identity("data")),
+    "schema-changed": _Kind(None, _identity("schema")),
+    "setting-changed": _Kind(None, _identity("setting")),
+    "any": _Kind(None, _any),
+}

@@ -1,4 +1,4 @@
-"""What all figures share; made without pyplot, so nothing global is touched."""
+"""What all figures share; made without pyplot, and no setting of matplotlib is left changed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from matplotlib.figure import Figure
 
 __all__ = ["figure_files", "heat_map", "label_grid", "model_name", "new_figure"]
 
-# Fixed ids in SVG files: the same result gives the same bytes.
-mpl.rcParams["svg.hashsalt"] = "headscope"
-
 
 def new_figure(width: float, height: float) -> Figure:
     """Start a figure of this many inches."""
@@ -31,7 +28,9 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
     for name, figure in figures.items():
         for kind in ("png", "svg"):
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
+            date = {"Date": None} if kind == "svg" else None
+            with mpl.rc_context({"svg.hashsalt": "headscope"}):  # fixed ids in SVG files
+                figure.savefig(buffer, format=kind, metadata=date)
             files[f"{name}.{kind}"] = buffer.getvalue()
     return files
 

@@ -14,7 +14,7 @@ from headscope.report.prune_figures import (
     score_map,
     survivor_figure,
 )
-from headscope.report.prune_tables import ablation_csv, curves_csv, kept_csv, scores_csv
+from headscope.report.prune_tables import curves_csv, effects_csv, scores_csv
 from headscope.report.rank_figures import rank_figures
 from headscope.report.rank_tables import rank_csv, shared_csv
 from headscope.results import ClassifyResult, PruneResult, RankResult, to_json
@@ -75,8 +75,8 @@ def write_prune(result: PruneResult, folder: Path) -> None:
     if (survivors := survivor_figure(result)) is not None:
         figures["survivors"] = survivors
     if result.ablation:
-        files["ablation.csv"] = ablation_csv(result).encode()
-        files["kept_alone.csv"] = kept_csv(result).encode()
+        files["ablation.csv"] = effects_csv(result.ablation).encode()
+        files["kept_alone.csv"] = effects_csv(result.kept_alone).encode()
         figures["ablation"] = ablation_map(result)
     files |= figure_files(figures)
     files["prune.json"] = to_json(result).encode() + b"\n"

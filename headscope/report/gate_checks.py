@@ -69,7 +69,7 @@ def _without_role(new: Results, most: int) -> str:
 def _false_positives(new: Results, most: int) -> str:
     if new.classify is None:
         return absent("classify")
-    if new.classify.control is None:
+    if new.classify.control is None or not new.classify.control.random_weights:
         return "classify ran without its control; set control = true in [classify]"
     found = new.classify.control.false_positives
     return "" if len(found) <= most else f"{len(found)} with random weights ({_some(found)})"

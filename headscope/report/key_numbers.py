@@ -37,8 +37,8 @@ def role_counts(report: ReportResult) -> list[tuple[str, str, int, str]]:
     counts = Counter(role for head in result.heads for role in head.roles)
     control = result.control
     known: dict[str, int] = {}
-    if control is not None:
-        known = {name: getattr(control, name) for name in ("positional", "syntactic", "rare")}
+    if control is not None and control.random_weights:
+        known = {name: getattr(control, name) for name in ROLE_NAMES}
     rows = [(r, text, counts[r], str(known.get(r, "-"))) for r, text in ROLE_NAMES.items()]
     without = sum(not head.roles for head in result.heads)
     return [*rows, ("none", "no role on this corpus", without, "-")]

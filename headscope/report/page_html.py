@@ -204,9 +204,13 @@ def _roles_part(report: ReportResult) -> Part:
         f"{corpus.name}: {corpus.sentences:,} sentences, {corpus.skipped:,} skipped, "
         f"{corpus.queries:,} tokens; word frequencies from {corpus.frequencies}."
     )
-    rows = [(name, str(n), control) for _, name, n, control in role_counts(report)]
+    rows = [
+        (name, "not testable" if role in result.untestable else str(n), control)
+        for role, name, n, control in role_counts(report)
+    ]
+    texts = [read, *classify_words.roles_notes(result)]
     return Part(
-        "roles", "Roles", [visible(read), classify_words.control_sentence(result)],
+        "roles", "Roles", [visible(text) for text in texts],
         header=("role", "heads", "heads of random weights"), rows=rows,
     )  # fmt: skip
 

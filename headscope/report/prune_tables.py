@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 
 from rich.console import RenderableType
@@ -19,14 +19,13 @@ from headscope.report.prune_words import (
 )
 from headscope.report.speed_tables import speed_report
 from headscope.results import (
-    AblationRow,
     Curve,
-    KeptRow,
+    HeadEffect,
     Point,
     PruneResult,
 )
 
-__all__ = ["ablation_csv", "curves_csv", "kept_csv", "prune_report", "scores_csv"]
+__all__ = ["curves_csv", "effects_csv", "prune_report", "scores_csv"]
 
 #: Heads named in the table of heads removed alone: those that hurt most.
 _MOST_ALONE = 8
@@ -162,9 +161,7 @@ def _kept_alone(result: PruneResult) -> Iterator[RenderableType]:
     yield _rows_table("head left", result, result.kept_alone)
 
 
-def _rows_table(
-    name: str, result: PruneResult, rows: tuple[KeptRow, ...] | list[AblationRow]
-) -> RenderableType:
+def _rows_table(name: str, result: PruneResult, rows: Sequence[HeadEffect]) -> RenderableType:
     table = make_table(name, result.metric, "change", "95% interval", "adj. p", "")
     for row in rows:
         low, high = (number(value, result.metric, signed=True) for value in row.difference_ci)
@@ -210,19 +207,10 @@ def scores_csv(result: PruneResult) -> str:
     return csv_text(("layer", "head", *[scores.method for scores in result.scores]), rows)
 
 
-def ablation_csv(result: PruneResult) -> str:
-    """One line per head removed alone."""
-    return _row_csv(AblationRow, result.ablation)
-
-
-def kept_csv(result: PruneResult) -> str:
-    """One line per layer whose best head was left alone."""
-    return _row_csv(KeptRow, result.kept_alone)
-
-
-def _row_csv(kind: type, rows: tuple[AblationRow, ...] | tuple[KeptRow, ...]) -> str:
+def effects_csv(rows: Sequence[HeadEffect]) -> str:
+    """One line per head removed alone, or left alone in its layer."""
     header = []
-    for field in fields(kind):
+    for field in fields(HeadEffect):
         header += (
             [f"{field.name}_low", f"{field.name}_high"] if "ci" in field.name else [field.name]
         )

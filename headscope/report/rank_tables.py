@@ -76,7 +76,7 @@ def _pair_table(
     asymmetry = pair[0] == "qk"
     columns = ["num", "stable", "eff", "dims", *(["asym"] if asymmetry else [])]
     table = make_table("", *columns, "num", "stable", "eff", "dims")
-    for name, control in _controls(result, rows):
+    for name, control in _controls(result):
         statistics = control.heads if isinstance(rows[0], HeadRank) else control.layers
         mean = control.asymmetry if isinstance(rows[0], HeadRank) else control.layer_asymmetry
         extra = [_number(mean, 2)] if asymmetry else []
@@ -93,9 +93,7 @@ def _row_name(row: HeadRank | LayerRank) -> str:
     return row.name if isinstance(row, HeadRank) else f"L{row.layer}"
 
 
-def _controls(
-    result: RankResult, rows: Sequence[HeadRank] | Sequence[LayerRank]
-) -> Iterator[tuple[str, LayerControl]]:
+def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
     """Name and numbers of every control; one for each number of heads where layers differ."""
     for kind, control in result.controls.items():
         for geometry in control.geometries if control else ():
@@ -125,7 +123,7 @@ def _number(value: float | None, digits: int) -> str:
 def _overlap_table(result: RankResult) -> Iterator[RenderableType]:
     yield Text("\nOverlap of different heads' subspaces (mean cos^2 of principal angles)", "bold")
     table = make_table("", "query-query", "key-key", "query-key")
-    for name, control in _controls(result, result.layers):
+    for name, control in _controls(result):
         table.add_row(name, *(share_text(v) for v in control.overlap.values()), style="dim")
     for layer in result.layers:
         pairs = (layer.overlap.query, layer.overlap.key, layer.overlap.query_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from headscope.report.classify_words import roles_notes
 from headscope.report.key_numbers import certificate, key_numbers, role_counts, settings_rows
 from headscope.report.safe_text import markdown
 from headscope.results import InsightsResult, ReportResult
@@ -26,10 +27,11 @@ def _lines(report: ReportResult) -> Iterator[str]:
     )
     if report.insights is not None:
         yield from _part("Claims", scoreboard_markdown(report.insights))
-    roles = [(name, str(n), c) for role, name, n, c in role_counts(report) if n or role == "none"]
+    roles = _roles(report)
     if report.classify is not None:
         control = report.classify.control
-        title = "random weights" if control else "random weights (not run)"
+        ran = control is not None and control.random_weights
+        title = "random weights" if ran else "random weights (not run)"
         yield from _part("Roles", _table(("role", "heads", title), roles))
         corpus = report.classify.corpus
         yield ""
@@ -37,6 +39,9 @@ def _lines(report: ReportResult) -> Iterator[str]:
             f"On {markdown(corpus.name)}: {corpus.sentences:,} sentences, {corpus.skipped:,} "
             "skipped. A head can have several roles."
         )
+        for text in roles_notes(report.classify):
+            yield ""
+            yield markdown(text)
     rows = list(key_numbers(report))
     if rows:
         yield from _part("Key numbers", _table(("", "this model", "control"), rows))
@@ -48,6 +53,16 @@ def _lines(report: ReportResult) -> Iterator[str]:
         yield from _part("Settings other than the defaults", table)
     yield ""
     yield f"_{_versions(report)}_"
+
+
+def _roles(report: ReportResult) -> list[tuple[str, str, str]]:
+    """Role, heads, heads with random weights; roles without any head only if they were untested."""
+    untested = report.classify.untestable if report.classify is not None else {}
+    return [
+        (name, "not testable" if role in untested else str(n), control)
+        for role, name, n, control in role_counts(report)
+        if n or role in untested or role == "none"
+    ]
 
 
 def scoreboard_markdown(result: InsightsResult) -> Iterator[str]:

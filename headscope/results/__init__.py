@@ -5,12 +5,14 @@ A rate that has no trial behind it is None (JSON null), never NaN.
 
 from headscope.results.classification import (
     ClassifyResult,
+    Confirmation,
     ControlResult,
     CorpusInfo,
     HeadResult,
     Label,
     PositionalScore,
     RareScore,
+    SwappedControl,
     SyntacticScore,
 )
 from headscope.results.depth import (
@@ -22,11 +24,10 @@ from headscope.results.depth import (
 )
 from headscope.results.insights import Insight, InsightsResult, KeptRoles
 from headscope.results.prune import (
-    AblationRow,
     Baseline,
     Curve,
+    HeadEffect,
     HeadScores,
-    KeptRow,
     Point,
     PruneResult,
 )
@@ -59,17 +60,17 @@ from headscope.results.spectrum import (
     Verdict,
 )
 from headscope.results.speed import SpeedResult, SpeedRow
-from headscope.results.validation import LayerCheck, ValidationResult, ValidationSummary
+from headscope.results.validation import LayerCheck, ProbeSize, ValidationResult, ValidationSummary
 
 __all__ = [
     "SCHEMA",
     "SECTIONS",
-    "AblationRow",
     "Baseline",
     "CheapHead",
     "CheapPoint",
     "ClassifyResult",
     "ControlRank",
+    "Confirmation",
     "ControlResult",
     "ControlStatistics",
     "CorpusInfo",
@@ -80,15 +81,16 @@ __all__ = [
     "DepthCurves",
     "DepthResult",
     "EfficientResult",
+    "HeadEffect",
     "HeadRank",
     "HeadResult",
     "HeadScores",
     "Insight",
     "InsightsResult",
     "KeptRoles",
-    "KeptRow",
     "Label",
     "LayerCheck",
+    "ProbeSize",
     "LayerControl",
     "LayerRank",
     "MatrixRank",
@@ -112,6 +114,7 @@ __all__ = [
     "SpectrumResult",
     "SpeedResult",
     "SpeedRow",
+    "SwappedControl",
     "SyntacticScore",
     "ValidationResult",
     "ValidationSummary",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.serialise import to_dict
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClassifyResult",
+    "Confirmation",
     "ControlResult",
     "CorpusInfo",
     "HeadResult",
     "Label",
     "PositionalScore",
     "RareScore",
+    "SwappedControl",
     "SyntacticScore",
 ]
 
@@ -36,9 +38,12 @@ class Label:
     score, baseline : float
         The measured rate or mean, and what it must beat.
     interval : tuple of two floats
-        95% interval of the score: Wilson for rates, sentence-clustered normal for means.
+        95% interval of the score: Wilson for positional and syntactic rates, for all others normal
+        with the sentence as the sampled unit.
     p_adjusted : float
         Benjamini-Hochberg adjusted p-value against the baseline.
+    against : str
+        Which baseline that is.
     """
 
     role: str
@@ -47,6 +52,7 @@ class Label:
     baseline: float
     interval: tuple[float, ...]
     p_adjusted: float
+    against: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,28 +69,85 @@ class PositionalScore:
 
 
 @dataclass(frozen=True)
-class SyntacticScore:
-    """One relation and direction: accuracy against the best fixed offset on the same trials.
+class Confirmation:
+    """A selected relation on the half of the corpus that it was not selected on.
 
-    ``uniform`` is the accuracy of evenly spread attention, the second control; ``p_adjusted`` is
-    of the worse of the two paired tests.
+    Attributes
+    ----------
+    accuracy, accuracy_mean : float
+        As in :class:`SyntacticScore`.
+    baselines : dict of str to float
+        Offset and kernel as chosen on the other half.
+    strongest : str
+        The baseline with the highest accuracy.
+    interval : tuple of two floats
+        95% Wilson interval of ``accuracy``.
+    p_adjusted : float
+        Of the worst of the paired tests against offset, first, last and uniform;
+        Benjamini-Hochberg over what was selected.
+    trials : int
+    """
+
+    accuracy: float
+    accuracy_mean: float
+    baselines: dict[str, float]
+    strongest: str
+    interval: tuple[float, ...]
+    p_adjusted: float
+    trials: int
+
+
+@dataclass(frozen=True)
+class SyntacticScore:
+    """One relation and direction of one head.
+
+    Attributes
+    ----------
+    relation, direction : str
+    accuracy : float
+        Hits / trials over all sentences.
+    accuracy_mean : float
+        The same with attention to a word as the mean, not the sum, over its pieces.
+    baseline, baseline_offset : float, int
+        Accuracy of the best fixed offset on the same trials, and that offset.
+    baselines : dict of str to float
+        Accuracies of ``offset`` (as before), ``first`` and ``last`` (always the sentence's first or
+        last word), ``uniform`` (evenly spread attention) and ``kernel`` (the head's own habit of
+        looking at a distance).
+    trials : int
+    uniform : float
+        As in ``baselines``.
+    interval : tuple of two floats
+        95% Wilson interval of ``accuracy``.
+    selected : bool
+        Whether it exceeds every baseline on the first half of the corpus.
+    confirmed : Confirmation or None
+        What the other half says; None unless selected.
+    labelled : bool
+        Whether the other half confirms it.
     """
 
     relation: str
     direction: str
     accuracy: float
+    accuracy_mean: float
     baseline: float
     baseline_offset: int
+    baselines: dict[str, float]
     trials: int
     uniform: float
     interval: tuple[float, ...]
-    p_adjusted: float
+    selected: bool
+    confirmed: Confirmation | None
     labelled: bool
 
 
 @dataclass(frozen=True)
 class RareScore:
-    """Rate on the rarest word, with the rates of chance, a random word and uniform attention."""
+    """Rate on the rarest word, with the rates of chance, a random word and uniform attention.
+
+    ``interval`` and ``p_adjusted`` take the ``sentences``, not the queries, as what was sampled.
+    """
 
     rate: float | None
     two_rarest: float | None
@@ -94,6 +157,7 @@ class RareScore:
     uniform: float | None
     interval: tuple[float, ...]
     p_adjusted: float
+    sentences: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,6 +178,8 @@ class HeadResult:
         Mean largest weight on a content key.
     entropy : float
         Mean row entropy, nats.
+    relative_entropy, long_entropy : float
+        Mean of row entropy / ln n, over all sequences and over those of 20 tokens or more.
     special_mass, punctuation_mass : float
         Mean mass on special tokens, on punctuation.
     self_rate, duplicate_rate : float
@@ -137,6 +203,7 @@ class HeadResult:
     punctuation_mass: float | None
     self_rate: float | None
     duplicate_rate: float | None
+    long_entropy: float | None = None
 
     @property
     def name(self) -> str:
@@ -146,7 +213,10 @@ class HeadResult:
 
 @dataclass(frozen=True)
 class CorpusInfo:
-    """What was read: ``sentences`` were measured, ``skipped`` left out, ``queries`` are tokens."""
+    """What was read: ``sentences`` were measured, ``skipped`` left out, ``queries`` are tokens.
+
+    ``note`` is what a reader of any count on this corpus should know; mostly empty.
+    """
 
     name: str
     sha256: str
@@ -156,28 +226,62 @@ class CorpusInfo:
     trees: bool
     language: str | None
     frequencies: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SwappedControl:
+    """Syntactic labels with trained attention and the tree of another sentence as long.
+
+    Every one of them is a false positive.
+
+    Attributes
+    ----------
+    labels : int
+        Relations and directions, summed over heads.
+    heads : int
+        Heads that have one.
+    """
+
+    labels: int
+    heads: int
 
 
 @dataclass(frozen=True)
 class ControlResult:
-    """The same measurement on the same architecture with random weights.
+    """What the same rules find where there is nothing to find.
 
     Attributes
     ----------
-    seed : int
-    heads : int
-    syntactic, rare, positional : int
-        Heads that earned such a label: false positives, for the first two.
+    swapped : SwappedControl or None
+        None for text without trees.
+    seed, heads : int or None
+        Of the same architecture with random weights; None unless it was asked for, like all that
+        follows.
+    positional, syntactic, rare, special, punctuation, broad, self, duplicate : int or None
+        Heads with random weights that earned such a label. For syntactic and rare these are false
+        positives; for others they say what the role is worth: random heads are broad, too.
     false_positives : tuple of str
-        Each as ``L0H3 syntactic obj dep->head``.
+        Each syntactic and rare label, as ``L0H3 syntactic obj dep->head``.
     """
 
-    seed: int
-    heads: int
-    syntactic: int
-    rare: int
-    positional: int
-    false_positives: tuple[str, ...]
+    swapped: SwappedControl | None = None
+    seed: int | None = None
+    heads: int | None = None
+    positional: int | None = None
+    syntactic: int | None = None
+    rare: int | None = None
+    special: int | None = None
+    punctuation: int | None = None
+    broad: int | None = None
+    self: int | None = None
+    duplicate: int | None = None
+    false_positives: tuple[str, ...] = ()
+
+    @property
+    def random_weights(this) -> bool:  # noqa: N805  (a field is called self)
+        """Whether the control with random weights was run."""
+        return this.heads is not None
 
 
 @dataclass(frozen=True)
@@ -195,7 +299,9 @@ class ClassifyResult:
     heads : tuple of HeadResult
         In the order of layer, head.
     control : ControlResult or None
-        None unless it was asked for.
+        None for text without trees, unless random weights were asked for.
+    untestable : dict of str to str
+        Roles that this corpus cannot show, each with the reason.
     """
 
     schema: int
@@ -205,6 +311,7 @@ class ClassifyResult:
     thresholds: dict[str, Any]
     heads: tuple[HeadResult, ...]
     control: ControlResult | None = None
+    untestable: dict[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head, the flat numbers only (pandas)."""
@@ -216,13 +323,31 @@ class ClassifyResult:
         """One row per head, relation and direction (pandas)."""
         import pandas as pd
 
-        rows = []
-        for head in self.heads:
-            for score in head.syntactic:
-                row = {"layer": head.layer, "head": head.head, **to_dict(score)}
-                low, high = row.pop("interval")
-                rows.append({**row, "low": low, "high": high})
-        return pd.DataFrame(rows)
+        return pd.DataFrame(
+            {"layer": head.layer, "head": head.head, **_flat_score(score)}
+            for head in self.heads
+            for score in head.syntactic
+        )
+
+
+def _flat_score(score: SyntacticScore) -> dict[str, Any]:
+    """One relation and direction in flat columns; ``confirmed_...`` are of the second half."""
+    row: dict[str, Any] = to_dict(score)
+    confirmed = row.pop("confirmed") or {}
+    low, high = row.pop("interval")
+    del row["baselines"], row["uniform"]
+    row |= {"low": low, "high": high, **score.baselines}
+    confirmed_low, confirmed_high = confirmed.get("interval") or (None, None)
+    strongest = confirmed.get("strongest")
+    return row | {
+        "confirmed_accuracy": confirmed.get("accuracy"),
+        "confirmed_low": confirmed_low,
+        "confirmed_high": confirmed_high,
+        "confirmed_strongest": strongest,
+        "confirmed_baseline": confirmed["baselines"][strongest] if strongest else None,
+        "confirmed_p_adjusted": confirmed.get("p_adjusted"),
+        "confirmed_trials": confirmed.get("trials"),
+    }
 
 
 def _flat(head: HeadResult) -> dict[str, Any]:
@@ -237,7 +362,7 @@ def _flat(head: HeadResult) -> dict[str, Any]:
         "best_relation": f"{best.relation} {best.direction}" if best else None,
         "best_accuracy": best.accuracy if best else None,
         "best_baseline": best.baseline if best else None,
-        "best_p_adjusted": best.p_adjusted if best else None,
+        "best_labelled": best.labelled if best else None,
         "rare_rate": head.rare.rate,
         "rare_chance": head.rare.chance,
         "rare_uniform": head.rare.uniform,

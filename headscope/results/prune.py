@@ -12,16 +12,15 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
-    "AblationRow",
     "Baseline",
     "Candidate",
     "Curve",
     "DataInfo",
     "Draw",
+    "HeadEffect",
     "HeadRoles",
     "HeadScores",
     "KeptModel",
-    "KeptRow",
     "Point",
     "PruneResult",
     "SavedModel",
@@ -129,29 +128,11 @@ class HeadScores:
 
 
 @dataclass(frozen=True)
-class AblationRow:
-    """The model without one head (or, in ALBERT, without that head in every layer).
+class HeadEffect:
+    """What one head does to the model: without it, or with it alone left in its layer.
 
-    ``difference`` is value minus the unpruned model's; ``p_adjusted`` is Benjamini-Hochberg over
-    all heads.
-    """
-
-    layer: int
-    head: int
-    value: float
-    ci: tuple[float, ...]
-    difference: float
-    difference_ci: tuple[float, ...]
-    p_value: float
-    p_adjusted: float
-    significant: bool
-
-
-@dataclass(frozen=True)
-class KeptRow:
-    """The model with one head left in one layer and every other layer whole.
-
-    The head is the layer's best on the calibration data.
+    In ALBERT the head goes from (or stays in) every layer. ``difference`` is value minus the
+    unpruned model's; ``p_adjusted`` is Benjamini-Hochberg over the rows of one table.
     """
 
     layer: int
@@ -257,10 +238,10 @@ class PruneResult:
         Whether one decision holds for several layers (ALBERT).
     curves : tuple of Curve
     scores : tuple of HeadScores
-    ablation : tuple of AblationRow
+    ablation : tuple of HeadEffect
         Each head removed alone; empty unless asked for.
-    kept_alone : tuple of KeptRow
-        All heads but one of a layer removed; empty unless asked for.
+    kept_alone : tuple of HeadEffect
+        All heads of one layer removed but its best on the calibration data; empty unless asked for.
     roles : tuple of HeadRoles
         Empty where the model was not classified.
     roles_from : str or None
@@ -286,8 +267,8 @@ class PruneResult:
     shared_layers: bool
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...] = ()
-    ablation: tuple[AblationRow, ...] = ()
-    kept_alone: tuple[KeptRow, ...] = ()
+    ablation: tuple[HeadEffect, ...] = ()
+    kept_alone: tuple[HeadEffect, ...] = ()
     roles: tuple[HeadRoles, ...] = ()
     roles_from: str | None = None
     warnings: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 
 from headscope.results.serialise import SCHEMA
 
-__all__ = ["LayerCheck", "ValidationResult", "ValidationSummary"]
+__all__ = ["LayerCheck", "ProbeSize", "ValidationResult", "ValidationSummary"]
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,19 @@ class LayerCheck:
     stack : str
     layer : int
     calls : int
-        How often our attention ran; must be 1.
+        How often our attention ran in a pass; must be 1.
     max_abs_pattern, max_abs_out : float or None
         Largest difference from the model's eager pattern and attention output (after W_O);
         None if there was nothing to compare.
+    mean_abs_pattern : float or None
+        Mean absolute difference from the pattern recomputed in float32 or better from recorded q
+        and k, in units of the row's 1/n; the head that differs most.
+    rounding_pattern, rounding_out : float or None
+        Mean absolute difference of the pattern, and of the output from W_O's own recorded input, in
+        units of the dtype's rounding.
+    scale, scale_error : float or None
+        The factor on the expected scores that fits the patterns best, all heads together, and its
+        standard error; None where the scores are too flat for any factor to show.
     """
 
     stack: str
@@ -32,11 +41,35 @@ class LayerCheck:
     calls: int
     max_abs_pattern: float | None
     max_abs_out: float | None
+    mean_abs_pattern: float | None = None
+    rounding_pattern: float | None = None
+    rounding_out: float | None = None
+    scale: float | None = None
+    scale_error: float | None = None
+
+
+@dataclass(frozen=True)
+class ProbeSize:
+    """One batch of the certificate.
+
+    Attributes
+    ----------
+    name : str
+        ``right-padded``, ``left-padded`` or ``unpadded``.
+    sequences, length, tokens, padded : int
+        Sequences, positions of each, real tokens and padded positions in all.
+    """
+
+    name: str
+    sequences: int
+    length: int
+    tokens: int
+    padded: int
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """The certificate: our attention equals the model's on a padded batch, or why it does not.
+    """The certificate: our attention equals the model's, padded and not, or why it does not.
 
     Attributes
     ----------
@@ -45,13 +78,15 @@ class ValidationResult:
     max_abs_hidden_eager, max_abs_hidden_sdpa : float or None
         Largest difference of the last hidden state, over real tokens.
     tolerance : dict
-        For ``pattern``, ``out`` and ``hidden``.
+        For ``pattern``, ``out``, ``hidden``, ``rounding`` and ``scale`` (its distance from 1).
     reasons : tuple of str
         Why it failed; empty if it passed.
     sequences, tokens, padded : int
-        Size of the batch: sequences, real tokens, padded positions.
+        Size of all probes: sequences, real tokens, padded positions.
     mask_reached : bool
-        Whether every layer received the padding mask.
+        Whether every layer received every padding mask.
+    probes : tuple of ProbeSize
+        The batches.
     """
 
     passed: bool
@@ -64,6 +99,7 @@ class ValidationResult:
     tokens: int = 0
     padded: int = 0
     mask_reached: bool = False
+    probes: tuple[ProbeSize, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
 

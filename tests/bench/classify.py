@@ -109,7 +109,7 @@ def lean_script(loaded: LoadedModel, sentences: list[Sentence]) -> None:
 
 
 def reference_script(sentences: list[Sentence]) -> None:
-    """Every number of methods.md section 1, as tests/reference.py reads it."""
+    """Every number of classify, as tests/reference.py reads it."""
     import reference
     import wordfreq
 

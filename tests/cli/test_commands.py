@@ -139,14 +139,21 @@ def test_validate_json(run: Run, model: Path) -> None:
     assert result["reasons"] == []
     assert [check["layer"] for check in result["layers"]] == [0, 1]
     for check in result["layers"]:
-        assert set(check) == {"stack", "layer", "calls", "max_abs_pattern", "max_abs_out"}
+        assert set(check) == {
+            "stack", "layer", "calls", "max_abs_pattern", "max_abs_out", "mean_abs_pattern",
+            "rounding_pattern", "rounding_out", "scale", "scale_error",
+        }  # fmt: skip
+        assert 0 <= check["rounding_pattern"] <= result["tolerance"]["rounding"]
+        assert abs(check["scale"] - 1) < result["tolerance"]["scale"] == 1e-3
         assert (check["stack"], check["calls"]) == ("encoder", 1)
         assert 0 <= check["max_abs_pattern"] <= result["tolerance"]["pattern"] == 1e-5
         assert 0 <= check["max_abs_out"] <= result["tolerance"]["out"]
     for name in ("max_abs_hidden_eager", "max_abs_hidden_sdpa"):
         assert 0 <= result[name] <= result["tolerance"]["hidden"] == 1e-4
     assert result["padded"] > 0
+    assert [probe["name"] for probe in result["probes"]] == ["right-padded", "unpadded"]
     assert result["provenance"]["model"]["id"] == str(model)
+    assert result["provenance"]["model"]["weights"] == "file"
 
 
 def test_validate_csv(run: Run, model: Path) -> None:
@@ -208,7 +215,10 @@ def result(run: Run, model: Path, treebank: Path) -> dict[str, Any]:
 def test_json_fields(result: dict[str, Any], model: Path, treebank: Path) -> None:
     assert {"schema", "provenance", "validation", "corpus", "heads", "control"} <= set(result)
     assert result["schema"] == 1
-    assert result["control"] is None
+    assert result["control"]["swapped"] == {"labels": 0, "heads": 0}
+    assert result["control"]["heads"] is None
+    assert "50 trials in each half" in result["untestable"]["syntactic"]
+    assert "20 tokens" in result["untestable"]["broad"]
     validation = result["validation"]
     fields = {"passed", "max_abs_hidden", "max_abs_pattern", "calls", "layers"}
     assert set(validation) == fields
@@ -330,7 +340,7 @@ def test_csv(run: Run, model: Path, treebank: Path) -> None:
     assert all(row["best_relation"].split()[0] in RELATIONS for row in rows)
 
 
-@pytest.mark.parametrize("extra", [(), ("--control",), ("--threshold", "broad_entropy=0")])
+@pytest.mark.parametrize("extra", [(), ("--control",), ("--threshold", "positional=0.2")])
 def test_tables_fit_into_80_columns(
     extra: tuple[str, ...], run: Run, model: Path, treebank: Path
 ) -> None:
@@ -339,17 +349,18 @@ def test_tables_fit_into_80_columns(
     assert max(map(len, outcome.stdout.splitlines())) <= 80
     assert "Of 8 heads" in outcome.stdout
     assert "20 sentences, 0 skipped" in " ".join(outcome.stdout.split())
-    assert "Control:" in outcome.stdout
+    assert "Controls:" in outcome.stdout
 
 
 def test_thresholds_change_labels(run: Run, model: Path, treebank: Path) -> None:
     arguments = ("classify", model, "--treebank", treebank, "--format", "json")
-    lenient = ("--threshold", "broad_entropy=0", "--threshold", "broad_relative=0")
+    lenient = ("--threshold", "positional=0.2")
     before = strict_json(run(*arguments).stdout)
     after = strict_json(run(*arguments, *lenient).stdout)
-    assert not any("broad" in head["roles"] for head in before["heads"])
-    assert all("broad" in head["roles"] for head in after["heads"])
-    assert (before["thresholds"]["broad_entropy"], after["thresholds"]["broad_entropy"]) == (3.8, 0)
+    assert not any("positional" in head["roles"] for head in before["heads"])
+    assert any("positional" in head["roles"] for head in after["heads"])
+    thresholds = before["thresholds"]["positional"], after["thresholds"]["positional"]
+    assert thresholds == (0.9, 0.2)
 
 
 # --- config -----------------------------------------------------------------------------------
@@ -369,7 +380,7 @@ def test_config_sets_options_and_flags_win(
         seed = 5
         [classify.thresholds]
         positional = 0.25
-        broad_entropy = 1
+        broad_relative = 0.5
         [validate]
         format = "csv"
         """
@@ -384,7 +395,7 @@ def test_config_sets_options_and_flags_win(
     assert from_flags["corpus"]["sentences"] == 2
     assert from_flags["provenance"]["seed"] == 6
     assert from_flags["thresholds"]["positional"] == 0.5
-    assert from_flags["thresholds"]["broad_entropy"] == 1
+    assert from_flags["thresholds"]["broad_relative"] == 0.5
     assert run("validate", "--config", path, model).stdout.startswith("stack,layer")
 
 

@@ -213,8 +213,13 @@ def test_layer_with_another_attention(loaded: LoadedModel) -> None:
 
 
 def test_active_dropout_is_not_covered(loaded: LoadedModel) -> None:
+    """Even where nobody asked for a certificate."""
     loaded.model.train()
-    assert_failed(validate_model(loaded), "dropout")
+    with (
+        routed(loaded.model, Router(loaded.sites)),
+        pytest.raises(UnsupportedModelError, match="dropout"),
+    ):
+        loaded.forward(IDS, VALID)
 
 
 # --- masks ------------------------------------------------------------------------------------
@@ -268,9 +273,11 @@ def test_mask_that_is_lost_in_one_layer(
 def test_mask_that_arrives_but_is_wrong(
     wrong: Callable[[Tensor], Tensor], loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        MASKS, "headscope", lambda *args, **options: wrong(sdpa_mask(*args, **options))
-    )
+    def mask(*args: Any, **options: Any) -> Tensor | None:
+        right = sdpa_mask(*args, **options)
+        return None if right is None else wrong(right)  # None: nothing is padded
+
+    monkeypatch.setitem(MASKS, "headscope", mask)
     result = validate_model(loaded)
     assert result.mask_reached
     assert_failed(result, "encoder layer 0", "pattern")
@@ -450,7 +457,7 @@ def test_model_is_left_as_it_was(before: str, fails: bool, loaded: LoadedModel) 
 def test_failed_certificate_leaves_the_model_as_it_was(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded.model.train()
+    monkeypatch.setattr(routing, "stream_attention", mixed_heads)
     loaded.model.set_attn_implementation("eager")
     assert not validate_model(loaded).passed
     assert loaded.model.config._attn_implementation == "eager"

@@ -125,7 +125,9 @@ def test_probe_respects_a_short_position_table(family: str, room: int) -> None:
     assert loaded.max_length == room
     result = validate_model(loaded)
     assert_passed(result, "float32")
-    assert (result.tokens, result.padded) == (room + 7 + room + 3, 4 * room - (2 * room + 10))
+    short, long = result.probes
+    assert (short.tokens, short.padded) == (room + 7 + room + 3, 4 * room - (2 * room + 10))
+    assert (long.sequences, long.length, long.padded) == (1, room, 0)
 
 
 # --- the canonical weights --------------------------------------------------------------------

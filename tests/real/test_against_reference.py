@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import reference
+import reference_roles
 import wordfreq
 
 import headscope
 from headscope.data.corpus import SAMPLE
 from headscope.models.demo import demo_folder
+from headscope.results import HeadResult, SyntacticScore
 
 TOLERANCE = 1e-6
 
@@ -65,6 +67,60 @@ def _compare_head(head: Any, slow: dict[str, Any]) -> None:
     # The null looks at every word, so it feels a float32 near-tie between two words of which
     # neither is a target; no other rate does.
     assert head.rare.null == pytest.approx(rare["null"], abs=1e-4)
+
+
+def test_labels_agree_with_the_oracle(shared: Path) -> None:
+    """Every number of the two halves, on a treebank large enough to label."""
+    treebank = shared / "data" / "en_pud-ud-test.conllu"
+    frequent = set(wordfreq.top_n_list("en", 500))
+    slow = reference_roles.classify(
+        demo_folder(), reference.read_treebank(treebank), _frequency, frequent
+    )
+    fast = headscope.classify("demo", treebank, language="en")
+    labels = 0
+    for head in fast.heads:
+        place = (head.layer, head.head)
+        for score in head.syntactic:
+            theirs = slow["syntactic"][place][score.relation, score.direction]
+            _compare_relation(score, theirs)
+            labels += score.labelled
+        _compare_roles(head, slow["rare"][place], slow["broad"][place])
+    assert labels > 20
+    assert fast.control is not None
+    assert fast.control.swapped is not None
+    theirs = [s for head in slow["swapped"].values() for s in head.values() if s["labelled"]]
+    assert fast.control.swapped.labels == len(theirs)
+
+
+def _compare_relation(score: SyntacticScore, theirs: dict[str, Any]) -> None:
+    where = f"{score.relation} {score.direction}"
+    near = 1.5 / score.trials  # of thousands of rows one has two words as near as rounding
+    assert score.trials == theirs["trials"], where
+    assert score.accuracy == pytest.approx(theirs["accuracy"], abs=near), where
+    assert score.accuracy_mean == pytest.approx(theirs["accuracy_mean"], abs=near), where
+    assert score.baselines == pytest.approx(theirs["baselines"], abs=near), where
+    assert score.selected == theirs["selected"], where
+    assert score.labelled == theirs["labelled"], where
+    if score.confirmed is None:
+        return
+    ours, held_out = score.confirmed, theirs["confirmed"]
+    near = 1.5 / ours.trials
+    assert (ours.trials, ours.strongest) == (held_out["trials"], held_out["strongest"])
+    assert ours.accuracy == pytest.approx(held_out["accuracy"], abs=near)
+    assert ours.baselines == pytest.approx(held_out["baselines"], abs=near)
+    assert ours.interval == pytest.approx(held_out["interval"], abs=near)
+    assert ours.p_adjusted == pytest.approx(held_out["p_adjusted"], rel=0.2, abs=1e-9)
+
+
+def _compare_roles(head: HeadResult, rare: dict[str, Any], broad: dict[str, Any]) -> None:
+    assert (head.rare.sentences, head.rare.queries) == (rare["sentences"], rare["queries"])
+    assert head.rare.rate == pytest.approx(rare["rate"], abs=2e-4)
+    assert head.rare.uniform == pytest.approx(rare["uniform"], abs=TOLERANCE)
+    assert head.rare.interval == pytest.approx(rare["interval"], abs=5e-4)
+    assert head.rare.p_adjusted == pytest.approx(rare["p_adjusted"], rel=0.05, abs=1e-9)
+    assert ("rare" in head.roles) == rare["labelled"]
+    assert head.long_entropy == pytest.approx(broad["mean"], abs=1e-5)
+    assert ("broad" in head.roles) == broad["broad"]
 
 
 def test_sample_treebank_agrees_with_reference() -> None:

@@ -65,7 +65,6 @@ def test_round_trip(result: DepthResult) -> None:
     assert len(result.protected_frame()) == 2 * 6 * 7
 
 
-@pytest.mark.slow
 def test_untrained_bert_base_gives_the_reference_curve() -> None:
     """12 layers, d_model 768, 128 tokens; tests/bench/depth.py shows other initialisations.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import headscope
-from headscope.results import ClassifyResult, HeadResult
+from headscope.results import ClassifyResult, HeadResult, SwappedControl
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,43 @@ def test_object_head(result: ClassifyResult) -> None:
     assert scores[best].accuracy == pytest.approx(0.740, abs=0.0005)
     assert scores[best].baseline == pytest.approx(0.350, abs=0.0005)
     assert scores[best].labelled
+    confirmed = scores[best].confirmed
+    assert confirmed is not None
+    assert confirmed.strongest == "offset"
+    assert confirmed.accuracy == pytest.approx(0.738, abs=0.0005)
+    assert confirmed.baselines["offset"] == pytest.approx(0.358, abs=0.0005)
+
+
+def test_counts_of_an_independent_script(result: ClassifyResult) -> None:
+    found = [(head.name, s) for head in result.heads for s in head.syntactic]
+    assert sum(s.selected for _, s in found) == 49
+    labels = [(name, s) for name, s in found if s.labelled]
+    assert (len(labels), len({name for name, _ in labels})) == (30, 10)
+    voita = {name for name, s in labels if s.relation in ("nsubj", "obj", "amod", "advmod")}
+    assert len(voita) == 8
+    assert not {s.relation for _, s in labels} & {"punct", "root"}
+    assert result.control is not None
+    assert result.control.swapped == SwappedControl(labels=0, heads=0)
+
+
+def test_what_random_weights_earn(result: ClassifyResult) -> None:
+    """Untrained heads spread evenly: broad is no sign of learning, and the control says so."""
+    control = result.control
+    assert control is not None
+    assert (control.syntactic, control.rare, control.positional) == (0, 0, 0)
+    assert control.broad == control.heads == 72
+
+
+def test_labels_recur_on_other_treebanks(result: ClassifyResult, shared: Path) -> None:
+    def labels(of: ClassifyResult) -> set[tuple[str, str, str]]:
+        return {
+            (h.name, s.relation, s.direction) for h in of.heads for s in h.syntactic if s.labelled
+        }
+
+    other = headscope.classify("demo", shared / "data" / "en_pud-ud-test.conllu")
+    german = headscope.classify("demo", shared / "data" / "de_pud-ud-test.conllu")
+    assert len(labels(result) & labels(other)) >= 0.7 * len(labels(result))
+    assert labels(german) == set()  # an English model on German
 
 
 def test_random_weights_earn_no_syntactic_or_rare_label(result: ClassifyResult) -> None:
@@ -58,6 +95,7 @@ def test_every_label_carries_what_a_reader_needs(result: ClassifyResult) -> None
         low, high = label.interval
         assert low <= label.score <= high
         assert label.score > label.baseline
+        assert label.against
         assert 0 <= label.p_adjusted <= result.thresholds["q"]
 
 

@@ -30,7 +30,6 @@ def _peak(treebank: Path) -> tuple[int, int]:
     return int(sentences), int(peak)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="ru_maxrss has another unit there")
 def test_ten_times_the_sentences_need_no_more_memory(ewt: Path, tmp_path: Path) -> None:
     text = ewt.read_text(encoding="utf-8")

@@ -66,7 +66,6 @@ def _content(folder: Path) -> dict[str, bytes]:
     return {**files, "classify.json": json.dumps(result).encode()}
 
 
-@pytest.mark.slow
 def test_killed_twice_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert _start(whole).wait() == 0

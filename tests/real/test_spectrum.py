@@ -219,7 +219,6 @@ def _save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any)
     self.save()
 
 
-@pytest.mark.slow
 def test_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     runs = [_start(whole)]

@@ -32,12 +32,12 @@ def test_sst2(shared: Path) -> None:
     loaded = headscope.load(str(shared / "models/minilm-sst2"), head="auto")
     data = read_examples("classification", shared / "data/sst2-test.tsv")
     task = make_task("classification", data, loaded)
-    # MODEL.md: 88.65% of 872; one sentence is 0.11.
+    # The model card says 88.65% of 872; one sentence is 0.11.
     assert task.value(task.outputs(loaded)) == pytest.approx(88.65, abs=0.12)
 
 
 def test_mlm_on_wikitext(shared: Path) -> None:
-    """MODEL.md: 4.52 nats and 29.2% at 2,287 masks of 256 windows of 64 tokens.
+    """The model card says 4.52 nats and 29.2% at 2,287 masks of 256 windows of 64 tokens.
 
     Its masks are not ours: the loss of 2,304 other ones has a standard error of 0.07 nats, the
     accuracy one of 1 point.

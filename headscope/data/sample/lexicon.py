@@ -91,7 +91,6 @@ HABIT_TIMES: Final = ("every morning", "every week", "each spring", "every Sunda
 NUMERALS: Final = words("two three four five seven nine eleven twelve twenty 15 36")
 SAYING: Final = words("say explain claim announce insist report admit")
 THINKING: Final = words("believe know think suspect hope remember realise")
-INQUIRING: Final = words("wonder ask")
 CONTROL: Final = words("try want hope refuse plan promise forget manage decide hesitate")
 OBJECT_CONTROL: Final = words("persuade help urge allow encourage teach invite")
 GIVING: Final = words("give show sell lend offer hand send bring")

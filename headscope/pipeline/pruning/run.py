@@ -26,7 +26,7 @@ from headscope.pipeline.tasks import Task
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import rank
 from headscope.pruning.units import Units
-from headscope.results.prune import AblationRow, Baseline, Curve, HeadScores, KeptRow, Point
+from headscope.results.prune import Baseline, Curve, HeadEffect, HeadScores, Point
 
 __all__ = ["Inputs", "Outcome", "Version", "run"]
 
@@ -74,8 +74,8 @@ class Outcome:
     baseline: Baseline
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...]
-    ablation: tuple[AblationRow, ...]
-    kept_alone: tuple[KeptRow, ...]
+    ablation: tuple[HeadEffect, ...]
+    kept_alone: tuple[HeadEffect, ...]
     degenerate: str | None
     versions: tuple[Version, ...]
 
@@ -241,7 +241,7 @@ def _by_hand(parts: _Parts) -> list[_Found]:
 # --- tables -------------------------------------------------------------------------------------
 
 
-def _tables(parts: _Parts) -> tuple[tuple[AblationRow, ...], tuple[KeptRow, ...]]:
+def _tables(parts: _Parts) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
     if not parts.options.tables:
         return (), ()
     did = parts.steps.did

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from headscope.pipeline.pruning.measuring import Measurer, original_names
 from headscope.pipeline.pruning.repairing import Repaired
 from headscope.pruning.method import Given
 from headscope.pruning.units import Units
-from headscope.results.prune import AblationRow, KeptRow, Point
+from headscope.results.prune import HeadEffect, Point
 
 __all__ = ["ablation_table", "kept_alone_table"]
 
@@ -23,22 +22,18 @@ Q = 0.05
 
 def ablation_table(
     units: Units, measure: Measurer, did: Callable[[], None]
-) -> tuple[AblationRow, ...]:
+) -> tuple[HeadEffect, ...]:
     """Measure the model without each unit, alone; p-values adjusted over all of them."""
     points = []
     for unit in range(len(units)):
         points.append(measure.point(_without(units, [unit])))
         did()
-    places = [point.heads_removed[0] for point in points]
-    return tuple(
-        AblationRow(layer, head, **values)
-        for (layer, head), values in zip(places, _adjusted(points), strict=True)
-    )
+    return _effects([point.heads_removed[0] for point in points], points)
 
 
 def kept_alone_table(
     loaded: LoadedModel, given: Given, measure: Measurer, did: Callable[[], None]
-) -> tuple[KeptRow, ...]:
+) -> tuple[HeadEffect, ...]:
     """Measure the model with one head left in one layer: the best on the calibration data."""
     units = given.units
     points, places = [], []
@@ -52,28 +47,31 @@ def kept_alone_table(
         best = max(found, key=lambda unit: (found[unit], -unit))
         points.append(measure.point(_without(units, [u for u in here if u != best])))
         places.append(original_names(loaded, units.members[best])[0])
-    return tuple(
-        KeptRow(layer, head, **values)
-        for (layer, head), values in zip(places, _adjusted(points), strict=True)
-    )
+    return _effects(places, points)
 
 
 def _without(units: Units, removed: Sequence[int]) -> Repaired:
     return Repaired(tuple(removed), units.expand(units.gates(removed)))
 
 
-def _adjusted(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Fields of the rows; a model that is the full one differs with p = 1."""
+def _effects(places: Sequence[tuple[int, ...]], points: Sequence[Point]) -> tuple[HeadEffect, ...]:
+    """Put points into a table; a model that is the full one differs with p = 1."""
     p = np.array([1.0 if point.p_value is None else point.p_value for point in points])
-    return [
-        {
-            "value": point.value,
-            "ci": point.ci,
-            "difference": point.difference,
-            "difference_ci": point.difference_ci,
-            "p_value": float(p_value),
-            "p_adjusted": float(adjusted),
-            "significant": bool(adjusted < Q),
-        }
-        for point, p_value, adjusted in zip(points, p, adjust(p), strict=True)
-    ]
+    return tuple(map(_effect, places, points, p.tolist(), adjust(p).tolist()))
+
+
+def _effect(place: tuple[int, ...], point: Point, p_value: float, adjusted: float) -> HeadEffect:
+    assert point.difference is not None  # only random draws have none
+    assert point.difference_ci is not None
+    layer, head = place
+    return HeadEffect(
+        layer,
+        head,
+        value=point.value,
+        ci=point.ci,
+        difference=point.difference,
+        difference_ci=point.difference_ci,
+        p_value=p_value,
+        p_adjusted=adjusted,
+        significant=adjusted < Q,
+    )

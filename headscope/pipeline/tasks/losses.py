@@ -64,11 +64,6 @@ class LossBatch:
         """(rows, pos): 1 at real tokens."""
         return self._batch.attention_mask
 
-    @property
-    def owner(self) -> Tensor:
-        """(rows,): the example that each row belongs to."""
-        return self._owner
-
     def gates(self, kind: str = "example") -> Tensor:
         """Return gates of one to differentiate by.
 

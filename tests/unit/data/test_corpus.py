@@ -90,7 +90,11 @@ def test_language_of_a_file_name(name: str, language: str | None, tmp_path: Path
 
 def test_the_sample() -> None:
     corpus = as_corpus(None)
-    assert (corpus.name, corpus.language, corpus.has_trees) == ("built-in sample", "en", True)
+    assert (corpus.name, corpus.language, corpus.has_trees) == (
+        "built-in sample (mostly generated)",
+        "en",
+        True,
+    )
     assert corpus.sha256 == hashlib.sha256(SAMPLE.read_bytes()).hexdigest()
     assert sum(1 for _ in corpus) == corpus.n_sentences
 

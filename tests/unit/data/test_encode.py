@@ -299,16 +299,20 @@ def test_trials(batch: Batch, encoded: list[EncodedSentence]) -> None:
     assert edges is not None
     found: list[Trial] = []
     for trial, key in enumerate(edges.relation_key.tolist()):
-        relation, way = edges.relation_names[key]
+        half, relation, way = edges.relation_names[key]
         pairs = torch.nonzero(edges.trial == trial).flatten().tolist()
         assert len({(int(edges.row[p]), int(edges.query[p])) for p in pairs}) == 1
         places = set()
         for pair in pairs:
             *name, offset = edges.offset_names[int(edges.offset_key[pair])]
-            assert name == [relation, way]
+            assert name == [half, relation, way]
             places.add((int(edges.target[pair]), offset))
         assert len(places) == len(pairs)
         row, query = int(edges.row[pairs[0]]), int(edges.query[pairs[0]])
+        assert half == encoded[row].half
+        words, targets = encoded[row].first.tolist(), {place for place, _ in places}
+        assert bool(edges.first[trial]) == (words[0] in targets)
+        assert bool(edges.last[trial]) == (words[-1] in targets)
         uniform = round(float(edges.uniform[trial]), 9)
         found.append((relation, way, row, query, frozenset(places), uniform))
     key = repr
@@ -353,7 +357,7 @@ def test_rare_marks(batch: Batch, encoded: list[EncodedSentence]) -> None:
         assert float(rare.uniform[at]) == pytest.approx(expected)
         chance += is_query * len(rarest) / others
         queries += is_query
-    assert rare.chance == pytest.approx(chance)
+    assert float(rare.chance.sum()) == pytest.approx(chance)
     assert int(rare.query.sum()) == queries > 0
 
 

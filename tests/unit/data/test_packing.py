@@ -1,4 +1,4 @@
-"""Windows of exactly n tokens, against a plain reading of methods.md section 4."""
+"""Windows of exactly n tokens, against a plain reading of their definition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import VOCABULARY, tiny_tokenizer
+from tiny_models import VOCABULARY, framed_tokenizer, tiny_tokenizer
 
 from headscope.data.packing import Windows, check_length, pack
 from headscope.data.plain import as_plain
@@ -104,9 +104,15 @@ def test_bad_texts() -> None:
 
 
 def test_a_text_that_leaves_no_room_beside_special_tokens() -> None:
-    class FourSpecial:
-        def __call__(self, text: object, **options: object) -> dict[str, list[int]]:
-            return {"input_ids": [2, 2, 9, 3, 3], "special_tokens_mask": [1, 1, 0, 1, 1]}
-
+    tokenizer = framed_tokenizer("[CLS] [CLS] $A [SEP] [SEP]")
     with pytest.raises(InputError, match="4 of those are special tokens"):
-        pack(as_plain(LINES), FourSpecial(), 4, max_length=64, vocab_size=99, name="tiny")
+        pack(as_plain(LINES), tokenizer, 4, max_length=64, vocab_size=len(VOCABULARY), name="tiny")
+
+
+def test_a_tokenizer_without_special_tokens() -> None:
+    sizes = {"max_length": 64, "vocab_size": len(VOCABULARY)}
+    windows = pack(as_plain(LINES), framed_tokenizer("$A"), 4, name="tiny", **sizes)
+    assert windows.n_special == 0
+    assert windows.batch(range(len(windows))).ravel().tolist() == [
+        piece for row in by_hand(LINES, 6) for piece in row[1:-1]
+    ]

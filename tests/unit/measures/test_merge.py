@@ -14,9 +14,11 @@ from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence
 from headscope.measures.heads import HeadMeasures
 from headscope.measures.roles import judge
+from headscope.measures.syntactic import KernelHits
 from headscope.measures.thresholds import Thresholds
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
+from headscope.results import HeadResult
 
 
 def _sums(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:
@@ -30,6 +32,10 @@ def _sums(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:
             reducer.start(batch)
             router.run(lambda b=batch: loaded.forward(b.input_ids, b.attention_mask))
     return sums
+
+
+def _judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
+    return judge(sums, KernelHits(sums.syntactic), Thresholds(), [range(12)] * 6)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +54,10 @@ def test_merged_parts_equal_the_whole(
 ) -> None:
     whole, merged, other = parts
     merged.merge(other)
-    for name in ("positional", "rare", "profile"):
+    for name in ("positional", "kernel", "rare", "profile"):
         for key, array in getattr(whole, name).state().items():
             np.testing.assert_allclose(getattr(merged, name).state()[key], array, rtol=1e-5)
-    ours, theirs = (judge(s, Thresholds(), [range(12)] * 6) for s in (merged, whole))
+    ours, theirs = (_judged(sums) for sums in (merged, whole))
     for a, b in zip(ours, theirs, strict=True):
         assert a.roles == b.roles
         assert [(s.relation, s.direction, s.trials, s.baseline) for s in a.syntactic] == [
@@ -66,4 +72,4 @@ def test_state_round_trip(parts: tuple[HeadMeasures, HeadMeasures, HeadMeasures]
     whole = parts[0]
     copy = HeadMeasures(6, 12)
     copy.load_state(whole.state())
-    assert judge(copy, Thresholds(), [range(12)] * 6) == judge(whole, Thresholds(), [range(12)] * 6)
+    assert _judged(copy) == _judged(whole)

@@ -1,4 +1,4 @@
-"""The Gaussian control: the published values of methods.md, and honest averages."""
+"""The Gaussian control: the published values of docs/definitions.md, and honest averages."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def slow_shares(patterns: np.ndarray, k: int, power: int) -> np.ndarray:
     return out
 
 
-# --- closed forms (methods.md, section 4: 128 of 512) -------------------------------------------
+# --- closed forms (docs/definitions.md: 128 of 512) ----------------------------------------------
 
 CLOSED = {
     "uniform": (np.full((512, 512), 1 / 512), 1.0, 1.0, 1e-6),

@@ -1,0 +1,146 @@
+"""Text to token ids: the one place where a tokenizer is called on a user's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from headscope.errors import CorpusError, InputError
+
+__all__ = ["Encoding", "Frame", "frame", "token_stream", "tokenise"]
+
+#: Texts handed to the tokenizer at a time.
+_AT_ONCE = 256
+
+
+class Encoding(Protocol):
+    """What a fast tokenizer tells of one text.
+
+    Attributes
+    ----------
+    ids, type_ids, special_tokens_mask : list of int, (tokens,)
+    word_ids : list of int or None, (tokens,)
+        Index of each token's word, None for special tokens.
+    """
+
+    ids: list[int]
+    type_ids: list[int]
+    special_tokens_mask: list[int]
+    word_ids: list[int | None]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special tokens that a tokenizer puts around a sequence, and the room between them.
+
+    Attributes
+    ----------
+    before, after : tuple of int
+        Token ids; either may be empty.
+    width : int
+        Tokens of text that a sequence holds besides, at least 1.
+    """
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    width: int
+
+
+def tokenise(
+    tokenizer: Any,
+    texts: Iterable[str | Sequence[str]],
+    vocab_size: int,
+    *,
+    pairs: Iterable[str] | None = None,
+    special: bool = True,
+) -> Iterator[Encoding]:
+    """Yield one encoding per text, in order; nothing is cut and nothing padded.
+
+    Parameters
+    ----------
+    tokenizer : transformers fast tokenizer
+    texts : iterable of str, or of sequences of words
+        All of one kind. Words keep their borders: a piece never spans two of them.
+    vocab_size : int
+        Rows of the model's embedding.
+    pairs : iterable of str, optional
+        The second text of each sequence.
+    special : bool
+        Whether special tokens are put around each sequence.
+
+    Raises
+    ------
+    CorpusError
+        If the tokenizer gives an id that the embedding lacks.
+    """
+    before = " " if _spells_spaces(tokenizer) else ""
+    firsts, seconds = iter(texts), None if pairs is None else iter(pairs)
+    while chunk := list(islice(firsts, _AT_ONCE)):
+        in_words = not isinstance(chunk[0], str)
+        encodings: Sequence[Encoding] = tokenizer(
+            [[before + word for word in words] for words in chunk] if in_words else chunk,
+            None if seconds is None else list(islice(seconds, len(chunk))),
+            is_split_into_words=in_words,
+            add_special_tokens=special,
+            truncation=False,
+            padding=False,
+            verbose=False,
+        ).encodings
+        for encoding in encodings:
+            _check_vocabulary(max(encoding.ids, default=0), vocab_size)
+            yield encoding
+
+
+def token_stream(tokenizer: Any, lines: Iterable[str], vocab_size: int) -> Iterator[int]:
+    """Tokenise lines one by one without special tokens, and join them into one run of ids.
+
+    Raises
+    ------
+    CorpusError
+        If the tokenizer gives an id that the embedding lacks.
+    """
+    for encoding in tokenise(tokenizer, lines, vocab_size, special=False):
+        yield from encoding.ids
+
+
+def frame(tokenizer: Any, length: int) -> Frame:
+    """Find the special tokens around a sequence of ``length`` tokens, those included.
+
+    Raises
+    ------
+    InputError
+        If they leave no room, or the tokenizer has no token for a plain letter.
+    """
+    (encoding,) = tokenizer(["a"], truncation=False, padding=False).encodings
+    ids, special = encoding.ids, encoding.special_tokens_mask
+    inner = [i for i, is_special in enumerate(special) if not is_special]
+    if not inner:
+        raise InputError("The tokenizer gives no token for the letter a; it cannot be used here.")
+    before, after = tuple(ids[: inner[0]]), tuple(ids[inner[-1] + 1 :])
+    n_special = len(before) + len(after)
+    if length <= n_special:
+        raise InputError(
+            f"The length is {length}, but {n_special} of those are special tokens; give "
+            f"{n_special + 1} tokens or more."
+        )
+    return Frame(before, after, length - n_special)
+
+
+def _check_vocabulary(highest: int, vocab_size: int) -> None:
+    if highest >= vocab_size:
+        raise CorpusError(
+            f"The tokenizer gives token id {highest}, but the model's embedding has "
+            f"{vocab_size} rows; tokenizer and weights do not belong together."
+        )
+
+
+def _spells_spaces(tokenizer: Any) -> bool:
+    """Whether the vocabulary spells the space before a word as part of its first piece.
+
+    Byte-level and sentence-piece vocabularies do. Handed a bare word, some of them take it for the
+    middle of another word.
+    """
+    pre_tokenizer = repr(tokenizer.backend_tokenizer.pre_tokenizer)
+    return "ByteLevel" in pre_tokenizer or "Metaspace" in pre_tokenizer

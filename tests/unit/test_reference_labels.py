@@ -1,0 +1,319 @@
+"""The oracle of the labels, checked by hand, on planted heads, and against the first oracle."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import reference as ref
+import reference_choices as choices
+import reference_labels as labels
+import reference_roles as roles
+import scipy.stats
+
+GOLD, FIRST, LAST, PREVIOUS, EVEN, FADING = range(6)
+PLACES = [(0, head) for head in range(6)]
+
+
+def encoded(sentence: ref.Sentence, pieces: list[int]) -> ref.Encoded:
+    inner = [word for word, size in enumerate(pieces) for _ in range(size)]
+    return ref.Encoded(list(range(len(inner) + 2)), [None, *inner, None], sentence)
+
+
+def flat(words: int) -> ref.Sentence:
+    """A chain: every word hangs on the one before it."""
+    return ref.Sentence(["w"] * words, list(range(words)), ["root"] + ["obj"] * (words - 1))
+
+
+def looking(choices: list[int], pieces: list[int]) -> choices.Floats:
+    """A pattern: all of word i's attention on word choices[i], evenly over its pieces."""
+    attention = np.zeros((len(pieces), len(pieces)))
+    attention[range(len(pieces)), choices] = 1.0
+    return spread(attention, pieces)
+
+
+def spread(attention: choices.Floats, pieces: list[int]) -> choices.Floats:
+    word_of = np.repeat(np.arange(len(pieces)), pieces)
+    inner = attention[np.ix_(word_of, word_of)] / np.array(pieces)[word_of]
+    pattern = np.pad(inner, 1)
+    pattern[[0, -1], 0] = 1.0
+    return pattern
+
+
+# --------------------------------------------------------------------------- planted heads
+
+
+def random_tree(words: int, random: np.random.Generator) -> ref.Sentence:
+    """A tree without any order: obj and punct edges, half and half."""
+    order = random.permutation(words)
+    heads = [0] * words
+    for place in range(1, words):
+        heads[order[place]] = int(order[random.integers(place)]) + 1
+    relations = random.choice(["obj", "punct"], words).tolist()
+    return ref.Sentence(["w"] * words, heads, relations)
+
+
+def planted(sentence: ref.Sentence, pieces: list[int], index: int) -> choices.Floats:
+    """The six heads' patterns; FADING is GOLD in half A and FIRST in half B."""
+    words = len(pieces)
+    gold = [head - 1 if head else (word + 1) % words for word, head in enumerate(sentence.heads)]
+    first, last = [0] * words, [words - 1] * words
+    previous = [max(word - 1, 0) for word in range(words)]
+    even = np.tile(np.array(pieces) / sum(pieces), (words, 1))
+    chosen = [gold, first, last, previous]
+    patterns = [looking(choices, pieces) for choices in chosen] + [spread(even, pieces)]
+    patterns.append(looking(gold if index % 2 == 0 else first, pieces))
+    return np.stack(patterns)
+
+
+@pytest.fixture(scope="module")
+def corpus() -> choices.Corpus:
+    random = np.random.default_rng(0)
+    sentences = [random_tree(int(random.integers(8, 12)), random) for _ in range(120)]
+
+    def run() -> Iterator[tuple[int, ref.Encoded, choices.Floats]]:
+        for index, sentence in enumerate(sentences):
+            pieces = random.integers(1, 4, len(sentence.forms)).tolist()
+            yield index, encoded(sentence, pieces), planted(sentence, pieces, index)
+
+    return choices.gather(sentences, PLACES, run())
+
+
+@pytest.fixture(scope="module")
+def table(corpus: choices.Corpus) -> dict[tuple[int, int], dict[ref.Key, Any]]:
+    return labels.label(corpus)
+
+
+def test_only_the_head_that_follows_the_trees_is_labelled(table: Any) -> None:
+    assert labels.labels_of(table) == [(0, GOLD, "obj", ref.UP)]
+    confirmed = table[0, GOLD]["obj", ref.UP]["confirmed"]
+    assert confirmed["accuracy"] == confirmed["accuracy_mean"] == 1.0
+    assert confirmed["baselines"]["kernel"] < 0.5
+
+
+def test_punctuation_is_scored_and_never_selected(table: Any) -> None:
+    entry = table[0, GOLD]["punct", ref.UP]
+    assert entry["accuracy"] == 1.0
+    assert not entry["selected"]
+
+
+def test_a_head_that_holds_on_one_half_only_is_selected_and_not_labelled(table: Any) -> None:
+    entry = table[0, FADING]["obj", ref.UP]
+    assert entry["half_a"]["accuracy"] == 1.0
+    assert entry["selected"]
+    assert not entry["labelled"]
+    assert entry["confirmed"]["accuracy"] < 0.2
+
+
+@pytest.mark.parametrize("head", [FIRST, LAST, PREVIOUS, EVEN])
+def test_a_head_that_knows_no_words_is_never_selected(table: Any, head: int) -> None:
+    assert not any(entry["selected"] for entry in table[0, head].values())
+
+
+def test_a_head_of_fixed_distance_is_explained_by_its_kernel(corpus: choices.Corpus) -> None:
+    for outcomes in labels.collect(corpus, corpus.sentences).values():
+        assert (outcomes.hits[:, PREVIOUS] == outcomes.kernel[:, PREVIOUS]).all()
+
+
+def test_first_and_last_word_miss_where_they_ask_themselves(corpus: choices.Corpus) -> None:
+    one = corpus.observed[0]
+    last = len(one.pieces) - 1
+    pairs = [(0, 1), (0, last), (2, 0), (last, 0), (last, 1), (1, last)]
+    trials = [ref.Trial("obj", ref.UP, query, frozenset([target])) for query, target in pairs]
+    found = labels.outcomes([(one, trial) for trial in trials])
+    assert found.first.tolist() == [False, False, True, True, False, False]
+    assert found.last.tolist() == [False, True, False, False, False, True]
+
+
+def test_evenly_spread_attention_meets_its_expectation(table: Any) -> None:
+    entry = table[0, EVEN]["obj", ref.UP]
+    expected = entry["baselines"]["uniform"]
+    error = (expected * (1 - expected) / entry["trials"]) ** 0.5
+    assert entry["accuracy"] == pytest.approx(expected, abs=3 * error)
+
+
+def test_trees_of_other_sentences_label_nothing(corpus: choices.Corpus) -> None:
+    swapped = labels.label(corpus, swapped=True)
+    assert labels.labels_of(swapped) == []
+    assert swapped[0, GOLD]["obj", ref.UP]["trials"] > 0
+    assert swapped[0, GOLD]["obj", ref.UP]["accuracy"] < 0.3
+
+
+def test_too_few_trials_on_the_second_half_are_no_selection(corpus: choices.Corpus) -> None:
+    """Every even sentence, but only ten of the odd ones."""
+    fewer = [one for one in corpus.observed if one.in_a or one.index < 20]
+    few = choices.Corpus(corpus.sentences, fewer, corpus.heads, corpus.kernel)
+    entry = labels.label(few)[0, GOLD]["obj", ref.UP]
+    assert entry["half_a"]["trials"] >= 50 > entry["half_b"]["trials"]
+    assert not entry["selected"]
+
+
+def test_accuracy_and_best_offset_are_those_of_the_first_oracle() -> None:
+    random = np.random.default_rng(5)
+    sentences = [random_tree(9, random) for _ in range(20)]
+    pieces = [random.integers(1, 4, 9).tolist() for _ in sentences]
+    items = [encoded(*pair) for pair in zip(sentences, pieces, strict=True)]
+    patterns = [random.random((1, len(item.ids), len(item.ids))) for item in items]
+    run = zip(range(20), items, patterns, strict=True)
+    ours = labels.label(choices.gather(sentences, [(0, 0)], run))[0, 0]
+    counts = ref.HeadCounts()
+    for item, pattern in zip(items, patterns, strict=True):
+        ref.count_sentence(counts, pattern[0], item, None)
+    trials = [trial for sentence in sentences for trial in ref.syntactic_trials(sentence)]
+    theirs = ref.summarise(counts, trials)["syntactic"]
+    assert ours.keys() == theirs.keys()
+    for key, entry in ours.items():
+        for name in ("trials", "accuracy", "baseline_offset"):
+            assert entry[name] == theirs[key][name]
+        assert entry["baselines"]["offset"] == theirs[key]["baseline"]
+
+
+# --------------------------------------------------------------------------- by hand
+
+
+def test_word_choices_agree_with_the_plain_loops() -> None:
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        pieces = random.integers(1, 4, 6).tolist()
+        one = encoded(flat(6), pieces)
+        pattern = random.integers(0, 3, (len(one.ids),) * 2) / 8  # eighths: sums are exact
+        fast = choices.word_attention(pattern[None], one)
+        slow = ref.word_attention(pattern, one)
+        assert fast[0] == pytest.approx(slow)
+        assert choices.choose(slow[None])[0].tolist() == ref.word_argmax(slow)
+
+
+def test_the_mean_asks_for_the_best_piece_rate() -> None:
+    """0.6 on a word of three pieces against 0.4 on a word of one."""
+    attention = np.array([[0.0, 0.6, 0.4], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
+    one = encoded(flat(3), [1, 3, 1])
+    seen = choices.observe_one(0, one, spread(attention, [1, 3, 1])[None], kernels)
+    assert (seen.choice[0, 0], seen.choice_mean[0, 0]) == (1, 2)
+
+
+def test_the_kernel_averages_pairs_per_piece() -> None:
+    attention = np.array([[0.0, 0.6, 0.4], [0.5, 0.0, 0.5], [0.2, 0.8, 0.0]])
+    kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
+    choices.add_to_kernels(kernels, attention[None], np.array([1, 2, 1]))
+    value = kernels.value()[0]
+    assert value[20 + 1] == pytest.approx((0.6 / 2 + 0.5) / 2)
+    assert value[20 - 1] == pytest.approx((0.5 + 0.8 / 2) / 2)
+    assert (value[20 + 2], value[20 - 2]) == pytest.approx((0.4, 0.2))
+    assert value[20] == value[20 + 3] == 0.0
+    # From word 2: 0.2 * 5 pieces at -2 beats 0.45 at -1; equal pieces would turn it round.
+    assert choices.kernel_choice(value[None], np.array([5, 1, 1]))[0, 2] == 0
+    assert choices.kernel_choice(value[None], np.array([1, 1, 1]))[0, 2] == 1
+
+
+def test_the_kernel_knows_half_a_only_and_clips() -> None:
+    kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
+    one = encoded(flat(23), [1] * 23)
+    pattern = looking([1, *range(22)], [1] * 23)[None]
+    choices.observe_one(1, one, pattern, kernels)
+    assert kernels.pairs.sum() == 0
+    choices.observe_one(0, one, pattern, kernels)
+    assert kernels.pairs.sum() == 23 * 22
+    assert kernels.pairs[0] == kernels.pairs[40] == 3 + 2 + 1  # distances 20, 21 and 22
+
+
+def test_uniform_shares_ties_and_leaves_the_query_out() -> None:
+    pieces = np.array([1, 3, 2, 2])
+    assert choices.uniform_words(pieces, 0) == [1]
+    assert choices.uniform_words(pieces, 1) == [2, 3]
+    assert choices.uniform_hit(pieces, 1, frozenset([3, 0])) == 0.5
+
+
+def test_previous_sentence_of_the_same_length() -> None:
+    lengths = [3, 4, 3, 3, 4, 5]
+    sentences = [ref.Sentence([str(i)] * n, [0] * n, ["dep"] * n) for i, n in enumerate(lengths)]
+    found = labels.previous_of_same_length(sentences)
+    assert [one and one.forms[0] for one in found] == [None, None, "0", "2", "1", None]
+
+
+def test_paired_z_is_the_one_sample_test() -> None:
+    difference = np.random.default_rng(2).normal(0.1, 1.0, 400)
+    z = difference.mean() / scipy.stats.sem(difference)
+    assert labels.paired_z(difference) == pytest.approx(scipy.stats.norm.sf(z))
+    assert labels.paired_z(np.zeros(5)) == 1.0
+    assert labels.paired_z(np.ones(5)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, True),
+        ({"accuracy": 0.55}, False),  # 0.05 above the kernel
+        ({"accuracy_mean": 0.45}, False),  # 0.05 above the offset
+        ({"accuracy_mean": 0.50}, True),  # the mean need not beat uniform and kernel
+        ({"p_adjusted": 0.06}, False),
+    ],
+)
+def test_every_part_of_the_rule_can_refuse(change: dict[str, float], verdict: bool) -> None:
+    baselines = {"offset": 0.4, "first": 0.1, "last": 0.2, "uniform": 0.3, "kernel": 0.5}
+    half = {"accuracy": 0.6, "accuracy_mean": 0.6, "p_adjusted": 0.01, "baselines": baselines}
+    assert labels.is_confirmed({**half, **change}) is verdict
+
+
+def test_the_margin_forgives_rounding() -> None:
+    assert labels.exceeds(0.6, 0.5)  # 0.09999999999999998 apart
+    assert not labels.exceeds(0.599, 0.5)
+
+
+# --------------------------------------------------------------------------- rare word, broad
+
+
+def test_clustered_ratio_of_equal_sentences_is_the_error_of_their_mean() -> None:
+    rates = np.random.default_rng(3).random(50)
+    share, error = roles.clustered_ratio(7 * rates, np.full(50, 7.0))
+    assert share == pytest.approx(rates.mean())
+    assert error == pytest.approx(scipy.stats.sem(rates))
+
+
+def test_clustered_ratio_covers_when_queries_share_a_target() -> None:
+    """Sentences that hit with all queries or none: 95% of the intervals hold the truth."""
+    random = np.random.default_rng(4)
+    covered = 0
+    for _ in range(400):
+        size = random.integers(5, 25, 200).astype(float)
+        share, error = roles.clustered_ratio(size * (random.random(200) < 0.3), size)
+        covered += abs(share - 0.3) < 1.96 * error
+    assert 0.91 <= covered / 400 <= 0.98
+
+
+def rare_corpus(sentences: int, forms: list[str], looks: list[list[int]]) -> choices.Corpus:
+    pieces = [1] * len(forms)
+    words = ref.Sentence(forms, [0] * len(forms), ["dep"] * len(forms))
+    patterns = np.stack([looking(look, pieces) for look in looks])
+    run = ((index, encoded(words, pieces), patterns) for index in range(sentences))
+    return choices.gather([words] * sentences, PLACES[: len(looks)], run)
+
+
+def test_a_rare_word_head_is_labelled_and_another_is_not() -> None:
+    corpus = rare_corpus(60, ["the", "quark", "is", "small"], [[1, 0, 1, 1], [2, 0, 1, 0]])
+    frequency = {"the": 1.0, "quark": 0.0, "is": 0.9, "small": 0.1}
+    result = roles.rare_words(corpus, frequency.__getitem__, {"the", "is"})
+    rare, other = result[0, 0], result[0, 1]
+    assert (rare["rate"], rare["queries"], rare["labelled"]) == (1.0, 180, True)
+    assert rare["chance"] == rare["uniform"] == pytest.approx(1 / 3)
+    assert rare["interval"] == (1.0, 1.0)
+    assert (other["rate"], other["labelled"]) == (pytest.approx(1 / 3), False)
+
+
+@pytest.mark.parametrize(("sentences", "words", "verdict"), [(50, 18, True), (49, 18, None)])
+def test_broad_needs_fifty_long_sequences(sentences: int, words: int, verdict: bool | None) -> None:
+    pieces = [1] * words
+    even = np.full((1, words + 2, words + 2), 1 / (words + 2))
+    run = ((index, encoded(flat(words), pieces), even) for index in range(sentences))
+    result = roles.broad(choices.gather([flat(words)] * sentences, [(0, 0)], run))[0, 0]
+    assert result["mean"] == pytest.approx(1.0)
+    assert (result["sequences"], result["broad"]) == (sentences, verdict)
+
+
+def test_a_short_sequence_is_no_evidence_of_broad() -> None:
+    run = itertools.repeat((0, encoded(flat(17), [1] * 17), np.full((1, 19, 19), 1 / 19)), 80)
+    result = roles.broad(choices.gather([flat(17)], [(0, 0)], run))[0, 0]
+    assert result == {"sequences": 0, "mean": None, "broad": None}
