@@ -9,6 +9,7 @@
     |   `-- CorpusError             a text, treebank or frequency file that cannot be read
     |-- UnsupportedModelError       an attention that headscope does not cover
     |-- ResumeError                 a saved run that does not belong to this run
+    |-- ArtefactError               what was written is not what was measured
     `-- GateError                   exit 3: a gate failed
         `-- ValidationFailedError   our attention does not equal the model's
 
@@ -25,6 +26,7 @@ __all__ = [
     "CorpusError",
     "UnsupportedModelError",
     "ResumeError",
+    "ArtefactError",
     "GateError",
     "ValidationFailedError",
     "MaskedRowWarning",
@@ -59,6 +61,10 @@ class UnsupportedModelError(HeadscopeError):
 
 class ResumeError(HeadscopeError):
     """The saved state belongs to another run, or is damaged."""
+
+
+class ArtefactError(HeadscopeError):
+    """A model that was written, loaded again, is not worth what the one in memory was."""
 
 
 class GateError(HeadscopeError):

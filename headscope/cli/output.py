@@ -104,7 +104,9 @@ def progress_bar(
     columns: tuple[Any, ...] = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    # Steps differ in cost: the time that remains is told from the last ten minutes, not seconds.
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
         tasks: dict[str, Any] = {}
 
         def update(name: str, done: int, total: int) -> None:

@@ -17,11 +17,15 @@ EXAMPLES = """Examples:
 
 `headscope prune demo`
 
+`headscope prune demo --fraction 0.5 --save smaller`
+
 `headscope prune demo --task similarity --data stsb-test.csv --calibration stsb-train.csv -o out/`
 
-`headscope prune ./my-bert --heads L0H1,L3H* --save ./my-bert-smaller`
+`headscope prune demo --step 0.1 --draws 20` (the full curve)
 
-`headscope prune demo --method fisher-joint --fraction 0.5 --repair scale --save out/ --benchmark`
+`headscope prune ./my-bert --heads L0H1,L3H* --save smaller`
+
+`headscope prune demo --method fisher-joint --fraction 0.5 --repair scale --save small --benchmark`
 """
 
 
@@ -52,7 +56,7 @@ Data = Annotated[
 ]
 Calibration = Annotated[
     Path | None,
-    typer.Option(help="What heads are chosen on; never the same file as --data."),
+    typer.Option(help="What heads are chosen on; other sentences than those of --data."),
 ]
 MethodOption = Annotated[
     list[str] | None,
@@ -67,10 +71,16 @@ RepairOption = Annotated[
     list[RepairName] | None,
     typer.Option("--repair", help="Repeatable. Default: none and scale; none with --heads."),
 ]
-Step = Annotated[float, typer.Option(help="Between the fractions of a curve.")]
+Step = Annotated[
+    float,
+    typer.Option(help="Between the fractions of a curve; 0.1 takes about three times as long."),
+]
 Fraction = Annotated[
     list[float] | None,
-    typer.Option("--fraction", help="Remove this share of heads, no whole curve; repeatable."),
+    typer.Option(
+        "--fraction",
+        help="Remove this share of heads, no whole curve; repeatable, but once with --save.",
+    ),
 ]
 Heads = Annotated[
     str | None, typer.Option(help="Remove these by hand: L0H1,L3H* (all of layer 3).")
@@ -105,14 +115,18 @@ Roles = Annotated[
 ]
 NoRoles = Annotated[bool, typer.Option("--no-roles", help="Do not ask what the heads do.")]
 Save = Annotated[
-    Path | None, typer.Option(help="Folder for the pruned model: heads removed for real.")
+    Path | None,
+    typer.Option(
+        help="Folder for the pruned model, heads removed for real; loaded again and measured. Of "
+        "several methods or repairs the best on the calibration data; never random heads."
+    ),
 ]
 SaveDense = Annotated[
     Path | None,
     typer.Option(help="Folder for a plain checkpoint: same shapes, zeros where heads were."),
 ]
 Benchmark = Annotated[
-    bool, typer.Option("--benchmark", help="Time the full model against the pruned one.")
+    bool, typer.Option("--benchmark", help="Time the full model against the one --save keeps.")
 ]
 CalibrationLimit = Annotated[
     int, typer.Option(help="Calibration sentences (mlm: half as many windows), drawn at random.")
@@ -126,7 +140,7 @@ def prune(
     calibration: Calibration = None,
     method: MethodOption = None,
     repair: RepairOption = None,
-    step: Step = 0.1,
+    step: Step = 0.25,
     fraction: Fraction = None,
     heads: Heads = None,
     keep_roles: KeepRoles = None,
@@ -160,34 +174,38 @@ def prune(
     if roles is not None and no_roles:
         raise typer.BadParameter("give --roles or --no-roles, not both")
 
-    from headscope.pipeline.prune import prune as run
+    from headscope.pipeline.prune import prune_with
+    from headscope.pipeline.pruning.options import PruneOptions
     from headscope.report.files import ready_folder, write_prune
     from headscope.report.prune_tables import curves_csv, prune_report
 
+    choices = PruneOptions(
+        task=task.value,
+        data=data,
+        calibration=calibration,
+        methods=method,
+        repairs=[name.value for name in repair] if repair else None,
+        step=step,
+        fractions=fraction,
+        heads=heads,
+        keep_roles=_names(keep_roles),
+        draws=draws,
+        normalise=normalise,
+        labels=labels,
+        ablation=ablation,
+        roles=roles or not no_roles,
+        save=save,
+        save_dense=save_dense,
+        benchmark=benchmark,
+        limit=limit,
+        calibration_limit=calibration_limit,
+        validate=not no_validate,
+        seed=seed,
+    )
     with ready_folder(output), progress_bar(quiet, "steps") as progress:
-        result = run(
+        result = prune_with(
             model,
-            task=task.value,
-            data=data,
-            calibration=calibration,
-            methods=method,
-            repairs=[name.value for name in repair] if repair else None,
-            step=step,
-            fractions=fraction,
-            heads=heads,
-            keep_roles=_names(keep_roles),
-            draws=draws,
-            normalise=normalise,
-            labels=labels,
-            ablation=ablation,
-            roles=roles or not no_roles,
-            save=save,
-            save_dense=save_dense,
-            benchmark=benchmark,
-            limit=limit,
-            calibration_limit=calibration_limit,
-            validate=not no_validate,
-            seed=seed,
+            choices,
             progress=progress,
             command=command_line(),
             dtype=dtype.value,

@@ -25,6 +25,17 @@ def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     return (hidden * weight).sum(1) / weight.sum(1)
 
 
-def cosine(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Cosine between corresponding rows, (batch, d) -> (batch,), in [-1, 1]."""
-    return torch.cosine_similarity(ours.double(), theirs.double(), dim=-1)
+def cosine(ours: Tensor, theirs: Tensor, *, dtype: torch.dtype | None = torch.float64) -> Tensor:
+    """Cosine between corresponding rows, (..., d) -> (...), in [-1, 1]; differentiable.
+
+    Two rows of zeros are equal, so their cosine is 1; a row of zeros and another one have 0.
+
+    Parameters
+    ----------
+    ours, theirs : Tensor, (..., d)
+    dtype : torch.dtype, optional
+        What to compute in; None leaves the rows as they are.
+    """
+    ours, theirs = ours.to(dtype or ours.dtype), theirs.to(dtype or theirs.dtype)
+    both_zero = ~(ours.detach().any(dim=-1) | theirs.detach().any(dim=-1))
+    return torch.cosine_similarity(ours, theirs, dim=-1).masked_fill(both_zero, 1.0)

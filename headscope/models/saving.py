@@ -21,13 +21,14 @@ from headscope.models.loading import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST
 from headscope.models.routing import quiet_transformers
 
-__all__ = ["check_target", "save", "save_dense"]
+__all__ = ["check_target", "save", "save_dense", "whole_folder", "write_model"]
 
 
 def save(
     loaded: LoadedModel,
     folder: str | Path,
     *,
+    method: str | None = None,
     repair: str | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Path:
@@ -40,8 +41,8 @@ def save(
         with it.
     folder : path
         New, empty, or an earlier save of headscope, which is replaced.
-    repair : str, optional
-        How the heads that are left were adjusted; recorded.
+    method, repair : str, optional
+        How the heads were chosen, and how those that are left were adjusted; recorded.
     provenance : dict, optional
         Recorded.
 
@@ -60,13 +61,16 @@ def save(
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
     """
-    return _save(loaded, loaded.network, Path(folder), COMPACT, repair, provenance)
+    with whole_folder(folder) as room:
+        write_model(loaded, room, COMPACT, method=method, repair=repair, provenance=provenance)
+    return Path(folder)
 
 
 def save_dense(
     loaded: LoadedModel,
     folder: str | Path,
     *,
+    method: str | None = None,
     repair: str | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Path:
@@ -74,7 +78,42 @@ def save_dense(
 
     Parameters, returns and errors as :func:`save`; ``AutoModel.from_pretrained`` loads the folder.
     """
-    return _save(loaded, expand_all(loaded), Path(folder), DENSE, repair, provenance)
+    with whole_folder(folder) as room:
+        write_model(loaded, room, DENSE, method=method, repair=repair, provenance=provenance)
+    return Path(folder)
+
+
+def write_model(
+    loaded: LoadedModel,
+    room: Path,
+    form: str,
+    *,
+    method: str | None,
+    repair: str | None,
+    provenance: dict[str, Any] | None,
+) -> None:
+    """Write everything of a saved model into an empty folder.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    room : Path
+        Of :func:`whole_folder`, so that nothing unfinished ever has the folder's name.
+    form : str
+        ``compact`` or ``dense``.
+    method, repair, provenance
+        As :func:`save` takes them.
+    """
+    manifest = _manifest(loaded, form)
+    manifest |= {"method": method, "repair": repair, "source": origin_of(loaded)}
+    manifest["provenance"] = provenance
+    network = loaded.network if form == COMPACT else expand_all(loaded)
+    with quiet_transformers():
+        _write_network(network, room, _gone(manifest) if form == COMPACT else {})
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(room)
+    text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
+    (room / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def check_target(folder: str | Path) -> None:
@@ -93,27 +132,7 @@ def check_target(folder: str | Path) -> None:
         )
 
 
-def _save(
-    loaded: LoadedModel,
-    network: Any,
-    folder: Path,
-    form: str,
-    repair: str | None,
-    provenance: dict[str, Any] | None,
-) -> Path:
-    manifest = _manifest(loaded, form, repair, provenance)
-    with _whole_folder(folder) as room, quiet_transformers():
-        _write_network(network, room, _gone(manifest) if form == COMPACT else {})
-        if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(room)
-        text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
-        (room / MANIFEST).write_text(text + "\n", encoding="utf-8")
-    return folder
-
-
-def _manifest(
-    loaded: LoadedModel, form: str, repair: str | None, provenance: dict[str, Any] | None
-) -> dict[str, Any]:
+def _manifest(loaded: LoadedModel, form: str) -> dict[str, Any]:
     total = original_heads(loaded)
     kept = [loaded.sites[group[0]].head_ids for group in shared_layers(loaded.sites)]
     return {
@@ -130,9 +149,6 @@ def _manifest(
             }
             for group, heads in zip(shared_layers(loaded.sites), kept, strict=True)
         ],
-        "repair": repair,
-        "source": origin_of(loaded),
-        "provenance": provenance,
     }
 
 
@@ -180,8 +196,17 @@ def _halved(network: nn.Module) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _whole_folder(folder: Path) -> Iterator[Path]:
-    """Yield a room to write in that takes the folder's name once everything is there."""
+def whole_folder(folder: str | Path) -> Iterator[Path]:
+    """Yield a room to write in that takes the folder's name once everything is there.
+
+    If the block fails, the room is gone and what the folder held before is still there.
+
+    Raises
+    ------
+    InputError
+        If the folder holds what no save of headscope wrote, or cannot be made.
+    """
+    folder = Path(folder)
     check_target(folder)
     made = [path for path in folder.parents if not path.exists()]
     try:

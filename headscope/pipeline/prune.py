@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,18 @@ from headscope.models.loading import LoadedModel
 from headscope.pipeline.opening import open_model
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.pruning.calibrating import Progress
-from headscope.pipeline.pruning.data import CALIBRATION_LIMIT, Sources, open_sources
-from headscope.pipeline.pruning.keeping import Keep
-from headscope.pipeline.pruning.options import PruneOptions, make_options
+from headscope.pipeline.pruning.data import CALIBRATION_LIMIT, open_sources
+from headscope.pipeline.pruning.keeping import choose, save_measured, time_kept
+from headscope.pipeline.pruning.options import DRAWS, STEP, PruneOptions
 from headscope.pipeline.pruning.roles import find_roles, read_classification
-from headscope.pipeline.pruning.run import Run
+from headscope.pipeline.pruning.run import Inputs, Outcome, run
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
+from headscope.results.validation import ValidationSummary
 
-__all__ = ["prune"]
+__all__ = ["prune", "prune_with"]
 
 
 def prune(
@@ -32,11 +34,11 @@ def prune(
     calibration: str | Path | None = None,
     methods: Sequence[str] | None = None,
     repairs: Sequence[str] | None = None,
-    step: float = 0.1,
+    step: float = STEP,
     fractions: Sequence[float] | None = None,
     heads: str | None = None,
     keep_roles: Sequence[str] | None = None,
-    draws: int = 5,
+    draws: int = DRAWS,
     normalise: bool | None = None,
     labels: bool = False,
     ablation: bool | None = None,
@@ -89,9 +91,11 @@ def prune(
     roles : bool or path
         A result of ``headscope classify``; True classifies on the built-in sample.
     save, save_dense : path, optional
-        Folders for the pruned model: compact, or in its old shape with zeros.
+        Folders for the pruned model: compact, or in its old shape with zeros. Needs one fraction,
+        or heads by hand. Of several methods or repairs the one that is best on the calibration data
+        is kept; random heads never are. What was written is loaded again and measured.
     benchmark : bool
-        Time the full model against the pruned one.
+        Time the full model against the pruned one, which is the one that would be saved.
     limit : int, optional
         Evaluation examples.
     calibration_limit : int
@@ -115,6 +119,8 @@ def prune(
         For a model, file or option that cannot be used.
     ValidationFailedError
         If our attention does not equal the model's.
+    ArtefactError
+        If a saved model, loaded again, is not worth what the curve says; nothing is kept then.
 
     Examples
     --------
@@ -123,49 +129,100 @@ def prune(
     >>> found.curves[0].method, len(found.curves[0].points[0].heads_removed)
     ('manual', 13)
     """
-    wanted = make_options(
-        methods=methods, repairs=repairs, step=step, fractions=fractions, heads=heads,
-        keep_roles=keep_roles, draws=draws, normalise=normalise, labels=labels,
-        ablation=data is None if ablation is None and heads is None and not keep_roles
-        else bool(ablation),
+    choices = PruneOptions(
+        task=task, data=data, calibration=calibration, methods=methods, repairs=repairs, step=step,
+        fractions=fractions, heads=heads, keep_roles=keep_roles, draws=draws, normalise=normalise,
+        labels=labels, ablation=ablation, roles=roles, save=save, save_dense=save_dense,
+        benchmark=benchmark, limit=limit, calibration_limit=calibration_limit, validate=validate,
         seed=seed,
     )  # fmt: skip
-    keep = Keep.checked(save, save_dense, benchmark, wanted)
+    return prune_with(model, choices, progress=progress, command=command, **options)
+
+
+def prune_with(
+    model: str | Path | LoadedModel | Any,
+    choices: PruneOptions,
+    *,
+    progress: Progress | None = None,
+    command: str = "headscope.prune",
+    **options: Any,
+) -> PruneResult:
+    """Do what :func:`prune` does, with all choices as one value.
+
+    Parameters
+    ----------
+    model, progress, command, **options
+        As :func:`prune` takes them.
+    choices : PruneOptions
+    """
+    inputs, validation = _open(model, choices, options)
+    outcome = run(inputs, choices, progress)
+    result = _result(inputs, choices, outcome, validation, command)
+    return _kept(result, inputs, choices, outcome, progress) if choices.keeps else result
+
+
+def _open(
+    model: str | Path | LoadedModel | Any, choices: PruneOptions, options: dict[str, Any]
+) -> tuple[Inputs, ValidationSummary]:
+    """Read the data, then open and validate the model, then find out what its heads do."""
+    roles = choices.roles
     known = read_classification(roles) if isinstance(roles, str | Path) else None
     sources = open_sources(
-        task, data, calibration, needs_calibration=wanted.needs_calibration,
-        needs_labels=wanted.needing("labels"), limit=limit, calibration_limit=calibration_limit,
-        seed=seed,
+        choices.task, choices.data, choices.calibration,
+        needs_calibration=choices.needs_calibration, needs_labels=choices.needing("labels"),
+        limit=choices.limit, calibration_limit=choices.calibration_limit, seed=choices.seed,
     )  # fmt: skip
     loaded = open_model(model, **({"head": "auto", **options} if _is_name(model) else options))
     if loaded.tokenizer is None:
         raise InputError("prune needs the model's tokenizer; load it with headscope.load.")
-    evaluation, choosing = sources.tasks(loaded, seed)
-    validation = require_valid(loaded, validate)
-    found = find_roles(loaded, known, seed=seed, wanted=roles is not False)
-    run = Run(loaded, evaluation, choosing, found, wanted, progress)
-    outcome = run.all()
-    result = PruneResult(
+    evaluation, calibration = sources.tasks(loaded, choices.seed)
+    validation = require_valid(loaded, choices.validate)
+    found = find_roles(loaded, known, seed=choices.seed, wanted=roles is not False)
+    return Inputs(loaded, sources, evaluation, calibration, found), validation
+
+
+def _result(
+    inputs: Inputs,
+    choices: PruneOptions,
+    outcome: Outcome,
+    validation: ValidationSummary,
+    command: str,
+) -> PruneResult:
+    loaded, task, chosen = inputs.loaded, inputs.evaluation, inputs.calibration
+    return PruneResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed, data=evaluation.data),
+        provenance=provenance(loaded, command=command, seed=choices.seed, data=task.data),
         validation=validation,
-        task=evaluation.name,
-        metric=evaluation.metric,
-        higher_is_better=evaluation.higher_is_better,
-        baseline=run.measure.baseline(),
-        data=_describe(evaluation, None),
-        calibration=None if choosing is None else _describe(choosing, _labels_used(wanted, run)),
+        task=task.name,
+        metric=task.metric,
+        higher_is_better=task.higher_is_better,
+        baseline=outcome.baseline,
+        data=_describe(task, None),
+        calibration=None if chosen is None else _describe(chosen, _labels_used(choices, chosen)),
         n_heads=sum(site.n_heads for site in loaded.sites),
-        shared_layers=run.units.shared,
+        shared_layers=inputs.units.shared,
         curves=outcome.curves,
         scores=outcome.scores,
         ablation=outcome.ablation,
         kept_alone=outcome.kept_alone,
-        roles=found.heads,
-        roles_from=found.corpus,
-        warnings=(*sources.warnings, *_overlap(sources), *found.warnings, *outcome.warnings),
+        roles=inputs.roles.heads,
+        roles_from=inputs.roles.corpus,
+        warnings=(*inputs.sources.warnings, *inputs.roles.warnings, *_meaningless(outcome)),
     )
-    return keep.finish(result, run, outcome)
+
+
+def _kept(
+    result: PruneResult,
+    inputs: Inputs,
+    choices: PruneOptions,
+    outcome: Outcome,
+    progress: Progress | None,
+) -> PruneResult:
+    """Save and time the one model that is kept; both are of the same."""
+    version, kept = choose(outcome.versions, inputs)
+    saved = save_measured(version, inputs, choices, result.provenance)
+    speed = time_kept(version, inputs, choices.seed, progress) if choices.benchmark else None
+    return dataclasses.replace(result, kept=kept, saved=saved, speed=speed)
 
 
 def _is_name(model: object) -> bool:
@@ -178,19 +235,14 @@ def _describe(task: Task, labels: bool | None) -> DataInfo:
     )
 
 
-def _labels_used(options: PruneOptions, run: Run) -> bool:
-    return bool(options.needing("labels")) or (
-        options.labels and run.given is not None and run.given.calibration.has_labels
+def _labels_used(choices: PruneOptions, calibration: Task) -> bool:
+    return bool(choices.needing("labels")) or (choices.labels and calibration.has_labels)
+
+
+def _meaningless(outcome: Outcome) -> tuple[str, ...]:
+    if outcome.degenerate is None:
+        return ()
+    return (
+        f"The unpruned model {outcome.degenerate}: what it loses with its heads says nothing about "
+        "them, and no value here means anything.",
     )
-
-
-def _overlap(sources: Sources) -> tuple[str, ...]:
-    """Warn where a good part of the evaluation texts was seen while choosing."""
-    if sources.calibration is None or sources.warnings:
-        return ()
-    seen = set(sources.calibration.texts)
-    texts = sources.data.texts
-    share = sum(text in seen for text in texts) / max(len(texts), 1)
-    if share <= 0.05:
-        return ()
-    return (f"{share:.0%} of the evaluation texts are also calibration texts.",)

@@ -35,12 +35,15 @@ class MethodInfo:
         The classification of the heads.
     can_normalise : bool
         Whether it takes ``normalise``.
+    control : bool
+        Whether it is there to be compared with only: no model that it makes is ever kept.
     """
 
     run: Callable[..., Ranking]
     needs_labels: bool = False
     needs_roles: bool = False
     can_normalise: bool = False
+    control: bool = False
 
 
 METHODS: dict[str, MethodInfo] = {
@@ -55,7 +58,7 @@ METHODS: dict[str, MethodInfo] = {
     "roles": MethodInfo(roles, needs_roles=True),
     "magnitude": MethodInfo(magnitude),
     "confidence": MethodInfo(confidence, needs_roles=True),
-    "random": MethodInfo(random),
+    "random": MethodInfo(random, control=True),
 }
 
 

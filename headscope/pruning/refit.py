@@ -68,7 +68,8 @@ class RidgeSums:
     def _ridge(self, now: Tensor, ridge: float) -> Tensor:
         covariance = self._zz / self._weight - self._mean_outer(self._z)
         cross = self._zt / self._weight - self._mean_outer(self._t)
-        strength = max(ridge, 1e-12) * float(covariance.diagonal().mean())
+        # Where z does not vary at all there is nothing to fit, and the present map stays.
+        strength = max(max(ridge, 1e-12) * float(covariance.diagonal().mean()), 1e-30)
         identity = torch.eye(len(now), dtype=torch.float64)
         solved: Tensor = torch.linalg.solve(
             covariance + strength * identity, cross + strength * now

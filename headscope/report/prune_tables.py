@@ -13,6 +13,7 @@ from headscope.report.prune_words import (
     METRIC_NAMES,
     kept_sentence,
     number,
+    saved_sentence,
     survivor_sentence,
     verdict,
 )
@@ -22,8 +23,6 @@ from headscope.results import (
     HeadEffect,
     Point,
     PruneResult,
-    SpeedResult,
-    from_dict,
 )
 
 __all__ = ["curves_csv", "effects_csv", "prune_report", "scores_csv"]
@@ -178,11 +177,13 @@ def _rows_table(name: str, result: PruneResult, rows: Sequence[HeadEffect]) -> R
 
 
 def _kept(result: PruneResult) -> Iterator[RenderableType]:
+    if result.kept is not None:
+        yield Text("\n" + kept_sentence(result, result.kept))
     for saved in result.saved:
-        yield Text("\n" + kept_sentence(saved))
+        yield Text(saved_sentence(saved, result.metric))
     if result.speed is not None:
         yield Text("")
-        yield from speed_report(from_dict(SpeedResult, result.speed))
+        yield from speed_report(result.speed)
 
 
 # --- CSV --------------------------------------------------------------------------------------

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from headscope.results import Curve, Point, PruneResult
-from headscope.results.prune import SavedModel
+from headscope.results.prune import KeptModel, SavedModel
 
 __all__ = [
     "METRIC_NAMES",
     "kept_sentence",
     "number",
+    "saved_sentence",
     "survivor_sentence",
     "verdict",
+    "version_name",
 ]
 
 METRIC_NAMES = {
@@ -41,6 +43,10 @@ def verdict(result: PruneResult) -> str:
         return _manual(result)
     if result.task == "fidelity":
         return _nearness(result)
+    if (kept := _kept_curve(result)) is not None:  # the model that the user holds in hand
+        point = kept.points[-1]
+        by = f"by {version_name(kept.method, kept.repair)}"
+        return _one(result, f"{len(point.heads_removed)} of {result.n_heads} heads, {by}", point)
     sign = 1 if result.higher_is_better else -1
     best: tuple[tuple[int, float], Curve, Point] | None = None
     for curve in result.curves:
@@ -74,7 +80,8 @@ def _nearness(result: PruneResult) -> str:
         return min(curve.points, key=lambda point: abs(point.fraction - 0.5))
 
     chosen = [curve for curve in result.curves if curve.method != "random"]
-    found = max(chosen or result.curves, key=lambda curve: middle(curve).value)
+    best = max(chosen or result.curves, key=lambda curve: middle(curve).value)
+    found = _kept_curve(result) or best
     point = middle(found)
     repair = f" and repair {found.repair}" if found.repair != "none" else ""
     random = next((middle(c) for c in result.curves if c.method == "random" and chosen), None)
@@ -94,16 +101,26 @@ def _is_worse(result: PruneResult, point: Point) -> bool:
     return high < 0 if result.higher_is_better else low > 0
 
 
-def _manual(result: PruneResult) -> str:
-    curve = result.curves[0]
-    point = curve.points[0]
+def _one(result: PruneResult, without: str, point: Point) -> str:
+    """Say what one pruned model is worth."""
     low, high = (number(v, result.metric, signed=True) for v in point.difference_ci or (0.0, 0.0))
     return (
-        f"Without these {len(point.heads_removed)} of {result.n_heads} heads: "
+        f"Without {without}: "
         f"{number(result.baseline.value, result.metric)} -> {number(point.value, result.metric)} "
         f"(change {number(point.difference, result.metric, signed=True)}, 95% interval {low} to "
         f"{high})."
     )
+
+
+def _manual(result: PruneResult) -> str:
+    curve = _kept_curve(result) or result.curves[0]
+    point = curve.points[0]
+    return _one(result, f"these {len(point.heads_removed)} of {result.n_heads} heads", point)
+
+
+def _kept_curve(result: PruneResult) -> Curve | None:
+    kept = result.kept
+    return None if kept is None else result.curve(kept.method, kept.repair)
 
 
 def survivor_sentence(result: PruneResult, curve: Curve) -> str:
@@ -114,12 +131,33 @@ def survivor_sentence(result: PruneResult, curve: Curve) -> str:
     )
 
 
-def kept_sentence(saved: SavedModel) -> str:
-    """Say what was written where."""
-    form = "heads removed for real" if saved.form == "compact" else "zeros where heads were"
-    repair = "" if saved.repair == "none" else f", repaired by {saved.repair}"
-    load = "headscope.load" if saved.form == "compact" else "AutoModel.from_pretrained"
-    return (
-        f"Saved to {saved.folder}: {len(saved.heads_removed)} heads fewer, {form}{repair}; "
-        f"{load} opens it."
+def kept_sentence(result: PruneResult, kept: KeptModel) -> str:
+    """Name the model that is saved and timed, and say why it is this one."""
+    count = round(kept.fraction * result.n_heads)
+    name = version_name(kept.method, kept.repair)
+    text = f"Kept    {name}: {count} of {result.n_heads} heads removed"
+    if not kept.candidates:
+        return f"{text}."
+    digits = 4 if result.metric in ("cosine", "loss") else 2
+    values = ", ".join(
+        f"{version_name(c.method, c.repair)} {c.value:.{digits}f}" for c in kept.candidates
     )
+    return f"{text}; the best of {len(kept.candidates)} on the calibration data ({values})."
+
+
+def saved_sentence(saved: SavedModel, metric: str) -> str:
+    """Say what was written where, and what it is worth when it is opened again."""
+    form = "heads removed for real" if saved.form == "compact" else "zeros where heads were"
+    load = "headscope.load" if saved.form == "compact" else "AutoModel.from_pretrained"
+    text = f"Saved to {saved.folder}: {form}; {load} opens it."
+    if saved.measured is None:
+        return text
+    return (
+        f"{text} Loaded again and measured: {metric} {number(saved.measured, metric)}, on the "
+        f"curve {number(saved.value, metric)}."
+    )
+
+
+def version_name(method: str, repair: str) -> str:
+    """Name a method with its repair: ``fisher-joint + scale``."""
+    return method if repair == "none" else f"{method} + {repair}"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.report.cells import csv_text, make_table
-from headscope.results.speed import SpeedResult, SpeedRow
+from headscope.report.cells import make_table
+from headscope.results.speed import SpeedResult
 
-__all__ = ["speed_csv", "speed_report"]
+__all__ = ["speed_report"]
 
 
 def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
@@ -40,12 +39,6 @@ def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
         "predict;\ngot: measured saving of the attention part / predicted saving",
         style="dim",
     )
-
-
-def speed_csv(result: SpeedResult) -> str:
-    """One line per input shape."""
-    header = [field.name for field in fields(SpeedRow)]
-    return csv_text(header, [list(asdict(row).values()) for row in result.rows])
 
 
 def _share(value: float | None) -> str:

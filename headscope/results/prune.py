@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.speed import SpeedResult
 from headscope.results.validation import ValidationSummary
 
 if TYPE_CHECKING:
@@ -12,12 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Baseline",
+    "Candidate",
     "Curve",
     "DataInfo",
     "Draw",
     "HeadEffect",
     "HeadRoles",
     "HeadScores",
+    "KeptModel",
     "Point",
     "PruneResult",
     "SavedModel",
@@ -154,14 +157,65 @@ class HeadRoles:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """A model that may be kept, and the metric that it earns on the *calibration* data."""
+
+    method: str
+    repair: str
+    value: float
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """The one pruned model that is saved and timed.
+
+    Attributes
+    ----------
+    method, repair : str
+        Never a control such as random heads.
+    fraction : float
+        Share of the model's heads that it lost.
+    value : float
+        The task's metric on the evaluation data: a point of the curve of that method and repair.
+    candidates : tuple of Candidate
+        All that might have been kept; the first of the best on the calibration data is. Empty where
+        there was one only, which nothing had to be measured for.
+    """
+
+    method: str
+    repair: str
+    fraction: float
+    value: float
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True)
 class SavedModel:
-    """A model that was written: where, which heads it lost, and how it was repaired."""
+    """A model that was written: where, which heads it lost, and what it is worth.
+
+    Attributes
+    ----------
+    folder : str
+    form : str
+        ``compact``: heads removed for real; ``dense``: zeros where they were.
+    method, repair : str
+    heads_removed : tuple of (layer, head)
+    fraction : float or None
+        None in results of earlier versions, as the next two.
+    value : float or None
+        What the curve says that the model is worth.
+    measured : float or None
+        What the folder is worth, loaded again from disk, on the same data.
+    """
 
     folder: str
     form: str
     method: str
     repair: str
     heads_removed: tuple[tuple[int, ...], ...]
+    fraction: float | None = None
+    value: float | None = None
+    measured: float | None = None
 
 
 @dataclass(frozen=True)
@@ -193,8 +247,10 @@ class PruneResult:
     roles_from : str or None
         The corpus of that classification.
     warnings : tuple of str
+    kept : KeptModel or None
+        The model that ``--save``, ``--save-dense`` and ``--benchmark`` speak of.
     saved : tuple of SavedModel
-    speed : dict or None
+    speed : SpeedResult or None
         Full against pruned, of ``--benchmark``.
     """
 
@@ -216,8 +272,9 @@ class PruneResult:
     roles: tuple[HeadRoles, ...] = ()
     roles_from: str | None = None
     warnings: tuple[str, ...] = ()
+    kept: KeptModel | None = None
     saved: tuple[SavedModel, ...] = ()
-    speed: dict[str, Any] | None = None
+    speed: SpeedResult | None = None
 
     def curve(self, method: str, repair: str = "none") -> Curve:
         """Return the curve of a method with a repair.

@@ -39,14 +39,10 @@ class SpeedRow:
     attention_predicted_ratio: float
 
     @property
-    def saving_reached(self) -> float | None:
-        """Share of the whole model's predicted saving that was measured; None if none is."""
-        return _reached(self.ratio, self.predicted_ratio)
-
-    @property
     def attention_saving_reached(self) -> float | None:
-        """Share of the attention part's predicted saving that was measured."""
-        return _reached(self.attention_ratio, self.attention_predicted_ratio)
+        """Share of the attention part's predicted saving that was measured; None if none is."""
+        predicted = self.attention_predicted_ratio
+        return (1 - self.attention_ratio) / (1 - predicted) if predicted < 1 else None
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,3 @@ class SpeedResult:
     parameters_full: int
     parameters_pruned: int
     rows: tuple[SpeedRow, ...]
-
-
-def _reached(ratio: float, predicted: float) -> float | None:
-    return (1 - ratio) / (1 - predicted) if predicted < 1 else None

@@ -173,14 +173,58 @@ def test_shared_layers_are_decided_once(lines: tuple[Path, Path]) -> None:
     assert {head for _, head in removed} == {1}
 
 
-def test_same_file_for_both_is_a_warning(run: Run, model: Path, lines: tuple[Path, Path]) -> None:
-    found = run("prune", model, "--data", lines[0], "--calibration", lines[0], "--fraction", "0.5",
-                "--no-roles")  # fmt: skip
-    assert found.code == 0
-    assert "same file" in found.stdout
-    found = run("prune", model, "--data", lines[0], "--calibration", lines[0], "--fraction", "0.5",
-                "--no-roles", "--format", "json")  # fmt: skip
-    assert any("same file" in warning for warning in json.loads(found.stdout)["warnings"])
+def test_sentences_of_both_sets_are_counted(run: Run, model: Path, tmp_path: Path) -> None:
+    """By sentence: neither the file, nor the pairs, nor the white space are the same."""
+    evaluation, chosen = tmp_path / "test.csv", tmp_path / "train.csv"
+    evaluation.write_text("".join(f"{a},{b},{score}\n" for a, b, score in PAIRS))
+    seen, beside = PAIRS[0][1].replace(" ", "  "), PAIRS[3][0]
+    rows = [(f"{a} was it", f"{b} was it", score) for a, b, score in PAIRS]
+    rows += [(f" {seen} ", "it was the cat", 2.0), ("she ran", beside, 2.5)]
+    chosen.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
+    words = ("prune", model, "--task", "similarity", "--data", evaluation, "--fraction", "0.5",
+             "--no-roles")  # fmt: skip
+    found = run(*words, "--calibration", chosen)
+    assert found.code == 0, found.stderr
+    assert "2 of the 12 different sentences" in " ".join(found.stdout.split())
+    result = json.loads(run(*words, "--calibration", chosen, "--format", "json").stdout)
+    (warning,) = result["warnings"]
+    assert "(16.7%)" in warning
+    same = json.loads(run(*words, "--calibration", evaluation, "--format", "json").stdout)
+    assert "12 of the 12" in same["warnings"][0]
+
+
+@pytest.mark.parametrize("task", ["fidelity", "similarity", "mlm", "classification"])
+def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(
+    tmp_path: Path, pairs: tuple[Path, Path], lines: tuple[Path, Path], task: str
+) -> None:
+    head = task if task in ("mlm", "classification") else None
+    loaded = headscope.load(str(tiny_bert(tmp_path / "m", head=head)), head=head)
+    with torch.no_grad():
+        for module in (m for m in loaded.network.modules() if isinstance(m, torch.nn.LayerNorm)):
+            module.weight.zero_()
+            module.bias.zero_()
+    if task == "classification":
+        for path, other in zip(("a.tsv", "b.tsv"), lines, strict=True):
+            texts = other.read_text().splitlines()
+            rows = "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
+            (tmp_path / path).write_text(rows)
+    data = {
+        "fidelity": lines, "similarity": pairs, "mlm": lines,
+        "classification": (tmp_path / "a.tsv", tmp_path / "b.tsv"),
+    }[task]  # fmt: skip
+    if task == "mlm":
+        for path, other in zip(("c.txt", "d.txt"), lines, strict=True):
+            (tmp_path / path).write_text(other.read_text() * 20)
+        data = (tmp_path / "c.txt", tmp_path / "d.txt")
+    found = headscope.prune(
+        loaded, task=task, data=data[0], calibration=data[1], step=0.5, roles=False,
+        repairs=["none", "scale", "refit"],
+    )  # fmt: skip
+    assert "means anything" in found.warnings[-1]
+    values = {point.value for curve in found.curves for point in curve.points}
+    assert values == {found.baseline.value}
+    if task == "fidelity":
+        assert values == {1.0}
 
 
 @pytest.mark.parametrize(

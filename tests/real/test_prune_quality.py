@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,3 +89,24 @@ def test_scores_are_the_same_whatever_is_remembered(demo: LoadedModel) -> None:
     first = outputs_matrix(given, 1).unit_squares
     again = outputs_matrix(dataclasses.replace(given, memo={}), 1).unit_squares
     torch.testing.assert_close(first, again, rtol=0, atol=0)
+
+
+def test_the_default_keeps_the_repaired_choice_and_never_the_control(
+    demo: LoadedModel, tmp_path: Path
+) -> None:
+    """``headscope prune demo --fraction 0.5 --save DIR`` on less text."""
+    found = headscope.prune(
+        demo, fractions=[0.5], ablation=False, limit=64, calibration_limit=64, roles=False,
+        save=tmp_path / "small", save_dense=tmp_path / "dense",
+    )  # fmt: skip
+    assert found.kept is not None
+    assert (found.kept.method, found.kept.repair) == ("fisher-joint", "scale")
+    chosen, random = found.curve("fisher-joint", "scale").points[1], found.curve("random").points[1]
+    assert chosen.heads_removed != random.heads_removed
+    small = headscope.load(str(tmp_path / "small"))
+    left = {(site.layer, head) for site in small.sites for head in site.head_ids}
+    assert len(left) == 36
+    assert not left & set(chosen.heads_removed)
+    for saved in found.saved:
+        assert saved.measured == pytest.approx(chosen.value, abs=1e-4)
+        assert saved.measured > random.ci[1] + 0.05

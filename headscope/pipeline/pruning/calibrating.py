@@ -14,7 +14,7 @@ from headscope.pipeline.tasks import LossBatch, Task
 from headscope.pruning.method import Given, Role
 from headscope.pruning.units import Units
 
-__all__ = ["TaskCalibration", "make_given", "units_of"]
+__all__ = ["Progress", "TaskCalibration", "make_given", "units_of"]
 
 #: Told (what, done, total).
 Progress = Callable[[str, int, int], None]

@@ -16,7 +16,7 @@ from headscope.pruning.spec import parse_heads
 from headscope.pruning.units import Units
 from headscope.results.prune import HeadScores
 
-__all__ = ["by_hand", "count_for", "fractions_of", "rank_all", "random_rankings", "scores_of"]
+__all__ = ["by_hand", "count_for", "fractions_of", "random_rankings", "scores_of"]
 
 
 def fractions_of(step: float, chosen: Sequence[float] | None) -> tuple[float, ...]:
@@ -41,11 +41,6 @@ def fractions_of(step: float, chosen: Sequence[float] | None) -> tuple[float, ..
 def count_for(fraction: float, units: Units) -> int:
     """Return the number of units that a fraction of them is, to the nearest."""
     return int(fraction * len(units) + 0.5)
-
-
-def rank_all(methods: Sequence[str], given: Given, normalise: bool | None) -> dict[str, Ranking]:
-    """Run every method but ``random``."""
-    return {name: rank(name, given, normalise=normalise) for name in methods if name != "random"}
 
 
 def random_rankings(given: Given, draws: int) -> list[tuple[int, Ranking]]:

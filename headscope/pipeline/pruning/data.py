@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headscope.data.overlap import overlap
 from headscope.data.tasks import Examples, read_texts, sample_texts
 from headscope.errors import CorpusError, InputError
 from headscope.models.loading import LoadedModel
@@ -100,10 +101,10 @@ def open_sources(
     if not needs_calibration:
         return Sources(task, evaluation, None, task, calibration_limit, limit)
     other, other_task = open_calibration(task, calibration, needs_labels)
+    chosen = pick(other, calibration_limit, other_task, seed)
     return Sources(
-        task, evaluation, pick(other, calibration_limit, other_task, seed), other_task,
-        calibration_limit, limit, _same_file(data, calibration, evaluation, other),
-    )  # fmt: skip
+        task, evaluation, chosen, other_task, calibration_limit, limit, _shared(evaluation, chosen)
+    )
 
 
 def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
@@ -144,22 +145,15 @@ def open_calibration(
         raise
 
 
-def _same_file(
-    data: str | Path | None,
-    calibration: str | Path | None,
-    evaluation: Examples,
-    chosen: Examples,
-) -> tuple[str, ...]:
-    same_path = (
-        data is not None
-        and calibration is not None
-        and Path(data).resolve() == Path(calibration).resolve()
-    )
-    if not same_path and evaluation.sha256 != chosen.sha256:
+def _shared(evaluation: Examples, chosen: Examples) -> tuple[str, ...]:
+    """Warn of sentences that are measured on and were looked at while choosing."""
+    found = overlap(evaluation.texts, chosen.texts)
+    if not found.shared:
         return ()
     return (
-        f"Heads were chosen and measured on the same file ({evaluation.name}): the values are too "
-        "good to be expected elsewhere; give another --calibration.",
+        f"{found.shared:,} of the {found.sentences:,} different sentences that the values are "
+        f"measured on ({found.share:.1%}) are among those that heads were chosen on; to that "
+        "extent the values are too good: take these sentences out of --calibration or --data.",
     )
 
 

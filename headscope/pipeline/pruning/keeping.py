@@ -1,97 +1,138 @@
-"""Keeping the pruned model: saved compact, saved dense, timed against the full one."""
+"""The one pruned model that is kept: chosen by name, written, loaded again, measured, timed."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from headscope.errors import InputError
-from headscope.models.compact import remove_heads
-from headscope.models.loading import LoadedModel
-from headscope.models.output_maps import make_permanent
-from headscope.models.saving import check_target, save, save_dense
+from headscope.errors import ArtefactError
+from headscope.models.loading import LoadedModel, load
+from headscope.models.manifest import COMPACT, DENSE
+from headscope.models.output_maps import replaced_outputs
+from headscope.models.saving import whole_folder, write_model
+from headscope.pipeline.pruning.calibrating import Progress
+from headscope.pipeline.pruning.measuring import compact_model
 from headscope.pipeline.pruning.options import PruneOptions
 from headscope.pipeline.pruning.repairing import Repaired
-from headscope.pipeline.pruning.run import Outcome, Run
+from headscope.pipeline.pruning.run import Inputs, Version
 from headscope.pipeline.speed import benchmark
-from headscope.results import to_dict
-from headscope.results.prune import PruneResult, SavedModel
+from headscope.pipeline.tasks import Task, make_task
+from headscope.results.prune import Candidate, KeptModel, SavedModel
+from headscope.results.speed import SpeedResult
 
-__all__ = ["Keep", "compact_model"]
+__all__ = ["TOLERANCE", "choose", "save_measured", "time_kept"]
 
-
-@dataclass(frozen=True)
-class Keep:
-    """What to do with the pruned model when everything is measured."""
-
-    save: Path | None
-    save_dense: Path | None
-    benchmark: bool
-
-    @classmethod
-    def checked(
-        cls,
-        compact: str | Path | None,
-        dense: str | Path | None,
-        timed: bool,
-        options: PruneOptions,
-    ) -> Keep:
-        """Refuse what cannot be done, before a long run.
-
-        Raises
-        ------
-        InputError
-            If it is not clear which model is meant, or a folder holds something else.
-        """
-        keep = cls(Path(compact) if compact else None, Path(dense) if dense else None, timed)
-        if not (keep.save or keep.save_dense or timed):
-            return keep
-        chosen = [name for name in options.methods if name != "random"] or list(options.methods)
-        single = options.single is not None and len(chosen) == 1
-        if not options.manual and not single:
-            raise InputError(
-                "--save, --save-dense and --benchmark need one model: give --heads, --keep-roles, "
-                "or one --method with one --fraction such as 0.5."
-            )
-        if options.single in (0.0, 1.0):
-            raise InputError(
-                f"--fraction {options.single:g} leaves no pruned model to keep: it removes "
-                f"{'everything' if options.single else 'nothing'}."
-            )
-        for folder in (keep.save, keep.save_dense):
-            if folder is not None:
-                check_target(folder)
-        if keep.save is not None and keep.save == keep.save_dense:
-            raise InputError("--save and --save-dense name the same folder; give two.")
-        return keep
-
-    def finish(self, result: PruneResult, run: Run, outcome: Outcome) -> PruneResult:
-        """Save and time; returns the result with what was done."""
-        if not (self.save or self.save_dense or self.benchmark):
-            return result
-        if outcome.last is None:
-            raise InputError("The fraction is so small that no head is removed; give a larger one.")
-        method, kind, made = outcome.last
-        compact = compact_model(run.loaded, run, made)
-        saved = []
-        for folder, write, form in (
-            (self.save, save, "compact"), (self.save_dense, save_dense, "dense"),
-        ):  # fmt: skip
-            if folder is not None:
-                write(compact, folder, repair=kind.value, provenance=result.provenance)
-                names = run.measure.names(run.units.heads(made.removed))
-                saved.append(SavedModel(str(folder), form, method, kind.value, names))
-        speed = None
-        if self.benchmark:
-            speed = to_dict(benchmark(run.loaded, compact, seed=run.options.seed,
-                                      progress=run.progress))  # fmt: skip
-        return dataclasses.replace(result, saved=tuple(saved), speed=speed)
+#: Largest difference between the curve's value and the loaded folder's, in the metric's own unit.
+TOLERANCE = 1e-4
 
 
-def compact_model(loaded: LoadedModel, run: Run, made: Repaired) -> LoadedModel:
-    """Make the pruned, repaired model for real."""
-    names = run.measure.names(run.units.heads(made.removed))
-    compact = remove_heads(loaded, [(layer, head) for layer, head in names])
-    make_permanent(compact, loaded, made.gates, made.maps)
-    return compact
+def choose(versions: Sequence[Version], inputs: Inputs) -> tuple[Version, KeptModel]:
+    """Pick the candidate that is best on the calibration data; the only one is not measured.
+
+    The evaluation data have no say: their values would no longer be those of unseen data.
+
+    Parameters
+    ----------
+    versions : sequence of Version
+        In the order in which the user named methods and repairs; the first of equals is taken.
+    inputs : Inputs
+    """
+    best, candidates = versions[0], tuple[Candidate, ...]()
+    if len(versions) > 1:
+        # Several candidates come of methods or repairs, which read calibration data.
+        task = inputs.calibration or inputs.evaluation
+        values = [_value(task, inputs.loaded, version.made) for version in versions]
+        sign = 1 if task.higher_is_better else -1
+        best = versions[max(range(len(values)), key=lambda i: (sign * values[i], -i))]
+        candidates = tuple(
+            Candidate(version.method, version.repair.value, value)
+            for version, value in zip(versions, values, strict=True)
+        )
+    point = best.point
+    return best, KeptModel(best.method, best.repair.value, point.fraction, point.value, candidates)
+
+
+def _value(task: Task, loaded: LoadedModel, made: Repaired) -> float:
+    with replaced_outputs(loaded, made.maps):
+        return task.value(task.outputs(loaded, made.gates.to(loaded.device)))
+
+
+def save_measured(
+    version: Version, inputs: Inputs, options: PruneOptions, provenance: dict[str, Any]
+) -> tuple[SavedModel, ...]:
+    """Write every folder that was asked for, load it again, and measure what it holds.
+
+    Parameters
+    ----------
+    version : Version
+    inputs : Inputs
+    options : PruneOptions
+    provenance : dict
+        Recorded in the manifests.
+
+    Raises
+    ------
+    ArtefactError
+        If a loaded model differs from the measured one by more than :data:`TOLERANCE`; then no
+        folder is left, and one that was there before is as it was.
+    """
+    wanted = [
+        (Path(folder), form)
+        for folder, form in ((options.save, COMPACT), (options.save_dense, DENSE))
+        if folder is not None
+    ]
+    compact = compact_model(inputs.loaded, inputs.units, version.made)
+    saved = []
+    with ExitStack() as stack:
+        rooms = [stack.enter_context(whole_folder(folder)) for folder, _ in wanted]
+        for (folder, form), room in zip(wanted, rooms, strict=True):
+            write_model(
+                compact, room, form, method=version.method, repair=version.repair.value,
+                provenance=provenance,
+            )  # fmt: skip
+            measured = _measured(room, folder, inputs, options.seed)
+            _check(measured, version, folder, inputs.evaluation)
+            saved.append(_entry(version, folder, form, measured))
+    return tuple(saved)
+
+
+def _measured(room: Path, folder: Path, inputs: Inputs, seed: int) -> float:
+    """Load what was written and measure it; its own tokenizer must give the same tokens."""
+    loaded, task, sources = inputs.loaded, inputs.evaluation, inputs.sources
+    again = load(str(room.resolve()), dtype=loaded.dtype, device=loaded.device, head=loaded.head)
+    anew = make_task(sources.task, sources.data, again, seed=seed, limit=sources.limit)
+    if list(anew.rows) != list(task.rows):
+        raise ArtefactError(
+            f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
+            "than the model's own, so nothing was kept."
+        )
+    return task.value(task.outputs(again))
+
+
+def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
+    expected = version.point.value
+    if abs(measured - expected) <= TOLERANCE:
+        return
+    raise ArtefactError(
+        f"The model written for {folder} has a {task.metric} of {measured:.6g} where "
+        f"{version.method} with repair {version.repair.value} had {expected:.6g}, so nothing was "
+        "kept; give --dtype float32 if weights were rounded, else please report this."
+    )
+
+
+def _entry(version: Version, folder: Path, form: str, measured: float) -> SavedModel:
+    point = version.point
+    return SavedModel(
+        str(folder), form, version.method, version.repair.value, point.heads_removed,
+        point.fraction, point.value, measured,
+    )  # fmt: skip
+
+
+def time_kept(
+    version: Version, inputs: Inputs, seed: int, progress: Progress | None
+) -> SpeedResult:
+    """Time the full model against the one that is kept."""
+    compact = compact_model(inputs.loaded, inputs.units, version.made)
+    return benchmark(inputs.loaded, compact, seed=seed, progress=progress)

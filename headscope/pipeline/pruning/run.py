@@ -1,171 +1,252 @@
-"""One run: rank, repair, measure, tabulate."""
+"""One run: rank, repair, measure, tabulate. Options go in as a value, what was found comes out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.pruning.calibrating import Progress, make_given, units_of
 from headscope.pipeline.pruning.choosing import (
     by_hand,
     count_for,
     random_rankings,
-    rank_all,
     scores_of,
 )
+from headscope.pipeline.pruning.data import Sources
 from headscope.pipeline.pruning.measuring import Measurer
-from headscope.pipeline.pruning.options import PruneOptions
+from headscope.pipeline.pruning.options import MANUAL, PruneOptions
 from headscope.pipeline.pruning.repairing import Repair, Repaired, repair
 from headscope.pipeline.pruning.roles import KnownRoles
+from headscope.pipeline.pruning.steps import Steps, plan
 from headscope.pipeline.pruning.tables import ablation_table, kept_alone_table
 from headscope.pipeline.tasks import Task
-from headscope.pruning.method import Ranking
-from headscope.results.prune import Curve, HeadEffect, HeadScores, Point
+from headscope.pruning.method import Given, Ranking
+from headscope.pruning.methods import rank
+from headscope.pruning.units import Units
+from headscope.results.prune import Baseline, Curve, HeadEffect, HeadScores, Point
 
-__all__ = ["Outcome", "Run"]
+__all__ = ["Inputs", "Outcome", "Version", "run"]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What was opened for a run: the model, both sets of data, what its heads do."""
+
+    loaded: LoadedModel
+    sources: Sources
+    evaluation: Task
+    calibration: Task | None
+    roles: KnownRoles
+
+    @property
+    def units(self) -> Units:
+        """What can be removed on its own."""
+        return units_of(self.loaded)
+
+
+@dataclass(frozen=True)
+class Version:
+    """One pruned model of a curve, and the point that it was measured as."""
+
+    method: str
+    repair: Repair
+    made: Repaired
+    point: Point
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run found; ``last`` is the model that is kept if one is to be saved."""
+    """What a run found.
 
+    Attributes
+    ----------
+    baseline : Baseline
+    curves, scores, ablation, kept_alone : tuple
+    degenerate : str or None
+        Why the values mean nothing, if they do not.
+    versions : tuple of Version
+        The candidates, should a model be kept.
+    """
+
+    baseline: Baseline
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...]
     ablation: tuple[HeadEffect, ...]
     kept_alone: tuple[HeadEffect, ...]
-    warnings: tuple[str, ...]
-    last: tuple[str, Repair, Repaired] | None
+    degenerate: str | None
+    versions: tuple[Version, ...]
 
 
-class Run:
-    """Everything between the opened inputs and the result.
+def run(inputs: Inputs, options: PruneOptions, progress: Progress | None = None) -> Outcome:
+    """Do what the options say, on what was opened.
 
     Parameters
     ----------
-    loaded : LoadedModel
-    evaluation : Task
-    calibration : Task or None
-    roles : KnownRoles
+    inputs : Inputs
     options : PruneOptions
     progress : callable, optional
+
+    Raises
+    ------
+    InputError
+        If the one model that is to be kept would lose no head, or all of them.
     """
+    parts = _prepare(inputs, options, progress)
+    made = _by_hand(parts) if options.manual else _chosen(parts)
+    ablation, kept_alone = _tables(parts)
+    return Outcome(
+        baseline=parts.measure.baseline(),
+        curves=tuple(curve for found in made for curve in found.curves),
+        scores=tuple(found.scores for found in made if found.scores is not None),
+        ablation=ablation,
+        kept_alone=kept_alone,
+        degenerate=parts.measure.degenerate(),
+        versions=tuple(version for found in made for version in found.versions),
+    )
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        evaluation: Task,
-        calibration: Task | None,
-        roles: KnownRoles,
-        options: PruneOptions,
-        progress: Progress | None,
-    ) -> None:
-        self.loaded, self.options, self.progress = loaded, options, progress
-        self._calibration, self._roles = calibration, roles
-        self.units = units_of(loaded)
-        n = len(self.units)
-        self._counts = tuple(sorted({count_for(f, self.units) for f in options.fractions}))
-        inner = [count for count in self._counts if 0 < count < n]
-        self.given = make_given(
-            loaded,
-            calibration or evaluation,
-            roles=roles.by_place,
-            use_labels=options.labels,
-            budget=inner[0] if len(inner) == 1 else n // 2,
-            largest=max(inner, default=n),
-            seed=options.seed,
-            progress=progress,
-        )
-        self.measure = Measurer(
-            loaded, evaluation, self.units, seed=options.seed,
-            roles={place: role.roles for place, role in roles.by_place.items()},
-        )  # fmt: skip
-        self._last: tuple[str, Repair, Repaired] | None = None
 
-    def all(self) -> Outcome:
-        """Do what the options say."""
-        if self.options.manual:
-            curves, rankings = self._by_hand(), dict[str, Ranking]()
-        else:
-            rankings = rank_all(self.options.methods, self.given, self.options.normalise)
-            curves = self._curves(rankings)
-        tables = self._tables()
-        return Outcome(
-            curves=tuple(curves),
-            scores=tuple(scores_of(name, r, self.units) for name, r in rankings.items()),
-            ablation=tables[0],
-            kept_alone=tables[1],
-            warnings=(),
-            last=self._last,
-        )
+@dataclass(frozen=True)
+class _Parts:
+    """What every part of a run works with."""
 
-    # --- curves -------------------------------------------------------------------------------
+    inputs: Inputs
+    options: PruneOptions
+    units: Units
+    counts: tuple[int, ...]
+    given: Given
+    measure: Measurer
+    steps: Steps
 
-    def _curves(self, rankings: dict[str, Ranking]) -> list[Curve]:
-        curves, total = [], self._total()
-        done = 0
-        for method in self.options.methods:
-            kinds = (Repair.none,) if method == "random" else self.options.repairs
-            for kind in kinds:
-                points = []
-                for count in self._counts:
-                    points.append(self._point(method, kind, count, rankings))
-                    done += 1
-                    self._tell("curves", done, total)
-                curves.append(Curve(method, kind.value, tuple(points)))
-        return curves
+    def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
+        """Remove units and repair what is left."""
+        made = repair(kind, self.inputs.loaded, self.inputs.calibration, self.given, removed)
+        if 0 < len(removed) < len(self.units):
+            self.steps.did(kind.value)
+        return made
 
-    def _total(self) -> int:
-        kinds = [1 if m == "random" else len(self.options.repairs) for m in self.options.methods]
-        return sum(kinds) * len(self._counts)
+    def point(self, made: Repaired) -> Point:
+        """Measure one pruned model."""
+        found = self.measure.point(made)
+        if 0 < len(made.removed) < len(self.units):
+            self.steps.did("measured")
+        return found
 
-    def _point(self, method: str, kind: Repair, count: int, rankings: dict[str, Ranking]) -> Point:
-        if method == "random":
-            draws = random_rankings(self.given, self.options.draws)
-            made = [(seed, self._repaired(Repair.none, r.remove(count))) for seed, r in draws]
-            self._remember(method, kind, made[0][1])
-            return self.measure.random_point(made)
-        made_one = self._repaired(kind, rankings[method].remove(count))
-        self._remember(method, kind, made_one)
-        return self.measure.point(made_one)
 
-    def _by_hand(self) -> list[Curve]:
-        """One curve of one point, and as many heads at random beside it."""
-        removed = by_hand(
-            self.loaded, self.units, self.options.heads, self._roles.by_place,
-            self.options.keep_roles,
-        )  # fmt: skip
-        curves = []
-        for kind in self.options.repairs:
-            made = self._repaired(kind, removed)
-            self._remember("manual", kind, made)
-            curves.append(Curve("manual", kind.value, (self.measure.point(made),)))
-        if self.options.keep_roles:
-            draws = random_rankings(self.given, self.options.draws)
-            sets = [(s, self._repaired(Repair.none, r.remove(len(removed)))) for s, r in draws]
-            curves.append(Curve("random", "none", (self.measure.random_point(sets),)))
-        return curves
+@dataclass(frozen=True)
+class _Found:
+    """What one method gave."""
 
-    def _repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
-        return repair(kind, self.loaded, self._calibration, self.given, removed)
+    curves: tuple[Curve, ...]
+    versions: tuple[Version, ...] = ()
+    scores: HeadScores | None = None
 
-    def _remember(self, method: str, kind: Repair, made: Repaired) -> None:
-        """Keep the last model with heads removed: with one method and fraction, the one to save."""
-        if made.removed:
-            self._last = (method, kind, made)
 
-    # --- tables -------------------------------------------------------------------------------
+def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress | None) -> _Parts:
+    units = inputs.units
+    n = len(units)
+    counts = tuple(sorted({count_for(share, units) for share in options.shares}))
+    if options.keeps and not options.manual:
+        _check_count(counts[-1], n)
+    inner = [count for count in counts if 0 < count < n]
+    given = make_given(
+        inputs.loaded,
+        inputs.calibration or inputs.evaluation,
+        roles=inputs.roles.by_place,
+        use_labels=options.labels,
+        budget=inner[0] if len(inner) == 1 else n // 2,
+        largest=max(inner, default=n),
+        seed=options.seed,
+        progress=progress,
+    )
+    measure = Measurer(
+        inputs.loaded, inputs.evaluation, units, seed=options.seed,
+        roles={place: role.roles for place, role in inputs.roles.by_place.items()},
+    )  # fmt: skip
+    steps = plan(options, inputs.evaluation, inputs.calibration, counts, n, progress)
+    return _Parts(inputs, options, units, counts, given, measure, steps)
 
-    def _tables(self) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
-        if not self.options.ablation:
-            return (), ()
-        alone = ablation_table(self.units, self.measure, self._ticker("each head alone"))
-        kept = kept_alone_table(self.given, self.measure, self._ticker("one head left"))
-        return alone, kept
 
-    def _ticker(self, name: str) -> Callable[[int, int], None]:
-        return lambda done, total: self._tell(name, done, total)
+def _check_count(count: int, n: int) -> None:
+    """Refuse a fraction that leaves no pruned model to keep, before anything is measured."""
+    if count == 0:
+        raise InputError("The fraction is so small that no head is removed; give a larger one.")
+    if count == n:
+        raise InputError("The fraction is so large that no head is left; give a smaller one.")
 
-    def _tell(self, name: str, done: int, total: int) -> None:
-        if self.progress is not None:
-            self.progress(name, done, total)
+
+# --- curves -------------------------------------------------------------------------------------
+
+
+def _chosen(parts: _Parts) -> list[_Found]:
+    """Rank every head by each method, then remove more and more of them."""
+    names = parts.options.method_names
+    # All rankings first: a method that cannot be run is refused before the long part.
+    rankings = {name: _ranked(parts, name) for name in names if name != "random"}
+    return [
+        _random_curve(parts) if name == "random" else _method_curves(parts, name, rankings[name])
+        for name in names
+    ]
+
+
+def _ranked(parts: _Parts, name: str) -> Ranking:
+    found = rank(name, parts.given, normalise=parts.options.normalise)
+    parts.steps.did(name)
+    return found
+
+
+def _method_curves(parts: _Parts, name: str, ranking: Ranking) -> _Found:
+    curves, versions = [], list[Version]()
+    for kind in parts.options.repair_kinds:
+        points = []
+        for count in parts.counts:
+            made = parts.repaired(kind, ranking.remove(count))
+            points.append(parts.point(made))
+            if parts.options.keeps and count:
+                versions.append(Version(name, kind, made, points[-1]))
+        curves.append(Curve(name, kind.value, tuple(points)))
+    return _Found(tuple(curves), tuple(versions), scores_of(name, ranking, parts.units))
+
+
+def _random_curve(parts: _Parts) -> _Found:
+    points = tuple(_random_point(parts, count) for count in parts.counts)
+    return _Found((Curve("random", "none", points),))
+
+
+def _random_point(parts: _Parts, count: int) -> Point:
+    draws = random_rankings(parts.given, parts.options.draws)
+    made = [(seed, parts.repaired(Repair.none, r.remove(count))) for seed, r in draws]
+    return parts.measure.random_point(made, partial(parts.steps.did, "measured"))
+
+
+def _by_hand(parts: _Parts) -> list[_Found]:
+    """One curve of one point for each repair, and as many heads at random beside it."""
+    inputs, options = parts.inputs, parts.options
+    removed = by_hand(
+        inputs.loaded, parts.units, options.heads, inputs.roles.by_place, options.keep_roles or ()
+    )
+    made = [(kind, parts.repaired(kind, removed)) for kind in options.repair_kinds]
+    versions = [Version(MANUAL, kind, model, parts.point(model)) for kind, model in made]
+    found = [
+        _Found((Curve(MANUAL, version.repair.value, (version.point,)),), (version,))
+        for version in versions
+    ]
+    if options.keep_roles:
+        found.append(_Found((Curve("random", "none", (_random_point(parts, len(removed)),)),)))
+    return found
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def _tables(parts: _Parts) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
+    if not parts.options.tables:
+        return (), ()
+    did = parts.steps.did
+    alone = ablation_table(parts.units, parts.measure, partial(did, "alone"))
+    kept = kept_alone_table(
+        parts.inputs.loaded, parts.given, parts.measure, partial(did, "kept alone")
+    )
+    return alone, kept

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from headscope.measures.statistics import adjust
-from headscope.pipeline.pruning.measuring import Measurer
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.pruning.measuring import Measurer, original_names
 from headscope.pipeline.pruning.repairing import Repaired
 from headscope.pruning.method import Given
 from headscope.pruning.units import Units
@@ -20,22 +21,21 @@ Q = 0.05
 
 
 def ablation_table(
-    units: Units, measure: Measurer, tick: Callable[[int, int], None]
+    units: Units, measure: Measurer, did: Callable[[], None]
 ) -> tuple[HeadEffect, ...]:
     """Measure the model without each unit, alone; p-values adjusted over all of them."""
     points = []
     for unit in range(len(units)):
         points.append(measure.point(_without(units, [unit])))
-        tick(unit + 1, len(units))
-    places = [measure.names(heads)[0] for heads in units.members]
-    return _effects(places, points)
+        did()
+    return _effects([point.heads_removed[0] for point in points], points)
 
 
 def kept_alone_table(
-    given: Given, measure: Measurer, tick: Callable[[int, int], None]
+    loaded: LoadedModel, given: Given, measure: Measurer, did: Callable[[], None]
 ) -> tuple[HeadEffect, ...]:
     """Measure the model with one head left in one layer: the best on the calibration data."""
-    units, done = given.units, 0
+    units = given.units
     points, places = [], []
     for layer in sorted(set(units.layers.tolist())):
         here = (units.layers == layer).nonzero().flatten().tolist()
@@ -43,11 +43,10 @@ def kept_alone_table(
         for unit in here:
             gates = units.gates([other for other in here if other != unit])
             found[unit] = given.calibration.quality(units.expand(gates))
-            done += 1
-            tick(done, len(units))
+            did()
         best = max(found, key=lambda unit: (found[unit], -unit))
         points.append(measure.point(_without(units, [u for u in here if u != best])))
-        places.append(measure.names(units.members[best])[0])
+        places.append(original_names(loaded, units.members[best])[0])
     return _effects(places, points)
 
 

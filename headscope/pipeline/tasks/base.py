@@ -16,7 +16,14 @@ from headscope.data.tasks import Examples
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.fidelity import mean_pooled
-from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap
+from headscope.measures.metrics import (
+    RESAMPLES,
+    Bootstrap,
+    Metric,
+    Outputs,
+    paired_bootstrap,
+    resampled,
+)
 from headscope.models.gating import gated
 from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
@@ -108,15 +115,28 @@ class Task:
         baseline: Outputs | None = None,
         *,
         seed: int = 0,
-        resamples: int = 1000,
+        resamples: int = RESAMPLES,
+        drawn: Array | None = None,
     ) -> Bootstrap:
         """Bootstrap the task's value, and its difference to another model's on the same examples.
 
-        ``difference`` is value minus the baseline's, whichever direction is better.
+        ``difference`` is value minus the baseline's, whichever direction is better; ``drawn`` is
+        what :meth:`resampled` gave for the baseline.
         """
         return paired_bootstrap(
-            self.table[self.metric], outputs, baseline, resamples=resamples, seed=seed
+            self.table[self.metric], outputs, baseline, resamples=resamples, seed=seed, drawn=drawn
         )
+
+    def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
+        """Return the task's value of every bootstrap resample, (resamples,)."""
+        return resampled(self.table[self.metric], outputs, seed=seed)
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say what makes a model's value meaningless: outputs that do not depend on the text.
+
+        The answer continues "the unpruned model ..."; None for a model that reads its input.
+        """
+        raise NotImplementedError
 
     # --- differentiating ----------------------------------------------------------------------
 

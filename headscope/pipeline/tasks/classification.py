@@ -13,7 +13,7 @@ from headscope.data.rows import Padded, Row
 from headscope.data.tasks import Examples
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array
-from headscope.measures.metrics import accuracy, macro_f1, matthews
+from headscope.measures.metrics import Outputs, accuracy, macro_f1, matthews
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.distance import wide
@@ -49,6 +49,12 @@ class Classification(Task):
 
     def _by_example(self, found: dict[str, Array]) -> dict[str, Array]:
         return {**found, "label": self._labels}
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where one class is predicted whatever is read."""
+        if np.ptp(outputs["predicted"]) > 0:
+            return None
+        return "predicts one class for every example"
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         scores = wide(need_logits(logits))

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headscope.data.batches import buckets
 from headscope.data.rows import Padded, Row, pad_rows
-from headscope.measures.fidelity import mean_pooled
+from headscope.measures.fidelity import cosine, mean_pooled
 from headscope.models.gating import gated
 from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
@@ -49,10 +48,15 @@ class Distance:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
         ours = wide(mean_pooled(hidden, batch.attention_mask))
         theirs = self._prepared()[batch.index].to(ours)
-        found = {"cosine": F.cosine_similarity(ours, theirs, dim=-1)}
+        found = {"cosine": cosine(ours, theirs, dtype=None)}
         if logits is not None and self.head is not None:
             found["kl"] = self._kl(batch, logits)
         return found
+
+    def constant(self) -> bool:
+        """Whether the reference model's pooled states are the same for every row."""
+        pooled = self._prepared()
+        return bool((pooled == pooled[:1]).all())
 
     def _kl(self, batch: Padded, logits: Tensor) -> Tensor:
         """KL(unpruned || this model) of each row; a mean over its masks for a language model."""

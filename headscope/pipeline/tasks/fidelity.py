@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headscope.data.rows import Padded, Row
 from headscope.data.tasks import Examples
-from headscope.measures.metrics import mean_of
+from headscope.measures.metrics import Outputs, mean_of
 from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task
@@ -37,6 +37,12 @@ class Fidelity(Task):
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         found = self.distance.measure(batch, hidden, logits)
         return {**found, "cosine": found["cosine"].clamp(max=1.0)}  # rounding may exceed it
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where the states to stay near to are the same whatever is read."""
+        if not self.distance.constant():
+            return None
+        return "puts out the same pooled state for every text"
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         found = self.distance.measure(batch, hidden, logits)

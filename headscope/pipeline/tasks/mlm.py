@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.data.rows import Padded
-from headscope.measures.metrics import ratio_of
+from headscope.measures.metrics import Outputs, ratio_of
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.distance import by_row, wide
 
@@ -27,13 +27,22 @@ class MaskedLM(Task):
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         scores, rows, size = need_logits(logits)[0], batch.masked[0], len(batch.index)
         nll = F.cross_entropy(wide(scores), batch.gold, reduction="none")
-        correct = (scores.argmax(dim=-1) == batch.gold).to(nll.dtype)
+        guess = scores.argmax(dim=-1)
+        correct = (guess == batch.gold).to(nll.dtype)
         zeros = nll.new_zeros(size)
         return {
             "nll": zeros.index_add(0, rows, nll),
             "correct": zeros.index_add(0, rows, correct),
             "positions": torch.bincount(rows, minlength=size).float(),
+            "least_guess": _extreme(guess, rows, size, "amin"),
+            "most_guess": _extreme(guess, rows, size, "amax"),
         }
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where one token is guessed at every mask."""
+        if outputs["most_guess"].max() > outputs["least_guess"].min():
+            return None
+        return "guesses the same token at every mask"
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         scores = wide(need_logits(logits)[0])
@@ -50,3 +59,9 @@ class MaskedLM(Task):
         flat = wide(need_logits(logits)[0]).log_softmax(dim=-1)
         room = flat.new_zeros(size, int(count.max()), flat.shape[-1])
         return room.index_put((rows, place), flat).flatten(1)
+
+
+def _extreme(guess: Tensor, rows: Tensor, size: int, reduce: str) -> Tensor:
+    """Least or greatest guess of each row."""
+    room = guess.new_zeros(size)
+    return room.scatter_reduce(0, rows, guess, reduce, include_self=False)

@@ -13,8 +13,8 @@ from headscope.data.batches import buckets
 from headscope.data.rows import Padded, Row, pad_rows
 from headscope.data.tasks import Examples
 from headscope.measures.accumulator import Array
-from headscope.measures.fidelity import mean_pooled
-from headscope.measures.metrics import spearman
+from headscope.measures.fidelity import cosine, mean_pooled
+from headscope.measures.metrics import Outputs, spearman
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.losses import LossBatch, Read
@@ -70,7 +70,14 @@ class Similarity(Task):
 
     def _by_example(self, found: dict[str, Array]) -> dict[str, Array]:
         first, second = (found["embedding"][side].astype(float) for side in self._pairs.T)
-        return {"similarity": (first * second).sum(axis=1), "gold": self._gold}
+        zero = ~(first.any(axis=1) | second.any(axis=1))  # two equal states, if empty ones
+        return {"similarity": (first * second).sum(axis=1) + zero, "gold": self._gold}
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where no pair is more similar than another."""
+        if np.ptp(outputs["similarity"]) > 0:
+            return None
+        return "gives every pair the same similarity, so its correlation is set to 0"
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
         items = [
@@ -97,7 +104,7 @@ def _squared_error(gold: Tensor) -> Read:
 
     def loss(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         first, second = mean_pooled(hidden, batch.attention_mask).chunk(2)
-        return (F.cosine_similarity(first, second, dim=-1) - gold.to(hidden.dtype)) ** 2
+        return (cosine(first, second, dtype=None) - gold.to(hidden.dtype)) ** 2
 
     return loss
 
