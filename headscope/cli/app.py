@@ -20,8 +20,10 @@ from headscope.cli import (
     spectrum,
     validate,
 )
+from headscope.cli.collector import rest_collector
 from headscope.cli.errors import error_boundary
 from headscope.cli.memory import bound_memory
+from headscope.cli.threads import calm_threads
 
 __all__ = ["app", "main"]
 
@@ -70,5 +72,6 @@ def _root(
 def main() -> None:
     """Run the command line; exits with the documented codes."""
     bound_memory()
-    with error_boundary(debug="--debug" in sys.argv):
+    calm_threads()
+    with rest_collector(), error_boundary(debug="--debug" in sys.argv):
         app()

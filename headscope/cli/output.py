@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from headscope.cli.collector import modules_are_loaded
 from headscope.cli.options import Format
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def progress_bar(
     quiet: bool, unit: str = "sentences"
 ) -> Iterator[Callable[[str, int, int], None] | None]:
     """Show a bar on stderr while a pass runs; nothing where stderr is no terminal."""
+    modules_are_loaded()
     if quiet or not sys.stderr.isatty():
         yield None
         return

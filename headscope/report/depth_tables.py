@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.report.cells import frame_csv, make_table, model_line, ratio_text, tiny
-from headscope.report.depth_figures import protection_bars, ratio_curves
 from headscope.report.depth_words import (
     PLACEMENTS,
     WAYS,
@@ -18,7 +17,6 @@ from headscope.report.depth_words import (
     control_sentence,
     protection_sentence,
 )
-from headscope.report.figures import figure_files
 from headscope.report.files import write_files
 from headscope.results import DepthResult, Protection, to_json
 
@@ -117,6 +115,9 @@ def protected_csv(result: DepthResult) -> str:
 
 def write_depth(result: DepthResult, folder: Path, *, log: bool = False) -> None:
     """Write depth.json, depth.csv, protected.csv and the figures."""
+    from headscope.report.depth_figures import protection_bars, ratio_curves
+    from headscope.report.figures import figure_files
+
     files = {
         "depth.csv": depth_csv(result).encode(),
         "protected.csv": protected_csv(result).encode(),

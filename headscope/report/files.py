@@ -1,21 +1,15 @@
-"""Writing result folders: every file whole or not at all."""
+"""Writing result folders: every file whole or not at all.
+
+Whoever writes no folder draws no figure, so matplotlib is loaded only when a folder is written.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from headscope.report.classify_figures import relation_bars, role_map
 from headscope.report.classify_tables import heads_csv, relations_csv
-from headscope.report.figures import figure_files
 from headscope.report.folders import ready_folder, write_files
-from headscope.report.prune_figures import (
-    ablation_map,
-    curve_figure,
-    score_map,
-    survivor_figure,
-)
 from headscope.report.prune_tables import curves_csv, effects_csv, scores_csv
-from headscope.report.rank_figures import rank_figures
 from headscope.report.rank_tables import rank_csv, shared_csv
 from headscope.results import ClassifyResult, PruneResult, RankResult, to_json
 
@@ -42,6 +36,9 @@ _NEED_TREES = {"relations.csv", "relations.png", "relations.svg"}
 
 def write_classify(result: ClassifyResult, folder: Path) -> None:
     """Write classify.json, heads.csv, relations.csv and the figures, then drop the run's state."""
+    from headscope.report.classify_figures import relation_bars, role_map
+    from headscope.report.figures import figure_files
+
     files: dict[str, bytes] = {"heads.csv": heads_csv(result).encode()}
     figures = {"roles": role_map(result)}
     if result.corpus.trees:
@@ -55,6 +52,9 @@ def write_classify(result: ClassifyResult, folder: Path) -> None:
 
 def write_rank(result: RankResult, folder: Path) -> None:
     """Write rank.json, rank.csv, the figures and, if asked for, shared_projections.csv."""
+    from headscope.report.figures import figure_files
+    from headscope.report.rank_figures import rank_figures
+
     files = {"rank.csv": rank_csv(result).encode()}
     if result.shared is not None:
         files["shared_projections.csv"] = shared_csv(result).encode()
@@ -67,17 +67,20 @@ def write_rank(result: RankResult, folder: Path) -> None:
 
 def write_prune(result: PruneResult, folder: Path) -> None:
     """Write prune.json, curves.csv, the tables of scores and single heads, and the figures."""
+    from headscope.report import prune_figures as draw
+    from headscope.report.figures import figure_files
+
     files = {"curves.csv": curves_csv(result).encode()}
-    figures = {"curves": curve_figure(result)}
+    figures = {"curves": draw.curve_figure(result)}
     if result.scores:
         files["scores.csv"] = scores_csv(result).encode()
-        figures["scores"] = score_map(result, result.scores[0])
-    if (survivors := survivor_figure(result)) is not None:
+        figures["scores"] = draw.score_map(result, result.scores[0])
+    if (survivors := draw.survivor_figure(result)) is not None:
         figures["survivors"] = survivors
     if result.ablation:
         files["ablation.csv"] = effects_csv(result.ablation).encode()
         files["kept_alone.csv"] = effects_csv(result.kept_alone).encode()
-        figures["ablation"] = ablation_map(result)
+        figures["ablation"] = draw.ablation_map(result)
     files |= figure_files(figures)
     files["prune.json"] = to_json(result).encode() + b"\n"
     write_files(folder, files, stale=_PRUNE_MAYBE)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headscope.report.figures import figure_files
 from headscope.report.files import drop_state, write_files
-from headscope.report.spectrum_figures import cost_curves, share_map, spectrum_curves
 from headscope.report.spectrum_tables import cheap_csv, spectrum_csv
 from headscope.results import SpectrumResult, to_json
 
@@ -20,6 +18,9 @@ _NEED_EFFICIENT = {f"spectrum_efficient.{kind}" for kind in ("csv", "png", "svg"
 
 def write_spectrum(result: SpectrumResult, folder: Path) -> None:
     """Write spectrum.json, the tables as CSV and the figures, then drop the run's state."""
+    from headscope.report.figures import figure_files
+    from headscope.report.spectrum_figures import cost_curves, share_map, spectrum_curves
+
     files: dict[str, bytes] = {"spectrum.csv": spectrum_csv(result).encode()}
     figures = {
         "spectrum_curves": spectrum_curves(result),

@@ -1,0 +1,31 @@
+"""How threads wait for each other, chosen before torch starts any.
+
+torch splits each operation over OpenMP threads, which then wait for the slowest. By default GNU's
+runtime, which torch's packages for Linux bring along, lets them spin for milliseconds before they
+sleep. On a quiet machine that saves a wake-up; with another program on the cores the spinning
+threads take them from the one that they wait for, and a run takes ten times as long. A wake-up
+costs some 50 microseconds: whoever spins for about as long before sleeping loses at most a factor
+of two on either side. Only the command line decides this: in Python the process is the user's own.
+
+References
+----------
+https://gcc.gnu.org/onlinedocs/libgomp/Environment-Variables.html
+Karlin, Manasse, McGeoch & Owicki 1994, Algorithmica 11 (spin for the cost of a wake-up).
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["calm_threads"]
+
+#: ``OMP_WAIT_POLICY`` is understood by every OpenMP runtime; GNU's takes the spins in numbers.
+_CALM = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+#: Whoever has set one of these has decided how threads wait.
+_DECIDED = {*_CALM, "KMP_BLOCKTIME", "KMP_LIBRARY"}
+
+
+def calm_threads() -> None:
+    """Let waiting threads sleep soon, unless the environment says how they wait."""
+    if not _DECIDED & os.environ.keys():
+        os.environ.update(_CALM)
