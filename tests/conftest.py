@@ -8,8 +8,21 @@ from pathlib import Path
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# The files of tests run side by side, so each process takes one core; set before torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "passive"
+
+#: What one process with the demo model, its control and a few results in it may need.
+_WORKER_BYTES = 3 << 30
+_MOST_WORKERS = 8
 
 SHARED = Path(os.environ.get("HEADSCOPE_SHARED", Path(__file__).parents[2] / "shared"))
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One process per core, as far as the memory goes round."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(os.cpu_count() or 1, memory // _WORKER_BYTES, _MOST_WORKERS))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -48,6 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
             main()
+        gc.unfreeze()  # the command line expects that the process ends with it
         code = stopped.value.code
         captured = capsys.readouterr()
         return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)
