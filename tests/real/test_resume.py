@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,13 +76,19 @@ def test_killed_twice_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert _content(killed) == _content(whole)
 
 
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state saved by a run on 60 sentences of the sample."""
-    path = tmp_path / "state.safetensors"
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state saved by a run on 60 sentences of the sample; read only."""
+    path = tmp_path_factory.mktemp("saved") / "state.safetensors"
     headscope.classify("demo", limit=60, state=path)
     assert path.exists()
     return path
+
+
+@pytest.fixture
+def state(saved: Path, tmp_path: Path) -> Path:
+    """A copy of that state, for one test."""
+    return Path(shutil.copy(saved, tmp_path))
 
 
 def test_state_of_another_setting_is_refused(state: Path) -> None:
