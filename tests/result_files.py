@@ -47,7 +47,7 @@ def make_results(model: Path, folder: Path) -> Path:
 
 
 INSIGHTS = {
-    "schema": 1,
+    "schema": 2,
     "provenance": {},
     "validation": PASSED,
     "thresholds": {},

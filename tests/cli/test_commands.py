@@ -214,7 +214,7 @@ def result(run: Run, model: Path, treebank: Path) -> dict[str, Any]:
 
 def test_json_fields(result: dict[str, Any], model: Path, treebank: Path) -> None:
     assert {"schema", "provenance", "validation", "corpus", "heads", "control"} <= set(result)
-    assert result["schema"] == 1
+    assert result["schema"] == 2
     assert result["control"]["swapped"] == {"labels": 0, "heads": 0}
     assert result["control"]["heads"] is None
     assert "50 trials in each half" in result["untestable"]["syntactic"]

@@ -95,7 +95,7 @@ def test_more_sentences_of_the_same_treebank(run: Run, model: Path, tmp_path: Pa
         ("sentences", "18", "36")
     ]
     assert found["within"] > 0
-    assert found["schema"] == 1
+    assert found["schema"] == 2
 
 
 def test_a_lost_role_in_every_format(folder: Path, new: Path, run: Run, tmp_path: Path) -> None:

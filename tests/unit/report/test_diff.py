@@ -295,7 +295,7 @@ def test_model_data_and_schema_come_first(documents: Any) -> None:
     new = changed(new, "thresholds", "positional", to=0.8)
     new = changed(new, "provenance", "data", "sha256", to="0" * 64)
     new = changed(new, "provenance", "model", "weights_sha256", to="1" * 64)
-    new = changed(new, "schema", to=2)
+    new = changed(new, "schema", to=1)
     found = diff_of(old, new)
     assert [row.what for row in found.identity][:3] == ["schema", "model", "data"]
     assert {row.name for row in found.identity[3:]} == {"seed", "threshold positional"}

@@ -52,7 +52,7 @@ def planted(documents: Any) -> dict[str, tuple[Any, Any]]:
         "data-changed": (
             d["depth"], changed(d["depth"], "provenance", "data", "sha256", to="0")
         ),
-        "schema-changed": (d["rank"], changed(d["rank"], "schema", to=2)),
+        "schema-changed": (d["rank"], changed(d["rank"], "schema", to=3)),
         "setting-changed": (d["rank"], changed(d["rank"], "provenance", "seed", to=3)),
         "any": (d["rank"], changed(d["rank"], "provenance", "seed", to=3)),
     }  # fmt: skip

@@ -15,7 +15,7 @@ from headscope.report.reading import Results, results_of
 @pytest.fixture
 def report(documents: Any) -> dict[str, Any]:
     classify = changed(documents["classify"], "heads", 0, "roles", to=["positional", "self"])
-    return {"schema": 1, "provenance": {}, **documents, "classify": classify}
+    return {"schema": 2, "provenance": {}, **documents, "classify": classify}
 
 
 def failures(report: Any, **table: Any) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def test_a_report_comes_before_the_files_beside_it(documents: Any, tmp_path: Pat
     mine = changed(documents["rank"], "settings", "share", to="sigma")
     write(tmp_path / "rank.json", documents["rank"])
     write(tmp_path / "depth.json", documents["depth"])
-    report = {"schema": 1, "provenance": {}, "settings": {}, "rank": mine, "classify": None}
+    report = {"schema": 2, "provenance": {}, "settings": {}, "rank": mine, "classify": None}
     write(tmp_path / "report.json", {**report, "insights": None})
     found = read_results(tmp_path)
     assert tuple(found.sections) == ("rank", "depth")
@@ -105,7 +105,7 @@ def test_infinity_in_a_file(documents: Any, tmp_path: Path) -> None:
 def test_a_damaged_result_of_a_later_schema_says_so(documents: Any) -> None:
     later = changed(documents["classify"], "schema", to=3)
     del later["corpus"]
-    with pytest.raises(InputError, match="has schema 3; this headscope reads 1"):
+    with pytest.raises(InputError, match="has schema 3; this headscope reads 2"):
         results_of(later, "x.json")
 
 
