@@ -65,7 +65,7 @@ class Positional(Accumulator):
         head = torch.arange(n_heads, device=step.device)[:, None]
         bins = by_head.clamp(-_FAR, _FAR) + _FAR + head * (2 * _FAR + 1)
         counts = torch.bincount(bins.flatten(), minlength=n_heads * (2 * _FAR + 1))
-        hits = counts.view(n_heads, -1)[:, [_FAR + r for r in OFFSETS]]
+        hits = counts.view(n_heads, 2 * _FAR + 1)[:, [_FAR + r for r in OFFSETS]]
         self.hits[layer, :n_heads] += numpy(hits)
         mass = torch.einsum("bhir,bi->hr", rows.band.double(), batch.content.double())
         self.mass[layer, :n_heads] += numpy(mass)

@@ -423,7 +423,7 @@ def test_languages_that_need_another_package(language: str, run: Run, model: Pat
         (("--threshold", "positional=-0.1"), ("positional is -0.1",)),
         (("--threshold", "positional=most"), ("positional", "'most'", "number")),
         (("--threshold", "positional=nan"), ("positional", "nan")),
-        (("--threshold", "broad_entropy=inf"), ("broad_entropy", "inf")),
+        (("--threshold", "syntactic=inf"), ("syntactic", "inf")),
         (("--threshold", "syntactic=inf"), ("syntactic", "inf")),
         (("--threshold", "min_trials=2.5"), ("min_trials", "2.5")),
         (("--threshold", "min_trials=inf"), ("min_trials", "inf")),
