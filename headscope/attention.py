@@ -56,8 +56,8 @@ __all__ = [
 #: Sees ``(rows, heads, pattern, z)`` of one chunk; ``rows`` and ``heads`` say which part it is.
 Visitor = Callable[[slice, slice, Tensor, Tensor], None]
 
-#: Pattern entries kept at a time by the streaming form: 1 MiB in float32, about a core's L2 cache.
-CHUNK_ENTRIES = 1 << 18
+#: Pattern entries kept at a time by the streaming form: 2 MiB in float32, two cores' L2 caches.
+CHUNK_ENTRIES = 1 << 19
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class HeadMeasures:
 
     def reducer(self) -> RowReducer:
         """Return the observer that feeds these sums."""
-        return RowReducer(*self._parts.values())
+        return RowReducer(*self.positional.hits.shape[:2], *self._parts.values())
 
     @property
     def _parts(self) -> dict[str, Any]:

@@ -46,14 +46,11 @@ class Kernel(Accumulator):
         self.sums = np.zeros((n_layers, n_heads, len(WORD_OFFSETS)))
         self.pairs = np.zeros(len(WORD_OFFSETS), dtype=np.int64)
 
-    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
-        """Add one layer of one batch."""
-        chosen = batch.half == 0
-        if layer == 0:
-            for n_words in batch.first_piece[chosen].sum(dim=1).tolist():
-                self.pairs += _pairs(n_words)
-        n_heads = rows.by_distance.shape[1]
-        self.sums[layer, :n_heads] += numpy(rows.by_distance[chosen].double().sum(dim=0))
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
+        for n_words in batch.first_piece[batch.half == 0].sum(dim=1).tolist():
+            self.pairs += _pairs(n_words)
+        self.sums += numpy(rows.by_distance.sum(dim=0)).reshape(self.sums.shape)
 
     def means(self) -> Array:
         """K, (n_layers, n_heads, offsets); 0 at an offset that was never seen."""

@@ -53,22 +53,20 @@ class Positional(Accumulator):
         self.chance = np.zeros(())
         self.content = np.zeros((), dtype=np.int64)
 
-    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
-        """Add one layer of one batch."""
-        if layer == 0:
-            self._count_queries(batch)
-        n_heads = rows.argmax.shape[1]
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
+        self._count_queries(batch)
         position = torch.arange(batch.size[1], device=rows.argmax.device)
-        step = rows.argmax - position  # (batch, n_heads, pos)
-        by_head = step.transpose(0, 1)[:, batch.content]  # (n_heads, content tokens)
+        step = rows.argmax - position  # (batch, heads, pos)
+        by_head = step.transpose(0, 1)[:, batch.content]  # (heads, content tokens)
         # One bin for each step from -FAR to FAR, what lies beyond in the last ones.
-        head = torch.arange(n_heads, device=step.device)[:, None]
-        bins = by_head.clamp(-_FAR, _FAR) + _FAR + head * (2 * _FAR + 1)
-        counts = torch.bincount(bins.flatten(), minlength=n_heads * (2 * _FAR + 1))
-        hits = counts.view(n_heads, 2 * _FAR + 1)[:, [_FAR + r for r in OFFSETS]]
-        self.hits[layer, :n_heads] += numpy(hits)
-        mass = torch.einsum("bhir,bi->hr", rows.band.double(), batch.content.double())
-        self.mass[layer, :n_heads] += numpy(mass)
+        n_bins = 2 * _FAR + 1
+        head = torch.arange(len(by_head), device=step.device)[:, None]
+        bins = by_head.clamp(-_FAR, _FAR) + _FAR + head * n_bins
+        counts = torch.bincount(bins.flatten(), minlength=len(by_head) * n_bins)
+        hits = counts.view(len(by_head), n_bins)[:, [_FAR + r for r in OFFSETS]]
+        self.hits += numpy(hits).reshape(self.hits.shape)
+        self.mass += numpy(rows.band.sum(dim=0)).reshape(self.mass.shape)
 
     def _count_queries(self, batch: Batch) -> None:
         content, real = numpy(batch.content), numpy(batch.attention_mask).astype(bool)

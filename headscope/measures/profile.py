@@ -75,48 +75,47 @@ class Profile(Accumulator):
         self.sentences = np.zeros((), dtype=np.int64)
         self.long_sentences = np.zeros((), dtype=np.int64)
 
-    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
-        """Add one layer of one batch."""
-        if layer == 0:
-            self._prepare(batch)
-        n_heads = rows.top.shape[1]
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
+        repeated = _same_token(batch)
+        queries = self._count_queries(batch, repeated)
         position = torch.arange(batch.size[1], device=rows.argmax.device)
-        length = batch.attention_mask.sum(dim=1)[:, None, None]
+        length = batch.attention_mask.sum(dim=1)[:, None]
+        itself = rows.argmax == position
         ids = batch.input_ids[:, None].expand_as(rows.argmax)
-        repeats = self._repeated[:, None] & (rows.argmax != position)
+        copy = (ids.gather(2, rows.argmax) == ids) & ~itself & repeated.any(dim=2)[:, None]
         relative = rows.entropy / length.log()
-        quantities = (
-            rows.top,
-            rows.entropy,
-            relative,
-            *rows.mass.unbind(dim=-1),
-            rows.argmax == position,
-            repeats & (ids.gather(2, rows.argmax) == ids),
-            relative * (length >= LONG),
-        )
-        # (batch, n_heads, quantities): each sentence's sum over its content queries
-        content = batch.content.double()
+        # (batch, heads, quantities): each sentence's sum over its content queries
         sums = torch.stack(
-            [torch.einsum("bhi,bi->bh", q.double(), content) for q in quantities], dim=-1
+            [
+                rows.top,
+                rows.entropy,
+                relative,
+                *rows.mass.unbind(dim=-1),
+                (itself & batch.content[:, None]).sum(dim=2),
+                (copy & batch.content[:, None]).sum(dim=2),
+                relative * (length >= LONG),
+            ],
+            dim=-1,
         )
-        self.sums[layer, :n_heads] += numpy(sums.sum(dim=0))
-        self.squares[layer, :n_heads] += numpy(sums.square().sum(dim=0))
-        self.products[layer, :n_heads] += numpy(
-            torch.einsum("bhq,bq->hq", sums, self._queries.double())
-        )
+        self._add(sums, queries.to(sums))
 
-    def _prepare(self, batch: Batch) -> None:
-        """Count the queries of a batch, and what uniform attention would give them."""
-        same = _same_token(batch)
-        self._repeated = same.any(dim=2)
+    def _add(self, sums: Tensor, queries: Tensor) -> None:
+        """Add sums (batch, heads, quantities) and their products with queries."""
+        shape = self.sums.shape
+        self.sums += numpy(sums.sum(dim=0)).reshape(shape)
+        self.squares += numpy(sums.square().sum(dim=0)).reshape(shape)
+        self.products += numpy(torch.einsum("bhq,bq->hq", sums, queries)).reshape(shape)
+
+    def _count_queries(self, batch: Batch, same: Tensor) -> Tensor:
+        """Count queries, (batch, quantities), and what uniform attention would give them."""
         content = batch.content.sum(dim=1)
         length = batch.attention_mask.sum(dim=1)
         long = length >= LONG
-        own = {"duplicate": self._repeated.sum(dim=1), "long_entropy": content * long}
-        counts = [own.get(name, content) for name in QUANTITIES]
-        self._queries = torch.stack(counts, dim=1)  # (batch, quantities)
-        self.queries = self.queries + numpy(self._queries.sum(dim=0))
-        self.queries_squared = self.queries_squared + numpy(self._queries.square().sum(dim=0))
+        own = {"duplicate": same.any(dim=2).sum(dim=1), "long_entropy": content * long}
+        queries = torch.stack([own.get(name, content) for name in QUANTITIES], dim=1)
+        self.queries = self.queries + numpy(queries.sum(dim=0))
+        self.queries_squared = self.queries_squared + numpy(queries.square().sum(dim=0))
         self.sentences = self.sentences + batch.size[0]
         self.long_sentences = self.long_sentences + int(long.sum())
         expected = (
@@ -126,6 +125,7 @@ class Profile(Accumulator):
             same.sum(dim=(1, 2)) / content.clamp(min=1),
         )
         self.uniform = self.uniform + numpy(torch.stack([e.double().sum() for e in expected]))
+        return queries
 
     def means(self) -> Array:
         """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""

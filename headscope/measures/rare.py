@@ -71,40 +71,41 @@ class Rare(Accumulator):
         self.expected_queries = np.zeros(2)
         self.null_queries = np.zeros(())
 
-    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
-        """Add one layer of one batch."""
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
         rare = batch.rare
-        if layer == 0:
-            self._prepare(batch)
-        n_heads = rows.word_argmax.shape[1]
-        flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * n_heads)
+        queries, expected = self._prepare(batch)
+        places, n_heads = self.hits.shape, rows.word_argmax.shape[1]
+        flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * heads)
 
         def attended(mark: torch.Tensor) -> torch.Tensor:
-            """Whether the attended word is marked: (batch, pos, n_heads)."""
+            """Whether the attended word is marked: (batch, pos, heads)."""
             return mark.gather(1, flat).view(*mark.shape, n_heads)
 
         query = rare.query[..., None]
-        hits = numpy((attended(rare.rarest) & query).sum(dim=1))  # (batch, n_heads)
-        self.hits[layer, :n_heads] += hits.sum(axis=0)
-        self.hits_squared[layer, :n_heads] += (hits**2).sum(axis=0)
-        self.hits_queries[layer, :n_heads] += self._queries @ hits
-        self.hits_expected[:, layer, :n_heads] += self._expected @ hits
-        self.two_hits[layer, :n_heads] += numpy((attended(rare.two_rarest) & query).sum(dim=(0, 1)))
+        hits = numpy((attended(rare.rarest) & query).sum(dim=1))  # (batch, heads)
+        self.hits += hits.sum(axis=0).reshape(places)
+        self.hits_squared += (hits**2).sum(axis=0).reshape(places)
+        self.hits_queries += (queries @ hits).reshape(places)
+        self.hits_expected += (expected @ hits).reshape(2, *places)
+        two_hits = (attended(rare.two_rarest) & query).sum(dim=(0, 1))
+        self.two_hits += numpy(two_hits).reshape(places)
         null = attended(rare.candidate) * rare.null_weight[..., None]
-        self.null_hits[layer, :n_heads] += numpy(null.sum(dim=(0, 1)))
+        self.null_hits += numpy(null.sum(dim=(0, 1))).reshape(places)
 
-    def _prepare(self, batch: Batch) -> None:
-        """Count the queries of a batch, and what the baselines would hit of them."""
+    def _prepare(self, batch: Batch) -> tuple[Array, Array]:
+        """Count a batch's queries and what the baselines would hit of them: by sentence."""
         rare = batch.rare
-        self._queries = numpy(rare.query.sum(dim=1))  # (batch,)
-        self._expected = np.stack([numpy(rare.chance), numpy(rare.uniform.sum(dim=1))])
-        self.sentences = self.sentences + (self._queries > 0).sum()
-        self.queries = self.queries + self._queries.sum()
-        self.queries_squared = self.queries_squared + (self._queries**2).sum()
-        self.expected = self.expected + self._expected.sum(axis=1)
-        self.expected_squared = self.expected_squared + (self._expected**2).sum(axis=1)
-        self.expected_queries = self.expected_queries + self._expected @ self._queries
+        queries = numpy(rare.query.sum(dim=1))  # (batch,)
+        expected = np.stack([numpy(rare.chance), numpy(rare.uniform.sum(dim=1))])
+        self.sentences = self.sentences + (queries > 0).sum()
+        self.queries = self.queries + queries.sum()
+        self.queries_squared = self.queries_squared + (queries**2).sum()
+        self.expected = self.expected + expected.sum(axis=1)
+        self.expected_squared = self.expected_squared + (expected**2).sum(axis=1)
+        self.expected_queries = self.expected_queries + expected @ queries
         self.null_queries = self.null_queries + rare.null_queries
+        return queries, expected
 
     def rate_errors(self) -> Array:
         """Standard errors of hits / queries by sentence, (n_layers, n_heads)."""

@@ -1,8 +1,8 @@
-"""From patterns to a few numbers per query row: the only place where n x n things are touched.
+"""From patterns to a few numbers per query row: the only place of classify with n x n things.
 
 Every measurement of ``classify`` needs the same few facts of a pattern row (where its largest
 content weight lies, its entropy, its mass on special tokens, ...). They are computed once per chunk
-while the chunk is in the processor's cache; what is left is n numbers per head instead of n x n.
+while the chunk is in the processor's cache; what is left is a few times n numbers per head.
 """
 
 from __future__ import annotations
@@ -31,61 +31,69 @@ WORD_OFFSETS = tuple(r for r in range(-FARTHEST, FARTHEST + 1) if r != 0)
 
 @dataclass(frozen=True)
 class RowSummary:
-    """What is left of one layer's patterns; all (batch, n_heads, pos) but for a last axis.
+    """What is left of all patterns of one batch.
+
+    The heads of all layers stand in one axis, layer by layer; where a layer has lost heads the last
+    places of its share are 0.
 
     Attributes
     ----------
-    argmax, top : Tensor
-        Position and weight of the largest weight on a content key; ties: the lowest position.
-    entropy : Tensor
-        Of the full row, in nats.
-    mass : Tensor, (..., 4)
-        On special tokens, the first special, the last special, punctuation.
-    band : Tensor, (..., len(OFFSETS))
-        P[i, i + r] for each offset r, 0 outside the sequence.
-    word_argmax : Tensor
+    argmax : Tensor, (batch, n_layers * n_heads, pos)
+        Position of the largest weight on a content key; ties: the lowest position.
+    word_argmax : Tensor, (batch, n_layers * n_heads, pos)
         At first pieces: first piece of the word attended to most, itself excluded; attention to a
         word is the sum over its pieces, attention from a word the mean over its pieces.
-    word_argmax_mean : Tensor
+    word_argmax_mean : Tensor, (batch, n_layers * n_heads, pos)
         The same, with the mean over the attended word's pieces.
-    by_distance : Tensor, (batch, n_heads, len(WORD_OFFSETS))
+    top : Tensor, (batch, n_layers * n_heads), float64
+        Sum over content queries of the largest weight on a content key.
+    entropy : Tensor, (batch, n_layers * n_heads), float64
+        Sum over content queries of the entropy of the full row, in nats.
+    mass : Tensor, (batch, n_layers * n_heads, 4), float64
+        Sum over content queries of the mass on special tokens, on the first special, the last
+        special, punctuation.
+    band : Tensor, (batch, n_layers * n_heads, len(OFFSETS)), float64
+        Sum over content queries of P[i, i + r] for each offset r, 0 outside the sequence.
+    by_distance : Tensor, (batch, n_layers * n_heads, len(WORD_OFFSETS)), float64
         Sums over word pairs at each word offset of the attention to a word (mean over its pieces)
         from a word (mean over its pieces). Only of sentences in the first half; 0 for the others.
     """
 
     argmax: Tensor
+    word_argmax: Tensor
+    word_argmax_mean: Tensor
     top: Tensor
     entropy: Tensor
     mass: Tensor
     band: Tensor
-    word_argmax: Tensor
-    word_argmax_mean: Tensor
     by_distance: Tensor
 
 
 class RowMeasure(Protocol):
     """An accumulator of row summaries."""
 
-    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
-        """Add one layer of one batch."""
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
 
 
 class RowReducer:
-    """Observes attention sites and feeds row summaries to accumulators, a layer at a time.
+    """Observes attention sites and feeds row summaries to accumulators, a batch at a time.
 
     Parameters
     ----------
-    measures : sequence of RowMeasure
+    n_layers, n_heads : int
+    *measures : RowMeasure
     """
 
-    def __init__(self, *measures: RowMeasure) -> None:
+    def __init__(self, n_layers: int, n_heads: int, *measures: RowMeasure) -> None:
+        self._shape = (n_layers, n_heads)
         self._measures = measures
-        self._whole: tuple[Tensor, ...] = ()
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
         self._batch = batch
-        self._whole = ()
+        self._content = batch.content.double()
+        self._whole = self._room()
         _, n = batch.size
         position = torch.arange(n, device=batch.input_ids.device)
         target = position[:, None] + torch.tensor(OFFSETS, device=position.device)
@@ -109,47 +117,58 @@ class RowReducer:
         """Reduce one chunk."""
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         rows = site.rows
-        content = pattern + self._no_content[rows, None, None, :].to(pattern.dtype)
-        top, argmax = content.max(dim=-1)
-        reduced = (
-            argmax,
-            top,
-            _entropy(pattern),
-            pattern @ self._features[rows, None].to(pattern.dtype),
-            self._band(pattern),
-            *self._word_level(content, rows),
-        )
-        if not self._whole:
-            self._whole = tuple(self._room_for(part, site.n_heads) for part in reduced)
-        for whole, part in zip(self._whole, reduced, strict=True):
-            whole[rows, site.heads] = part
+        masked = pattern + self._no_content[rows, None, None, :].to(pattern.dtype)
+        top, argmax = masked.max(dim=-1)
+        mass = pattern @ self._features[rows, None].to(pattern.dtype)
+        word_argmax, word_argmax_mean, by_distance = self._word_level(masked, rows)
+        content = self._content[rows]
+        reduced = {
+            "argmax": argmax,
+            "word_argmax": word_argmax,
+            "word_argmax_mean": word_argmax_mean,
+            "top": torch.einsum("bhi,bi->bh", top.double(), content),
+            "entropy": torch.einsum("bhi,bi->bh", _entropy(pattern).double(), content),
+            "mass": torch.einsum("bhim,bi->bhm", mass.double(), content),
+            "band": self._band(pattern, rows),
+            "by_distance": by_distance,
+        }
+        for name, part in reduced.items():
+            self._whole[name][rows, site.layer, site.heads] = part.to(self._whole[name].dtype)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Hand the layer that has just been observed to the accumulators."""
-        summary = RowSummary(*self._whole) if self._whole else self._no_heads()
-        self._whole = ()
+        """Hand the batch to the accumulators once its last layer has been observed."""
+        if layer < self._shape[0] - 1:
+            return
+        summary = RowSummary(**{name: part.flatten(1, 2) for name, part in self._whole.items()})
         for measure in self._measures:
-            measure.update(layer, summary, self._batch)
+            measure.update(summary, self._batch)
 
-    def _no_heads(self) -> RowSummary:
-        """Summarise a layer that has lost all its heads: (batch, 0, pos), never observed."""
-        room = self._no_content.new_empty(self._batch.size[0], 0, self._batch.size[1])
-        index = room.long()
-        mass, band = (room[..., None].expand(*room.shape, n) for n in (4, len(OFFSETS)))
-        distance = room.new_empty(*room.shape[:2], len(WORD_OFFSETS))
-        return RowSummary(index, room, room, mass, band, index, index, distance)
+    def _room(self) -> dict[str, Tensor]:
+        """Allocate every quantity of a batch before its first chunk.
 
-    def _room_for(self, part: Tensor, n_heads: int) -> Tensor:
-        """Allocate one quantity of a whole layer: (batch, n_heads, ...).
-
-        Before the second chunk, so that nothing small is left among a layer's large temporaries,
-        which would keep the C library from using their memory again.
+        Nothing small is then left among a layer's large temporaries, which would keep the C library
+        from using their memory again.
         """
-        return part.new_empty(self._batch.size[0], n_heads, *part.shape[2:])
+        batch, pos = self._batch.size
+        places = (batch, *self._shape)
+        index = self._content.new_zeros(3, *places, pos, dtype=torch.int64)
+        sums = self._content.new_zeros
+        return {
+            "argmax": index[0],
+            "word_argmax": index[1],
+            "word_argmax_mean": index[2],
+            "top": sums(places),
+            "entropy": sums(places),
+            "mass": sums(*places, 4),
+            "band": sums(*places, len(OFFSETS)),
+            "by_distance": sums(*places, len(WORD_OFFSETS)),
+        }
 
-    def _band(self, pattern: Tensor) -> Tensor:
+    def _band(self, pattern: Tensor, rows: slice) -> Tensor:
+        """Sum of P[i, i + r] over content queries, (rows, n_heads, offsets)."""
         index = self._band_index.expand(*pattern.shape[:2], -1, -1)
-        return pattern.gather(-1, index) * self._band_valid
+        weight = self._band_valid * self._content[rows, :, None]
+        return torch.einsum("bhir,bir->bhr", pattern.gather(-1, index), weight.to(pattern.dtype))
 
     def _word_level(self, merged: Tensor, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Argmax over words by sum and by mean, and attention by distance.

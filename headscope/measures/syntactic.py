@@ -85,16 +85,16 @@ class Syntactic(Accumulator):
         edges = batch.swapped if self._swapped else batch.edges
         return edges if edges is not None and len(edges.relation_key) else None
 
-    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
-        """Add one layer of one batch."""
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
         edges = self.edges_of(batch)
         if edges is None:
             return
-        if layer == 0:
-            self._start(edges)
-        relation, offset = self._relation, self._offset
+        relation = self.relations.indices(edges.relation_names)[numpy(edges.relation_key)]
+        offset = self.offsets.indices(edges.offset_names)[numpy(edges.offset_key)]
+        self._grow()
+        self._count_trials(edges, relation, offset)
         hits = trial_hits(rows.word_argmax, edges)
-        n_heads = hits.shape[1]
         for sums, counted in (
             (self.hits, hits),
             (self.mean_hits, trial_hits(rows.word_argmax_mean, edges)),
@@ -102,17 +102,13 @@ class Syntactic(Accumulator):
             (self.both_last, hits * edges.last[:, None]),
             (self.both_uniform, hits * edges.uniform[:, None]),
         ):
-            sums[:, layer, :n_heads] += grouped(counted, relation, len(self.relations))
+            sums += grouped(counted, relation, len(self.relations)).reshape(sums.shape)
         # Every pair of a trial has an offset of its own, so none is counted twice.
         by_pair = grouped(hits[edges.trial], offset, len(self.offsets))
-        self.both_offset[:, layer, :n_heads] += by_pair
+        self.both_offset += by_pair.reshape(self.both_offset.shape)
 
-    def _start(self, edges: EdgeTrials) -> None:
-        """Find the names of a batch's trials and count what does not depend on heads."""
-        relation = self.relations.indices(edges.relation_names)[numpy(edges.relation_key)]
-        offset = self.offsets.indices(edges.offset_names)[numpy(edges.offset_key)]
-        self._relation, self._offset = relation, offset
-        self._grow()
+    def _count_trials(self, edges: EdgeTrials, relation: Array, offset: Array) -> None:
+        """Count what does not depend on heads."""
         uniform = numpy(edges.uniform)
         np.add.at(self.trials, relation, 1)
         np.add.at(self.first, relation, numpy(edges.first))

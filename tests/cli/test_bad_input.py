@@ -424,7 +424,6 @@ def test_languages_that_need_another_package(language: str, run: Run, model: Pat
         (("--threshold", "positional=most"), ("positional", "'most'", "number")),
         (("--threshold", "positional=nan"), ("positional", "nan")),
         (("--threshold", "syntactic=inf"), ("syntactic", "inf")),
-        (("--threshold", "syntactic=inf"), ("syntactic", "inf")),
         (("--threshold", "min_trials=2.5"), ("min_trials", "2.5")),
         (("--threshold", "min_trials=inf"), ("min_trials", "inf")),
         (("--threshold", "syntactic_relative=perhaps"), ("syntactic_relative", "true or false")),

@@ -20,6 +20,7 @@ LENGTHS = (1, 2, 5, 24, 47, 3)
 @dataclass
 class Site:
     pattern: torch.Tensor
+    layer: int
     rows: slice
     heads: slice
     n_heads: int
@@ -28,7 +29,7 @@ class Site:
 class Keep:
     """Remembers the summary of a layer."""
 
-    def update(self, layer: int, rows: RowSummary, batch: Batch) -> None:
+    def update(self, rows: RowSummary, batch: Batch) -> None:
         self.rows = rows
 
 
@@ -61,12 +62,12 @@ def naive(batch: Batch, pattern: torch.Tensor, row: int, head: int) -> np.ndarra
 @pytest.mark.parametrize("rows_at_once", [1, 2, 6])
 def test_word_level_reductions(batch: Batch, pattern: torch.Tensor, rows_at_once: int) -> None:
     keep, kernel = Keep(), Kernel(1, 3)
-    reducer = RowReducer(keep, kernel)
+    reducer = RowReducer(1, 3, keep, kernel)
     reducer.start(batch)
     for start in range(0, batch.size[0], rows_at_once):
         rows = slice(start, min(start + rows_at_once, batch.size[0]))
         for heads in (slice(0, 1), slice(1, 3)):
-            reducer.observe(Site(pattern[rows, heads], rows, heads, 3))  # type: ignore[arg-type]
+            reducer.observe(Site(pattern[rows, heads], 0, rows, heads, 3))  # type: ignore[arg-type]
     reducer.finish("encoder", 0)
     sums = {(head, r): [] for head in range(3) for r in WORD_OFFSETS}
     for row in range(batch.size[0]):
