@@ -3,14 +3,13 @@
 torch splits each operation over OpenMP threads, which then wait for the slowest. By default GNU's
 runtime, which torch's packages for Linux bring along, lets them spin for milliseconds before they
 sleep. On a quiet machine that saves a wake-up; with another program on the cores the spinning
-threads take them from the one that they wait for, and a run takes ten times as long. A wake-up
-costs some 50 microseconds: whoever spins for about as long before sleeping loses at most a factor
-of two on either side. Only the command line decides this: in Python the process is the user's own.
+threads take them from the one that they wait for, and a run takes ten times as long. Spinning for
+less than a millisecond covers the waits between two operations of a quiet run and loses little in
+a busy one. Only the command line decides this: in Python the process is the user's own.
 
 References
 ----------
 https://gcc.gnu.org/onlinedocs/libgomp/Environment-Variables.html
-Karlin, Manasse, McGeoch & Owicki 1994, Algorithmica 11 (spin for the cost of a wake-up).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import os
 __all__ = ["calm_threads"]
 
 #: ``OMP_WAIT_POLICY`` is understood by every OpenMP runtime; GNU's takes the spins in numbers.
-_CALM = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+_CALM = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
 #: Whoever has set one of these has decided how threads wait.
 _DECIDED = {*_CALM, "KMP_BLOCKTIME", "KMP_LIBRARY"}
 

@@ -21,8 +21,8 @@ from headscope.measures.rows import FARTHEST, WORD_OFFSETS, RowSummary
 
 __all__ = ["Kernel", "kernel_argmax"]
 
-#: Entries of (heads, words, words) that exist at a time.
-_AT_ONCE = 1 << 21
+#: Entries of (sentences, heads, words, words) that exist at a time.
+_AT_ONCE = 1 << 18
 
 
 class Kernel(Accumulator):
@@ -80,25 +80,42 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
     Tensor, (batch, n_heads, pos), int64
         At first pieces: position of the attended word's first piece; 0 elsewhere.
     """
-    pos = torch.zeros(batch.size[0], kernel.shape[0], batch.size[1], dtype=torch.int64)
-    for row, pieces in enumerate(batch.pieces.cpu()):
-        first = torch.nonzero(pieces)[:, 0]
-        if len(first) > 1:
-            pos[row][:, first] = first[_looks_at(kernel, pieces[first])]
-    return pos
+    n_words = batch.first_piece.sum(dim=1)
+    found = torch.zeros(batch.size[0], kernel.shape[0], batch.size[1], dtype=torch.int64)
+    for count in sorted(set(n_words.tolist())):
+        rows = torch.nonzero(n_words == count)[:, 0]
+        if count < 2:
+            continue
+        first = torch.nonzero(batch.first_piece[rows])[:, 1].view(len(rows), count)
+        looks_at = _looks_at(kernel, batch.pieces[rows].gather(1, first))
+        at = first[:, None].expand_as(looks_at)
+        found[rows] = found[rows].scatter(2, at, at.gather(2, looks_at))
+    return found
 
 
 def _looks_at(kernel: Tensor, pieces: Tensor) -> Tensor:
-    """Return the argmax for the words of one sentence, (n_heads, words)."""
-    words = torch.arange(len(pieces))
+    """Return the argmax for sentences of as many words, (sentences, n_heads, words).
+
+    Parameters
+    ----------
+    kernel : Tensor, (n_heads, offsets)
+    pieces : Tensor, (sentences, words)
+    """
+    n_words = pieces.shape[1]
+    words = torch.arange(n_words)
     offset = (words - words[:, None]).clamp(-FARTHEST, FARTHEST)  # (query, key)
     # There is no offset 0: offsets to the right stand one place further left.
     index = offset + FARTHEST - (offset > 0).long()
     index.fill_diagonal_(0)
-    at_once = max(1, _AT_ONCE // len(pieces) ** 2)
-    found = []
-    for part in torch.split(kernel, at_once):
-        scores = part[:, index] * pieces
-        scores.diagonal(dim1=1, dim2=2).fill_(-1.0)
-        found.append(scores.argmax(dim=-1))
-    return torch.cat(found)
+    found = torch.empty(len(pieces), len(kernel), n_words, dtype=torch.int64)
+    heads_at_once = max(1, _AT_ONCE // n_words**2)
+    for start in range(0, len(kernel), heads_at_once):
+        heads = slice(start, start + heads_at_once)
+        weights = kernel[heads][:, index]  # (heads, query, key)
+        sentences_at_once = max(1, _AT_ONCE // weights.numel())
+        for row in range(0, len(pieces), sentences_at_once):
+            rows = slice(row, row + sentences_at_once)
+            scores = weights * pieces[rows, None, None]
+            scores.diagonal(dim1=2, dim2=3).fill_(-1.0)
+            found[rows, heads] = scores.max(dim=-1).indices
+    return found

@@ -25,8 +25,8 @@ SETTINGS: dict[str, dict[str, str]] = {
     "headscope's default": {},
     "the runtime's default": {"KMP_LIBRARY": "throughput"},
     "sleep at once": {"OMP_WAIT_POLICY": "passive"},
-    "spin 100 times": {"GOMP_SPINCOUNT": "100"},
-    "spin 10000 times": {"GOMP_SPINCOUNT": "10000"},
+    "spin 1000 times": {"GOMP_SPINCOUNT": "1000"},
+    "spin 30000 times": {"GOMP_SPINCOUNT": "30000"},
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
 CUT_OFF = 15

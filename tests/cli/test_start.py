@@ -34,7 +34,7 @@ def test_waiting_threads_are_told_to_sleep_soon() -> None:
     calm_threads()
     assert {name: os.environ.get(name) for name in ON_THREADS} == {
         "OMP_WAIT_POLICY": "passive",
-        "GOMP_SPINCOUNT": "1000",
+        "GOMP_SPINCOUNT": "10000",
         "KMP_BLOCKTIME": None,
         "KMP_LIBRARY": None,
     }
@@ -61,10 +61,10 @@ import torch
 def test_the_runtime_of_torch_gets_the_setting(spawn: Run) -> None:
     ours = spawn("-c", _SHOW, env={"OMP_DISPLAY_ENV": "verbose"})
     assert ours.code == 0, ours.stderr
-    assert "GOMP_SPINCOUNT = '1000'" in ours.stderr
+    assert "GOMP_SPINCOUNT = '10000'" in ours.stderr
     theirs = spawn("-c", _SHOW, env={"OMP_DISPLAY_ENV": "verbose", "OMP_WAIT_POLICY": "active"})
     assert "OMP_WAIT_POLICY = 'ACTIVE'" in theirs.stderr
-    assert "GOMP_SPINCOUNT = '1000'" not in theirs.stderr
+    assert "GOMP_SPINCOUNT = '10000'" not in theirs.stderr
 
 
 # --- modules ------------------------------------------------------------------------------------
