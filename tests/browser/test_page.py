@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 
 import pytest
 from hostile import HOSTILE
+
+from headscope.report.page_html import report_html
+from headscope.results import Insight, InsightsResult, ReportResult
+from headscope.results.insights import InsightPart
 
 Open = Callable[..., Any]
 
@@ -50,6 +55,25 @@ def test_click_opens_a_card_and_escape_closes_it(show: Open, page_file: Path) ->
     page.keyboard.press("Escape")
     assert not card.is_visible()
     assert page.evaluate("document.activeElement.dataset.head") == "L0H2"
+
+
+def test_what_a_claim_says_stands_beside_its_captions(
+    show: Open, small: ReportResult, tmp_path: Path
+) -> None:
+    """A claim decided in parts has several texts under one caption."""
+    parts = tuple(InsightPart(name, "holds", name) for name in ("one part", "another", "a third"))
+    claim = Insight(0, "A claim.", "holds", "measured", "control", "rule", {}, parts)
+    summary = small.classify.validation if small.classify else None
+    assert summary is not None
+    insights = InsightsResult(small.schema, small.provenance, summary, (claim,), {})
+    path = tmp_path / "claims.html"
+    path.write_text(report_html(dataclasses.replace(small, insights=insights)), encoding="utf-8")
+    page = show(path, viewport={"width": 1200, "height": 900})
+    lefts = "[...document.querySelectorAll('.claims {}')].map(e => e.getBoundingClientRect().left)"
+    captions, texts = (page.evaluate(lefts.format(name)) for name in ("dt", "dd"))
+    assert len(texts) > len(captions) > 0
+    assert len(set(texts)) == 1
+    assert max(captions) < texts[0]
 
 
 def test_keyboard_moves_over_the_map_and_opens(show: Open, page_file: Path) -> None:
