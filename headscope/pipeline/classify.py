@@ -335,6 +335,7 @@ def _identity(
     """Everything that a saved state must agree with."""
     run = provenance(loaded, command="", seed=seed)
     return {
+        "schema": SCHEMA,
         "model": need_checksum(loaded),
         "corpus": corpus.sha256,
         "sentences": n_sentences,

@@ -36,6 +36,7 @@ from headscope.data.batches import buckets, collate, windows
 from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.encode import Encoder
 from headscope.data.frequencies import find_frequencies
+from headscope.data.places import placed
 from headscope.data.sentence import Sentence
 from headscope.measures.batch import Batch
 from headscope.measures.heads import HeadMeasures
@@ -66,7 +67,7 @@ def batches_of(loaded: LoadedModel, corpus: Corpus) -> list[Batch]:
     encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, frequencies)
     return [
         collate(batch, loaded.pad_id)
-        for window in windows(encoder.encode(iter(corpus)))
+        for window in windows(placed(corpus, encoder.encode(iter(corpus))))
         for batch in buckets(window)
     ]
 
