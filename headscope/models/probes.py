@@ -13,8 +13,7 @@ from headscope.models.loading import LoadedModel
 
 __all__ = ["LONG", "Probe", "probes"]
 
-#: Tokens of the long probe, where the model has room for them: with twelve heads its pattern is
-#: computed in three chunks.
+#: Tokens of the long probe, where the model has room for them.
 LONG = 256
 _TEXT = (
     "The old ferry left the harbour before dawn, and nobody on the quay could say who had "

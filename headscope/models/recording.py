@@ -20,6 +20,11 @@ from headscope.models.routing import Router, routed, use_implementation
 __all__ = ["OurRun", "Recording", "SiteRecord", "run_eager", "run_ours", "run_sdpa"]
 
 
+#: Pattern entries at a time: fewer than in use, so that the long probe is cut into chunks for every
+#: model with more than two heads.
+_CHUNK = 1 << 17
+
+
 @dataclass(frozen=True)
 class SiteRecord:
     """One site in one pass; None for what was not seen.
@@ -113,7 +118,7 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> OurRun:
             pass
 
     failure = None
-    router = Router(loaded.sites, [Keep()])
+    router = Router(loaded.sites, [Keep()], chunk_entries=_CHUNK)
     router.begin()
     try:
         with routed(loaded.model, router), _projections_seen(loaded.sites, seen):

@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import logging as transformers_logging
 
-from headscope.attention import stream_attention
+from headscope.attention import CHUNK_ENTRIES, stream_attention
 from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.activations import Activations
 from headscope.models.products import fast_products
@@ -70,6 +70,8 @@ class Router:
         Each sees every chunk of every site.
     mechanism : Mechanism, optional
         Runs in place of :func:`~headscope.attention.stream_attention`; observers see nothing then.
+    chunk_entries : int
+        Pattern entries that exist at a time, as in :func:`~headscope.attention.stream_attention`.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class Router:
         observers: Sequence[SiteObserver] = (),
         *,
         mechanism: Mechanism | None = None,
+        chunk_entries: int = CHUNK_ENTRIES,
     ) -> None:
         self.observers = observers
+        self._chunk_entries = chunk_entries
         self._mechanism = mechanism
         self.calls: Counter[tuple[str, int]] = Counter()
         self.masks_seen = 0
@@ -166,8 +170,9 @@ class Router:
                 observer.observe(chunk)
 
         z = stream_attention(
-            q, k, v, mask=mask, scale=scale, visit=visit if self.observers else None
-        )
+            q, k, v, mask=mask, scale=scale, visit=visit if self.observers else None,
+            chunk_entries=self._chunk_entries,
+        )  # fmt: skip
         for observer in self.observers:
             observer.finish(site.stack, site.layer)
         return z

@@ -183,7 +183,7 @@ def test_the_probe_has_a_long_sequence_without_padding(monkeypatch: pytest.Monke
     assert [probe.name for probe in result.probes] == ["right-padded", "unpadded"]
     assert result.probes[0].padded > 0
     assert (result.probes[1].length, result.probes[1].padded) == (LONG, 0)
-    assert [place for place in seen if place[0] == LONG] == [(LONG, True, 3)] * loaded.n_layers
+    assert [place for place in seen if place[0] == LONG] == [(LONG, True, 6)] * loaded.n_layers
 
 
 def test_a_fault_that_only_long_sequences_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
