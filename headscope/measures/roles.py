@@ -21,6 +21,7 @@ from headscope.measures.rows import OFFSETS
 from headscope.measures.statistics import (
     adjust,
     binomial_p,
+    finite,
     normal_interval,
     normal_p,
     wilson,
@@ -145,7 +146,7 @@ class _Positional:
     def score(self, place: Place) -> PositionalScore:
         best = int(self.best[place])
         return PositionalScore(
-            score=_number(self.rates[place][best]),
+            score=finite(self.rates[place][best]),
             offset=OFFSETS[best] if self.defined else None,
             rates=_by_offset(self.rates[place]),
             mass=_by_offset(self.masses[place]),
@@ -254,7 +255,7 @@ class _Profile:
         return normal_p(self.means[..., i], self.errors[..., i], baseline)
 
     def numbers(self, place: Place) -> dict[str, Any]:
-        values = dict(zip(QUANTITIES, map(_number, self.means[place]), strict=True))
+        values = dict(zip(QUANTITIES, map(finite, self.means[place]), strict=True))
         values["self_rate"] = values.pop("self")
         values["duplicate_rate"] = values.pop("duplicate")
         return values
@@ -295,8 +296,4 @@ class _Profile:
 
 
 def _by_offset(values: Array) -> dict[str, float | None]:
-    return {str(r): _number(value) for r, value in zip(OFFSETS, values, strict=True)}
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return {str(r): finite(value) for r, value in zip(OFFSETS, values, strict=True)}
