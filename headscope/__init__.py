@@ -6,25 +6,22 @@ Nothing heavy is imported until it is used.
 from __future__ import annotations
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headscope.errors import HeadscopeError
-    from headscope.measures.insights.thresholds import InsightThresholds
-    from headscope.measures.thresholds import Thresholds
+    from headscope.measures.classify.thresholds import Thresholds
     from headscope.models.compact import remove_heads
     from headscope.models.loading import load, wrap
     from headscope.models.saving import save, save_dense
     from headscope.pipeline.classify import classify
     from headscope.pipeline.depth import depth
-    from headscope.pipeline.insights import insights
-    from headscope.pipeline.prune import prune
-    from headscope.pipeline.rank import rank
-    from headscope.pipeline.report import report
-    from headscope.pipeline.scores import measure, scores
-    from headscope.pipeline.spectrum import spectrum
+    from headscope.pipeline.insights.run import insights
+    from headscope.pipeline.prune.run import prune
+    from headscope.pipeline.prune.scores import measure, scores
+    from headscope.pipeline.rank.run import rank
+    from headscope.pipeline.report.run import report
+    from headscope.pipeline.spectrum.run import spectrum
     from headscope.pipeline.validate import validate
     from headscope.results import (
         ClassifyResult,
@@ -36,6 +33,7 @@ if TYPE_CHECKING:
         SpectrumResult,
         ValidationResult,
     )
+    from headscope.verdicts.insights.thresholds import InsightThresholds
 
 __version__ = "0.1.0"
 
@@ -71,14 +69,14 @@ __all__ = [
 _HOME = {
     "classify": "headscope.pipeline.classify",
     "depth": "headscope.pipeline.depth",
-    "rank": "headscope.pipeline.rank",
-    "spectrum": "headscope.pipeline.spectrum",
+    "rank": "headscope.pipeline.rank.run",
+    "spectrum": "headscope.pipeline.spectrum.run",
     "validate": "headscope.pipeline.validate",
-    "prune": "headscope.pipeline.prune",
-    "scores": "headscope.pipeline.scores",
-    "measure": "headscope.pipeline.scores",
-    "report": "headscope.pipeline.report",
-    "insights": "headscope.pipeline.insights",
+    "prune": "headscope.pipeline.prune.run",
+    "scores": "headscope.pipeline.prune.scores",
+    "measure": "headscope.pipeline.prune.scores",
+    "report": "headscope.pipeline.report.run",
+    "insights": "headscope.pipeline.insights.run",
     "load": "headscope.models.loading",
     "wrap": "headscope.models.loading",
     "remove_heads": "headscope.models.compact",
@@ -92,8 +90,8 @@ _HOME = {
     "ReportResult": "headscope.results",
     "SpectrumResult": "headscope.results",
     "ValidationResult": "headscope.results",
-    "Thresholds": "headscope.measures.thresholds",
-    "InsightThresholds": "headscope.measures.insights.thresholds",
+    "Thresholds": "headscope.measures.classify.thresholds",
+    "InsightThresholds": "headscope.verdicts.insights.thresholds",
     "HeadscopeError": "headscope.errors",
 }
 
@@ -106,14 +104,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(types.ModuleType):
-    """Keeps ``headscope.report`` the function: importing the floor of that name would cover it."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name != "report":
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

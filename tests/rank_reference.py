@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headscope.measures.factors import Factors
+from headscope.measures.rank.factors import Factors
 from headscope.results import MatrixRank
 
 Matrix = NDArray[np.float64]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import headscope
-from headscope.measures.thresholds import Thresholds
+from headscope.measures.classify.thresholds import Thresholds
 from headscope.results import to_json
 
 Json = Any

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headscope.cli import options
+from headscope.cli import shared_options as options
 from headscope.cli.output import command_line, print_result, progress_bar
 from headscope.errors import InputError
 
@@ -87,8 +87,8 @@ def classify(
 
     from headscope.data.corpus import open_text, open_treebank
     from headscope.pipeline.classify import classify as run
-    from headscope.report.classify_tables import classify_report, heads_csv
-    from headscope.report.files import STATE, ready_folder, write_classify
+    from headscope.show.classify.tables import classify_report, heads_csv
+    from headscope.show.files import STATE, ready_folder, write_classify
 
     corpus = open_treebank(treebank) if treebank else open_text(text) if text else None
     with ready_folder(output), progress_bar(quiet) as progress:
@@ -118,7 +118,7 @@ def classify(
 
 def _thresholds(from_config: dict[str, Any], from_flags: list[str]) -> Any:
     """Build the thresholds from the TOML table and the flags; flags win."""
-    from headscope.measures.thresholds import Thresholds
+    from headscope.measures.classify.thresholds import Thresholds
 
     values = dict(from_config)
     for item in from_flags:

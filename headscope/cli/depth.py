@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headscope.cli import options
+from headscope.cli import shared_options as options
 from headscope.cli.output import command_line, print_result, progress_bar
 
 __all__ = ["depth"]
@@ -58,8 +58,8 @@ def depth(
     Every layer is re-run without its skip connection, feed-forward network or LayerNorm.
     """
     from headscope.pipeline.depth import depth as run
-    from headscope.report.depth_tables import depth_csv, depth_report, write_depth
-    from headscope.report.files import ready_folder
+    from headscope.show.depth.tables import depth_csv, depth_report, write_depth
+    from headscope.show.files import ready_folder
 
     with ready_folder(output), progress_bar(quiet, "windows") as progress:
         result = run(

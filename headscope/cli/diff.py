@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headscope.cli import options
+from headscope.cli import shared_options as options
 from headscope.cli.output import print_data, print_human, print_note
 from headscope.errors import GateError
 
@@ -77,12 +77,12 @@ def diff(
 
     Prints nothing and exits with 0 where they are equal; exits with 3 when a rule fires.
     """
-    from headscope.report.diff import compare
-    from headscope.report.diff_rules import parse_rules, undecided, with_fired
-    from headscope.report.diff_tables import diff_files, diff_markdown, diff_report
-    from headscope.report.folders import ready_folder, write_files
-    from headscope.report.reading import read_results
     from headscope.results import to_json
+    from headscope.show.diff.tables import diff_files, diff_markdown, diff_report
+    from headscope.show.folders import ready_folder, write_files
+    from headscope.verdicts.diff.compare import compare
+    from headscope.verdicts.diff.rules import parse_rules, undecided, with_fired
+    from headscope.verdicts.reading import read_results
 
     rules = parse_rules(fail_on or ())
     with ready_folder(output):

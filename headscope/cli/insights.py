@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headscope.cli import options
+from headscope.cli import shared_options as options
 from headscope.cli.output import command_line, print_data, print_human, progress_bar
 from headscope.cli.prune import TaskName
 
@@ -75,11 +75,11 @@ def insights(
 
     The tables [classify], [rank], [spectrum] and [depth] of --config set how each is measured.
     """
-    from headscope.cli.sections import section_settings, thresholds_from
-    from headscope.pipeline.insights import insights as run
-    from headscope.report.files import ready_folder, write_files
-    from headscope.report.insights_tables import insights_csv, insights_report
+    from headscope.cli.arguments import section_settings, thresholds_from
+    from headscope.pipeline.insights.run import insights as run
     from headscope.results import to_json
+    from headscope.show.files import ready_folder, write_files
+    from headscope.show.insights.tables import insights_csv, insights_report
 
     thresholds = thresholds_from(context, threshold)
     settings = section_settings(context, treebank=treebank, text=text, limit=limit)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headscope.cli.collector import modules_are_loaded
-from headscope.cli.options import Format
+from headscope.cli.shared_options import Format
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

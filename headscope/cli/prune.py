@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headscope.cli import options
+from headscope.cli import shared_options as options
 from headscope.cli.output import command_line, print_result, progress_bar
 
 __all__ = ["prune"]
@@ -174,10 +174,10 @@ def prune(
     if roles is not None and no_roles:
         raise typer.BadParameter("give --roles or --no-roles, not both")
 
-    from headscope.pipeline.prune import prune_with
-    from headscope.pipeline.pruning.options import PruneOptions
-    from headscope.report.files import ready_folder, write_prune
-    from headscope.report.prune_tables import curves_csv, prune_report
+    from headscope.pipeline.prune.options import PruneOptions
+    from headscope.pipeline.prune.run import prune_with
+    from headscope.show.files import ready_folder, write_prune
+    from headscope.show.prune.tables import curves_csv, prune_report
 
     choices = PruneOptions(
         task=task.value,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headscope.cli import options
+from headscope.cli import shared_options as options
 from headscope.cli.output import command_line, print_result, progress_bar
 
 __all__ = ["rank"]
@@ -100,9 +100,9 @@ def rank(
     """
     widths = _widths(share_projections)
 
-    from headscope.pipeline.rank import rank as run
-    from headscope.report.files import ready_folder, write_rank
-    from headscope.report.rank_tables import rank_csv, rank_report
+    from headscope.pipeline.rank.run import rank as run
+    from headscope.show.files import ready_folder, write_rank
+    from headscope.show.rank.tables import rank_csv, rank_report
 
     with ready_folder(output), progress_bar(quiet, "layers") as progress:
         result = run(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headscope.cli import options, settings
+from headscope.cli import settings
+from headscope.cli import shared_options as options
 from headscope.cli.insights import Data, Draws, TaskOption, Text, Treebank
 from headscope.cli.output import command_line, print_data, print_human, progress_bar
 from headscope.cli.prune import TaskName
@@ -71,15 +72,15 @@ def report(
     Sections: validate, classify, rank, spectrum, depth, prune, insights. Each is set by its own
     table of --config; what has not changed since the last run is taken from the folder.
     """
-    from headscope.cli.sections import section_settings, thresholds_from
+    from headscope.cli.arguments import section_settings, thresholds_from
     from headscope.errors import ValidationFailedError
-    from headscope.pipeline.report import choose_sections
-    from headscope.pipeline.report import report as run
-    from headscope.pipeline.reporting.previous import Previous, content_digest
-    from headscope.report.files import ready_folder
-    from headscope.report.gates import require_gates
-    from headscope.report.reading import read_results, results_of
-    from headscope.report.report_files import REPORT, write_report
+    from headscope.pipeline.report.run import choose_sections
+    from headscope.pipeline.report.run import report as run
+    from headscope.pipeline.sections.previous import Previous, content_digest
+    from headscope.show.files import ready_folder
+    from headscope.show.report.files import REPORT, write_report
+    from headscope.verdicts.limits.table import require_gates
+    from headscope.verdicts.reading import read_results, results_of
 
     chosen = choose_sections(_names(only), _names(skip))
     gates = settings.gates(context)
@@ -143,9 +144,9 @@ def _print(
 ) -> None:
     from rich.text import Text as Line
 
-    from headscope.report.insights_tables import insights_csv, scoreboard
-    from headscope.report.key_numbers import certificate
-    from headscope.report.report_files import report_json
+    from headscope.show.insights.tables import insights_csv, scoreboard
+    from headscope.show.key_numbers import certificate
+    from headscope.show.report.files import report_json
 
     if format is options.Format.json:
         print_data(report_json(document))

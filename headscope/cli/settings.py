@@ -20,7 +20,7 @@ import typer
 from headscope.errors import InputError
 
 if typing.TYPE_CHECKING:
-    from headscope.report.gates import Gates
+    from headscope.verdicts.limits.table import Gates
 
 __all__ = [
     "GATES", "Option", "Settings", "current", "effective", "for_typer", "gates", "given", "nearest",
@@ -242,11 +242,11 @@ def _shown(value: Any) -> str:
 def thresholds_of(command: str) -> Any:
     """Return the class that checks a command's thresholds: a dataclass with ``parse``; or None."""
     if command == "classify":
-        from headscope.measures.thresholds import Thresholds
+        from headscope.measures.classify.thresholds import Thresholds
 
         return Thresholds
     if command == "insights":
-        from headscope.measures.insights.thresholds import InsightThresholds
+        from headscope.verdicts.insights.thresholds import InsightThresholds
 
         return InsightThresholds
     return None
@@ -270,7 +270,7 @@ def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
 
 
 def _gates(settings: Settings) -> Gates:
-    from headscope.report.gates import Gates
+    from headscope.verdicts.limits.table import Gates
 
     where = f"{settings.path}: [gates]" if settings.path else "[gates]"
     return Gates.parse(settings.gates, where)

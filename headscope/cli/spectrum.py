@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headscope.cli import options
+from headscope.cli import shared_options as options
 from headscope.cli.output import command_line, print_result, progress_bar
 
 __all__ = ["spectrum"]
@@ -107,10 +107,10 @@ def spectrum(
     Shares of singular values beside closed-form controls and, with --control, random weights; the
     sequences have no padding.
     """
-    from headscope.pipeline.spectrum import spectrum as run
-    from headscope.report.files import ready_folder
-    from headscope.report.spectrum_files import STATE, write_spectrum
-    from headscope.report.spectrum_tables import spectrum_csv, spectrum_report
+    from headscope.pipeline.spectrum.run import spectrum as run
+    from headscope.show.files import ready_folder
+    from headscope.show.spectrum.files import STATE, write_spectrum
+    from headscope.show.spectrum.tables import spectrum_csv, spectrum_report
 
     with ready_folder(output), progress_bar(quiet, "sequences") as progress:
         result = run(

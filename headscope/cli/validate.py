@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from headscope.cli import options
+from headscope.cli import shared_options as options
 from headscope.cli.output import command_line, print_result
 
 __all__ = ["validate"]
@@ -31,7 +31,7 @@ def validate(
     keys. Exits with 3 when anything is off.
     """
     from headscope.pipeline.validate import validate as run
-    from headscope.report.validate_tables import validation_csv, validation_report
+    from headscope.show.validate.tables import validation_csv, validation_report
 
     result = run(
         model,

@@ -18,7 +18,7 @@ from headscope.errors import CorpusError
 
 __all__ = ["Corpus", "as_corpus", "open_text", "open_treebank", "sample_corpus", "split_words"]
 
-SAMPLE = Path(__file__).parent / "sample" / "sample.conllu"
+SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
 ANNOTATED = 68
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")

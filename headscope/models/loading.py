@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from headscope.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import open_checkpoint
 from headscope.models.fingerprint import FileWeights, fingerprint
-from headscope.models.heads import Select, head_of, run_with_head
 from headscope.models.layouts import AttentionSite, find_sites
 from headscope.models.manifest import kept_heads
 from headscope.models.network import check_config, check_finite, load_network, load_tokenizer
 from headscope.models.routing import quiet_transformers
 from headscope.models.source import find_source
+from headscope.models.task_heads import Select, head_of, run_with_head
 
 __all__ = ["DTYPES", "LoadedModel", "load", "pick_device", "wrap"]
 

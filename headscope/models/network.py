@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.cutting import cut_module
-from headscope.models.heads import class_for, head_of, missing_head
 from headscope.models.layouts import attention_modules, heads_of
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
+from headscope.models.task_heads import class_for, head_of, missing_head
 from headscope.pruning.surgery import head_rows, scatter_rows
 
 __all__ = ["check_config", "check_finite", "load_network", "load_tokenizer"]

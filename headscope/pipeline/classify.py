@@ -20,18 +20,18 @@ from headscope.data.places import placed
 from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError, HeadscopeError, InputError
 from headscope.measures.batch import Batch
-from headscope.measures.heads import HeadMeasures
-from headscope.measures.kernel import kernel_argmax
-from headscope.measures.roles import ROLES, judge, judge_swapped
-from headscope.measures.syntactic import KernelHits
-from headscope.measures.testable import untestable
-from headscope.measures.thresholds import Thresholds
+from headscope.measures.classify.head_measures import HeadMeasures
+from headscope.measures.classify.kernel import kernel_argmax
+from headscope.measures.classify.labels import judge, judge_swapped
+from headscope.measures.classify.syntactic import KernelHits
+from headscope.measures.classify.testable import untestable
+from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.checkpoint import RunState
 from headscope.pipeline.opening import open_model
 from headscope.pipeline.provenance import need_checksum, provenance
+from headscope.pipeline.resume import RunState
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -41,6 +41,7 @@ from headscope.results import (
     HeadResult,
     SwappedControl,
 )
+from headscope.results.roles import ROLES
 
 __all__ = ["classify"]
 
@@ -288,7 +289,9 @@ def _control(
 ) -> ControlResult:
     """Measure the same architecture with random weights: what the rules find in untrained heads."""
     _, heads, _ = _judged(random_twin(loaded, seed), run, thresholds, "control")
-    counts = {role: sum(role in head.roles for head in heads) for role in ROLES}
+    counts = {
+        role: sum(role in head.roles for head in heads) for role in (role.key for role in ROLES)
+    }
     return ControlResult(
         swapped=swapped,
         seed=seed,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from headscope.errors import InputError
 from headscope.pruning.ablation import ablation, ablation_greedy
+from headscope.pruning.by_role import confidence, roles
 from headscope.pruning.fisher import fisher
 from headscope.pruning.gates import gates
 from headscope.pruning.importance import importance_example, importance_token
 from headscope.pruning.joint import fisher_joint
 from headscope.pruning.method import Given, Ranking
-from headscope.pruning.roles import confidence, roles
 from headscope.pruning.topk import topk
 from headscope.pruning.weights import magnitude, random
 

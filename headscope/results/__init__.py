@@ -1,9 +1,9 @@
-"""Raw values of every command, frozen, with a JSON round trip; display lives in report/ and cli/.
+"""Raw values of every command, frozen, with a JSON round trip; display lives in show/.
 
 A rate that has no trial behind it is None (JSON null), never NaN.
 """
 
-from headscope.results.classification import (
+from headscope.results.classify import (
     ClassifyResult,
     Confirmation,
     ControlResult,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headscope.results.classification import ClassifyResult
+from headscope.results.classify import ClassifyResult
 from headscope.results.depth import DepthResult
 from headscope.results.insights import InsightsResult
 from headscope.results.prune import PruneResult

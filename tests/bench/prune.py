@@ -14,10 +14,10 @@ from statistics import median
 import torch
 
 import headscope
-from headscope.data.tasks import read_texts
+from headscope.data.examples import read_texts
 from headscope.models.routing import use_implementation
-from headscope.pipeline.pruning.calibrating import make_given
-from headscope.pipeline.pruning.data import pick
+from headscope.pipeline.prune.calibrating import make_given
+from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task
 from headscope.pruning.method import Given
 from headscope.pruning.methods import rank

@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 
 import headscope
-from headscope.pipeline.speed import benchmark
-from headscope.report.speed_tables import speed_report
+from headscope.pipeline.prune.speed import benchmark
+from headscope.show.prune.speed import speed_report
 
 
 def main(model: str = "demo", threads: str = "2") -> None:

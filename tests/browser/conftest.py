@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hostile import hostile
 
-from headscope.report.page_html import report_html
 from headscope.results import ReportResult
+from headscope.show.page.html import report_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hostile import HOSTILE
 
-from headscope.report.page_html import report_html
 from headscope.results import Insight, InsightsResult, ReportResult
 from headscope.results.insights import InsightPart
+from headscope.show.page.html import report_html
 
 Open = Callable[..., Any]
 

@@ -15,9 +15,9 @@ from result_files import changed, make_results, read, write
 from tiny_models import tiny_bert
 
 from headscope.cli.diff import diff
-from headscope.report.diff import TOLERANCE
-from headscope.report.diff_rules import RULES
-from headscope.report.gates import GATE_NAMES
+from headscope.verdicts.diff.compare import TOLERANCE
+from headscope.verdicts.diff.rules import RULES
+from headscope.verdicts.limits.table import GATE_NAMES
 
 Run = Callable[..., Any]
 

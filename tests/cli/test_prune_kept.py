@@ -17,11 +17,11 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.cli.prune import EXAMPLES
-from headscope.data.tasks import sample_texts
+from headscope.data.examples import sample_texts
 from headscope.models.saving import write_model
 from headscope.pipeline.classify import classify
-from headscope.pipeline.pruning.data import open_sources
-from headscope.pipeline.speed import benchmark
+from headscope.pipeline.prune.sources import open_sources
+from headscope.pipeline.prune.speed import benchmark
 from headscope.results import to_json
 
 Run = Callable[..., Any]
@@ -83,7 +83,7 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         f"{parts}.keeping.benchmark", partial(benchmark, lengths=(8,), batch_sizes=(1,))
     )
-    monkeypatch.setattr("headscope.pipeline.speed._SECONDS", 0.0)
+    monkeypatch.setattr("headscope.pipeline.prune.speed._SECONDS", 0.0)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -265,7 +265,7 @@ def test_a_folder_that_does_not_measure_as_the_curve_is_not_kept(
         weights[name] = weights[name] * 3.0
         save_file(weights, room / "model.safetensors", metadata={"format": "pt"})
 
-    monkeypatch.setattr("headscope.pipeline.pruning.keeping.write_model", spoiled)
+    monkeypatch.setattr("headscope.pipeline.prune.keeping.write_model", spoiled)
     found = run(*command)
     assert found.code == 1
     assert found.stdout == ""

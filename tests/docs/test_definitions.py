@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from headscope.measures.roles import PRIORITY
 from headscope.pipeline.tasks.making import TASKS
 from headscope.pruning.methods import METHODS
 from headscope.results.prune import Point
 from headscope.results.rank import MatrixRank
+from headscope.results.roles import PRIMARY
 from headscope.results.validation import ValidationResult
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_command_pages_point_to_the_definitions(command: str) -> None:
 def test_every_role_method_and_task_is_defined() -> None:
     for name in (*METHODS, "mlm", "fidelity"):
         assert f"`{name}`" in DEFINITIONS, name
-    for role in PRIORITY:
+    for role in (role.key for role in PRIMARY):
         assert role in DEFINITIONS, role
     for task in TASKS:
         assert f"`{task}`" in DEFINITIONS, task

@@ -20,7 +20,7 @@ from headscope.data.plain import as_plain
 from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.fidelity import Fidelity
-from headscope.pipeline.rank import rank
+from headscope.pipeline.rank.run import rank
 from headscope.results import RankResult
 
 FAMILIES = ["bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"]

@@ -17,7 +17,7 @@ from transformers import BertModel
 
 import headscope
 from headscope.errors import InputError
-from headscope.pipeline.rank import rank
+from headscope.pipeline.rank.run import rank
 from headscope.results import HeadRank, RankResult, from_dict, to_dict, to_json
 
 H, R, D = 4, 8, 32

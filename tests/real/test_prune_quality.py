@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import headscope
-from headscope.data.tasks import read_texts
+from headscope.data.examples import read_texts
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.pruning.calibrating import make_given
-from headscope.pipeline.pruning.data import pick
+from headscope.pipeline.prune.calibrating import make_given
+from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.method import Given

@@ -11,7 +11,7 @@ from scipy.linalg import subspace_angles
 
 from headscope.data.plain import as_plain
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.rank import rank
+from headscope.pipeline.rank.run import rank
 from headscope.results import RankResult
 
 EPS32 = float(np.finfo(np.float32).eps)

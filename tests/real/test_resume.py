@@ -16,13 +16,13 @@ import pytest
 import headscope
 from headscope.data.corpus import SAMPLE
 from headscope.errors import ResumeError
-from headscope.pipeline import checkpoint
-from headscope.report.files import STATE
+from headscope.pipeline import resume as checkpoint
+from headscope.show.files import STATE
 
 #: Saves after every batch, and waits there so that the test can kill it at any of them.
 _SLOW = """
 import sys, time
-from headscope.pipeline import checkpoint
+from headscope.pipeline import resume as checkpoint
 init, note = checkpoint.RunState.__init__, checkpoint.RunState.note
 checkpoint.RunState.__init__ = lambda self, path, identity: init(self, path, identity, every=0.0)
 def slow(self, *args, **kwargs):

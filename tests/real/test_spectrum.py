@@ -22,11 +22,11 @@ from headscope.data.plain import open_plain
 from headscope.errors import InputError, ResumeError
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import use_implementation
-from headscope.pipeline.checkpoint import RunState
-from headscope.report.spectrum_figures import share_map
-from headscope.report.spectrum_files import STATE
-from headscope.report.spectrum_words import control_sentence, verdict_sentence
+from headscope.pipeline.resume import RunState
 from headscope.results import SpectrumResult, to_dict
+from headscope.show.spectrum.figures import share_map
+from headscope.show.spectrum.files import STATE
+from headscope.show.spectrum.words import control_sentence, verdict_sentence
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_all_windows_in_any_order_give_the_same_means(demo: LoadedModel, little:
 #: Saves after every batch, and waits there so that the test can kill it at any of them.
 _SLOW = """
 import sys, time
-from headscope.pipeline import checkpoint
+from headscope.pipeline import resume as checkpoint
 init, note = checkpoint.RunState.__init__, checkpoint.RunState.note
 checkpoint.RunState.__init__ = lambda self, path, identity: init(self, path, identity, every=0.0)
 def slow(self, *args, **kwargs):

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 import headscope
-from headscope.data.tasks import read_texts
+from headscope.data.examples import read_texts
 from headscope.models.certificate import validate_model
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel

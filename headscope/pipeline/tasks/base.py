@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.data.batches import buckets
-from headscope.data.rows import Padded, Row, pad_rows
-from headscope.data.tasks import Examples
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.fidelity import mean_pooled
@@ -25,8 +25,8 @@ from headscope.measures.metrics import (
     resampled,
 )
 from headscope.models.gating import gated
-from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
+from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.distance import Distance, at_masks
 from headscope.pipeline.tasks.losses import LossBatch
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.data.rows import Padded, Row
-from headscope.data.tasks import Examples
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Padded, Row
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs, accuracy, macro_f1, matthews

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from headscope.data.batches import buckets
-from headscope.data.rows import Padded, Row, pad_rows
+from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.measures.fidelity import cosine, mean_pooled
 from headscope.models.gating import gated
-from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
+from headscope.models.task_heads import Select
 
 __all__ = ["Distance", "at_masks", "by_row", "wide"]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from headscope.data.rows import Padded, Row
-from headscope.data.tasks import Examples
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Padded, Row
 from headscope.measures.metrics import Outputs, mean_of
-from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
+from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.base import Task
 
 __all__ = ["Fidelity"]

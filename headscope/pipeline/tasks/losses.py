@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from headscope.data.rows import Padded
+from headscope.data.token_rows import Padded
 from headscope.models.gating import gated
-from headscope.models.heads import Select
 from headscope.models.loading import LoadedModel
+from headscope.models.task_heads import Select
 
 __all__ = ["LossBatch", "Read"]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from headscope.data.rows import Row, encode_rows, mask_row, window_rows
-from headscope.data.tasks import Examples, class_ids, read_labelled, read_pairs, read_texts
+from headscope.data.examples import Examples, class_ids, read_labelled, read_pairs, read_texts
+from headscope.data.token_rows import Row, encode_rows, mask_row, window_rows
 from headscope.errors import CorpusError, InputError
-from headscope.models.heads import missing_head
 from headscope.models.loading import LoadedModel
+from headscope.models.task_heads import missing_head
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.classification import Classification, classes_of
 from headscope.pipeline.tasks.fidelity import Fidelity

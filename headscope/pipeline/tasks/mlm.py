@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.data.rows import Padded
+from headscope.data.token_rows import Padded
 from headscope.measures.metrics import Outputs, ratio_of
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.distance import by_row, wide

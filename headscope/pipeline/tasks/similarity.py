@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.data.batches import buckets
-from headscope.data.rows import Padded, Row, pad_rows
-from headscope.data.tasks import Examples
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.measures.accumulator import Array
 from headscope.measures.fidelity import cosine, mean_pooled
 from headscope.measures.metrics import Outputs, spearman

@@ -7,7 +7,7 @@ from tiny_models import VOCABULARY, framed_tokenizer, tiny_tokenizer
 from tokenizers import normalizers
 
 from headscope.data.pieces import Frame, frame, token_stream, tokenise
-from headscope.data.rows import window_rows
+from headscope.data.token_rows import window_rows
 from headscope.errors import CorpusError, InputError
 
 SIZE = len(VOCABULARY)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from sample_treebank import grammar
 
-from headscope.data.sample import grammar
+from headscope.data.corpus import SAMPLE
 
 
 def _words(text: str) -> set[str]:
     return set(text.split())
 
 
-SAMPLE = Path(grammar.__file__).with_name("sample.conllu")
 UPOS = _words("ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X")
 RELATIONS = _words(
     "acl advcl advmod amod appos aux case cc ccomp compound conj cop csubj dep det discourse "

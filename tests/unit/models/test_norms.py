@@ -10,7 +10,7 @@ from tiny_families import each_family, padded_batch, tiny
 from torch import nn
 
 import headscope
-from headscope.measures.factors import fold_gain
+from headscope.measures.rank.factors import fold_gain
 from headscope.models.norms import gain_and_shift, preceding_norms
 
 

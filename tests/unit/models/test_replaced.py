@@ -12,8 +12,8 @@ from torch import Tensor
 import headscope
 from headscope.attention import attention_pattern, stream_attention
 from headscope.errors import ValidationFailedError
-from headscope.measures.factors import layer_factors
-from headscope.measures.shared_projections import Mixed, share_projections, truncate
+from headscope.measures.rank.factors import layer_factors
+from headscope.measures.rank.shared_projections import Mixed, share_projections, truncate
 from headscope.models.loading import LoadedModel
 from headscope.models.replaced import ReplacedScores
 from headscope.models.routing import Router, routed

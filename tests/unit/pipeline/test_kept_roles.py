@@ -10,10 +10,10 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.corpus import sample_corpus
-from headscope.data.tasks import Examples, sample_texts
+from headscope.data.examples import Examples, sample_texts
 from headscope.errors import InputError
 from headscope.measures.metrics import Bootstrap
-from headscope.pipeline.kept_roles import _halves, _interval, _unseen, measure_kept_roles
+from headscope.pipeline.insights.kept_roles import _halves, _interval, _unseen, measure_kept_roles
 from headscope.pipeline.tasks import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 import headscope
 from headscope.errors import InputError
-from headscope.pipeline.speed import _work, benchmark
+from headscope.pipeline.prune.speed import _work, benchmark
 from headscope.results import SpeedResult, from_dict, to_dict
 
 REMOVED = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (2, 0)]
@@ -38,7 +38,7 @@ def test_attention_part_is_proportional_to_heads() -> None:
 
 
 def test_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headscope.pipeline.speed._SECONDS", 0.0)
+    monkeypatch.setattr("headscope.pipeline.prune.speed._SECONDS", 0.0)
     full = headscope.wrap(tiny("bert", hidden_size=128, intermediate_size=128))
     pruned = headscope.remove_heads(full, REMOVED)
     full.model.set_attn_implementation("eager")

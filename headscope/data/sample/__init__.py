@@ -1,1 +1,0 @@
-"""The built-in English sample treebank and the grammar that generates most of it."""

@@ -1,0 +1,1 @@
+"""What each head does: accumulators of one pass, and the labels made of them."""

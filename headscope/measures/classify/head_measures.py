@@ -1,0 +1,95 @@
+"""All of classify's accumulators together: one set of sums for one pass over a corpus."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from headscope.measures.accumulator import Array, Keys
+from headscope.measures.classify.kernel import Kernel
+from headscope.measures.classify.positional import Positional
+from headscope.measures.classify.profile import Profile
+from headscope.measures.classify.rare import Rare
+from headscope.measures.classify.rows import RowReducer
+from headscope.measures.classify.syntactic import Syntactic
+
+__all__ = ["HeadMeasures"]
+
+
+#: Tables of names that belong to sums.
+_NAMED = tuple(
+    (part, table) for part in ("syntactic", "swapped") for table in ("relations", "offsets")
+)
+
+
+class HeadMeasures:
+    """Positional, syntactic, kernel, rare-word and profile sums of every head.
+
+    Parameters
+    ----------
+    n_layers, n_heads : int
+
+    Attributes
+    ----------
+    positional, syntactic, swapped, kernel, rare, profile
+        ``swapped`` counts as ``syntactic`` does, against other sentences' trees.
+    skipped : int
+        Sentences that could not be measured.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.positional = Positional(n_layers, n_heads)
+        self.syntactic = Syntactic(n_layers, n_heads)
+        self.swapped = Syntactic(n_layers, n_heads, swapped=True)
+        self.kernel = Kernel(n_layers, n_heads)
+        self.rare = Rare(n_layers, n_heads)
+        self.profile = Profile(n_layers, n_heads)
+        self.skipped = 0
+
+    def reducer(self) -> RowReducer:
+        """Return the observer that feeds these sums."""
+        return RowReducer(*self.positional.hits.shape[:2], *self._parts.values())
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "positional": self.positional,
+            "syntactic": self.syntactic,
+            "swapped": self.swapped,
+            "kernel": self.kernel,
+            "rare": self.rare,
+            "profile": self.profile,
+        }
+
+    def merge(self, other: HeadMeasures) -> None:
+        """Add the sums of another pass over other sentences with the same model."""
+        for name, part in self._parts.items():
+            part.merge(other._parts[name])
+        self.skipped += other.skipped
+
+    def state(self) -> dict[str, Array]:
+        """Return all sums as named arrays; names of relations and offsets as the bytes of JSON."""
+        arrays = {
+            f"{name}.{key}": np.array(array, order="C")
+            for name, part in self._parts.items()
+            for key, array in part.state().items()
+        }
+        names = {
+            f"{part}.{table}": getattr(self._parts[part], table).names for part, table in _NAMED
+        } | {"skipped": self.skipped}
+        arrays["names"] = np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
+        return arrays
+
+    def load_state(self, arrays: dict[str, Array]) -> None:
+        """Go on from what :meth:`state` gave."""
+        for name, part in self._parts.items():
+            prefix = f"{name}."
+            part.load_state(
+                {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+            )
+        known = json.loads(arrays["names"].tobytes())
+        for part, table in _NAMED:
+            setattr(self._parts[part], table, Keys(known[f"{part}.{table}"]))
+        self.skipped = known["skipped"]

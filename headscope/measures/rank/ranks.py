@@ -1,0 +1,232 @@
+r"""How many dimensions a head's W_Q W_K^T uses: spectra of products that are never formed.
+
+For factors ``L`` (m x r) and ``R`` (n x r) with QR decompositions ``L = U_L T_L``, ``R = U_R T_R``,
+the singular values of ``L R^T`` are those of the small ``T_L T_R^T`` (r x r). In float64.
+
+``qk`` is ``W_Q W_K^T`` (d_model x d_model, rank at most d_head), ``ov`` is ``W_V W_O``.
+
+References
+----------
+Cordonnier, Loukas & Jaggi 2020, arXiv:2006.16362. Roy & Vetterli 2007, "The effective rank".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headscope.measures.rank.factors import Factors
+from headscope.results import MatrixRank, NumericalRank
+
+__all__ = [
+    "LEVELS",
+    "Reading",
+    "asymmetry",
+    "cumulative_share",
+    "matrix_ranks",
+    "product_ranks",
+    "product_singular_values",
+    "subspace_overlap",
+    "summarise",
+]
+
+#: Shares whose dimensions are counted.
+LEVELS = ("90", "95", "99")
+#: A cumulative sum may fall short of a share that it reaches in exact arithmetic.
+_ROUNDING = 1e-12
+
+
+def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
+    """Singular values of ``left @ right^T`` from its factors, descending.
+
+    Parameters
+    ----------
+    left : Tensor, (..., m, r)
+    right : Tensor, (..., n, r)
+
+    Returns
+    -------
+    Tensor, (..., min(m, n, r)), float64
+        The product's other singular values are 0.
+
+    Notes
+    -----
+    Costs O((m + n) r^2) and no m x n matrix where r < m, n. Errors are a few epsilons of the
+    largest singular value, as a dense SVD's are.
+    """
+    return _singular_values(_triangle(left.double()) @ _triangle(right.double()).mT)
+
+
+def _singular_values(matrix: Tensor) -> Tensor:
+    sigma: Tensor = torch.linalg.svdvals(matrix)
+    return sigma
+
+
+def _triangle(factor: Tensor) -> Tensor:
+    """Return T of factor = U T; a factor that is not tall is as small as it gets already."""
+    if factor.shape[-2] <= factor.shape[-1]:
+        return factor
+    triangle: Tensor = torch.linalg.qr(factor, mode="r").R
+    return triangle
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How singular values are read.
+
+    Parameters
+    ----------
+    share : str
+        ``sigma2`` or ``sigma``: what the dimensions hold 90, 95, 99% of.
+    eps : float
+        Of the stored dtype.
+    rtol : float, optional
+        Above ``rtol`` times the largest a singular value counts towards the numerical rank; by
+        default max(shape of the matrix) * eps.
+    """
+
+    share: str = "sigma2"
+    eps: float = torch.finfo(torch.float32).eps
+    rtol: float | None = None
+
+    @property
+    def rounding(self) -> float:
+        """Relative strength of the directions that rounding to the stored type adds, at most."""
+        # Independent roundings of a tall matrix have a norm of about 0.3 eps of the matrix's own.
+        return 2 * self.eps
+
+    def tolerance(self, *shape: int) -> float:
+        """Return rtol for a matrix of this shape."""
+        return max(shape) * self.eps if self.rtol is None else self.rtol
+
+
+def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
+    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k`` of every head.
+
+    Returns
+    -------
+    dict of str to list of MatrixRank
+        One entry a head.
+    """
+    found = {}
+    for name, (left, right) in factors.products.items():
+        found[name] = product_ranks(left, right, reading)
+    for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
+        rtol = reading.tolerance(*factor.shape[-2:])
+        sigma = _singular_values(_triangle(factor))
+        found[name] = [summarise(row, rtol=rtol, share=reading.share) for row in sigma]
+    return found
+
+
+def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixRank]:
+    """Measure ``left @ right^T``, (n_heads, m, r) and (n_heads, n, r), of every head."""
+    rtol = reading.tolerance(left.shape[-2], right.shape[-2])
+    sigma = product_singular_values(left, right)
+    return [summarise(row, rtol=rtol, share=reading.share) for row in sigma]
+
+
+def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRank:
+    """Read every kind of rank off singular values.
+
+    Parameters
+    ----------
+    sigma : Tensor, (r,), float64, descending
+    rtol : float
+        A singular value counts towards the numerical rank above ``rtol`` times the largest.
+    share : str
+        ``sigma2`` or ``sigma``: what the dimensions hold 90, 95, 99% of.
+    """
+    largest = float(sigma[0]) if len(sigma) else 0.0
+    if rtol >= 1:
+        numerical = NumericalRank(None, rtol)
+    else:
+        numerical = NumericalRank(int((sigma > rtol * largest).sum()), rtol)
+    values = tuple(sigma.tolist())
+    if largest == 0:
+        return MatrixRank(values, numerical, None, None, dict.fromkeys(LEVELS))
+    scaled = sigma / largest  # squares of tiny weights would underflow
+    return MatrixRank(
+        singular_values=values,
+        numerical_rank=numerical,
+        stable_rank=float((scaled**2).sum()),
+        effective_rank=_effective_rank(scaled),
+        dims=_dims(cumulative_share(scaled, share)),
+    )
+
+
+def cumulative_share(sigma: Tensor, share: str) -> Tensor:
+    """Share of the k largest in the sum of all, k = 1..r; (..., r) like ``sigma``."""
+    part = sigma**2 if share == "sigma2" else sigma
+    return part.cumsum(-1) / part.sum(-1, keepdim=True)
+
+
+def _dims(cumulative: Tensor) -> dict[str, int | None]:
+    return {level: int((cumulative < int(level) / 100 - _ROUNDING).sum()) + 1 for level in LEVELS}
+
+
+def _effective_rank(sigma: Tensor) -> float:
+    p = sigma / sigma.sum()
+    return math.exp(-float(torch.special.xlogy(p, p).sum()))
+
+
+def asymmetry(left: Tensor, right: Tensor) -> Tensor:
+    """``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2].
+
+    0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an antisymmetric B.
+
+    Parameters
+    ----------
+    left, right : Tensor, (..., m, r)
+
+    Returns
+    -------
+    Tensor, (...), float64
+        NaN for B = 0.
+
+    Notes
+    -----
+    In an orthonormal basis of both factors' columns B is at most 2r x 2r. The shorter way through
+    tr(B B) would cancel to about 1e-8 for a symmetric B.
+    """
+    r = left.shape[-1]
+    basis = _triangle(torch.cat([left, right], dim=-1).double())
+    core = basis[..., :r] @ basis[..., r:].mT
+    gap, size = (torch.linalg.matrix_norm(m) for m in (core - core.mT, core))
+    ratio: Tensor = gap / size
+    return ratio
+
+
+def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tensor:
+    """Mean squared cosine of the principal angles between column spaces, each with each.
+
+    ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
+    if they are orthogonal, r / m on average for random r-dimensional spaces of m dimensions.
+
+    Parameters
+    ----------
+    left, right : Tensor, (n_heads, m, r)
+    rtol : float
+        Directions weaker than ``rtol`` times a factor's strongest are not counted to its space:
+        rounding to the stored type fills up every space.
+
+    Returns
+    -------
+    Tensor, (n_heads, n_heads), float64
+        0 where a factor is zero.
+    """
+    (u, rank_u), (v, rank_v) = _basis(left, rtol), _basis(right, rtol)
+    n_heads, m, r = u.shape
+    flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
+    squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
+    return squares / torch.minimum(rank_u[:, None], rank_v[None, :]).clamp(min=1)
+
+
+def _basis(factor: Tensor, rtol: float) -> tuple[Tensor, Tensor]:
+    """Orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks."""
+    u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
+    tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)
+    inside = sigma > tolerance * sigma[..., :1]
+    return u * inside[..., None, :], inside.sum(-1).double()

@@ -1,0 +1,1 @@
+"""How low the rank of a softmax matrix is, and what could replace it."""

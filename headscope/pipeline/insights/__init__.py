@@ -1,0 +1,1 @@
+"""``headscope insights`` and the measurement that it makes itself."""

@@ -1,0 +1,210 @@
+"""The model with only its labelled heads, against as many heads drawn at random."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.data.corpus import Corpus, sample_corpus
+from headscope.data.examples import Examples
+from headscope.errors import InputError
+from headscope.measures.metrics import Bootstrap
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.classify import classify
+from headscope.pipeline.tasks import Task, make_task, read_examples
+from headscope.results import ClassifyResult, KeptRoles
+from headscope.verdicts.insights.labelled_heads import ROLES
+
+__all__ = ["DRAWS", "measure_kept_roles"]
+
+#: Random sets that the labelled heads are compared with.
+DRAWS = 20
+
+Progress = Callable[[str, int, int], None]
+Place = tuple[int, int]
+T = TypeVar("T")
+
+
+def measure_kept_roles(
+    loaded: LoadedModel,
+    classified: ClassifyResult,
+    *,
+    task: str = "fidelity",
+    data: str | Path | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+    corpus: Corpus | None = None,
+    progress: Progress | None = None,
+) -> KeptRoles:
+    """Measure what is left with only the heads that have one of the claim's roles.
+
+    Roles and metric never come from the same sentences: where both would be the built-in sample,
+    heads are classified anew on every other sentence, and the rest is measured. Of other data,
+    examples with a sentence that heads were classified on are left out.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        With its task head, where the task needs it.
+    classified : ClassifyResult
+    task : str
+    data : path, optional
+        What the task is measured on; the built-in sample by default.
+    draws : int
+        Random sets, 20 or more.
+    seed : int
+    corpus : Corpus, optional
+        What heads were classified on; the built-in sample by default.
+    progress : callable, optional
+
+    Raises
+    ------
+    InputError
+        For too few draws, or data most of which heads were classified on.
+    """
+    if draws < 20:
+        raise InputError(f"{draws} random sets tell no 95% quantile; give 20 or more (--draws).")
+    examples = read_examples(task, data)
+    sample = sample_corpus()
+    left_out = 0
+    if data is None:
+        learnt, examples = _halves(sample, examples)
+        if classified.corpus.sha256 == sample.sha256:
+            classified = classify(loaded, learnt, validate=False, seed=seed)
+    else:
+        texts = (" ".join(sentence.words) for sentence in corpus or sample)
+        unseen = _unseen(examples, texts)
+        left_out = len(examples) - len(unseen)
+        if left_out > len(examples) / 2:
+            raise InputError(
+                f"{left_out} of the {len(examples)} examples of {examples.name} hold a sentence "
+                "that the heads were classified on; measure the task on another text."
+            )
+        examples = unseen
+    kept = _labelled(loaded, classified)
+    measured = make_task(task, examples, loaded, seed=seed)
+    whole = measured.outputs(loaded)
+    places = [(site.layer, head) for site in loaded.sites for head in range(site.n_heads)]
+    result = KeptRoles(
+        roles=ROLES,
+        kept=tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in kept),
+        n_heads=len(places),
+        classified_on=classified.corpus.name,
+        measured_on=examples.name,
+        examples=measured.n_examples,
+        metric=measured.metric,
+        higher_is_better=measured.higher_is_better,
+        baseline=measured.value(whole),
+        value=None,
+        difference_ci=None,
+        random=(),
+        left_out=left_out,
+    )
+    if not 0 < len(kept) < len(places):
+        return result
+    outputs = measured.outputs(loaded, _gates(loaded, kept))
+    found = measured.interval(outputs, whole, seed=seed)
+    return dataclasses.replace(
+        result,
+        value=found.value,
+        difference_ci=_interval(found, measured.n_examples),
+        random=_random(loaded, measured, places, len(kept), draws, seed, progress),
+    )
+
+
+def _interval(found: Bootstrap, n_examples: int) -> tuple[float, float] | None:
+    """Interval of the difference; resampling a single example says nothing."""
+    if found.difference_low is None or found.difference_high is None or n_examples < 2:
+        return None
+    return float(found.difference_low), float(found.difference_high)
+
+
+def _random(
+    loaded: LoadedModel,
+    task: Task,
+    places: Sequence[Place],
+    size: int,
+    draws: int,
+    seed: int,
+    progress: Progress | None,
+) -> tuple[float, ...]:
+    values = []
+    for draw in range(draws):
+        chosen = np.random.default_rng([seed, draw]).choice(len(places), size, replace=False)
+        gates = _gates(loaded, [places[i] for i in sorted(chosen.tolist())])
+        values.append(task.value(task.outputs(loaded, gates)))
+        if progress is not None:
+            progress("random heads", draw + 1, draws)
+    return tuple(values)
+
+
+def _labelled(loaded: LoadedModel, classified: ClassifyResult) -> list[Place]:
+    """Places, in the loaded model, of the heads that have one of the roles."""
+    named = {(h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
+    return [
+        (site.layer, place)
+        for site in loaded.sites
+        for place, name in enumerate(site.head_ids)
+        if (site.layer, name) in named
+    ]
+
+
+def _gates(loaded: LoadedModel, kept: Sequence[Place]) -> Tensor:
+    gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
+    for layer, head in kept:
+        gates[layer, head] = 1.0
+    return gates
+
+
+def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
+    """Split the sample: every other sentence to classify on, the others to measure."""
+    sentences = list(sample)
+    learnt = sentences[::2]
+    name = f"half of the {sample.name}"
+    corpus = dataclasses.replace(
+        sample,
+        name=name,
+        sha256=hashlib.sha256(f"{sample.sha256} even".encode()).hexdigest(),
+        n_sentences=len(learnt),
+        read=lambda: iter(learnt),
+    )
+    other = dataclasses.replace(
+        examples, name=f"the other half of the {sample.name}", first=examples.first[1::2]
+    )
+    return corpus, _unseen(other, (" ".join(sentence.words) for sentence in learnt))
+
+
+def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
+    """Leave out examples that have a sentence in common with some texts, spaces and case aside."""
+    keys = [[_key(text) for text in pair] for pair in zip(*_sides(examples), strict=True)]
+    wanted = {key for pair in keys for key in pair}
+    seen = {key for key in map(_key, texts) if key in wanted}
+    rows = [i for i, pair in enumerate(keys) if not seen.intersection(pair)]
+
+    def chosen(values: tuple[T, ...] | None) -> tuple[T, ...] | None:
+        return tuple(values[i] for i in rows) if values else values
+
+    return dataclasses.replace(
+        examples,
+        first=tuple(examples.first[i] for i in rows),
+        second=chosen(examples.second),
+        labels=chosen(examples.labels),
+        scores=chosen(examples.scores),
+        lines=tuple(examples.lines[i] for i in rows) if examples.lines else (),
+    )
+
+
+def _sides(examples: Examples) -> list[tuple[str, ...]]:
+    return [examples.first] if examples.second is None else [examples.first, examples.second]
+
+
+def _key(text: str) -> str:
+    """Make equal what differs in spaces and case only: corpora cut words differently."""
+    return "".join(text.casefold().split())

@@ -1,0 +1,111 @@
+"""Which heads go: by a method's ranking for every fraction, or as the user says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from headscope.errors import InputError
+from headscope.models.loading import LoadedModel
+from headscope.pruning.by_role import keep_roles
+from headscope.pruning.method import Given, Ranking, Role
+from headscope.pruning.methods import METHODS, rank
+from headscope.pruning.spec import parse_heads
+from headscope.pruning.units import Units
+from headscope.results.prune import HeadScores
+from headscope.results.roles import ROLES
+
+__all__ = ["by_hand", "count_for", "fractions_of", "random_rankings", "scores_of"]
+
+
+def fractions_of(step: float, chosen: Sequence[float] | None) -> tuple[float, ...]:
+    """List the fractions of a curve: 0, step, ... 1; or 0 and those that were chosen.
+
+    Raises
+    ------
+    InputError
+        If one is not within 0 and 1.
+    """
+    for fraction in chosen or ():
+        if not 0.0 <= fraction <= 1.0:
+            raise InputError(f"The fraction {fraction:g} is not between 0 and 1.")
+    if chosen:
+        return tuple(sorted({0.0, *chosen}))
+    if not 0.01 <= step <= 1.0:
+        raise InputError(f"The step {step:g} is not between 0.01 and 1 (0.1 is usual).")
+    count = int(1.0 / step + 1e-9)
+    return tuple(sorted({*(round(i * step, 10) for i in range(count + 1)), 1.0}))
+
+
+def count_for(fraction: float, units: Units) -> int:
+    """Return the number of units that a fraction of them is, to the nearest."""
+    return int(fraction * len(units) + 0.5)
+
+
+def random_rankings(given: Given, draws: int) -> list[tuple[int, Ranking]]:
+    """Draw several random orders: (seed, ranking)."""
+    seeds = range(given.seed, given.seed + draws)
+    return [(seed, rank("random", dataclasses.replace(given, seed=seed))) for seed in seeds]
+
+
+def scores_of(name: str, ranking: Ranking, units: Units) -> HeadScores:
+    """Lay a ranking's values out as layers x heads."""
+    grid: Tensor = units.expand(ranking.values)
+    rows = []
+    for layer in range(units.shape[0]):
+        there = {place[1] for heads in units.members for place in heads if place[0] == layer}
+        rows.append(
+            tuple(
+                float(grid[layer, head]) if head in there else None
+                for head in range(units.shape[1])
+            )
+        )
+    return HeadScores(name, tuple(rows), ranking.passes)
+
+
+def by_hand(
+    loaded: LoadedModel,
+    units: Units,
+    spec: str | None,
+    roles: Mapping[tuple[int, int], Role],
+    keep: Sequence[str],
+) -> tuple[int, ...]:
+    """Return the units that ``--heads`` or ``--keep-roles`` removes.
+
+    Raises
+    ------
+    InputError
+        If there is no such head or role, or nothing or everything would go.
+    """
+    if spec is not None:
+        names = parse_heads(spec, {site.layer: site.head_ids for site in loaded.sites})
+        places = [(layer, loaded.sites[layer].head_ids.index(head)) for layer, head in names]
+        removed = {units.unit(place) for place in places}
+        what = f"--heads {spec}"
+    else:
+        _check_roles(keep, roles)
+        removed = set(keep_roles(units, roles, set(keep)))
+        what = f"--keep-roles {','.join(keep)}"
+    if len(removed) == len(units):
+        raise InputError(
+            f"{what} would remove every head of {loaded.name}; at least one must stay."
+        )
+    if not removed:
+        raise InputError(f"{what} removes nothing: every head has one of these roles.")
+    return tuple(sorted(removed))
+
+
+def _check_roles(keep: Sequence[str], roles: Mapping[tuple[int, int], Role]) -> None:
+    known = [role.key for role in ROLES]
+    for name in keep:
+        if name not in known:
+            raise InputError(f"There is no role {name!r}; choose {', '.join(known)}.")
+    if not roles:
+        raise InputError("--keep-roles needs to know what the heads do; leave --no-roles out.")
+
+
+def needs(methods: Sequence[str], what: str) -> list[str]:
+    """List the methods that need ``labels`` or ``roles``."""
+    return [name for name in methods if getattr(METHODS[name], f"needs_{what}")]

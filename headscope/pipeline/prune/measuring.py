@@ -1,0 +1,159 @@
+"""Pruned models measured on the evaluation data: points, curves, and the random baseline."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from headscope.models.compact import remove_heads
+from headscope.models.loading import LoadedModel
+from headscope.models.output_maps import make_permanent, replaced_outputs
+from headscope.pipeline.prune.repairing import Repaired
+from headscope.pipeline.tasks import Task
+from headscope.pruning.units import Units
+from headscope.results.prune import Baseline, Draw, Point
+
+__all__ = ["Measurer", "compact_model", "original_names"]
+
+Place = tuple[int, int]
+
+
+class Measurer:
+    """Measures pruned models against the full one, each set of removed heads only once.
+
+    Heads are removed for real before a model is measured, so a point of a curve is the value of
+    the very model that ``--save`` writes.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    task : Task
+        On the evaluation data.
+    units : Units
+    seed : int
+        Of the bootstrap.
+    roles : mapping of (layer, head) to the head's roles
+        By the heads' places in the loaded model.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        task: Task,
+        units: Units,
+        *,
+        seed: int,
+        roles: Mapping[Place, Sequence[str]],
+    ) -> None:
+        self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
+        self._roles = roles
+        self._n_heads = sum(site.n_heads for site in loaded.sites)
+        self._full = task.outputs(loaded)
+        self._drawn = task.resampled(self._full, seed=seed)
+        self._points: dict[tuple[int, ...], Point] = {}
+        self._values: dict[tuple[int, ...], float] = {}
+
+    def baseline(self) -> Baseline:
+        """Describe the unpruned model."""
+        found = self._task.interval(self._full, seed=self._seed)
+        return Baseline(found.value, (found.low, found.high), self._task.metrics(self._full))
+
+    def degenerate(self) -> str | None:
+        """Say why the unpruned model's values mean nothing, if they do not."""
+        return self._task.degenerate(self._full)
+
+    def point(self, repaired: Repaired) -> Point:
+        """Measure one pruned model."""
+        plain = self._is_plain(repaired)
+        if plain and repaired.removed in self._points:
+            return self._points[repaired.removed]
+        point = self._measured(repaired)
+        if plain:
+            self._points[repaired.removed] = point
+        return point
+
+    def random_point(self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], None]) -> Point:
+        """Measure random sets of one size: mean, extremes and standard deviation over draws."""
+        first = draws[0][1]
+        if len({repaired.removed for _, repaired in draws}) == 1:  # nothing, or everything
+            return self.point(first)
+        values = []
+        for _, repaired in draws:
+            values.append(self._value(repaired))
+            did()
+        return Point(
+            fraction=self._fraction(first),
+            heads_removed=self._names(first),
+            value=statistics.fmean(values),
+            ci=(min(values), max(values)),
+            draws=tuple(
+                Draw(seed, self._names(repaired), value)
+                for (seed, repaired), value in zip(draws, values, strict=True)
+            ),
+            spread=statistics.stdev(values),
+        )
+
+    def _measured(self, repaired: Repaired) -> Point:
+        outputs = self._outputs(repaired)
+        found = self._task.interval(outputs, self._full, seed=self._seed, drawn=self._drawn)
+        assert found.difference_low is not None
+        assert found.difference_high is not None
+        return Point(
+            fraction=self._fraction(repaired),
+            heads_removed=self._names(repaired),
+            value=found.value,
+            ci=(found.low, found.high),
+            difference=found.difference,
+            difference_ci=(found.difference_low, found.difference_high),
+            p_value=found.p_value,
+            metrics=self._task.metrics(outputs),
+            roles_left=self._left(set(self._units.heads(repaired.removed))),
+        )
+
+    def _value(self, repaired: Repaired) -> float:
+        """Return the metric alone: no interval is shown of a single draw."""
+        if repaired.removed not in self._values:
+            self._values[repaired.removed] = self._task.value(self._outputs(repaired))
+        return self._values[repaired.removed]
+
+    def _outputs(self, repaired: Repaired) -> dict[str, Any]:
+        """Run a pruned model over the evaluation data."""
+        if not repaired.removed:
+            return dict(self._full)
+        if len(repaired.removed) == len(self._units):  # no model is left that could be built
+            with replaced_outputs(self._loaded, repaired.maps):
+                return self._task.outputs(self._loaded, repaired.gates.to(self._loaded.device))
+        return self._task.outputs(compact_model(self._loaded, self._units, repaired))
+
+    def _fraction(self, repaired: Repaired) -> float:
+        return len(self._units.heads(repaired.removed)) / self._n_heads
+
+    def _names(self, repaired: Repaired) -> tuple[tuple[int, ...], ...]:
+        return original_names(self._loaded, self._units.heads(repaired.removed))
+
+    def _is_plain(self, repaired: Repaired) -> bool:
+        bare = self._units.expand(self._units.gates(repaired.removed))
+        return not repaired.maps and bool((repaired.gates == bare).all())
+
+    def _left(self, removed: set[Place]) -> dict[str, int] | None:
+        if not self._roles:
+            return None
+        left = {role: 0 for roles in self._roles.values() for role in roles}
+        for head, roles in self._roles.items():
+            for role in roles if head not in removed else ():
+                left[role] += 1
+        return dict(sorted(left.items()))
+
+
+def original_names(loaded: LoadedModel, heads: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
+    """Call heads by the numbers they were born with."""
+    return tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in heads)
+
+
+def compact_model(loaded: LoadedModel, units: Units, made: Repaired) -> LoadedModel:
+    """Make the pruned, repaired model for real; it shares what is no attention with ``loaded``."""
+    names = original_names(loaded, units.heads(made.removed))
+    compact = remove_heads(loaded, [(layer, head) for layer, head in names], share=True)
+    make_permanent(compact, loaded, made.gates, made.maps)
+    return compact

@@ -1,0 +1,171 @@
+"""What a run of ``prune`` is to do: one frozen value, checked before any model is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headscope.errors import InputError
+from headscope.models.saving import check_target
+from headscope.pipeline.prune.choosing import fractions_of, needs
+from headscope.pipeline.prune.repairing import Repair
+from headscope.pipeline.prune.sources import CALIBRATION_LIMIT
+from headscope.pruning.methods import DEFAULT, METHODS, check_methods
+
+__all__ = ["DRAWS", "MANUAL", "STEP", "PruneOptions"]
+
+#: Between the fractions of a curve, and random sets at each: what runs unless more is asked for.
+STEP, DRAWS = 0.25, 5
+#: Fewest random sets that say anything about spread.
+FEWEST_DRAWS = 5
+#: The name of the curve of heads that were removed by hand.
+MANUAL = "manual"
+
+
+@dataclass(frozen=True)
+class PruneOptions:
+    """The choices of one run, as the user makes them.
+
+    Every field is the parameter of :func:`headscope.prune` that has its name; lists become tuples.
+    What was left open is filled in by the properties.
+
+    Raises
+    ------
+    InputError
+        If choices contradict each other, or do not say which one model is to be kept.
+    """
+
+    task: str = "fidelity"
+    data: str | Path | None = None
+    calibration: str | Path | None = None
+    methods: Sequence[str] | None = None
+    repairs: Sequence[str] | None = None
+    step: float = STEP
+    fractions: Sequence[float] | None = None
+    heads: str | None = None
+    keep_roles: Sequence[str] | None = None
+    draws: int = DRAWS
+    normalise: bool | None = None
+    labels: bool = False
+    ablation: bool | None = None
+    roles: bool | str | Path = True
+    save: str | Path | None = None
+    save_dense: str | Path | None = None
+    benchmark: bool = False
+    limit: int | None = None
+    calibration_limit: int = CALIBRATION_LIMIT
+    validate: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("methods", "repairs", "fractions", "keep_roles"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, tuple(value))
+        self._check_choices()
+        if self.keeps:
+            self._check_kept()
+
+    # --- what was left open -------------------------------------------------------------------
+
+    @property
+    def manual(self) -> bool:
+        """Whether heads are removed by hand."""
+        return self.heads is not None or bool(self.keep_roles)
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """Methods, each once; none where heads are removed by hand."""
+        return () if self.manual else tuple(dict.fromkeys(self.methods or (DEFAULT, "random")))
+
+    @property
+    def repair_kinds(self) -> tuple[Repair, ...]:
+        """Repairs, each once."""
+        if self.repairs:
+            return tuple(dict.fromkeys(Repair(name) for name in self.repairs))
+        return (Repair.none,) if self.manual else (Repair.none, Repair.scale)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Fractions of the curves: the whole curve, or 0 and what was chosen."""
+        return fractions_of(self.step, self.fractions)
+
+    @property
+    def tables(self) -> bool:
+        """Whether the tables of single heads are made."""
+        if self.ablation is None:
+            return self.data is None and not self.manual
+        return self.ablation
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether anything is chosen, repaired or tabulated with calibration data."""
+        chosen = any(name not in ("random", "magnitude") for name in self.method_names)
+        return chosen or self.repair_kinds != (Repair.none,) or self.tables
+
+    def needing(self, what: str) -> list[str]:
+        """List the methods of this run that need ``labels`` or ``roles``."""
+        return needs(self.method_names, what)
+
+    # --- what is kept -------------------------------------------------------------------------
+
+    @property
+    def keeps(self) -> bool:
+        """Whether one model is wanted beyond its numbers: saved, or timed."""
+        return bool(self.save or self.save_dense or self.benchmark)
+
+    @property
+    def candidates(self) -> tuple[tuple[str, Repair], ...]:
+        """Method and repair of each model that may be kept, by name and before the run.
+
+        A control is none: random heads are measured to be compared with, not to be used.
+        """
+        names = (MANUAL,) if self.manual else self.method_names
+        return tuple(
+            (name, kind)
+            for name in names
+            if name == MANUAL or not METHODS[name].control
+            for kind in self.repair_kinds
+        )
+
+    def _check_choices(self) -> None:
+        if self.heads is not None and self.keep_roles:
+            raise InputError("Give --heads or --keep-roles, not both.")
+        if self.manual and (self.methods or self.fractions):
+            raise InputError(
+                "--heads and --keep-roles say which heads go; leave out --method and --fraction."
+            )
+        check_methods(self.method_names)
+        for name in self.repairs or ():
+            if name not in list(Repair):
+                raise InputError(f"There is no repair {name!r}; choose {', '.join(Repair)}.")
+        if self.draws < FEWEST_DRAWS:
+            raise InputError(
+                f"--draws {self.draws}: give {FEWEST_DRAWS} or more, fewer say nothing."
+            )
+        if not -(2**62) <= self.seed < 2**62:
+            raise InputError(f"The seed {self.seed} is too large; give one of at most 62 bits.")
+        fractions_of(self.step, self.fractions)
+
+    def _check_kept(self) -> None:
+        """Refuse before a long run what would not name one model, or could not be written."""
+        if not self.candidates:
+            raise InputError(
+                "Random heads are a control and are never kept; name another --method for --save, "
+                "--save-dense and --benchmark, such as fisher-joint."
+            )
+        if not self.manual and len(set(self.fractions or ())) != 1:
+            raise InputError(
+                "--save, --save-dense and --benchmark need one model: give one --fraction, such "
+                "as 0.5, or name the heads with --heads or --keep-roles."
+            )
+        if not self.manual and self.shares in ((0.0,), (0.0, 1.0)):
+            raise InputError(
+                f"--fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
+                f"{'everything' if self.shares[-1] else 'nothing'}."
+            )
+        folders = [Path(folder) for folder in (self.save, self.save_dense) if folder is not None]
+        for folder in folders:
+            check_target(folder)
+        if len({folder.resolve() for folder in folders}) < len(folders):
+            raise InputError("--save and --save-dense name the same folder; give two.")

@@ -1,0 +1,145 @@
+"""Two steps of ``prune`` on their own: the scores of one method, and the worth of one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.opening import open_model
+from headscope.pipeline.prune.calibrating import make_given, units_of
+from headscope.pipeline.prune.choosing import by_hand, needs, scores_of
+from headscope.pipeline.prune.roles import find_roles
+from headscope.pipeline.prune.sources import CALIBRATION_LIMIT, open_calibration, pick
+from headscope.pipeline.tasks import make_task, read_examples
+from headscope.pipeline.validate import require_valid
+from headscope.pruning.methods import DEFAULT, check_methods, rank
+from headscope.results.prune import Baseline, HeadScores
+
+__all__ = ["measure", "scores"]
+
+
+def scores(
+    model: str | Path | LoadedModel | Any,
+    method: str = DEFAULT,
+    *,
+    task: str = "fidelity",
+    calibration: str | Path | None = None,
+    normalise: bool | None = None,
+    labels: bool = False,
+    limit: int = CALIBRATION_LIMIT,
+    seed: int = 0,
+    **options: Any,
+) -> HeadScores:
+    """Score every head of a model by one method.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel
+    method : str
+        One of :data:`headscope.pruning.methods.METHODS`.
+    task, calibration, normalise, labels, seed, **options
+        As :func:`headscope.prune` takes them; the built-in sample without ``calibration``.
+    limit : int
+        Calibration sentences, drawn at random.
+
+    Returns
+    -------
+    HeadScores
+        (n_layers, n_heads), higher is rather kept.
+
+    Raises
+    ------
+    InputError
+    ValidationFailedError
+        If our attention is not the model's.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> found = headscope.scores("demo", "magnitude", limit=16)
+    >>> len(found.values), len(found.values[0])
+    (6, 12)
+    """
+    check_methods((method,))
+    examples, kind = open_calibration(task, calibration, needs((method,), "labels"))
+    loaded = _open(model, options)
+    chosen = make_task(kind, pick(examples, limit, kind, seed), loaded, seed=seed, limit=limit // 2)
+    require_valid(loaded, True)
+    units = units_of(loaded)
+    given = make_given(
+        loaded, chosen,
+        roles=find_roles(loaded, None, seed=seed, wanted=bool(needs((method,), "roles"))).by_place,
+        use_labels=labels, budget=len(units) // 2, largest=len(units), seed=seed, progress=None,
+    )  # fmt: skip
+    return scores_of(method, rank(method, given, normalise=normalise), units)
+
+
+def measure(
+    model: str | Path | LoadedModel | Any,
+    task: str = "fidelity",
+    data: str | Path | None = None,
+    *,
+    without: str | None = None,
+    reference: LoadedModel | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Baseline:
+    """Measure a model on a task, with all heads or without some.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel
+    task : str
+        ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
+    data : path, optional
+        The built-in sample if missing.
+    without : str, optional
+        Heads to switch off, such as ``L0H1,L3H*``.
+    reference : LoadedModel, optional
+        For ``fidelity``: the model whose outputs are the target; ``model`` itself with all heads if
+        missing.
+    limit : int, optional
+        Examples.
+    seed : int
+        Of masks and bootstrap.
+
+    Returns
+    -------
+    Baseline
+        Value, 95% interval, and every metric of the task.
+
+    Raises
+    ------
+    InputError
+    ValidationFailedError
+        If our attention is not the model's, or the reference's.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> headscope.measure("demo", limit=20, without="L5H*").value < 1.0
+    True
+    """
+    examples = read_examples(task, data, limit)
+    loaded = _open(model, options)
+    for measured in (loaded, reference or loaded):
+        require_valid(measured, True)
+    job = make_task(task, examples, reference or loaded, seed=seed, limit=limit)
+    gates = None
+    if without is not None:
+        units = units_of(loaded)
+        gates = units.expand(units.gates(by_hand(loaded, units, without, {}, ())))
+        gates = gates.to(torch.device(loaded.device))
+    outputs = job.outputs(loaded, gates)
+    found = job.interval(outputs, seed=seed)
+    return Baseline(found.value, (found.low, found.high), job.metrics(outputs))
+
+
+def _open(model: str | Path | LoadedModel | Any, options: dict[str, Any]) -> LoadedModel:
+    if isinstance(model, str | Path):
+        options = {"head": "auto", **options}
+    return open_model(model, **options)

@@ -1,0 +1,78 @@
+"""How far a run has come: steps of about one pass over the evaluation data, counted in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headscope.pipeline.prune.calibrating import Progress
+from headscope.pipeline.prune.options import PruneOptions
+from headscope.pipeline.prune.repairing import Repair
+from headscope.pipeline.tasks import Task
+
+__all__ = ["Steps", "plan"]
+
+#: Passes over the calibration data that a step of a run is worth, a backward pass counted as two.
+#: Methods that are missing here run so long that they have a bar of their own, or take no pass.
+_METHOD = {"fisher-joint": 9.0, "fisher": 3.0, "importance-token": 3.0, "importance-example": 3.0}
+_REPAIR = {Repair.none: 0.0, Repair.scale: 16.0, Repair.refit: 50.0}
+
+
+class Steps:
+    """Counts steps down and tells a progress function, so that it can say when the run will end.
+
+    Parameters
+    ----------
+    progress : callable or None
+    sizes : mapping of str to float
+        For each kind of work, what one piece of it costs: passes over the evaluation data.
+    total : float
+        What all of it costs.
+    """
+
+    def __init__(self, progress: Progress | None, sizes: Mapping[str, float], total: float) -> None:
+        self._progress, self._sizes, self._total = progress, sizes, total
+        self._done = 0.0
+
+    def did(self, kind: str) -> None:
+        """Note one piece of work; one that is not counted changes nothing."""
+        self._done = min(self._done + self._sizes.get(kind, 0.0), self._total)
+        if self._progress is not None:
+            self._progress("all", round(self._done), max(1, round(self._total)))
+
+
+def plan(
+    options: PruneOptions,
+    evaluation: Task,
+    calibration: Task | None,
+    counts: tuple[int, ...],
+    n_units: int,
+    progress: Progress | None,
+) -> Steps:
+    """Add up what a run will do.
+
+    Parameters
+    ----------
+    options : PruneOptions
+    evaluation, calibration : Task
+    counts : tuple of int
+        Units that the points of the curves remove.
+    n_units : int
+    progress : callable or None
+    """
+    share = len(calibration.rows) / len(evaluation.rows) if calibration is not None else 0.0
+    sizes = {name: cost * share for name, cost in _METHOD.items()}
+    sizes |= {kind.value: cost * share for kind, cost in _REPAIR.items()}
+    sizes |= {"measured": 1.0, "alone": 1.0, "kept alone": share}
+    inner = sum(0 < count < n_units for count in counts) or 1
+    total = 0.0
+    for name in options.method_names:
+        if name == "random":
+            total += inner * options.draws
+        else:
+            total += sizes.get(name, 0.0) + inner * sum(1 + sizes[k] for k in options.repair_kinds)
+    if options.manual:
+        total += sum(1 + sizes[k] for k in options.repair_kinds)
+        total += options.draws if options.keep_roles else 0
+    if options.tables:
+        total += n_units * (1 + share)
+    return Steps(progress, sizes, total)

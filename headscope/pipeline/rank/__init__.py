@@ -1,0 +1,1 @@
+"""``headscope rank`` and its parts."""

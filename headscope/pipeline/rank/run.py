@@ -1,0 +1,260 @@
+"""``headscope rank``: how many dimensions W_Q W_K^T and W_V W_O use, from weights alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headscope.data.plain import PlainText, open_plain
+from headscope.errors import HeadscopeError, InputError, UnsupportedModelError
+from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
+from headscope.measures.rank.gaussian import layer_control
+from headscope.measures.rank.layer import measure_layer
+from headscope.measures.rank.ranks import Reading
+from headscope.models.control import random_twin
+from headscope.models.coverage import relative_terms, rotary
+from headscope.models.layouts import AttentionSite
+from headscope.models.loading import DTYPES, LoadedModel
+from headscope.models.norms import gain_and_shift, preceding_norms
+from headscope.pipeline.opening import open_model
+from headscope.pipeline.provenance import provenance
+from headscope.pipeline.rank.shared_projections import check_widths, sweep_widths
+from headscope.pipeline.rank.text import OnText
+from headscope.pipeline.validate import require_valid
+from headscope.results import ControlRank, HeadRank, LayerRank, RankResult
+
+__all__ = ["rank"]
+
+#: Told (what is measured, layers done, layers in all).
+Progress = Callable[[str, int, int], None]
+
+
+def rank(
+    model: str | Path | LoadedModel | Any,
+    *,
+    share: str = "sigma2",
+    biases: bool = False,
+    fold_layernorm: bool = False,
+    rtol: float | None = None,
+    control_seeds: int = 5,
+    fresh: bool = True,
+    text: str | Path | PlainText | None = None,
+    share_projections: Sequence[int] = (),
+    limit: int | None = None,
+    validate: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+    command: str = "headscope.rank",
+    **options: Any,
+) -> RankResult:
+    """Measure the ranks of W_Q W_K^T and W_V W_O, of every head and of all heads of a layer.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel
+        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
+    share : str
+        ``sigma2`` or ``sigma``: of which the dimensions hold 90, 95, 99%.
+    biases : bool
+        Include b_Q and b_V by augmenting the input with a 1.
+    fold_layernorm : bool
+        Fold the gain (and shift) of the LayerNorm before each layer into its weights.
+    rtol : float, optional
+        For the numerical rank; by default max(shape) * eps of the stored dtype.
+    control_seeds : int
+        Draws of Gaussian factors that the control averages.
+    fresh : bool
+        Measure the same architecture freshly initialised too.
+    text : path, optional
+        One sentence a line: adds the data-aware form and the asymmetry of the patterns.
+    share_projections : sequence of int
+        Widths at which the heads of each layer are made to share projections.
+    limit : int, optional
+        Use only the first lines of the text.
+    validate : bool
+        Refuse a model on which our attention is not the model's; recorded if False.
+    seed : int
+        Of the controls.
+    progress : callable, optional
+        Called as ``progress(what, layers_done, layers)``.
+    command : str
+        Recorded in the result.
+    **options
+        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If queries and keys are rotated by position: their scores are not x W_Q W_K^T x^T.
+    InputError, ValidationFailedError
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.rank("demo")
+    >>> result.heads[0].qk.dims["90"] <= 32, result.layers[0].qk.dims["90"] <= 384
+    (True, True)
+    """
+    _check_options(share, rtol, control_seeds, limit)
+    lines = open_plain(text) if isinstance(text, str | Path) else text
+    needs_text = lines is not None or bool(share_projections)
+    loaded = open_model(model, need_tokenizer=needs_text, **options)
+    if needs_text and loaded.tokenizer is None:
+        raise InputError(
+            "A text and the fidelity of shared projections need the model's tokenizer; load it "
+            "with headscope.load."
+        )
+    not_covered = _check_coverage(loaded, validate)
+    validation = require_valid(loaded, validate)
+    if not loaded.sites:
+        raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
+    widths = check_widths(loaded, share_projections)
+
+    reading = Reading(share, _eps(loaded), rtol)
+    factors, folded = _factors(loaded, biases, fold_layernorm)
+    heads, layers = _measure(loaded.sites, factors, folded, reading, progress)
+    seeds = tuple(range(seed, seed + control_seeds))
+    on_text = None
+    if lines is not None:
+        on_text = OnText.measure(loaded, lines, limit, progress)
+        plain = _factors(loaded, biases, False)[0]
+        heads, layers = on_text.extend(heads, layers, plain, reading, seeds)
+    return RankResult(
+        heads=heads,
+        layers=layers,
+        controls={
+            "gaussian": _gaussian(factors.values(), reading, seeds),
+            "fresh": _fresh(loaded, factors.values(), biases, reading, seed) if fresh else None,
+        },
+        settings={
+            "share": share,
+            "biases": "include" if biases else "exclude",
+            "fold_layernorm": fold_layernorm,
+            "stored_dtype": loaded.stored_dtype or loaded.dtype,
+        },
+        validation=validation,
+        provenance=provenance(
+            loaded,
+            command=command,
+            seed=seed,
+            data={"name": lines.name, "sha256": lines.sha256} if lines else None,
+        ),
+        not_covered=not_covered,
+        text=on_text.describe() if on_text else None,
+        shared=sweep_widths(loaded, widths, lines, limit, seed, progress) if widths else None,
+    )
+
+
+def _check_options(share: str, rtol: float | None, control_seeds: int, limit: int | None) -> None:
+    if share not in ("sigma2", "sigma"):
+        raise InputError(f"The share {share!r} is unknown; give sigma2 or sigma.")
+    if rtol is not None and not 0 < rtol < 1:
+        raise InputError(f"The rtol {rtol} is not between 0 and 1.")
+    if control_seeds < 2:
+        raise InputError(f"{control_seeds} control seeds tell no spread; give 2 or more.")
+    if limit is not None and limit < 1:
+        raise InputError(f"The limit is {limit}; give 1 line or more.")
+
+
+def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
+    """Say what W_Q W_K^T leaves out of the scores; refuse where it is not the score at all."""
+    config = loaded.model.config
+    if rotary(loaded.model):
+        raise UnsupportedModelError(
+            f"{loaded.name} ({loaded.family}) rotates queries and keys by their positions, so "
+            "x W_Q W_K^T x^T is not its score and its rank says nothing about the attention; "
+            "choose a model with absolute positions."
+        )
+    term = relative_terms(config)
+    if term is None:
+        return ()
+    if validate:
+        raise UnsupportedModelError(
+            f"{loaded.name} ({loaded.family}) adds {term} to its scores, which W_Q W_K^T does not "
+            "cover; --no-validate measures W_Q W_K^T all the same and says what is left out."
+        )
+    return (term,)
+
+
+def _eps(loaded: LoadedModel) -> float:
+    """Epsilon of the coarser of the stored type and the type it was loaded in."""
+    names = {loaded.stored_dtype or loaded.dtype, loaded.dtype}
+    return max(torch.finfo(DTYPES[name]).eps for name in names)
+
+
+def _factors(
+    loaded: LoadedModel, biases: bool, fold: bool
+) -> tuple[dict[int, Factors], dict[int, bool]]:
+    """Factors of every layer; layers that share all weights (ALBERT) share one object."""
+    norms = preceding_norms(loaded) if fold else {}
+    made: dict[Any, Factors] = {}
+    factors, folded = {}, {}
+    for site in loaded.sites:
+        norm = norms.get(site.layer)
+        key = (site.projections, norm)
+        if key not in made:
+            weights = site.weights()
+            if norm is not None:
+                weights = fold_gain(weights, *gain_and_shift(norm))
+            made[key] = layer_factors(weights, biases=biases)
+        factors[site.layer] = made[key]
+        folded[site.layer] = norm is not None
+    return factors, (folded if fold else {})
+
+
+def _measure(
+    sites: Sequence[AttentionSite],
+    factors: dict[int, Factors],
+    folded: dict[int, bool],
+    reading: Reading,
+    progress: Progress | None,
+) -> tuple[tuple[HeadRank, ...], tuple[LayerRank, ...]]:
+    heads: list[HeadRank] = []
+    layers: list[LayerRank] = []
+    known: dict[int, tuple[list[HeadRank], LayerRank]] = {}
+    for site in sites:
+        layer, mine = site.layer, factors[site.layer]
+        if id(mine) not in known:
+            known[id(mine)] = measure_layer(layer, mine, reading, folded=folded.get(layer))
+        its_heads, whole = known[id(mine)]
+        heads += [
+            dataclasses.replace(found, layer=layer, head=name)
+            for found, name in zip(its_heads, site.head_ids, strict=True)
+        ]
+        layers.append(dataclasses.replace(whole, layer=layer, heads=site.head_ids))
+        if progress is not None:
+            progress("model", len(layers), len(sites))
+    return tuple(heads), tuple(layers)
+
+
+def _gaussian(factors: Iterable[Factors], reading: Reading, seeds: tuple[int, ...]) -> ControlRank:
+    """Control of i.i.d. Gaussian factors, for each number of heads that layers have."""
+    by_size = {item.n_heads: item for item in factors if item.n_heads}
+    return ControlRank(
+        seeds=seeds,
+        geometries=tuple(
+            layer_control([random_factors(like, seed) for seed in seeds], reading)
+            for _, like in sorted(by_size.items(), reverse=True)
+        ),
+    )
+
+
+def _fresh(
+    loaded: LoadedModel, factors: Iterable[Factors], biases: bool, reading: Reading, seed: int
+) -> ControlRank | None:
+    """Control of the architecture as its training starts; None where it cannot be built."""
+    try:
+        twin = random_twin(loaded, seed)
+    except HeadscopeError:
+        return None
+    drawn = list({id(item): item for item in _factors(twin, biases, False)[0].values()}.values())
+    geometries = []
+    for n_heads in sorted({item.n_heads for item in factors if item.n_heads}, reverse=True):
+        draws = [item.first(n_heads) for item in drawn if item.n_heads >= n_heads]
+        if draws:
+            geometries.append(layer_control(draws, reading))
+    return ControlRank(seeds=(seed,), geometries=tuple(geometries)) if geometries else None

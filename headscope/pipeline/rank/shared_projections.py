@@ -1,0 +1,146 @@
+"""``headscope rank --share-projections``: what it costs when the heads of a layer share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from headscope.data.plain import PlainText, sample_plain
+from headscope.errors import InputError
+from headscope.measures.accumulator import Array
+from headscope.measures.rank.factors import Factors, layer_factors, random_factors
+from headscope.measures.rank.shared_projections import (
+    Mixed,
+    knee,
+    score_error,
+    score_parameters,
+    share_projections,
+    shared_parameters,
+    truncate,
+    truncated_rank,
+)
+from headscope.measures.statistics import normal_interval
+from headscope.models.loading import LoadedModel
+from headscope.models.replaced import ReplacedScores
+from headscope.pipeline.fidelity import Fidelity
+from headscope.results import SharedProjections, SharedWidth
+
+__all__ = ["check_widths", "sweep_widths"]
+
+Progress = Callable[[str, int, int], None]
+
+
+def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
+    """Return the widths in ascending order, or say which one makes no sense.
+
+    Raises
+    ------
+    InputError
+    """
+    most = min(site.n_heads * site.d_head for site in loaded.sites if site.n_heads)
+    for width in widths:
+        if not 1 <= width <= most:
+            raise InputError(
+                f"--share-projections {width}: a width lies between 1 and n_heads * d_head = "
+                f"{most} of this model."
+            )
+    return tuple(sorted(set(widths)))
+
+
+def sweep_widths(
+    loaded: LoadedModel,
+    widths: tuple[int, ...],
+    text: PlainText | None,
+    limit: int | None,
+    seed: int,
+    progress: Progress | None,
+) -> SharedProjections:
+    """Fit shared projections at every width; measure scores, fidelity and parameters."""
+    text = text or sample_plain()
+    fidelity = Fidelity(loaded, text, limit)
+    layers = _distinct_layers(loaded)
+    control = random_factors(next(iter(layers.values())), seed)
+    heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
+    found: list[SharedWidth] = []
+    for width in widths:
+        shared: dict[int, Mixed] = {}
+        for layer, factors in layers.items():
+            shared[layer] = share_projections(factors, width)
+            if progress is not None:
+                done = len(found) * len(layers) + len(shared)
+                progress("shared projections", done, len(widths) * len(layers))
+        found.append(_width(loaded, width, layers, shared, heads_alone, control, fidelity))
+    return SharedProjections(
+        widths=tuple(found),
+        knee=knee(list(widths), [item.score_error for item in found]),
+        text={
+            "name": text.name,
+            "sha256": text.sha256,
+            "lines": fidelity.lines,
+            "skipped": fidelity.skipped,
+        },
+    )
+
+
+def _distinct_layers(loaded: LoadedModel) -> dict[int, Factors]:
+    """Factors of every layer with heads; layers that share all weights (ALBERT) stand once."""
+    first = {site.projections: site for site in reversed(loaded.sites) if site.n_heads}
+    return {
+        site.layer: layer_factors(site.weights())
+        for site in loaded.sites
+        if first.get(site.projections) is site
+    }
+
+
+def _width(
+    loaded: LoadedModel,
+    width: int,
+    layers: dict[int, Factors],
+    shared: dict[int, Mixed],
+    heads_alone: dict[int, Mixed],
+    control: Factors,
+    fidelity: Fidelity,
+) -> SharedWidth:
+    sizes = [(f.n_heads, f.W_Q.shape[1], f.W_Q.shape[2]) for f in layers.values()]
+    ranks = {layer: truncated_rank(*size, width) for layer, size in zip(layers, sizes, strict=True)}
+    cut = {layer: mixed.first(ranks[layer]) for layer, mixed in heads_alone.items()}
+    errors = tuple(score_error(layers[layer], mixed) for layer, mixed in shared.items())
+    before = sum(score_parameters(*size) for size in sizes)
+    after = sum(shared_parameters(n_heads, d_model, width) for n_heads, d_model, _ in sizes)
+    with_shared, with_cut = (_fidelity(loaded, mixed, fidelity) for mixed in (shared, cut))
+    return SharedWidth(
+        width=width,
+        score_error=float(np.mean(errors)),
+        layer_score_errors=errors,
+        truncated_rank=min(ranks.values()),
+        truncated_score_error=float(np.mean([score_error(layers[i], cut[i]) for i in layers])),
+        control_score_error=score_error(control, share_projections(control, width)),
+        fidelity=float(with_shared.mean()),
+        fidelity_interval=_interval(with_shared),
+        truncated_fidelity=float(with_cut.mean()),
+        truncated_fidelity_interval=_interval(with_cut),
+        parameters=after,
+        parameters_saved=before - after,
+        share_saved=1 - after / before,
+    )
+
+
+def _fidelity(loaded: LoadedModel, mixed: dict[int, Mixed], fidelity: Fidelity) -> Array:
+    layer_of = {site.projections: site.layer for site in loaded.sites if site.layer in mixed}
+    factors = {
+        site.layer: mixed[layer_of[site.projections]]
+        for site in loaded.sites
+        if site.projections in layer_of
+    }
+    scores = ReplacedScores(loaded, {i: (item.left, item.right) for i, item in factors.items()})
+    return fidelity.of(scores, scores.watching)
+
+
+def _interval(cosines: Array) -> tuple[float, ...] | None:
+    """95% interval of the mean over lines, by the normal approximation."""
+    if len(cosines) < 2:
+        return None
+    error = cosines.std(ddof=1) / len(cosines) ** 0.5
+    low, high = normal_interval(cosines.mean(), error)
+    return float(low), min(1.0, float(high))

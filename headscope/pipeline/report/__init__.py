@@ -1,0 +1,1 @@
+"""``headscope report`` and the patterns that its page shows."""

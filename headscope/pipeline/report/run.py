@@ -1,0 +1,155 @@
+"""``headscope report``: every command on one model, loaded and validated once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headscope.errors import InputError
+from headscope.models.certificate import validate_model
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.insights.kept_roles import DRAWS
+from headscope.pipeline.insights.run import NEEDED, conclude
+from headscope.pipeline.opening import open_model
+from headscope.pipeline.provenance import provenance
+from headscope.pipeline.report.samples import sample_patterns
+from headscope.pipeline.sections.previous import Previous
+from headscope.pipeline.sections.runner import Progress, Runner
+from headscope.results import SCHEMA, SECTIONS, ReportResult
+from headscope.verdicts.insights.thresholds import InsightThresholds
+
+__all__ = ["choose_sections", "report"]
+
+
+def report(
+    model: str | Path | LoadedModel | Any,
+    *,
+    only: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    thresholds: InsightThresholds | None = None,
+    task: str = "fidelity",
+    data: str | Path | None = None,
+    draws: int = DRAWS,
+    previous: str | Path | None = None,
+    validate: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+    command: str = "headscope.report",
+    **options: Any,
+) -> ReportResult:
+    """Run validate, classify, rank, spectrum, depth, prune and the scoreboard on one model.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel
+        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
+        ``head="auto"`` for tasks that need the model's head).
+    only, skip : sequence of str
+        Sections to run; all of :data:`headscope.results.SECTIONS` by default.
+    settings : mapping, optional
+        Arguments by section: ``{"classify": {"limit": 100}}``. The controls of classify and
+        spectrum are on here, and rank reads the built-in sample, unless said otherwise.
+    thresholds, task, data, draws
+        As :func:`headscope.insights` takes them.
+    previous : path, optional
+        Folder of an earlier report; sections are taken from it where nothing that they depend on
+        has changed.
+    validate : bool
+        Refuse to measure a model on which our attention is not the model's.
+    seed : int
+        Of every section that is not given another.
+    progress : callable, optional
+        Called as ``progress(what, done, total)``.
+    command : str
+        Recorded in the result.
+    **options
+        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+
+    Returns
+    -------
+    ReportResult
+        Where validation fails, it holds the certificate and nothing else.
+
+    Raises
+    ------
+    InputError
+        For a model, file or option that cannot be used.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> found = headscope.report("demo", only=["classify"], settings={"classify": {"limit": 32}})
+    >>> list(found.sections), len(found.samples)
+    (['classify'], 2)
+    """
+    wanted = choose_sections(only, skip)
+    loaded = open_model(model, **({"head": "auto", **options} if _is_name(model) else options))
+    if loaded.tokenizer is None:
+        raise InputError("report needs the model's tokenizer; load it with headscope.load.")
+    before = Previous.read(Path(previous)) if previous is not None else Previous()
+    run = Runner(loaded, settings or {}, seed, command, validate, progress, before)
+    usable = not validate or validate_model(loaded).passed
+    for name in wanted:
+        if name == "validate":
+            run.section(name)
+        elif not usable:
+            run.left_out[name] = "validation failed, so nothing is reported on this model"
+        elif name == "insights":
+            _insights(run, thresholds, task, data, draws)
+        else:
+            run.section(name)
+    return ReportResult(
+        schema=SCHEMA,
+        provenance=provenance(loaded, command=command, seed=seed),
+        settings={name: run.changed(name) for name in wanted if name != "insights"},
+        left_out=run.left_out,
+        keys=run.keys,
+        samples=sample_patterns(loaded) if usable else (),
+        reused=tuple(run.reused),
+        **run.found,
+    )
+
+
+def choose_sections(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]:
+    """Return the sections of a run, in their order.
+
+    Raises
+    ------
+    InputError
+        For a name that is none, or if nothing is left.
+    """
+    for name in (*only, *skip):
+        if name not in SECTIONS:
+            raise InputError(f"There is no section {name!r}; choose from {', '.join(SECTIONS)}.")
+    chosen = tuple(name for name in SECTIONS if name in (only or SECTIONS) and name not in skip)
+    if not chosen:
+        raise InputError("No section is left to run; give fewer to skip.")
+    return chosen
+
+
+def _insights(
+    run: Runner,
+    thresholds: InsightThresholds | None,
+    task: str,
+    data: str | Path | None,
+    draws: int,
+) -> None:
+    sources = {name: run.keys[name] for name in NEEDED if name in run.found and name in run.keys}
+    settings = {
+        "thresholds": thresholds or InsightThresholds(),
+        "task": task,
+        "data": Path(data) if data is not None else None,
+        "draws": draws,
+        "seed": run.seed,
+        "validated": run.check,
+    }
+    if not run.reuse("insights", settings, sources):
+        run.found["insights"] = conclude(
+            run, thresholds=thresholds, task=task, data=data, draws=draws
+        )
+
+
+def _is_name(model: object) -> bool:
+    return isinstance(model, str | Path)

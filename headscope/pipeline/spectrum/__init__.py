@@ -1,0 +1,1 @@
+"""``headscope spectrum`` and its parts."""

@@ -1,0 +1,205 @@
+"""What could replace full attention: each head alone, then the model with all heads replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.attention import stream_attention
+from headscope.data.packing import Windows
+from headscope.measures.accumulator import Array, numpy
+from headscope.measures.fidelity import cosine, mean_pooled
+from headscope.measures.lapack import MatrixPool
+from headscope.measures.spectrum.crossed import CrossedMean, crossed_mean
+from headscope.measures.spectrum.efficient import (
+    CONTROLS,
+    DRAWS,
+    RANDOM_BLOCKS,
+    CheapErrors,
+    CheapForms,
+)
+from headscope.measures.statistics import finite
+from headscope.models.layouts import AttentionSite
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Mechanism, Router, routed
+from headscope.results.efficient import CheapHead, CheapPoint, EfficientResult
+from headscope.results.rank import MeanSem
+
+__all__ = ["measure_efficient"]
+
+#: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
+TOKENS = 2048
+#: Sequences of one pass.
+_AT_ONCE = 4
+
+Progress = Callable[[str, int, int], None]
+
+
+def measure_efficient(
+    loaded: LoadedModel, windows: Windows, pool: MatrixPool, seed: int, progress: Progress | None
+) -> EfficientResult:
+    """Measure every cheap form at every size, per head and end to end.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    windows : Windows
+        Some of them, evenly spread, are used.
+    pool : MatrixPool
+    seed : int
+    progress : callable, optional
+    """
+    chosen = windows.spread(min(16, max(4, TOKENS // windows.length)))
+    batches = [
+        torch.from_numpy(windows.batch(part)).to(loaded.device)
+        for part in np.array_split(chosen, -(-len(chosen) // _AT_ONCE))
+    ]
+    special = (
+        *range(len(windows.before)),
+        *range(windows.length - len(windows.after), windows.length),
+    )
+    forms = CheapForms(windows.length, special, seed, pool)
+    errors = CheapErrors(forms, len(chosen), loaded.n_layers, loaded.n_heads)
+    original = _measured(loaded, batches, errors, progress)
+    return EfficientResult(
+        sequences=len(chosen),
+        block=forms.block,
+        random_blocks=min(RANDOM_BLOCKS, -(-windows.length // forms.block)),
+        global_tokens=len(forms.special),
+        controls=CONTROLS,
+        points=tuple(_points(loaded, batches, errors, forms, original, progress)),
+        heads=tuple(_heads(loaded, forms, errors)),
+        draws=DRAWS,
+    )
+
+
+def _measured(
+    loaded: LoadedModel, batches: list[Tensor], errors: CheapErrors, progress: Progress | None
+) -> list[Tensor]:
+    """Run the unmodified model; measure the forms on the way; return its last states."""
+    states: list[Tensor] = []
+    first = 0
+    for i, ids in enumerate(batches, start=1):
+        states += _last_states(loaded, [ids], _measuring(errors, first))
+        first += len(ids)
+        if progress is not None:
+            progress("cheap forms, head by head", i, len(batches))
+    return states
+
+
+def _measuring(errors: CheapErrors, first: int) -> Mechanism:
+    """Attention as it is, with every form measured beside it; the batch starts at ``first``."""
+
+    def attend(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:  # fmt: skip
+        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+            part = (rows, heads)
+            sequences = slice(first + rows.start, first + rows.stop)
+            errors.update(
+                site.layer, sequences, heads, q[part], k[part], v[part], pattern, z, scale
+            )
+
+        return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
+
+    return attend
+
+
+def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
+    """Every head in one cheap form; windows have no padding, so there is no mask to keep."""
+
+    def attend(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:  # fmt: skip
+        return forms.attend(form, size, site.layer, q, k, v, scale, draw)
+
+    return attend
+
+
+def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanism) -> list[Tensor]:
+    """Return the last hidden state of each batch, (batch, pos, d_model)."""
+    states = []
+    with routed(loaded.model, Router(loaded.sites, mechanism=mechanism)) as router:
+        for ids in batches:
+            router.begin()
+            states.append(loaded.forward(ids, torch.ones_like(ids)).cpu())
+            router.check_calls()
+    return states
+
+
+def _points(
+    loaded: LoadedModel,
+    batches: list[Tensor],
+    errors: CheapErrors,
+    forms: CheapForms,
+    original: list[Tensor],
+    progress: Progress | None,
+) -> Iterator[CheapPoint]:
+    """Put every head into one form after the other, with each of its draws."""
+    error, mass = crossed_mean(errors.over_heads("error")), errors.over_heads("mass")
+    for i, (form, size) in enumerate(forms.points):
+        draws = forms.draws(form)
+        pooled: list[Array] = []
+        tokens: list[Array] = []
+        for draw in range(draws):
+            changed = _last_states(loaded, batches, _replaced(forms, form, size, draw))
+            for values, found in zip((pooled, tokens), _fidelity(original, changed), strict=True):
+                values.append(found)
+        fidelity = crossed_mean(np.stack(pooled, axis=1))
+        yield CheapPoint(
+            form=form,
+            size=size,
+            cost=forms.cost(form, size),
+            error=float(error.mean[i]),
+            mass=finite(mass[..., i].mean()),
+            fidelity=_mean_sem(fidelity),
+            token_fidelity=_mean_sem(crossed_mean(np.stack(tokens, axis=1))),
+            error_half_width=finite(error.half_width[i]),
+            fidelity_half_width=finite(float(fidelity.half_width)),
+            draws=draws,
+            error_draw_std=finite(error.draw_std[i]) if draws > 1 else None,
+            fidelity_draw_std=finite(float(fidelity.draw_std)) if draws > 1 else None,
+        )
+        if progress is not None:
+            progress("cheap forms, all heads", i + 1, len(forms.points))
+
+
+def _fidelity(original: list[Tensor], changed: list[Tensor]) -> tuple[Array, Array]:
+    """Cosines of each sequence's pooled state, and the mean cosine of its tokens' states."""
+    pooled, tokens = [], []
+    for ours, theirs in zip(changed, original, strict=True):
+        real = torch.ones(ours.shape[:2], device=ours.device)
+        pooled.append(cosine(mean_pooled(ours, real), mean_pooled(theirs, real)))
+        tokens.append(cosine(ours, theirs).mean(-1))
+    return _whole(pooled), _whole(tokens)
+
+
+def _whole(cosines: list[Tensor]) -> Array:
+    """Join batches; rounding leaves some cosines of equal states a little above 1."""
+    return numpy(torch.cat(cosines).double().clamp(-1.0, 1.0))
+
+
+def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Iterator[CheapHead]:
+    found, mass = crossed_mean(errors.error), errors.mass.mean(axis=(0, 1))
+    for site in loaded.sites:
+        for row, head in enumerate(site.head_ids):
+            for i, (form, size) in enumerate(forms.points):
+                place = (site.layer, row, i)
+                yield CheapHead(
+                    layer=site.layer,
+                    head=head,
+                    form=form,
+                    size=size,
+                    error=MeanSem(float(found.mean[place]), finite(found.sem[place])),
+                    mass=finite(mass[place]),
+                    half_width=finite(found.half_width[place]),
+                )
+
+
+def _mean_sem(found: CrossedMean) -> MeanSem:
+    return MeanSem(float(found.mean), finite(float(found.sem)))

@@ -1,0 +1,297 @@
+"""``headscope spectrum``: the singular values of every head's softmax matrix, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from headscope.data.packing import check_length, pack
+from headscope.data.plain import PlainText, as_plain
+from headscope.errors import HeadscopeError, InputError
+from headscope.measures.classify.rows import OFFSETS
+from headscope.measures.lapack import MatrixPool
+from headscope.measures.spectrum.closed_forms import ControlCurves, control_curves
+from headscope.measures.spectrum.singular_values import Spectrum
+from headscope.measures.statistics import finite
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.opening import open_model
+from headscope.pipeline.provenance import provenance
+from headscope.pipeline.roles import find_roles
+from headscope.pipeline.spectrum.efficient import measure_efficient
+from headscope.pipeline.spectrum.random_weights import measure_random_weights
+from headscope.pipeline.spectrum.streaming import (
+    MINIMUM,
+    Plan,
+    Progress,
+    make_plan,
+    measure,
+    saved_run,
+)
+from headscope.pipeline.validate import require_valid
+from headscope.results import (
+    SCHEMA,
+    ClassifyResult,
+    Roles,
+    Sampling,
+    SpectrumControl,
+    SpectrumHead,
+    SpectrumResult,
+    Verdict,
+)
+from headscope.results.rank import MeanSem
+
+__all__ = ["LENGTH", "LOW_RANK", "spectrum"]
+
+#: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
+LENGTH = 128
+#: Share of the sum above which a head counts as low rank.
+LOW_RANK = 0.9
+
+
+def spectrum(
+    model: str | Path | LoadedModel | Any,
+    text: str | Path | PlainText | Sequence[str] | None = None,
+    *,
+    length: int | None = None,
+    k: int | None = None,
+    sequences: int | None = None,
+    precision: float | None = None,
+    low_rank: float = LOW_RANK,
+    roles: str | Path | None = None,
+    folder: str | Path | None = None,
+    efficient: bool = False,
+    control: bool = False,
+    validate: bool = True,
+    seed: int = 0,
+    state: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    command: str = "headscope.spectrum",
+    **options: Any,
+) -> SpectrumResult:
+    """Measure how much of each head's softmax matrix its largest singular values hold.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel
+        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
+    text : optional
+        A text file (one sentence or paragraph a line), lines in memory, or None for the sentences
+        of the built-in sample.
+    length : int, optional
+        Tokens of every sequence, special ones included; 128, or the model's limit if lower.
+    k : int, optional
+        How many singular values are "the largest"; length // 4 by default.
+    sequences : int, optional
+        Measure this many sequences, spread evenly over the text (all, if it has fewer).
+    precision : float, optional
+        Measure sequences in random order until every head's 95% half-width is below this; 0.01
+        if neither is given.
+    low_rank : float
+        Share above which a head counts as low rank.
+    roles : path, optional
+        The ``classify.json`` of the same model: the verdict then names positional heads.
+    folder : path, optional
+        Where to look for such a file if none is named; one of another model is ignored.
+    efficient : bool
+        Also measure what could replace full attention.
+    control : bool
+        Measure the same architecture with random weights on the same windows too: an untrained
+        model's patterns are of low rank as well.
+    validate : bool
+        Refuse a model on which our attention is not the model's; recorded if False.
+    seed : int
+        Of the random order, the random logits, the random forms and the random weights.
+    state : path, optional
+        File in which a long run saves its sums; with ``resume`` it goes on from there.
+    progress : callable, optional
+        Called as ``progress(pass_name, done, all)``.
+    command : str
+        Recorded in the result.
+    **options
+        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+
+    Returns
+    -------
+    SpectrumResult
+        Frozen raw values; ``.to_frame()`` gives pandas.
+
+    Raises
+    ------
+    InputError
+        For a model, text or option that cannot be used.
+    ValidationFailedError
+        If our attention does not equal the model's.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.spectrum("demo", length=32, sequences=8)
+    >>> result.sequences, result.k, len(result.heads[0].curve)
+    (8, 8, 32)
+    >>> result.controls["identity"].share_at_k
+    0.25
+    """
+    _check_options(length, k, sequences, precision, low_rank)
+    if resume and state is None:
+        raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
+    lines = as_plain(text)
+    loaded = open_model(model, **options)
+    if loaded.tokenizer is None:
+        raise InputError("spectrum needs the model's tokenizer; load it with headscope.load.")
+    length = min(LENGTH, loaded.max_length) if length is None else length
+    check_length(length, loaded.max_length, loaded.name)
+    k = _check_k(k, length)
+    classified = find_roles(roles, folder, loaded)
+    validation = require_valid(loaded, validate)
+    if loaded.n_heads == 0:
+        raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
+    windows = pack(
+        lines, loaded.tokenizer, length,
+        max_length=loaded.max_length, vocab_size=loaded.vocab_size, name=loaded.name,
+    )  # fmt: skip
+    plan = make_plan(windows, k, sequences, precision, seed)
+    saved = saved_run(loaded, plan, seed, state, resume)
+    with MatrixPool() as pool:
+        sums = measure(loaded, plan, pool, saved, progress)
+        random = (
+            measure_random_weights(
+                loaded, plan, sums.sequences, low_rank, seed, pool, saved, progress
+            )
+            if control
+            else None
+        )
+        cheap = measure_efficient(loaded, windows, pool, seed, progress) if efficient else None
+        controls = _controls(length, k, seed)
+    heads = tuple(_heads(loaded, sums, k, classified))
+    return SpectrumResult(
+        schema=SCHEMA,
+        provenance=provenance(
+            loaded, command=command, seed=seed, data={"name": lines.name, "sha256": lines.sha256}
+        ),
+        validation=validation,
+        length=length,
+        sequences=sums.sequences,
+        k=k,
+        sampling=_sampling(plan, sums),
+        verdict=_verdict(heads, controls["random-logits"].share_at_k, low_rank),
+        heads=heads,
+        controls=controls,
+        roles=_roles(classified),
+        efficient=cheap,
+        random_weights=random,
+    )
+
+
+def _check_options(
+    length: int | None,
+    k: int | None,
+    sequences: int | None,
+    precision: float | None,
+    low_rank: float,
+) -> None:
+    if length is not None:
+        check_length(length, length, "")
+    if sequences is not None and precision is not None:
+        raise InputError(
+            "Give either a number of sequences or a precision: a fixed number is measured whatever "
+            "its precision (--sequences, --precision)."
+        )
+    if sequences is not None and sequences < 1:
+        raise InputError(f"{sequences} sequences were asked for; give 1 or more (--sequences).")
+    if precision is not None and not 0 < precision < 1:
+        raise InputError(f"The precision is {precision}; give a half-width between 0 and 1.")
+    if not 0 < low_rank < 1:
+        raise InputError(f"The share for low rank is {low_rank}; give one between 0 and 1.")
+    if k is not None and k < 1:
+        raise InputError(f"k is {k}; give 1 or more.")
+
+
+def _check_k(k: int | None, length: int) -> int:
+    k = length // 4 if k is None else k
+    if k > length:
+        raise InputError(f"k is {k}, but there are {length} singular values; give fewer (--k).")
+    return k
+
+
+def _heads(
+    loaded: LoadedModel, sums: Spectrum, k: int, classified: ClassifyResult | None
+) -> Iterator[SpectrumHead]:
+    known = {(h.layer, h.head): h.primary for h in classified.heads} if classified else {}
+    mean, sem = sums.means(), sums.standard_errors()
+    mean_sq, sem_sq = sums.means("curve_sq"), sums.standard_errors("curve_sq")
+    half, offsets = sums.half_widths(k), sums.means("offsets")
+    for site in loaded.sites:
+        for place, head in enumerate(site.head_ids):
+            at = (site.layer, place)
+            favourite = int(offsets[at].argmax())
+            yield SpectrumHead(
+                layer=site.layer,
+                head=head,
+                share_at_k=MeanSem(float(mean[at][k - 1]), finite(sem[at][k - 1])),
+                share_sq_at_k=MeanSem(float(mean_sq[at][k - 1]), finite(sem_sq[at][k - 1])),
+                half_width=finite(half[at]),
+                curve=tuple(mean[at].tolist()),
+                curve_sq=tuple(mean_sq[at].tolist()),
+                curve_sem=None if sums.sequences < 2 else tuple(sem[at].tolist()),
+                offset=OFFSETS[favourite],
+                offset_mass=float(offsets[at][favourite]),
+                role=known.get((site.layer, head)),
+            )
+
+
+def _controls(length: int, k: int, seed: int) -> dict[str, SpectrumControl]:
+    return {name: _control(found, k) for name, found in control_curves(length, seed).items()}
+
+
+def _control(found: ControlCurves, k: int) -> SpectrumControl:
+    draws = len(found.share)
+    curve, curve_sq = found.share.mean(axis=0), found.share_sq.mean(axis=0)
+    return SpectrumControl(
+        share_at_k=float(curve[k - 1]),
+        share_sq_at_k=float(curve_sq[k - 1]),
+        curve=tuple(curve.tolist()),
+        curve_sq=tuple(curve_sq.tolist()),
+        std=float(found.share[:, k - 1].std(ddof=1)) if draws > 1 else None,
+        draws=draws,
+    )
+
+
+def _roles(classified: ClassifyResult | None) -> Roles | None:
+    if classified is None:
+        return None
+    offsets = {h.name: h.positional.offset for h in classified.heads if "positional" in h.roles}
+    return Roles(classified.corpus.name, classified.corpus.sha256, offsets)
+
+
+def _sampling(plan: Plan, sums: Spectrum) -> Sampling:
+    return Sampling(
+        mode="fixed" if plan.precision is None else "adaptive",
+        windows=len(plan.windows),
+        requested=plan.sequences,
+        precision=plan.precision,
+        reached=None if plan.precision is None else plan.enough(sums),
+        half_width=finite(sums.worst_half_width(plan.k)),
+        minimum=MINIMUM,
+    )
+
+
+def _verdict(
+    heads: Sequence[SpectrumHead],
+    random: float,
+    threshold: float,
+) -> Verdict:
+    """Sort heads by where the 95% interval of their share lies."""
+    low, high, between = [], [], []
+    for head in heads:
+        share, half = head.share_at_k.mean, head.half_width
+        if half is None:
+            between.append(head.name)
+        elif share - half > threshold:
+            low.append(head.name)
+        elif share + half <= random:
+            high.append(head.name)
+        else:
+            between.append(head.name)
+    return Verdict(threshold, random, tuple(low), tuple(high), tuple(between))

@@ -1,0 +1,141 @@
+"""The streamed pass of ``spectrum``: windows of a text, one batch after the other, until enough."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from headscope.data.packing import Windows
+from headscope.measures.accumulator import Array
+from headscope.measures.lapack import MatrixPool
+from headscope.measures.spectrum.singular_values import PatternSpectra, Spectrum
+from headscope.models.loading import LoadedModel
+from headscope.models.routing import Router, routed
+from headscope.pipeline.provenance import need_checksum, provenance
+from headscope.pipeline.resume import RunState
+
+__all__ = ["MINIMUM", "PRECISION", "Plan", "Progress", "make_plan", "measure", "saved_run"]
+
+#: Half-width of the adaptive mode where nothing else is asked for.
+PRECISION = 0.01
+#: Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
+MINIMUM = 16
+#: Tokens of one batch; whether to stop is decided after each.
+_BATCH_TOKENS = 1024
+
+#: Told (pass name, sequences done, sequences in all) after every batch.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which windows are measured in which order, and when it is enough."""
+
+    windows: Windows
+    order: Array
+    k: int
+    sequences: int | None
+    precision: float | None
+
+    def batches(self) -> Iterator[Array]:
+        """Cut the order into batches of about a thousand tokens, the same ones every time."""
+        size = max(1, _BATCH_TOKENS // self.windows.length)
+        for start in range(0, len(self.order), size):
+            yield self.order[start : start + size]
+
+    def part(self, chosen: Array) -> Plan:
+        """Return the plan that measures these windows, all of them."""
+        return dataclasses.replace(self, order=chosen, sequences=len(chosen), precision=None)
+
+    def enough(self, sums: Spectrum) -> bool:
+        """Whether every head's mean is precise enough; never in the fixed mode."""
+        if self.precision is None or sums.sequences < MINIMUM:
+            return False
+        return sums.worst_half_width(self.k) < self.precision
+
+
+def make_plan(
+    windows: Windows, k: int, sequences: int | None, precision: float | None, seed: int
+) -> Plan:
+    """Decide the order of the windows: evenly spread for a fixed number, random for a precision."""
+    if sequences is not None:
+        return Plan(windows, windows.spread(sequences), k, sequences, None)
+    return Plan(windows, windows.shuffled(seed), k, None, precision or PRECISION)
+
+
+def measure(
+    loaded: LoadedModel,
+    plan: Plan,
+    pool: MatrixPool,
+    saved: RunState[Spectrum] | None,
+    progress: Progress | None,
+    name: str = "model",
+) -> Spectrum:
+    """Stream windows through the model until it is enough; no pattern outlives its layer.
+
+    ``name`` is what the pass is saved and shown under.
+    """
+    windows = plan.windows
+    blank = Spectrum(loaded.n_layers, loaded.n_heads, windows.length)
+    done, sums = saved.load(blank, name) if saved else (0, blank)
+    content = slice(len(windows.before), windows.length - len(windows.after))
+    observer = PatternSpectra(sums, pool, content)
+    index = 0
+    with routed(loaded.model, Router(loaded.sites, [observer])) as router:
+        for index, batch in enumerate(plan.batches(), start=1):
+            if index <= done:  # of an interrupted run, already in the sums
+                continue
+            if plan.enough(sums):
+                index -= 1
+                break
+            ids = torch.from_numpy(windows.batch(batch)).to(loaded.device)
+            router.run(functools.partial(loaded.forward, ids, torch.ones_like(ids)))
+            if saved is not None:
+                saved.note(name, index, sums)
+            if progress is not None:
+                progress(name, *_progress(plan, sums))
+    if saved is not None:
+        saved.note(name, index, sums, final=True)
+    return sums
+
+
+def _progress(plan: Plan, sums: Spectrum) -> tuple[int, int]:
+    """Return (sequences done, sequences in all); the adaptive mode's total is an estimate."""
+    total = len(plan.order)
+    if plan.precision is not None and sums.sequences >= MINIMUM:
+        needed = sums.sequences * (sums.worst_half_width(plan.k) / plan.precision) ** 2
+        total = min(total, max(sums.sequences, int(np.ceil(needed))))
+    return sums.sequences, total
+
+
+def saved_run(
+    loaded: LoadedModel, plan: Plan, seed: int, state: str | Path | None, resume: bool
+) -> RunState[Spectrum] | None:
+    """Return where this run saves itself (None without a file), filled if it is to be resumed."""
+    if state is None:
+        return None
+    run = provenance(loaded, command="", seed=seed)
+    identity = {
+        "model": need_checksum(loaded),
+        "text": plan.windows.sha256,
+        "length": plan.windows.length,
+        "k": plan.k,
+        "sequences": plan.sequences,
+        "precision": plan.precision,
+        "minimum": MINIMUM,
+        "seed": seed,
+        "dtype": loaded.dtype,
+        "device": loaded.device.partition(":")[0],
+        "batches": _BATCH_TOKENS,
+        "versions": {key: run[key] for key in ("headscope", "torch", "transformers")},
+    }
+    saved: RunState[Spectrum] = RunState(Path(state), identity)
+    if resume:
+        saved.resume(lambda: Spectrum(loaded.n_layers, loaded.n_heads, plan.windows.length))
+    return saved

@@ -1,0 +1,75 @@
+"""The roles that a head can have: THE list, which terminal, page, figures and limits read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["NO_ROLE", "PRIMARY", "ROLES", "Role", "role_name", "role_of"]
+
+
+@dataclass(frozen=True)
+class Role:
+    """One role, and how it is shown.
+
+    Attributes
+    ----------
+    key : str
+        What results and limits call it.
+    name : str
+        What a reader sees.
+    mark : str
+        At most four characters for a map; ``positional`` and ``special`` heads show their offset
+        and token instead.
+    colour : str
+        Of the figures, ``#RRGGBB``.
+    style : str
+        Of the terminal, as rich writes styles.
+    light, dark : str
+        Backgrounds of the page, ``#RRGGBB``, under dark and under light letters.
+    primary : bool
+        Whether it can be a head's primary role.
+    """
+
+    key: str
+    name: str
+    mark: str = ""
+    colour: str = ""
+    style: str = ""
+    light: str = ""
+    dark: str = ""
+    primary: bool = True
+
+
+#: In the order of priority: a head's primary role is the first that it has. The figures' colours
+#: are a palette that stays apart for colour-blind readers (Okabe & Ito 2008).
+ROLES = (
+    Role("positional", "positional", "", "#0072B2", "bold blue", "#bcd7ff", "#1d4e89"),
+    Role("syntactic", "syntactic", "syn", "#009E73", "bold green", "#bfe5c5", "#1f5c33"),
+    Role("rare", "rare-word", "rare", "#CC79A7", "bold magenta", "#f3c4ea", "#7a2a6a"),
+    Role("special", "special-token", "", "#E69F00", "yellow", "#fbe3a4", "#6b5200"),
+    Role("punctuation", "punctuation", "punc", "#56B4E9", "cyan", "#b9e9ec", "#0f5a61"),
+    Role("broad", "broad", "brd", "#D55E00", "red", "#f9c9c2", "#7a2d22"),
+    Role("self", "self", colour="#8B4513", primary=False),
+    Role("duplicate", "duplicate-token", colour="#6A5ACD", primary=False),
+)
+#: A head without any of the primary roles.
+NO_ROLE = Role("none", "no role", ".", "#999999", "dim", "#e9ebee", "#333944")
+#: What :attr:`HeadResult.primary` can be, ``none`` last.
+PRIMARY = (*(role for role in ROLES if role.primary), NO_ROLE)
+_BY_KEY = {role.key: role for role in (*ROLES, NO_ROLE)}
+
+
+def role_of(key: str) -> Role:
+    """Return the role with this key.
+
+    Raises
+    ------
+    KeyError
+        If there is no such role.
+    """
+    return _BY_KEY[key]
+
+
+def role_name(key: str) -> str:
+    """Return what a reader sees; a key that is no role stays as it is."""
+    return _BY_KEY[key].name if key in _BY_KEY else key

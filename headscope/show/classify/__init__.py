@@ -1,0 +1,1 @@
+"""How ``classify`` looks: tables, sentences, figures."""

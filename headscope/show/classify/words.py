@@ -1,0 +1,122 @@
+"""The sentences that say what was found."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headscope.results import ClassifyResult, ControlResult, HeadResult
+from headscope.results.roles import ROLES, role_name, role_of
+
+__all__ = [
+    "VOITA_RELATIONS",
+    "control_sentence",
+    "describe_offset",
+    "found_sentence",
+    "mark_of",
+    "roles_notes",
+    "untested_sentence",
+]
+
+#: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
+VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
+
+
+def describe_offset(offset: int) -> str:
+    """Say an offset in words: -1 is ``previous token``."""
+    names = {-1: "previous token", 1: "next token"}
+    return names.get(offset, f"{abs(offset)} tokens {'back' if offset < 0 else 'ahead'}")
+
+
+def mark_of(head: HeadResult) -> str:
+    """Write a head's primary role in at most four characters: its offset, its token, its mark."""
+    label = next((label for label in head.labels if label.role == head.primary), None)
+    if head.primary == "positional" and label is not None:
+        return label.detail
+    if head.primary == "special" and label is not None:
+        return "[" if label.detail == "first" else "]"
+    return role_of(head.primary).mark
+
+
+def found_sentence(result: ClassifyResult) -> str:
+    """Say how many heads have which role, how many none, and what was not tested."""
+    heads = result.heads
+    counts = Counter(role for head in heads for role in head.roles)
+    parts = [_positional(heads, counts["positional"])]
+    if result.corpus.trees:
+        parts.append(_syntactic(result))
+    parts += [f"{counts[role.key]} {role.name}" for role in ROLES[2:] if counts[role.key]]
+    without = sum(not head.roles for head in heads)
+    found = (
+        f"Of {len(heads)} heads, {', '.join(parts)}; {without} have no role that this corpus shows "
+        "(a head can have several)."
+    )
+    return " ".join(filter(None, (found, untested_sentence(result), result.corpus.note)))
+
+
+def untested_sentence(result: ClassifyResult) -> str:
+    """Name the roles that this corpus cannot show; empty where there is none."""
+    if not result.untestable:
+        return ""
+    named = [f"{role_name(role)} ({why})" for role, why in result.untestable.items()]
+    return f"Not testable on this corpus: {', '.join(named)}."
+
+
+def roles_notes(result: ClassifyResult) -> list[str]:
+    """Sentences that stand beside a table of roles: the relations, the controls, the caveats."""
+    syntactic = f"Of the syntactic heads: {_syntactic(result)}." if result.corpus.trees else ""
+    notes = (
+        syntactic, control_sentence(result), untested_sentence(result), result.corpus.note,
+    )  # fmt: skip
+    return [note for note in notes if note]
+
+
+def _syntactic(result: ClassifyResult) -> str:
+    """Count syntactic heads: for the four relations of Voita et al. first, then for all."""
+    relations = {
+        head.name: {s.relation for s in head.syntactic if s.labelled} for head in result.heads
+    }
+    of_voita = sum(bool(found & set(VOITA_RELATIONS)) for found in relations.values())
+    of_any = sum(bool(found) for found in relations.values())
+    *first, last = VOITA_RELATIONS
+    return (
+        f"{of_voita} syntactic for {', '.join(first)} or {last} "
+        f"({of_any} for any relation or direction)"
+    )
+
+
+def _positional(heads: tuple[HeadResult, ...], count: int) -> str:
+    if not count:
+        return "none is positional"
+    named = [
+        f"{head.name} {describe_offset(head.positional.offset)}"
+        for head in heads
+        if "positional" in head.roles and head.positional.offset is not None
+    ]
+    shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
+    return f"{count} {'is' if count == 1 else 'are'} positional ({shown})"
+
+
+def control_sentence(result: ClassifyResult) -> str:
+    """Say what the same rules label where there is nothing to find."""
+    control = result.control or ControlResult()
+    parts = []
+    if control.swapped is not None:
+        parts.append(
+            f"against the trees of other sentences as long, {_of(control.swapped.labels, 'label')} "
+            f"on {_of(control.swapped.heads, 'head')}"
+        )
+    if not control.random_weights:
+        parts.append("random weights were not run (--control does)")
+    else:
+        counts = [f"{getattr(control, role.key)} {role.name}" for role in ROLES]
+        parts.append(
+            f"with random weights (seed {control.seed}), of {control.heads} heads "
+            f"{', '.join(counts)}"
+        )
+    return (
+        f"Controls: {'; '.join(parts)}. Syntactic and rare-word labels there are false positives."
+    )
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""How ``depth`` looks: tables, sentences, figures."""

@@ -1,0 +1,1 @@
+"""How the scoreboard of ``insights`` looks."""

@@ -1,0 +1,62 @@
+"""The scoreboard in the terminal and as CSV; 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from headscope.results import Insight, InsightsResult
+from headscope.show.cells import csv_text, model_line
+
+__all__ = ["insights_csv", "insights_report", "scoreboard"]
+
+_STYLES = {"holds": "bold green", "does not hold": "bold red", "mixed": "bold yellow"}
+
+
+def insights_report(result: InsightsResult) -> Iterator[RenderableType]:
+    """Show the model and every claim with its verdict, what was measured, control and rule."""
+    yield Text(model_line(result))
+    yield from scoreboard(result)
+
+
+def scoreboard(result: InsightsResult) -> Iterator[RenderableType]:
+    """Show the claims that have a verdict, then the list of the others."""
+    for found in result.insights:
+        if found.verdict != "not measured yet":
+            yield from _claim(found)
+    waiting = [found for found in result.insights if found.verdict == "not measured yet"]
+    if waiting:
+        yield Text("\nNot measured yet", style="bold")
+    for found in waiting:
+        yield Text(f"{found.number:>2} {found.claim}", style="dim")
+
+
+def _claim(found: Insight) -> Iterator[RenderableType]:
+    title = Text(f"\n{found.number:>2} ")
+    title.append(found.verdict.upper(), style=_STYLES.get(found.verdict, "bold"))
+    title.append(f"  {found.claim}")
+    yield title
+    if found.measured:
+        yield _indented(found.measured)
+    if len(found.parts) > 1:
+        for part in found.parts:
+            yield _indented(f"- {part.name}: {part.verdict}; {part.measured}")
+    if found.control:
+        yield _indented(f"Control: {found.control}")
+    if found.rule:
+        yield _indented(found.rule, "dim")
+
+
+def _indented(text: str, style: str = "") -> Padding:
+    return Padding(Text(text, style=style), (0, 0, 0, 3), expand=False)
+
+
+def insights_csv(result: InsightsResult) -> str:
+    """One line per claim."""
+    return csv_text(
+        ("number", "claim", "verdict", "measured", "control", "rule"),
+        ((i.number, i.claim, i.verdict, i.measured, i.control, i.rule) for i in result.insights),
+    )

@@ -1,0 +1,1 @@
+"""How ``prune`` looks: tables, sentences, figures."""

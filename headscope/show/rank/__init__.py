@@ -1,0 +1,1 @@
+"""How ``rank`` looks: tables, sentences, figures."""

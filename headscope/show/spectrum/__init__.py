@@ -1,0 +1,1 @@
+"""How ``spectrum`` looks: tables, sentences, figures, files."""

@@ -1,0 +1,196 @@
+"""The sentences of ``spectrum``: for which heads "low rank" holds, and how sure that is."""
+
+from __future__ import annotations
+
+from headscope.results import EfficientResult, RandomWeights, SpectrumResult
+from headscope.show.classify.words import describe_offset
+
+__all__ = [
+    "FORM_NAMES",
+    "bound_sentence",
+    "control_sentence",
+    "sampling_sentence",
+    "verdict_sentence",
+]
+
+#: Names listed in a sentence at most.
+_MOST_NAMES = 8
+#: What the forms are called in tables and figures.
+FORM_NAMES = {
+    "truncated": "truncated P",
+    "bound": "bound: best rank-k z",
+    "random": "random projection",
+    "pooled": "pooled keys",
+    "window": "window",
+    "window+global": "window + global",
+    "window+global+random": "... + random blocks",
+    "random-keys": "random keys",
+    "uniform": "uniform attention",
+}
+
+
+def verdict_sentence(result: SpectrumResult) -> str:
+    """Say in one sentence for which heads "self-attention is low rank" holds."""
+    verdict = result.verdict
+    n = len(result.heads)
+    if all(head.half_width is None for head in result.heads):
+        return "A single sequence gives no interval, so no head is called low rank, or not."
+    holds = (
+        f"Low rank holds for {len(verdict.low_rank)} of {n} heads{_by_layer(result)}: the "
+        f"{result.k} largest of their {result.length} singular values hold more than "
+        f"{verdict.threshold:.0%} of the sum (95% confidence)"
+    )
+    return f"{holds}; {_fails(result)}."
+
+
+def _fails(result: SpectrumResult) -> str:
+    exceptions = result.verdict.not_low_rank
+    reach = f"no more than random scores ({result.verdict.random:.3f})"
+    if not exceptions:
+        return f"no head is down at random scores ({result.verdict.random:.3f}){_between(result)}"
+    named = _named(result, exceptions)
+    if result.roles is None:
+        return (
+            f"it does not for {named}, which reach {reach}{_between(result)} "
+            "(no classification: --roles would tell which heads are positional)"
+        )
+    positional = [name for name in exceptions if name in result.roles.positional]
+    others = [name for name in exceptions if name not in result.roles.positional]
+    groups = [f"the positional {_named(result, positional)}"] if positional else []
+    groups += [f"{_named(result, others)}, not positional"] if others else []
+    return f"it does not for {' and for '.join(groups)}, which reach {reach}{_between(result)}"
+
+
+def _between(result: SpectrumResult) -> str:
+    """Say what lies between, positional heads by name."""
+    between = result.verdict.between
+    if not between:
+        return ""
+    text = f"; {len(between)} lie between"
+    if result.roles is not None:
+        positional = [name for name in between if name in result.roles.positional]
+        low = [name for name in result.verdict.low_rank if name in result.roles.positional]
+        if positional:
+            text += f", among them the positional {_named(result, positional)}"
+        if low:
+            text += f"; of the low-rank ones {_named(result, low)} are positional all the same"
+    return text
+
+
+def _named(result: SpectrumResult, names: tuple[str, ...] | list[str]) -> str:
+    """List heads with what they look at and their share."""
+    heads = {head.name: head for head in result.heads}
+    listed = [
+        f"{name} ({_looks_at(result, name)}, {heads[name].share_at_k.mean:.3f})"
+        for name in names[:_MOST_NAMES]
+    ]
+    more = len(names) - len(listed)
+    if more > 0:
+        listed.append(f"{more} more")
+    return _joined(listed)
+
+
+def _looks_at(result: SpectrumResult, name: str) -> str:
+    """Say where a head looks: by the classification, or else by its mean weights."""
+    if result.roles is not None and (offset := result.roles.positional.get(name)) is not None:
+        return describe_offset(offset)
+    head = next(head for head in result.heads if head.name == name)
+    return f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
+
+
+def _by_layer(result: SpectrumResult) -> str:
+    """Say how they spread over layers: ``(L0 3, L5 all 12)``."""
+    counts: dict[int, list[bool]] = {}
+    low = set(result.verdict.low_rank)
+    for head in result.heads:
+        counts.setdefault(head.layer, []).append(head.name in low)
+    parts = [
+        f"L{layer} all {len(marks)}" if all(marks) else f"L{layer} {sum(marks)}"
+        for layer, marks in counts.items()
+        if any(marks)
+    ]
+    return f" ({', '.join(parts)})" if 0 < len(parts) <= 12 else ""
+
+
+def _joined(parts: list[str]) -> str:
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def control_sentence(result: SpectrumResult) -> str:
+    """Say what the same architecture with random weights has, and what that means."""
+    random = result.random_weights
+    if random is None:
+        return (
+            "Control: random weights not measured (--control); an untrained model's heads may well "
+            "be of low rank too, so that low rank alone is no sign of learning."
+        )
+    n = len(random.draws)
+    counts = sorted({draw.above for draw in random.draws})
+    above = " to ".join(map(str, [counts[0], counts[-1]] if len(counts) > 1 else counts))
+    has_it = sum(draw.above for draw in random.draws) > n * random.heads / 2
+    meaning = (
+        "low rank alone is no sign of learning"
+        if has_it
+        else "most heads of an untrained model are not of low rank"
+    )
+    return (
+        f"Control: with random weights ({n} initialisation{'' if n == 1 else 's'}, the same "
+        f"sequences dealt out to them) the mean share is {_with_half(random)}, and {above} of "
+        f"{random.heads} heads are above {result.verdict.threshold:g}: {meaning}. "
+        f"{_against_random(result)}"
+    )
+
+
+def _with_half(random: RandomWeights) -> str:
+    half = "" if random.half_width is None else f" +-{random.half_width:.3f}"
+    return f"{random.share_at_k.mean:.3f}{half}"
+
+
+def _against_random(result: SpectrumResult) -> str:
+    """Say on which side of random weights the model's mean share lies, by its interval."""
+    found = result.over_random_weights()
+    mean = sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
+    text = f"This model's mean share is {mean:.3f}"
+    if found is None or found.half_width is None:
+        return f"{text}; too little was measured for an interval of the difference."
+    gap = f"by {abs(found.mean):.3f} +-{found.half_width:.3f} (95%)"
+    if abs(found.mean) <= found.half_width:
+        return f"{text}, no different from that (95%)."
+    return f"{text}, {'above' if found.mean > 0 else 'below'} that {gap}."
+
+
+def bound_sentence(found: EfficientResult) -> str:
+    """Say what the forms bound, and what the intervals hold."""
+    return (
+        "Bound: whatever projects K and V to k rows has at least this error (the best rank-k "
+        "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
+        "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
+        "but not to z. Both, and random projections, need the full pattern: they are "
+        "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
+        f"sequences and, where something is drawn at random, {found.draws} draws."
+    )
+
+
+def sampling_sentence(result: SpectrumResult) -> str:
+    """Say how many sequences were measured and how precise the shares are."""
+    sampling = result.sampling
+    plural = "" if result.sequences == 1 else "s"
+    text = f"{result.sequences:,} sequence{plural} of exactly {result.length} tokens"
+    text += f" out of {sampling.windows:,}"
+    if sampling.requested is not None and sampling.requested > sampling.windows:
+        text += f" ({sampling.requested:,} were asked for; the text has no more)"
+    if sampling.half_width is None:
+        return f"{text}; a single sequence has no interval"
+    if sampling.reached is None:
+        return f"{text}; every share is within {sampling.half_width:.3g} (95%)"
+    if sampling.reached:
+        return (
+            f"{text}, in random order until every share was within {sampling.precision:g} (95%): "
+            f"{sampling.half_width:.3g}"
+        )
+    return (
+        f"{text}: all of the text, and still the widest 95% half-width is "
+        f"{sampling.half_width:.3g}, not {sampling.precision:g}; give a longer text"
+    )

@@ -1,0 +1,88 @@
+"""The certificate as a terminal table and CSV."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from headscope.results import LayerCheck, ProbeSize, ValidationResult
+from headscope.show.cells import csv_text, make_table, tiny
+
+__all__ = ["validation_csv", "validation_report"]
+
+
+def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
+    """Show the certificate as two tables and a verdict."""
+    limit = result.tolerance
+    table = make_table("layer", "calls", "max |pattern - model's|", "max |out - model's|")
+    for check in result.layers:
+        table.add_row(
+            f"{check.stack} {check.layer}",
+            str(check.calls),
+            tiny(check.max_abs_pattern),
+            tiny(check.max_abs_out),
+        )
+    table.add_section()
+    table.add_row("tolerance", "1", f"{limit['pattern']:.1e}", f"{limit['out']:.1e}")
+    yield table
+    if result.probes:
+        yield _recomputed(result)
+    yield Text(
+        f"Last hidden state: max difference {tiny(result.max_abs_hidden_eager)} from eager, "
+        f"{tiny(result.max_abs_hidden_sdpa)} from SDPA (tolerance "
+        f"{limit['hidden']:.1e}), over {result.sequences} sequences, "
+        f"{result.tokens} tokens, {result.padded} padded positions."
+    )
+    if result.probes:
+        yield Text(f"Probes: {'; '.join(map(_probe, result.probes))}.")
+    model = result.provenance.get("model", {}).get("id", "The model")
+    if result.passed:
+        yield Text(f"PASSED: headscope's attention reproduces {model}.", style="bold green")
+    else:
+        yield Text(f"FAILED: {'; '.join(result.reasons)}.", style="bold red")
+
+
+def _recomputed(result: ValidationResult) -> RenderableType:
+    """Show what recomputing from recorded q, k and z in float32 or better says."""
+    limit = result.tolerance
+    table = make_table(
+        "layer",
+        "mean |pattern - exact| x n",
+        "in roundings",
+        "|out - exact| in roundings",
+        "fitted scale - 1",
+        "standard error",
+    )
+    for check in result.layers:
+        table.add_row(
+            f"{check.stack} {check.layer}",
+            tiny(check.mean_abs_pattern),
+            _number(check.rounding_pattern),
+            _number(check.rounding_out),
+            "too flat to tell" if check.scale is None else f"{check.scale - 1:+.1e}",
+            tiny(check.scale_error),
+        )
+    table.add_section()
+    table.add_row(
+        "tolerance", "", _number(limit["rounding"]), _number(limit["rounding"]),
+        f"{limit['scale']:.1e} + 5 errors", "",
+    )  # fmt: skip
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _probe(probe: ProbeSize) -> str:
+    many = f"{probe.sequences} sequences" if probe.sequences > 1 else "one sequence"
+    return f"{many} of up to {probe.length} tokens, {probe.name}"
+
+
+def validation_csv(result: ValidationResult) -> str:
+    """One line per layer."""
+    names = tuple(field.name for field in dataclasses.fields(LayerCheck))
+    return csv_text(names, (dataclasses.astuple(check) for check in result.layers))

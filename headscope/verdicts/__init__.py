@@ -1,0 +1,1 @@
+"""What judges results: claims, comparisons, limits. Results in, judgements out; no torch."""

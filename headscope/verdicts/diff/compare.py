@@ -1,0 +1,279 @@
+"""Two sets of results compared: which heads changed role, which numbers moved beyond doubt.
+
+A number has moved beyond doubt where its 95% intervals lie apart; where there is no interval, where
+it differs by more than the tolerance. What agrees to six digits is the same number.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from headscope.errors import InputError
+from headscope.results import SCHEMA
+from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
+from headscope.safe_text import visible
+from headscope.verdicts.diff.facts import Facts, Interval, Key, Number, facts_of
+from headscope.verdicts.diff.identity import identity
+from headscope.verdicts.reading import Results
+
+__all__ = ["TOLERANCE", "compare"]
+
+#: Share of a number (of 1, where it is smaller) that it may differ where it has no interval.
+TOLERANCE = 0.01
+#: The same between runs on different machines; far below anything that is printed.
+_NOISE = 1e-6
+#: Keys whose values say when and how a run was called.
+_CALL = {"created", "command"}
+#: Paths of other differences that are named.
+_MOST_PATHS = 20
+
+V = TypeVar("V")
+
+
+def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> DiffResult:
+    """Say what differs between two sets of results.
+
+    Parameters
+    ----------
+    old, new : Results
+    tolerance : float
+        For numbers without an interval: they have moved when they differ by more than this share
+        of the larger (of 1, where it is smaller).
+
+    Raises
+    ------
+    InputError
+        If the tolerance is none, if they have no section in common, or if both are of a later
+        schema than this headscope knows.
+    """
+    if not 0 <= tolerance < math.inf:
+        raise InputError(f"The tolerance is {tolerance}; give a number of 0 or more.")
+    sections = [name for name in old.sections if name in new.sections]
+    _check(old, new, sections)
+    before, after = facts_of(old, sections), facts_of(new, sections)
+    numbers = _Moves(tolerance)
+    metrics = tuple(numbers.changes(before.metrics, after.metrics, every=True))
+    scores = tuple(numbers.changes(before.numbers, after.numbers))
+    curves = tuple(numbers.curves(before.curves, after.curves))
+    labels = tuple(_label_changes(before, after))
+    found = DiffResult(
+        old=old.name,
+        new=new.name,
+        tolerance=tolerance,
+        compared=tuple(sections),
+        missing=tuple(_only(old.sections, new.sections, before, after)),
+        added=tuple(_only(new.sections, old.sections, after, before)),
+        identity=identity(old, new, sections),
+        roles=tuple(change for change in labels if change.name == "roles"),
+        relations=tuple(change for change in labels if change.name == "relations"),
+        choices=tuple(change for change in labels if change.section == "prune"),
+        verdicts=tuple(_text_changes(before, after)),
+        metrics=metrics,
+        scores=tuple(sorted(scores, key=_size, reverse=True)),
+        curves=tuple(sorted(curves, key=lambda curve: _size(curve.worst), reverse=True)),
+        within=numbers.within,
+        not_valid=tuple(_not_valid(new)),
+        metrics_compared=len(before.metrics.keys() & after.metrics.keys()),
+    )
+    return found if not found.equal else _with_rest(found, old, new)
+
+
+def _check(old: Results, new: Results, sections: list[str]) -> None:
+    if not sections:
+        raise InputError(
+            f"{visible(old.name)} holds {', '.join(old.sections)} and {visible(new.name)} holds "
+            f"{', '.join(new.sections)}: nothing to compare. Give two results of the same command."
+        )
+    for name in sections:
+        schemas = old.sections[name].schema, new.sections[name].schema
+        if min(schemas) > SCHEMA or min(schemas) < 1:
+            raise InputError(
+                f"The results of {name} have schemas {schemas[0]} and {schemas[1]}; this headscope "
+                f"knows {SCHEMA}. Use the version that wrote them."
+            )
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+class _Moves:
+    """Compares numbers, and counts those that moved within their intervals."""
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self.within = 0
+
+    def changes(
+        self, old: Mapping[Key, Number], new: Mapping[Key, Number], *, every: bool = False
+    ) -> Iterator[Change]:
+        """Yield the numbers that moved beyond doubt; with ``every`` all that differ."""
+        for key, mine, other in _shared(old, new):
+            if _same(mine.value, other.value):
+                continue
+            change = self._change(key, mine, other)
+            self.within += not change.beyond
+            if change.beyond or every:
+                yield change
+
+    def curves(
+        self, old: Mapping[Key, dict[str, Number]], new: Mapping[Key, dict[str, Number]]
+    ) -> Iterator[CurveChange]:
+        """Yield the curves of which points moved beyond doubt, each with its worst point."""
+        for key, mine, other in _shared(old, new):
+            keyed = [
+                {(key[0], f"{key[1]}, {point}", key[2]): n for point, n in points.items()}
+                for points in (mine, other)
+            ]
+            moved = list(self.changes(*keyed))
+            if moved:
+                points = len(mine.keys() & other.keys())
+                yield CurveChange(*key, len(moved), points, max(moved, key=_size))
+
+    def _change(self, key: Key, old: Number, new: Number) -> Change:
+        return Change(
+            *key,
+            old.value,
+            new.value,
+            old.interval,
+            new.interval,
+            self._beyond(old, new),
+            None if not old.sign or old.value is None or new.value is None
+            else old.sign * (old.value - new.value),
+        )  # fmt: skip
+
+    def _beyond(self, old: Number, new: Number) -> bool:
+        if old.value is None or new.value is None:
+            return True
+        if old.interval is None and new.interval is None:
+            allowed = self.tolerance * max(1.0, abs(old.value), abs(new.value))
+            return abs(new.value - old.value) > allowed
+        shift = new.value - old.value
+        # Where only one side has an interval, the other gets one as wide.
+        mine = old.interval or _shifted(new.interval, -shift)
+        other = new.interval or _shifted(old.interval, shift)
+        return other[0] > mine[1] or other[1] < mine[0]
+
+
+def _shifted(interval: Interval | None, by: float) -> Interval:
+    low, high = interval or (0.0, 0.0)
+    return low + by, high + by
+
+
+def _same(old: float | None, new: float | None) -> bool:
+    if old is None or new is None:
+        return old is new
+    return abs(new - old) <= _NOISE * max(1.0, abs(old), abs(new))
+
+
+def _size(change: Change) -> float:
+    """How far a number moved, as a share of it; from nothing or to nothing is farthest."""
+    if change.old is None or change.new is None:
+        return float("inf")
+    return abs(change.new - change.old) / max(1.0, abs(change.old), abs(change.new))
+
+
+def _shared(old: Mapping[Key, V], new: Mapping[Key, V]) -> Iterator[tuple[Key, V, V]]:
+    return ((key, value, new[key]) for key, value in old.items() if key in new)
+
+
+# --- labels, texts ------------------------------------------------------------------------------
+
+
+def _label_changes(old: Facts, new: Facts) -> Iterator[SetChange]:
+    """Yield gained and lost labels; a head that is gone has lost its roles."""
+    for key in dict.fromkeys([*old.labels, *new.labels]):
+        mine, other = old.labels.get(key), new.labels.get(key)
+        before, after = (item.names if item else frozenset() for item in (mine, other))
+        names = [item.primary if item else "no such head" for item in (mine, other)]
+        unpaired = (mine is None or other is None) and (key[2] != "roles" or before == after)
+        if unpaired or (before == after and names[0] == names[1]):
+            continue
+        gained, lost = tuple(sorted(after - before)), tuple(sorted(before - after))
+        yield SetChange(*key, gained, lost, *names)
+
+
+def _text_changes(old: Facts, new: Facts) -> Iterator[TextChange]:
+    for key, mine, other in _shared(old.texts, new.texts):
+        if mine != other:
+            yield TextChange(*key, mine, other)
+
+
+def _not_valid(new: Results) -> Iterator[str]:
+    """Say which results are not known to be of the model's own attention."""
+    holders = {
+        name: result if name == "validate" else getattr(result, "validation", None)
+        for name, result in new.sections.items()
+    }
+    if all(holder is None for holder in holders.values()):
+        yield "it carries no certificate"
+    for name, holder in holders.items():
+        if holder is not None and holder.passed is not True:
+            words = "not validated" if holder.passed is None else "validation FAILED"
+            reasons = "; ".join(getattr(holder, "reasons", ())[:3])
+            yield f"{name}: {words}{f' ({reasons})' if reasons else ''}"
+
+
+# --- what one side lacks ------------------------------------------------------------------------
+
+
+def _only(
+    mine: Mapping[str, Any], other: Mapping[str, Any], facts: Facts, others: Facts
+) -> Iterator[str]:
+    """Say what one side alone has: whole results, heads, then kinds of facts with their number."""
+    yield from (name for name in mine if name not in other)
+    keys, known = _keys(facts), set(_keys(others))
+    places = {key[:2] for key in known}
+    gone = dict.fromkeys(key[:2] for key in keys if key[:2] not in places)
+    for section in dict.fromkeys(section for section, _ in gone):
+        names = [where for place, where in gone if place == section]
+        yield f"{section}: {_listed(names)}"
+    rest: dict[tuple[str, str], list[str]] = {}
+    for section, where, name in keys:
+        if (section, where, name) not in known and (section, where) not in gone:
+            rest.setdefault((section, name), []).append(where)
+    for (section, name), names in rest.items():
+        yield f"{section}: {name} of {_listed([where for where in names if where] or ['it'])}"
+
+
+def _keys(facts: Facts) -> list[Key]:
+    tables: Iterable[Mapping[Key, Any]] = (
+        facts.labels, facts.texts, facts.metrics, facts.numbers, facts.curves,
+    )  # fmt: skip
+    return list(dict.fromkeys(key for table in tables for key in table))
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+# --- the rest -----------------------------------------------------------------------------------
+
+
+def _with_rest(found: DiffResult, old: Results, new: Results) -> DiffResult:
+    """Where nothing else differs, name every other value that does: nothing changes in silence."""
+    paths: list[str] = []
+    for name in found.compared:
+        _differing(old.raw[name], new.raw[name], name, paths.append)
+    return dataclasses.replace(found, other=tuple(paths[:_MOST_PATHS]))
+
+
+def _differing(old: Any, new: Any, where: str, report: Callable[[str], None]) -> None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            if key not in _CALL:
+                _differing(old.get(key), new.get(key), f"{where}.{key}", report)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (mine, other) in enumerate(zip(old, new, strict=True)):
+            _differing(mine, other, f"{where}[{i}]", report)
+    elif not _equal(old, new):
+        report(where)
+
+
+def _equal(old: Any, new: Any) -> bool:
+    if type(old) is float and type(new) is float:
+        return _same(old, new)
+    return bool(old == new)

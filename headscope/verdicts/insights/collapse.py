@@ -1,0 +1,171 @@
+"""Claim 7: attention alone collapses, at least exponentially; what prevents it, slows it or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headscope.results import DepthCurves, DepthResult, Insight, InsightPart, Trend
+from headscope.verdicts.insights.claims import concluded, not_measured, undecided
+from headscope.verdicts.insights.intervals import UNKNOWN, Estimate, common, every
+from headscope.verdicts.insights.thresholds import InsightThresholds
+
+__all__ = ["judge_collapse"]
+
+#: The part that decides against the claim where it does not hold.
+_FALLS = "attention alone collapses"
+
+
+def judge_collapse(depth: DepthResult | None, thresholds: InsightThresholds) -> Insight:
+    """Decide claim 7 by the residual's curves, part by part, each by its interval over windows."""
+    rule = _rule(thresholds)
+    if depth is None:
+        return not_measured(7, rule, "depth was not part of this run")
+    n_layers = len(depth.variants["attention"]) - 1
+    if n_layers < 2:
+        return undecided(7, rule, "The model has one layer: how a curve falls with depth is open.")
+    if depth.sequences < 2:
+        return undecided(7, rule, "One window was measured, which has no interval; give more.")
+    parts = list(_parts(depth, thresholds))
+    values: dict[str, object] = {
+        "attention": _end(depth, "attention"),
+        "attention_with_ffn": _end(depth, "attention+ffn"),
+        "attention_with_skip": _end(depth, "attention+skip"),
+        "full": _end(depth, "full"),
+        "collapsed_after": depth.collapsed_after["attention"],
+        "parts": {part.name: part.verdict for part in parts},
+        "control": None if depth.control is None else _end(depth.control, "attention"),
+    }
+    return concluded(
+        7, parts, _measured(depth), _control(depth), rule, values, refuting=(_FALLS,)
+    )  # fmt: skip
+
+
+def _rule(t: InsightThresholds) -> str:
+    return (
+        "Each part by its 95% interval over windows: attention alone falls below "
+        f"{t.collapsed:.0%} of its start; at least as fast as exponentially (no layer's factor "
+        f"exceeds the one before by more than {t.step_slack:g}); with its skip connection it stays "
+        f"above {t.collapsed:.0%}; with feed-forward it lies above attention alone; without "
+        f"LayerNorm it changes by less than {t.layernorm_change:g} of its start. Layers count "
+        f"while {t.above_rounding:.0%} of the windows are above rounding. Holds if every part "
+        "does; does not hold if attention alone does not fall."
+    )
+
+
+def _parts(depth: DepthResult, t: InsightThresholds) -> Iterator[InsightPart]:
+    trends = depth.trends
+    least = max(2.0, t.above_rounding * depth.sequences)
+    falls = _at(trends["attention_of_start"], -1)
+    yield InsightPart(
+        _FALLS, falls.below(t.collapsed), f"{_shown(falls)} of its start after the last layer"
+    )
+    steps = _counted(trends["step_change"], least)
+    yield InsightPart(
+        "at least as fast as exponentially",
+        every([step.below(t.step_slack) for step in steps.values()]),
+        _extreme("largest change of the factor from one layer to the next", steps, largest=True)
+        if steps
+        else "fewer than two layers lie above rounding, so no two factors can be compared",
+    )
+    skip = _counted(trends["skip_of_start"], 2)
+    yield InsightPart(
+        "the skip connection prevents it",
+        every([point.above(t.collapsed) for point in skip.values()]),
+        _extreme("least share of the start", skip, largest=False),
+    )
+    gains = _counted(trends["ffn_gain"], least)
+    yield InsightPart(
+        "the feed-forward network slows it",
+        common([gain.above(0.0) for gain in gains.values()]),
+        _gains(gains) if gains else "both curves are at rounding from the first layer on",
+    )
+    change = _counted(trends["layernorm_change"], 2)
+    limit = t.layernorm_change
+    verdict = every([point.within(-limit, limit) for point in change.values()])
+    if len(change) < len(trends["layernorm_change"].mean) - 1:  # states without it overflow
+        verdict = verdict if verdict == "does not hold" else UNKNOWN
+    yield InsightPart(
+        "LayerNorm plays no role",
+        verdict,
+        _extreme("largest change of the curve, of its start", change, largest=True, by_size=True),
+    )
+
+
+def _at(trend: Trend, point: int) -> Estimate:
+    mean = trend.mean[point]
+    return Estimate(float("nan") if mean is None else mean, trend.low[point], trend.high[point])
+
+
+def _counted(trend: Trend, least: float) -> dict[int, Estimate]:
+    """Return the points after the embeddings that enough windows count at, by layer."""
+    return {
+        point - 1: _at(trend, point)
+        for point in range(1, len(trend.mean))
+        if trend.windows[point] >= least and trend.mean[point] is not None
+    }
+
+
+def _extreme(
+    what: str, points: dict[int, Estimate], *, largest: bool, by_size: bool = False
+) -> str:
+    if not points:
+        return "states overflow"
+    sign = 1.0 if largest else -1.0
+
+    def size(layer: int) -> float:
+        mean = points[layer].mean
+        return sign * (abs(mean) if by_size else mean)
+
+    layer = max(points, key=size)
+    return f"{what} {_shown(points[layer])} (L{layer})"
+
+
+def _gains(gains: dict[int, Estimate]) -> str:
+    """Say at which layers the curve with feed-forward lies above, below, or neither."""
+    groups: dict[str, list[str]] = {"above": [], "below": [], "not apart": []}
+    side = {"holds": "above", "does not hold": "below"}
+    for layer, gain in gains.items():
+        groups[side.get(gain.above(0.0), "not apart")].append(f"L{layer}")
+    text = ", ".join(f"{name} at {', '.join(where)}" for name, where in groups.items() if where)
+    first = min(gains)
+    return f"{text}; ln of the ratio {_shown(gains[first])} at L{first}"
+
+
+def _shown(found: Estimate) -> str:
+    """Write an estimate with as many digits as it needs."""
+    form = ".3f" if abs(found.mean) >= 0.001 else ".0e"
+    return f"{found.mean:{form}} {found.interval(form)}"
+
+
+def _end(curves: DepthCurves, name: str) -> float | None:
+    return curves.variants[name][-1]
+
+
+def _number(value: object) -> str:
+    if not isinstance(value, float):
+        return "overflow"
+    return f"{value:.3f}" if value >= 0.001 or value == 0 else f"{value:.0e}"
+
+
+def _measured(depth: DepthResult) -> str:
+    n = len(depth.variants["full"]) - 1
+    after = depth.collapsed_after["attention"]
+    collapse = f"below 1% of its start after {after} layers" if after else "never below 1% for good"
+    return (
+        f"Residual after {n} layers ({depth.sequences} windows): attention alone "
+        f"{_number(_end(depth, 'attention'))} ({collapse}), with feed-forward "
+        f"{_number(_end(depth, 'attention+ffn'))}, with skip "
+        f"{_number(_end(depth, 'attention+skip'))}, full {_number(_end(depth, 'full'))}."
+    )
+
+
+def _control(depth: DepthResult) -> str:
+    if depth.control is None:
+        return "Not run."
+    control = depth.control
+    after = control.collapsed_after["attention"]
+    too = f": an untrained model collapses too, after {after} layers" if after else ""
+    return (
+        f"Random weights: attention alone {_number(_end(control, 'attention'))}, with skip "
+        f"{_number(_end(control, 'attention+skip'))}, full {_number(_end(control, 'full'))}{too}."
+    )

@@ -1,0 +1,59 @@
+"""The numbers that turn a measurement into a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from headscope.errors import InputError
+from headscope.measures.classify.thresholds import ThresholdSet
+
+__all__ = ["InsightThresholds"]
+
+
+@dataclass(frozen=True)
+class InsightThresholds(ThresholdSet):
+    """When a claim holds; every field is an option and a TOML key. Our own choice, all of them.
+
+    Attributes
+    ----------
+    asymmetry : float
+        Claim 0: least asymmetry of every head (0 is symmetric, sqrt(2) independent random).
+    random_quantile, metric_loss : float
+        Claim 2: the quantile of random sets that the labelled heads must beat, and the share of the
+        metric that they may lose.
+    layer_below, head_within : float
+        Claim 3: how far the layers' dims90 must lie below the control's, and how near the heads'
+        must lie to theirs, as shares of the control's.
+    low_rank, most : float
+        Claim 5: the share of the sum of singular values above which a head is low rank, and the
+        share of heads that count as most.
+    collapsed, step_slack, layernorm_change : float
+        Claim 7: the share of its start below which a curve has collapsed, how far the factor of a
+        layer may lie above that of the layer before, and how much (as a share of the start) the
+        LayerNorm ablation may change the curve anywhere.
+    above_rounding : float
+        Claim 7: the share of windows that must still be above rounding for a layer to count.
+    """
+
+    asymmetry: float = 0.1
+    random_quantile: float = 0.95
+    metric_loss: float = 0.05
+    layer_below: float = 0.10
+    head_within: float = 0.10
+    low_rank: float = 0.9
+    most: float = 0.5
+    collapsed: float = 0.01
+    step_slack: float = 0.10
+    layernorm_change: float = 0.10
+    above_rounding: float = 0.5
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            top = 2.0 if field.name == "asymmetry" else 1.0
+            if not (math.isfinite(value) and 0 <= value < top):
+                raise InputError(
+                    f"The threshold {field.name} is {value}; give a number from 0 to below {top:g}."
+                )

@@ -1,0 +1,1 @@
+"""What a report must show for its run to pass."""

@@ -1,0 +1,191 @@
+"""Result files and folders read back, whatever they hold, with a clear sentence where they cannot.
+
+A file says by its fields which command wrote it; its name does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from headscope.errors import InputError
+from headscope.results import (
+    SCHEMA,
+    ClassifyResult,
+    DepthResult,
+    InsightsResult,
+    PruneResult,
+    RankResult,
+    SpectrumResult,
+    ValidationResult,
+    from_dict,
+)
+from headscope.safe_text import visible
+
+__all__ = ["SECTIONS", "Results", "read_results", "results_of"]
+
+
+@dataclass(frozen=True)
+class _Section:
+    """What a section is read as, and the fields that tell it from the others."""
+
+    kind: Any
+    marks: frozenset[str]
+
+
+_KINDS = {
+    "validate": _Section(ValidationResult, frozenset({"passed", "layers", "tolerance"})),
+    "classify": _Section(ClassifyResult, frozenset({"heads", "corpus", "thresholds"})),
+    "rank": _Section(RankResult, frozenset({"heads", "layers", "controls"})),
+    "spectrum": _Section(SpectrumResult, frozenset({"heads", "sampling", "verdict"})),
+    "depth": _Section(DepthResult, frozenset({"variants", "protected", "decomposition"})),
+    "prune": _Section(PruneResult, frozenset({"curves", "baseline", "task"})),
+    "insights": _Section(InsightsResult, frozenset({"insights"})),
+}
+#: The sections of a report, in their order.
+SECTIONS = tuple(_KINDS)
+_REPORT = "report.json"
+#: Where a folder may hold a section; the first that is there counts.
+_FILES = {name: (f"{name}.json",) for name in SECTIONS} | {
+    "validate": ("validate.json", "validation.json")
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results that one file or folder holds.
+
+    Attributes
+    ----------
+    name : str
+        As the user gave it.
+    sections : dict of str to result
+        By section, in the order of :data:`SECTIONS`.
+    raw : dict of str to dict
+        The same as they were written, fields of later versions included.
+    """
+
+    name: str
+    sections: dict[str, Any] = field(default_factory=dict)
+    raw: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the section of that name, or None."""
+        if name in SECTIONS:
+            return self.sections.get(name)
+        raise AttributeError(name)
+
+
+def read_results(path: Path) -> Results:
+    """Read a result file, or a folder that holds some.
+
+    In a folder ``report.json`` comes first; a section that it lacks is taken from its own file.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to read, or something that is damaged or no result of headscope.
+    """
+    name = str(path)
+    if not path.is_dir():
+        return results_of(_load(path), name)
+    raw: dict[str, dict[str, Any]] = {}
+    if (path / _REPORT).exists():
+        raw |= _split(_load(path / _REPORT), str(path / _REPORT))
+    for section, names in _FILES.items():
+        file = next((path / name for name in names if (path / name).exists()), None)
+        if file is not None and section not in raw:
+            raw[section] = _only(section, _split(_load(file), str(file)), file)
+    if not raw:
+        known = ", ".join([_REPORT, *(names[0] for names in _FILES.values())])
+        raise InputError(f"The folder {visible(name)} holds no results; looked for {known}.")
+    return _typed(raw, name)
+
+
+def results_of(document: Mapping[str, Any], name: str) -> Results:
+    """Read what a result file holds, given as plain values.
+
+    Raises
+    ------
+    InputError
+        If it is damaged or no result of headscope; ``name`` says which.
+    """
+    return _typed(_split(document, name), name)
+
+
+def _load(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        data = json.loads(text, parse_constant=_no_constant)
+        if "\\ud" in text.lower():  # halves of surrogate pairs: JSON allows them, no output does
+            data = json.loads(json.dumps(data, ensure_ascii=False).encode("utf-8", "replace"))
+    except FileNotFoundError:
+        raise InputError(f"There is no file or folder {visible(path)}.") from None
+    except OSError as error:
+        raise InputError(f"{visible(path)} cannot be read ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{visible(path)} is not UTF-8 text, so no result of headscope.") from None
+    except RecursionError:
+        raise InputError(f"{visible(path)} is nested too deeply for a result.") from None
+    except ValueError as error:
+        raise InputError(f"{visible(path)} is not whole JSON ({visible(error)}).") from None
+    return data
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
+    """Return the sections of a document, as written."""
+    if isinstance(document, Mapping):
+        kind = _kind(document)
+        if kind is not None:
+            return {kind: dict(document)}
+        found = {name: document[name] for name in SECTIONS if isinstance(document.get(name), dict)}
+        if found:
+            return found
+    raise InputError(
+        f"{visible(where)} is no result of headscope: give the JSON of {', '.join(SECTIONS)} or "
+        "report, or a folder that holds some."
+    )
+
+
+def _kind(document: Mapping[str, Any]) -> str | None:
+    """Return the section whose fields are there, most of them at least."""
+    shares = {name: len(k.marks & document.keys()) / len(k.marks) for name, k in _KINDS.items()}
+    best = max(shares, key=lambda name: shares[name])
+    if best == "insights" and not isinstance(document["insights"], list):
+        return None  # a report's section has that name too
+    return best if shares[best] > 0.5 else None
+
+
+def _only(section: str, found: dict[str, dict[str, Any]], file: Path) -> dict[str, Any]:
+    if set(found) != {section}:
+        raise InputError(
+            f"{visible(file)} holds {' and '.join(found)}, not {section}; rename it, or give the "
+            "file instead of its folder."
+        )
+    return found[section]
+
+
+def _typed(raw: dict[str, dict[str, Any]], name: str) -> Results:
+    sections = {}
+    for section in SECTIONS:
+        if section in raw:
+            try:
+                sections[section] = from_dict(_KINDS[section].kind, raw[section])
+            except TypeError as error:
+                _refuse(f"{visible(name)} ({section})", raw[section], error)
+    return Results(name, sections, raw)
+
+
+def _refuse(where: str, data: dict[str, Any], error: TypeError) -> NoReturn:
+    schema = data.get("schema")
+    later = f" It has schema {visible(schema)}; this headscope reads {SCHEMA}."
+    raise InputError(
+        f"{where} is damaged: {visible(error)}.{later if schema != SCHEMA else ''}"
+    ) from None

@@ -1,0 +1,1 @@
+"""The grammar that generated most of the built-in sample treebank."""

@@ -1,0 +1,124 @@
+"""Labelled files of every form, and the line that an error names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headscope.data.examples import (
+    class_ids,
+    read_labelled,
+    read_pairs,
+    read_texts,
+    sample_texts,
+)
+from headscope.errors import CorpusError, InputError
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+SAME = {
+    "header.tsv": 'sentence\tlabel\na "b c\t1\nd, e\t0\n',
+    "order.tsv": 'label\tidx\tsentence\n1\t7\ta "b c\n0\t8\td, e\n',
+    "bare.tsv": 'a "b c\t1\n\nd, e\t0\n',
+    "other.txt": 'a "b c\t1\nd, e\t0\n',
+    "header.csv": 'Text,Label\n"a ""b c",1\n"d, e",0\n',
+    "bare.csv": '"a ""b c",1\n"d, e",0\n',
+    "lines.jsonl": '{"text": "a \\"b c", "label": 1}\n\n{"sentence": "d, e", "label": "0"}\n',
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_labelled_files_of_every_form_say_the_same(name: str, tmp_path: Path) -> None:
+    found = read_labelled(written(tmp_path, name, SAME[name]))
+    assert found.first == ('a "b c', "d, e")
+    assert found.second is None
+    assert found.labels == ("1", "0")
+    lines = SAME[name].splitlines()
+    assert ["b c" in lines[found.lines[0] - 1], "d, e" in lines[found.lines[1] - 1]] == [True] * 2
+
+
+def test_pairs_with_a_class(tmp_path: Path) -> None:
+    text = "a\tb\tyes\nc\td\tno\n"
+    found = read_labelled(written(tmp_path, "x.tsv", text))
+    assert (found.first, found.second, found.labels) == (("a", "c"), ("b", "d"), ("yes", "no"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'One.,"Two, too.",5.0\nThree.,Four.,1\n',
+        'sentence1,sentence2,score\nOne.,"Two, too.",5.0\nThree.,Four.,1\n',
+        'score,sentence2,sentence1\n5.0,"Two, too.",One.\n1,Four.,Three.\n',
+    ],
+)
+def test_scored_pairs_with_and_without_a_header(text: str, tmp_path: Path) -> None:
+    found = read_pairs(written(tmp_path, "x.csv", text))
+    assert found.first == ("One.", "Three.")
+    assert found.second == ("Two, too.", "Four.")
+    assert found.scores == (5.0, 1.0)
+    assert found.texts == ("One.", "Three.", "Two, too.", "Four.")
+
+
+def test_texts_of_any_file(tmp_path: Path) -> None:
+    pairs = written(tmp_path, "x.csv", "a,b,1\na,c,2\n")
+    assert read_texts(pairs).first == ("a", "b", "a", "c")
+    assert read_texts(written(tmp_path, "x.tsv", "sentence\tlabel\na\t1\nb\t0\n")).first == (
+        "a",
+        "b",
+    )
+    assert read_texts(written(tmp_path, "x.txt", "a\tb\n\nc\n")).first == ("a\tb", "c")
+    tree = "1\tHi\t_\t_\t_\t_\t0\troot\t_\t_\n2\tyou\t_\t_\t_\t_\t1\tobj\t_\t_\n\n"
+    assert read_texts(written(tmp_path, "x.conllu", tree * 2)).first == ("Hi you", "Hi you")
+    assert len(sample_texts()) == 512
+    assert len(read_texts(None, 7)) == 7
+
+
+WRONG: dict[str, tuple[object, str, str, str]] = {
+    "no such file": (read_labelled, "gone.tsv", "", "no file"),
+    "empty": (read_labelled, "x.tsv", "", "no example"),
+    "header alone": (read_pairs, "x.csv", "sentence1,sentence2,score\n", "no example"),
+    "one line": (read_pairs, "x.csv", "a,b,1\n", "one example"),
+    "one line of text": (read_texts, "x.txt", "a\n", "one example"),
+    "no label column": (read_labelled, "x.tsv", "sentence\nabc\ndef\n", "line 1: the header"),
+    "no label": (read_labelled, "x.tsv", "sentence\tlabel\na\t1\nb\t\n", "line 3: no label"),
+    "row too short": (read_labelled, "x.tsv", "sentence\tlabel\na\t1\nb\n", "line 3: no label"),
+    "one column": (read_labelled, "x.tsv", "a\t1\nb\n", "line 2: 1 column where 2 or 3"),
+    "constant": (read_labelled, "x.tsv", "a\t1\nb\t1\n", "all 2 examples have the label '1'"),
+    "half paired": (read_labelled, "x.tsv", "a\tc\t1\nb\t\t0\n", "line 2: no sentence2"),
+    "constant score": (read_pairs, "x.csv", "a,b,2\nc,d,2.0\n", "all 2 pairs have the score 2"),
+    "score in words": (read_pairs, "x.csv", "a,b,2\nc,d,high\n", "line 2: the score 'high'"),
+    "score is NaN": (read_pairs, "x.csv", "a,b,2\nc,d,nan\n", "line 2: the score 'nan'"),
+    "open quote": (read_pairs, "x.csv", 'a,b,2\n"c,d,3\n', "not valid CSV"),
+    "not JSON": (read_pairs, "x.jsonl", "{}\n", "line 1: no sentence1"),
+    "broken JSON": (read_labelled, "x.jsonl", '{"a": 1\n', "line 1: not valid JSON"),
+    "JSON list": (read_labelled, "x.jsonl", "[1]\n", "line 1: not a JSON object"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_with_its_line(case: str, tmp_path: Path) -> None:
+    read, name, text, message = WRONG[case]
+    if name != "gone.tsv":
+        written(tmp_path, name, text)
+    with pytest.raises(CorpusError, match=message) as raised:
+        read(tmp_path / name)  # type: ignore[operator]
+    assert name in str(raised.value)
+
+
+def test_limit_takes_the_first(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.tsv", "a\t1\nb\t0\nc\twrong in every way\n")
+    assert read_labelled(path, 2).first == ("a", "b")
+
+
+def test_labels_by_name_and_number(tmp_path: Path) -> None:
+    names = {0: "negative", 1: "Positive"}
+    path = written(tmp_path, "x.tsv", "a\t1\nb\tNEGATIVE\nc\tpositive\nd\t0.0\n")
+    assert class_ids(read_labelled(path), names) == (1, 0, 1, 0)
+    path = written(tmp_path, "x.tsv", "a\t1\nb\t2\n")
+    with pytest.raises(InputError, match=r"line 2: the model has no class '2'; it knows 0 \(nega"):
+        class_ids(read_labelled(path), names)

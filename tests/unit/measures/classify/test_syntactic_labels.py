@@ -1,0 +1,255 @@
+"""The rule of syntactic labels on attention made by hand: what earns one, and what must not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hand_made import encode
+from scipy import stats
+
+from headscope.data.encode import EncodedSentence
+from headscope.data.places import placed
+from headscope.data.sentence import Sentence
+from headscope.measures.batch import Batch
+from headscope.measures.classify.kernel import kernel_argmax
+from headscope.measures.classify.rows import WORD_OFFSETS, RowSummary
+from headscope.measures.classify.syntactic import KernelHits, Syntactic
+from headscope.measures.classify.syntactic_labels import SyntacticTest, judge_syntactic
+from headscope.measures.classify.thresholds import Thresholds
+
+#: What a head attends to: from a sentence and a query word to a word.
+Habit = Callable[[Sentence, int], int]
+N_SENTENCES = 240
+
+
+def sentences(seed: int = 0, relation: str = "obj") -> list[Sentence]:
+    """Sentences of 6 to 12 words in which every word but the root hangs on a random other one."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(N_SENTENCES):
+        n = int(rng.integers(6, 13))
+        heads = [int(rng.choice([j for j in range(n) if j != i])) for i in range(n)]
+        relations = [relation] * n
+        heads[n // 2], relations[n // 2] = -1, "root"
+        made.append(Sentence(tuple(f"w{i}" for i in range(n)), tuple(heads), tuple(relations)))
+    return made
+
+
+def attend(corpus: Sequence[Sentence], batch: Batch, habit: Habit) -> torch.Tensor:
+    """Word-level argmax of one head with that habit, (batch, 1, pos)."""
+    argmax = torch.zeros(batch.size[0], 1, batch.size[1], dtype=torch.int64)
+    for row, sentence in enumerate(corpus):
+        first = torch.nonzero(batch.first_piece[row])[:, 0]
+        for query in range(len(sentence.words)):
+            argmax[row, 0, first[query]] = first[habit(sentence, query)]
+    return argmax
+
+
+def judged(
+    corpus: Sequence[Sentence],
+    habit: Habit,
+    *,
+    by_mean: Habit | None = None,
+    kernel: Sequence[float] | None = None,
+    swapped: bool = False,
+    **thresholds: float,
+) -> dict[tuple[str, str], SyntacticTest]:
+    batch = encode(corpus)
+    argmax = attend(corpus, batch, habit)
+    mean = argmax if by_mean is None else attend(corpus, batch, by_mean)
+    sums = Syntactic(1, 1, swapped=swapped)
+    nothing = torch.zeros(0)
+    sums.update(RowSummary(nothing, argmax, mean, *[nothing] * 5), batch)
+    hits = KernelHits(sums)
+    if kernel is not None:
+        hits.update(kernel_argmax(torch.tensor([kernel], dtype=torch.float64), batch), batch)
+    found = judge_syntactic(sums, hits, np.ones((1, 1), bool), Thresholds.parse(thresholds))
+    return {(test.relation, test.direction): test for test in found}
+
+
+def to_head(sentence: Sentence, query: int) -> int:
+    assert sentence.heads is not None
+    return sentence.heads[query] if sentence.heads[query] >= 0 else (query == 0) * 1
+
+
+def to_last(sentence: Sentence, query: int) -> int:
+    last = len(sentence.words) - 1
+    return last if query != last else 0
+
+
+def one(test: SyntacticTest) -> tuple[bool, bool]:
+    return bool(test.selected[0, 0]), bool(test.confirmed[0, 0])
+
+
+def test_a_head_that_follows_the_tree_is_labelled() -> None:
+    found = judged(sentences(), to_head)
+    assert one(found["obj", "dep->head"]) == (True, True)
+    score = found["obj", "dep->head"].score((0, 0))
+    assert score.labelled
+    assert score.confirmed is not None
+    assert score.accuracy == score.accuracy_mean == score.confirmed.accuracy == 1.0
+    assert score.trials == sum(len(s.words) - 1 for s in sentences())
+    b_half = sum(len(s.words) - 1 for s in sentences()[1::2])
+    assert score.confirmed.trials == b_half
+    assert score.confirmed.interval == pytest.approx(
+        tuple(stats.binomtest(b_half, b_half).proportion_ci(method="wilson"))
+    )
+
+
+def test_always_the_last_word_is_no_syntax() -> None:
+    """Every word hangs on the last one: no offset explains that, but no content does either."""
+    corpus = [
+        dataclasses.replace(s, heads=(*[len(s.words) - 1] * (len(s.words) - 1), -1),
+                            relations=(*["obj"] * (len(s.words) - 1), "root"))
+        for s in sentences()
+    ]  # fmt: skip
+    test = judged(corpus, to_last)["obj", "dep->head"]
+    score = test.score((0, 0))
+    assert score.accuracy == score.baselines["last"] == 1.0
+    assert score.accuracy - score.baseline > 0.5  # the best offset alone would have let it pass
+    assert one(test) == (False, False)
+
+
+def test_always_the_first_word_is_no_syntax() -> None:
+    corpus = [
+        dataclasses.replace(s, heads=(-1, *[0] * (len(s.words) - 1)),
+                            relations=("root", *["obj"] * (len(s.words) - 1)))
+        for s in sentences()
+    ]  # fmt: skip
+    test = judged(corpus, lambda s, q: 0 if q else 1)["obj", "dep->head"]
+    assert test.score((0, 0)).baselines["first"] == 1.0
+    assert one(test) == (False, False)
+
+
+def test_what_the_distance_kernel_explains_is_no_syntax() -> None:
+    """Head to the right except at the end, where it is to the left: two offsets, one kernel."""
+
+    def near(sentence: Sentence, query: int) -> int:
+        return query + 1 if query + 1 < len(sentence.words) else query - 1
+
+    corpus = []
+    for length in [2] * 120 + [3] * 120:
+        words = tuple(f"w{i}" for i in range(length))
+        plain = Sentence(words)
+        heads = tuple(near(plain, i) for i in range(length))
+        corpus.append(Sentence(words, heads, ("obj",) * length))
+    kernel = [0.0] * len(WORD_OFFSETS)
+    kernel[WORD_OFFSETS.index(1)], kernel[WORD_OFFSETS.index(-1)] = 0.6, 0.4
+    test = judged(corpus, near, kernel=kernel)["obj", "dep->head"]
+    score = test.score((0, 0))
+    assert score.baselines["kernel"] == 1.0
+    assert max(v for k, v in score.baselines.items() if k != "kernel") < 0.9
+    assert one(test) == (False, False)
+    assert one(judged(corpus, near)["obj", "dep->head"])[0]  # it is the kernel that stops it
+
+
+@pytest.mark.parametrize("relation", ["punct", "root"])
+def test_punctuation_never_makes_a_label(relation: str) -> None:
+    test = judged(sentences(relation=relation), to_head)[relation, "dep->head"]
+    assert test.score((0, 0)).accuracy == 1.0
+    assert one(test) == (False, False)
+
+
+def test_piece_means_must_agree() -> None:
+    test = judged(sentences(), to_head, by_mean=to_last)["obj", "dep->head"]
+    assert one(test) == (True, False)
+    score = test.score((0, 0))
+    assert score.confirmed is not None
+    assert not score.labelled
+    assert score.confirmed.accuracy_mean < 0.5
+
+
+def test_what_holds_on_one_half_alone_is_not_confirmed() -> None:
+    corpus = sentences()
+    even = {id(s) for s in corpus[::2]}
+
+    def habit(sentence: Sentence, query: int) -> int:
+        return to_head(sentence, query) if id(sentence) in even else to_last(sentence, query)
+
+    assert one(judged(corpus, habit)["obj", "dep->head"]) == (True, False)
+    odd_only = judged(
+        corpus, lambda s, q: to_last(s, q) if id(s) in even else to_head(s, q)
+    )["obj", "dep->head"]  # fmt: skip
+    assert one(odd_only) == (False, False)
+    assert odd_only.score((0, 0)).confirmed is None
+
+
+def test_both_halves_need_trials() -> None:
+    corpus = sentences()
+    a, b = (sum(len(s.words) - 1 for s in corpus[half::2]) for half in (0, 1))
+    name = ("obj", "dep->head")
+    assert one(judged(corpus, to_head, min_trials=min(a, b))[name]) == (True, True)
+    assert one(judged(corpus, to_head, min_trials=min(a, b) + 1)[name]) == (False, False)
+
+
+def test_swapped_trees_label_nothing() -> None:
+    """The head follows its own tree; other sentences' trees are random to it."""
+    for test in judged(sentences(), to_head, swapped=True).values():
+        assert one(test) == (False, False)
+        assert test.whole.trials > 0
+
+
+def test_p_is_the_worst_of_four_and_adjusted_over_the_selected() -> None:
+    rng = np.random.default_rng(1)
+    corpus = sentences()
+    guesses = {id(s): rng.random(len(s.words)) < 0.35 for s in corpus}
+
+    def often(sentence: Sentence, query: int) -> int:
+        follow = guesses[id(sentence)][query]
+        return to_head(sentence, query) if follow else to_last(sentence, query)
+
+    found = judged(corpus, often)
+    selected = [test for test in found.values() if test.selected[0, 0]]
+    raw = []
+    for test in selected:
+        b, discordant = test.held_out, []
+        for name in ("offset", "first", "last"):
+            joint = int(b.joint[name][0, 0])
+            discordant.append((int(b.hits[0, 0]) - joint, int(b.baselines[name]) - joint))
+        p = [stats.binomtest(min(x, y), x + y).pvalue if x + y else 1.0 for x, y in discordant]
+        assert float(b.p_value()[0, 0]) >= max(p) - 1e-15
+        raw.append(float(b.p_value()[0, 0]))
+    expected = stats.false_discovery_control(raw)
+    assert [float(test.p_adjusted[0, 0]) for test in selected] == pytest.approx(list(expected))
+    assert all(t.p_adjusted[0, 0] == 1.0 for t in found.values() if not t.selected[0, 0])
+
+
+# --- where a sentence stands --------------------------------------------------------------------
+
+
+def test_halves_and_swapped_trees() -> None:
+    corpus = [Sentence(("a", "b")), Sentence(("c",)), Sentence(("d", "e")), Sentence(("f", "g"))]
+    blank = np.zeros(0, dtype=np.int64)
+    encoded = [EncodedSentence(blank, blank, blank, s, None) for s in corpus]
+    # The third sentence is skipped, but counts for the halves and lends its tree.
+    found = list(placed(corpus, [encoded[0], encoded[1], None, encoded[3]]))
+    assert [None if s is None else (s.half, s.swapped) for s in found] == [
+        (0, None), (1, None), None, (1, corpus[2]),
+    ]  # fmt: skip
+
+
+# --- the kernel ----------------------------------------------------------------------------------
+
+
+def test_kernel_argmax_equals_its_definition() -> None:
+    rng = np.random.default_rng(3)
+    corpus = [Sentence(tuple("w" * n)) for n in (1, 2, 3, 25, 50)]
+    batch = encode(corpus, pieces=lambda i: 1 + (i * 7) % 3)
+    kernel = rng.integers(1, 4, (3, len(WORD_OFFSETS))).astype(float)  # ties
+    found = kernel_argmax(torch.from_numpy(kernel), batch)
+    for row, sentence in enumerate(corpus):
+        first = torch.nonzero(batch.first_piece[row])[:, 0].tolist()
+        n = len(sentence.words)
+        pieces = [int(batch.pieces[row, p]) for p in first]
+        assert pieces == [1 + (i * 7) % 3 for i in range(n)]
+        for head in range(3):
+            for i in range(n if n > 1 else 0):
+                k = {j: kernel[head, WORD_OFFSETS.index(max(-20, min(20, j - i)))] * pieces[j]
+                     for j in range(n) if j != i}  # fmt: skip
+                best = max(k.values())
+                expected = min(j for j in k if k[j] == best)
+                assert int(found[row, head, first[i]]) == first[expected]

@@ -1,0 +1,237 @@
+"""Cheap forms of attention against slow readings of their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headscope.attention import attention_pattern
+from headscope.measures.lapack import MatrixPool
+from headscope.measures.spectrum.efficient import (
+    DRAWS,
+    FORMS,
+    RANDOM,
+    CheapErrors,
+    CheapForms,
+    truncated_output,
+    truncated_pattern,
+)
+
+N, D, SPECIAL = 32, 8, (0, 31)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with MatrixPool(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def forms(pool: MatrixPool) -> CheapForms:
+    return CheapForms(N, SPECIAL, 7, pool)
+
+
+@pytest.fixture(scope="module")
+def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return tuple(torch.randn(2, 3, N, D, dtype=torch.float64) for _ in range(3))
+
+
+def slow_softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def test_sizes_are_fractions_of_the_length(pool: MatrixPool) -> None:
+    assert CheapForms(512, SPECIAL, 0, pool).sizes == (16, 32, 64, 128, 256)
+    assert CheapForms(4, (0, 3), 0, pool).sizes == (1, 2)
+
+
+@pytest.mark.parametrize("size", [1, 4, 16, 32])
+def test_truncated_is_the_truncated_svd_of_the_pattern(qkv, forms: CheapForms, size: int) -> None:
+    q, k, v = qkv
+    ours = forms.attend("truncated", size, 0, q, k, v, 0.5)
+    for b, h in np.ndindex(2, 3):
+        pattern = slow_softmax(0.5 * (q[b, h] @ k[b, h].T).numpy())
+        u, s, vt = np.linalg.svd(pattern)
+        expected = (u[:, :size] * s[:size]) @ vt[:size] @ v[b, h].numpy()
+        np.testing.assert_allclose(ours[b, h], expected, atol=1e-6)
+
+
+def test_truncated_is_nearest_to_the_pattern(qkv, pool: MatrixPool) -> None:
+    """Eckart-Young: of the pattern itself, measured on v = identity."""
+    q, k, _ = qkv
+    pattern = attention_pattern(q, k, scale=1.0)
+    (best,) = truncated_pattern(
+        pattern, torch.eye(N, dtype=torch.float64).expand_as(pattern), [5], pool
+    )
+    sigma = torch.linalg.svdvals(pattern)
+    torch.testing.assert_close(
+        (best - pattern).square().sum((-2, -1)), sigma[..., 5:].square().sum(-1)
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 16])
+def test_bound_is_the_truncated_svd_of_z(qkv, forms: CheapForms, size: int) -> None:
+    q, k, v = qkv
+    ours = forms.attend("bound", size, 0, q, k, v, 0.5)
+    for b, h in np.ndindex(2, 3):
+        z = slow_softmax(0.5 * (q[b, h] @ k[b, h].T).numpy()) @ v[b, h].numpy()
+        u, s, vt = np.linalg.svd(z, full_matrices=False)
+        np.testing.assert_allclose(ours[b, h], (u[:, :size] * s[:size]) @ vt[:size], atol=1e-7)
+        if size >= D:
+            np.testing.assert_allclose(ours[b, h], z, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 4, 7])
+def test_nothing_of_rank_k_beats_the_bound_and_truncated_p_does_not_reach_it(
+    qkv, forms: CheapForms, size: int
+) -> None:
+    """A scheme that projects K and V, fitted to this very z by gradient descent, stays above."""
+    q, k, v = (x[:1, :1] for x in qkv)
+    z = attention_pattern(q, k, scale=0.5) @ v
+
+    def error(ours: torch.Tensor) -> float:
+        return float(((ours - z).norm() / z.norm()).detach())
+
+    bound = error(forms.attend("bound", size, 0, q, k, v, 0.5))
+    torch.manual_seed(1)
+    keys, values = (torch.randn(size, N, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    optimiser = torch.optim.Adam([keys, values], lr=0.05)
+    for _ in range(300):
+        optimiser.zero_grad()
+        ours = attention_pattern(q, keys @ k, scale=0.5) @ (values @ v)
+        (ours - z).square().sum().backward()
+        optimiser.step()
+    assert error(ours) > bound
+    assert error(forms.attend("truncated", size, 0, q, k, v, 0.5)) > bound
+    for form in ("random", "pooled"):
+        if (form, size) != ("pooled", 7):
+            assert error(forms.attend(form, size, 0, q, k, v, 0.5)) > bound
+
+
+def test_bound_of_a_batch_of_zeros_is_zero() -> None:
+    (found,) = truncated_output(torch.zeros(1, 1, N, D), [2])
+    assert not found.any()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_window_keeps_w_keys_around_the_query(forms: CheapForms, size: int) -> None:
+    keep = forms.keep("window", size, 0).numpy()
+    for i in range(N):
+        first = i - size // 2
+        expected = [j for j in range(first, first + size) if 0 <= j < N]
+        assert np.flatnonzero(keep[i]).tolist() == expected
+        assert i in expected
+
+
+def test_global_tokens_see_and_are_seen(forms: CheapForms) -> None:
+    window, keep = (forms.keep(form, 4, 0) for form in ("window", "window+global"))
+    assert keep[list(SPECIAL)].all()
+    assert keep[:, list(SPECIAL)].all()
+    inner = slice(1, N - 1)
+    assert torch.equal(keep[inner, inner], window[inner, inner])
+
+
+def test_random_blocks_add_whole_blocks(pool: MatrixPool) -> None:
+    forms = CheapForms(128, (0, 127), 1, pool)  # blocks of 4
+    added = forms.keep("window+global+random", 4, 0) & ~forms.keep("window+global", 4, 0)
+    blocks = added[1:-1, 1:-1].any()
+    assert blocks
+    full = forms.keep("window+global+random", 4, 0)
+    counts = [
+        int(full[i : i + 4, :].reshape(4, 32, 4).all(-1).all(0).sum()) for i in range(0, 128, 4)
+    ]
+    assert min(counts) >= 3
+    assert not torch.equal(full, forms.keep("window+global+random", 4, 1))
+
+
+def test_random_keys_keep_w_anywhere(forms: CheapForms) -> None:
+    keep = forms.keep("random-keys", 5, 0)
+    assert (keep.sum(-1) == 5).all()
+    assert forms.cost("random-keys", 5) == pytest.approx(5 / N)
+
+
+@pytest.mark.parametrize("form", ["window", "window+global", "window+global+random"])
+def test_sparse_forms_renormalise_what_is_kept(qkv, forms: CheapForms, form: str) -> None:
+    q, k, v = qkv
+    ours = forms.attend(form, 4, 1, q, k, v, 0.5)
+    keep = forms.keep(form, 4, 1).numpy()
+    for b, h in np.ndindex(2, 3):
+        kept = slow_softmax(0.5 * (q[b, h] @ k[b, h].T).numpy()) * keep
+        expected = kept / kept.sum(1, keepdims=True) @ v[b, h].numpy()
+        np.testing.assert_allclose(ours[b, h], expected, atol=1e-10)
+
+
+def test_random_projection_is_linformers(qkv, forms: CheapForms) -> None:
+    q, k, v = qkv
+    ours = forms.attend("random", 8, 2, q, k, v, 0.5)
+    R = forms._gaussian(8, 2, 0).double()
+    pattern = attention_pattern(q, k, scale=0.5)
+    torch.testing.assert_close(ours, (pattern @ R.T) @ (R @ v))
+    many = torch.cat([forms._gaussian(16, layer, 0) for layer in range(200)])
+    assert float(many.mul(4.0).var()) == pytest.approx(1.0, abs=0.01)  # N(0, 1/16)
+
+
+def test_pooled_averages_neighbours(qkv, forms: CheapForms) -> None:
+    q, k, v = qkv
+    ours = forms.attend("pooled", 8, 0, q, k, v, 0.5)
+    few_k, few_v = (x.reshape(2, 3, 8, 4, D).mean(3) for x in (k, v))
+    torch.testing.assert_close(ours, attention_pattern(q, few_k, scale=0.5) @ few_v)
+    exact = attention_pattern(q, k, scale=0.5) @ v
+    torch.testing.assert_close(forms.attend("pooled", N, 0, q, k, v, 0.5), exact)
+
+
+def test_uniform_is_the_mean_of_v(qkv, forms: CheapForms) -> None:
+    q, k, v = qkv
+    ours = forms.attend("uniform", 0, 0, q, k, v, None)
+    torch.testing.assert_close(ours, v.mean(2, keepdim=True).expand_as(v))
+
+
+def test_errors_and_mass_by_sequence_and_draw(qkv, forms: CheapForms) -> None:
+    q, k, v = qkv
+    pattern = attention_pattern(q, k, scale=0.5)
+    z = pattern @ v
+    errors = CheapErrors(forms, 2, 1, 3)
+    for row in range(2):  # one sequence at a time
+        here = slice(row, row + 1)
+        part = (here, slice(0, 3))
+        errors.update(0, here, part[1], q[part], k[part], v[part], pattern[part], z[part], 0.5)
+    for i, (form, size) in enumerate(forms.points):
+        for draw in range(DRAWS):
+            own = draw if form in RANDOM else 0
+            gap = forms.attend(form, size, 0, q, k, v, 0.5, own) - z
+            error = (gap.square().sum((2, 3)) / z.square().sum((2, 3))).sqrt().numpy()
+            np.testing.assert_allclose(errors.error[:, draw, 0, :, i], error, rtol=1e-6, atol=1e-9)
+            kept = errors.mass[:, draw, 0, :, i]
+            if form.startswith(("window", "random-keys")):
+                keep = forms.keep(form, size, 0, own)
+                mass = [[p[keep].sum() / N for p in row] for row in pattern]
+                np.testing.assert_allclose(kept, mass, rtol=1e-6)
+            else:
+                assert np.isnan(kept).all()
+    np.testing.assert_allclose(errors.over_heads("error"), errors.error[:, :, 0].mean(2))
+
+
+def test_what_is_random_is_drawn_anew(qkv, forms: CheapForms) -> None:
+    q, k, v = qkv
+    for form in FORMS[:-1]:
+        one, other = (forms.attend(form, 4, 0, q, k, v, 0.5, draw) for draw in (0, 1))
+        assert torch.equal(one, other) == (form not in RANDOM), form
+        assert forms.draws(form) == (DRAWS if form in RANDOM else 1)
+    assert DRAWS >= 5
+
+
+def test_uniform_attention_keeps_a_mass_equal_to_the_cost(forms: CheapForms, qkv) -> None:
+    pattern = torch.full((1, 1, N, N), 1 / N, dtype=torch.float64)
+    v = qkv[2][:1, :1]
+    zero = torch.zeros_like(v)
+    errors = CheapErrors(forms, 1, 1, 1)
+    here = slice(0, 1)
+    errors.update(0, here, here, zero, zero, v, pattern, pattern @ v, 1.0)
+    mass = errors.over_heads("mass").mean((0, 1))
+    for i, (form, size) in enumerate(forms.points):
+        if form in FORMS[4:8]:
+            assert mass[i] == pytest.approx(forms.cost(form, size))
+    assert errors.over_heads("error")[0, 0, -1] == pytest.approx(0.0, abs=1e-12)

@@ -1,0 +1,245 @@
+"""Spectra of patterns: closed forms, NumPy's SVD as the oracle, sums that add up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+
+from headscope.measures.activations import Activations
+from headscope.measures.classify.rows import OFFSETS
+from headscope.measures.lapack import MatrixPool, right_vectors, singular_values
+from headscope.measures.spectrum.closed_forms import control_curves, random_patterns
+from headscope.measures.spectrum.singular_values import PatternSpectra, Spectrum, shares
+
+
+def previous_token(n: int) -> np.ndarray:
+    pattern = np.zeros((n, n))
+    pattern[0, 0] = 1.0
+    for i in range(1, n):
+        pattern[i, i - 1] = 1.0
+    return pattern
+
+
+def random_softmax(n: int, seed: int, sharpness: float = 1.0) -> np.ndarray:
+    weights = np.exp(sharpness * np.random.default_rng(seed).standard_normal((n, n)))
+    return weights / weights.sum(1, keepdims=True)
+
+
+def chunk(patterns: torch.Tensor, layer: int = 0, first_head: int = 0) -> Activations:
+    """Patterns (rows, heads, n, n) as an attention site shows them."""
+    rows, heads = patterns.shape[:2]
+    z = torch.zeros(*patterns.shape[:3], 1)
+    return Activations(
+        "encoder", layer, slice(0, rows), slice(first_head, first_head + heads), heads,
+        z, z, z, patterns, z,
+    )  # fmt: skip
+
+
+def measured(patterns: np.ndarray, *, batches: int = 1) -> Spectrum:
+    """Sums over patterns (sequences, heads, n, n) of one layer, shown as float32."""
+    sums = Spectrum(1, patterns.shape[1], patterns.shape[-1])
+    with MatrixPool(2) as pool:
+        observer = PatternSpectra(sums, pool, slice(1, patterns.shape[-1] - 1))
+        for part in np.array_split(patterns, batches):
+            observer.observe(chunk(torch.from_numpy(part).float()))
+            observer.finish("encoder", 0)
+    return sums
+
+
+def slow_shares(patterns: np.ndarray, k: int, power: int) -> np.ndarray:
+    """(sequences, heads): the definition, a head at a time."""
+    out = np.empty(patterns.shape[:2])
+    for place in np.ndindex(*out.shape):
+        sigma = np.linalg.svd(patterns[place].astype(np.float64), compute_uv=False) ** power
+        out[place] = sorted(sigma, reverse=True)[:k] @ np.ones(k) / sigma.sum()
+    return out
+
+
+# --- closed forms (docs/definitions.md: 128 of 512) ----------------------------------------------
+
+CLOSED = {
+    "uniform": (np.full((512, 512), 1 / 512), 1.0, 1.0, 1e-6),
+    "identity": (np.eye(512), 0.25, 0.25, 1e-6),
+    "previous-token": (previous_token(512), 0.251, 0.252, 5e-4),
+    "random-logits": (random_softmax(512, 1), 0.487, 0.773, 4e-3),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_measured_patterns_hit_their_closed_form(name: str) -> None:
+    pattern, share, squared, tolerance = CLOSED[name]
+    sums = measured(pattern[None, None])
+    assert sums.means()[0, 0, 127] == pytest.approx(share, abs=tolerance)
+    assert sums.means("curve_sq")[0, 0, 127] == pytest.approx(squared, abs=tolerance)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_controls_hit_their_closed_form(name: str) -> None:
+    _, share, squared, tolerance = CLOSED[name]
+    found = control_curves(512, 0)[name]
+    assert found.share.mean(0)[127] == pytest.approx(share, abs=tolerance)
+    assert found.share_sq.mean(0)[127] == pytest.approx(squared, abs=tolerance)
+
+
+@pytest.mark.parametrize("n", [4, 5, 33])
+def test_controls_are_what_the_svd_of_their_patterns_says(n: int) -> None:
+    patterns = {
+        "uniform": np.full((n, n), 1 / n),
+        "identity": np.eye(n),
+        "previous-token": previous_token(n),
+    }
+    controls = control_curves(n, 5)
+    for name, pattern in patterns.items():
+        sigma = np.linalg.svd(pattern, compute_uv=False)
+        np.testing.assert_allclose(
+            controls[name].share[0], np.cumsum(sigma) / sigma.sum(), atol=1e-12
+        )
+    drawn = np.stack(list(random_patterns(n, 5)))
+    np.testing.assert_allclose(drawn.sum(-1), 1.0)
+    sigma = np.linalg.svd(drawn, compute_uv=False)
+    assert len(drawn) >= 5
+    expected = np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)
+    np.testing.assert_allclose(controls["random-logits"].share, expected, atol=1e-9)
+
+
+def test_random_logits_are_drawn_not_written_down() -> None:
+    one, other = (control_curves(16, seed)["random-logits"].share for seed in (0, 1))
+    assert not np.array_equal(one, other)
+    np.testing.assert_array_equal(one, control_curves(16, 0)["random-logits"].share)
+
+
+# --- against NumPy's SVD ------------------------------------------------------------------------
+
+weights = hnp.arrays(np.float64, st.tuples(st.integers(1, 3), st.just(9), st.just(9)),
+                     elements=st.floats(0.0, 1.0, width=32))  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(weights)
+def test_singular_values_equal_numpys(matrices: np.ndarray) -> None:
+    expected = np.linalg.svd(matrices, compute_uv=False)
+    error = np.abs(singular_values(matrices) - expected)
+    assert (error <= 1e-7 * expected[:, :1] + 1e-300).all()
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 0.01, 1.0, 4.0, 16.0])
+def test_shares_of_any_sharpness(sharpness: float) -> None:
+    pattern = random_softmax(128, 0, sharpness).astype(np.float32).astype(np.float64)
+    sigma = np.linalg.svd(pattern, compute_uv=False)
+    np.testing.assert_allclose(
+        shares(singular_values(pattern)), np.cumsum(sigma) / sigma.sum(), atol=1e-6
+    )
+
+
+def test_right_vectors_span_the_best_subspace() -> None:
+    pattern = random_softmax(24, 3)
+    u, s, vt = np.linalg.svd(pattern)
+    ours = right_vectors(pattern)[:, :5]
+    np.testing.assert_allclose(pattern @ ours @ ours.T, (u[:, :5] * s[:5]) @ vt[:5], atol=1e-10)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.permutations(range(16)), st.permutations(range(16)))
+def test_shares_ignore_the_order_of_queries_and_keys(
+    seed: int, queries: list[int], keys: list[int]
+) -> None:
+    pattern = random_softmax(16, seed, 2.0)
+    permuted = pattern[queries][:, keys]
+    one, other = (measured(p[None, None]).means() for p in (pattern, permuted))
+    np.testing.assert_allclose(one, other, atol=1e-7)
+
+
+def test_shares_of_nothing_are_whole() -> None:
+    np.testing.assert_array_equal(shares(np.zeros(3)), 1.0)
+    np.testing.assert_allclose(shares(np.array([2.0, 1.0, 1.0])), [0.5, 0.75, 1.0])
+
+
+# --- sums ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def patterns() -> np.ndarray:
+    """(sequences, heads, n, n) of different sharpness."""
+    return np.stack(
+        [
+            np.stack([random_softmax(20, 10 * i + h, 0.5 + h) for h in range(3)])
+            for i in range(7)
+        ]
+    ).astype(np.float32)  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_means_errors_and_intervals(patterns: np.ndarray, k: int) -> None:
+    sums = measured(patterns, batches=3)
+    for name, power in (("curve", 1), ("curve_sq", 2)):
+        expected = slow_shares(patterns, k, power)
+        np.testing.assert_allclose(sums.means(name)[0, :, k - 1], expected.mean(0), atol=1e-7)
+        error = expected.std(0, ddof=1) / np.sqrt(7)
+        np.testing.assert_allclose(sums.standard_errors(name)[0, :, k - 1], error, atol=1e-7)
+    slow = slow_shares(patterns, 5, 1)
+    low, high = stats.t.interval(0.95, 6, slow.mean(0), stats.sem(slow))
+    np.testing.assert_allclose(sums.half_widths(5)[0], (high - low) / 2, rtol=1e-4)
+    assert sums.worst_half_width(5) == pytest.approx(((high - low) / 2).max(), rel=1e-4)
+
+
+def test_merged_parts_equal_the_whole(patterns: np.ndarray) -> None:
+    whole, merged = measured(patterns), measured(patterns[:3])
+    merged.merge(measured(patterns[3:]))
+    for key, array in whole.state().items():
+        np.testing.assert_allclose(merged.state()[key], array, rtol=1e-12)
+    assert merged.sequences == 7
+
+
+def test_state_round_trip(patterns: np.ndarray) -> None:
+    sums = measured(patterns)
+    copy = Spectrum(1, 3, 20)
+    copy.load_state(sums.state())
+    np.testing.assert_array_equal(copy.half_widths(5), sums.half_widths(5))
+
+
+def test_one_sequence_has_no_interval(patterns: np.ndarray) -> None:
+    sums = measured(patterns[:1])
+    assert np.isinf(sums.half_widths(5)).all()
+
+
+def test_layers_may_differ_in_heads_or_have_none(patterns: np.ndarray) -> None:
+    sums = Spectrum(3, 3, 20)
+    with MatrixPool(2) as pool:
+        observer = PatternSpectra(sums, pool, slice(1, 19))
+        shown = torch.from_numpy(patterns)
+        observer.observe(chunk(shown, layer=0))
+        observer.finish("encoder", 0)
+        observer.finish("encoder", 1)  # every head of this layer has been removed
+        observer.observe(chunk(shown[:, :1], layer=2))
+        observer.finish("encoder", 2)
+    assert sums.count.tolist() == [[7, 7, 7], [0, 0, 0], [7, 0, 0]]
+    assert np.isfinite(sums.worst_half_width(5))
+    np.testing.assert_allclose(sums.means()[2, 0], sums.means()[0, 0])
+    assert np.isnan(sums.means()[1]).all()
+
+
+def test_no_pattern_is_kept(patterns: np.ndarray) -> None:
+    """The observer may not look at a chunk again after it was shown: its memory is reused."""
+    sums = Spectrum(1, 3, 20)
+    shown = torch.from_numpy(patterns.copy())
+    with MatrixPool(1) as pool:
+        observer = PatternSpectra(sums, pool, slice(1, 19))
+        observer.observe(chunk(shown))
+        shown.zero_()
+        observer.finish("encoder", 0)
+    np.testing.assert_array_equal(sums.curve, measured(patterns).curve)
+
+
+@pytest.mark.parametrize("n", [4, 20])
+def test_offset_means(n: int) -> None:
+    pattern = random_softmax(n, 0, 2.0)
+    sums = measured(pattern[None, None])
+    for i, r in enumerate(OFFSETS):
+        inside = [pattern[q, q + r] for q in range(1, n - 1) if 0 <= q + r < n]
+        expected = np.mean(inside) if inside else 0.0
+        assert sums.means("offsets")[0, 0, i] == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,61 @@
+"""Strings from files cannot act: not on a terminal, not on a page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headscope.safe_text import markdown, visible
+
+
+@given(st.text())
+def test_visible_texts_are_one_printable_line(text: str) -> None:
+    shown = visible(text)
+    assert shown.isprintable()
+    shown.encode()
+    if text.isprintable():
+        assert shown == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+        ("a\nb\r\tc", r"a\x0ab\x0d\x09c"),
+        ("\u202eevil\u2066", r"\u202eevil\u2066"),
+        ("\ud800", r"\ud800"),
+        ("non\u00a0break", "non break"),
+        ("größe 东 🙂", "größe 东 🙂"),
+    ],
+)
+def test_what_controls_is_seen(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@given(st.text(alphabet="<>|`*_[]()!~$&\\@#:/wW.hHtTpPs-1aG\n\x1b"))
+def test_nothing_of_a_text_is_markup(text: str) -> None:
+    """Take the entities away, and nothing is left that opens anything in GitHub's Markdown."""
+    plain = re.sub(r"&#\d+;", "", markdown(text))
+    assert not re.search(r"[<|`*\[\]~$&\\\n\x1b]", plain)
+    page = markdown(text).replace("&#8203;", "\u200b")
+    assert not re.search(r"@\w|://\w|www\.\w|(?<!&)#\w|\bGH-\d", page)
+
+
+def test_hostile_names_in_a_cell() -> None:
+    text = "</td><script>alert(1)</script> | x ![a](http://e.vil/x.png) @org/team #1"
+    cell = markdown(text)
+    assert "<" not in cell
+    assert "|" not in cell
+    assert "![" not in cell
+    assert "@org" not in cell
+    assert "http://e" not in cell
+
+
+def test_plain_words_stay_readable() -> None:
+    assert markdown("obj dep->head of L3H5: 0.5 (0.4 to 0.6)") == (
+        "obj dep->head of L3H5: 0.5 (0.4 to 0.6)"
+    )
+    assert markdown("en_ewt-ud-test.conllu") == "en_ewt-ud-test.conllu"

@@ -1,0 +1,151 @@
+"""Each rule fires on what it names and on nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from result_files import changed
+
+from headscope.errors import InputError
+from headscope.verdicts.diff.compare import compare
+from headscope.verdicts.diff.rules import RULES, Rule, parse_rules, undecided, with_fired
+from headscope.verdicts.reading import results_of
+
+
+def fired(old: Any, new: Any, *rules: str) -> list[str]:
+    found = compare(results_of(old, "old"), results_of(new, "new"))
+    return [rule.rule for rule in with_fired(found, parse_rules(rules)).fired]
+
+
+def planted(documents: Any) -> dict[str, tuple[Any, Any]]:
+    """For each rule a pair of results on which it has to fire."""
+    d = documents
+    role = changed(d["classify"], "heads", 0, "roles", to=["self"])
+    worse = changed(d["prune"], "baseline", "value", to=0.1)
+    worse = changed(worse, "baseline", "ci", to=[0.05, 0.15])
+    return {
+        "role-changed": (d["classify"], role),
+        "role-lost": (role, d["classify"]),
+        "metric-drop": (d["prune"], worse),
+        "validation": (d["rank"], changed(d["rank"], "validation", "passed", to=False)),
+        "insight-changed": (
+            d["insights"], changed(d["insights"], "insights", 1, "verdict", to="holds")
+        ),
+        "insight-lost": (
+            d["insights"], changed(d["insights"], "insights", 0, "verdict", to="mixed")
+        ),
+        "score-moved": (
+            d["spectrum"], changed(d["spectrum"], "heads", 0, "share_at_k", "mean", to=2.0)
+        ),
+        "rank-changed": (d["rank"], changed(d["rank"], "heads", 0, "qk", "dims", "90", to=1)),
+        "spectrum-changed": (
+            d["spectrum"], changed(d["spectrum"], "heads", 0, "share_at_k", "mean", to=2.0)
+        ),
+        "depth-changed": (d["depth"], changed(d["depth"], "variants", "full", 2, to=3.0)),
+        "missing": (
+            {"rank": d["rank"], "depth": d["depth"]}, {"rank": d["rank"]}
+        ),
+        "model-changed": (
+            d["rank"], changed(d["rank"], "provenance", "model", "weights_sha256", to="0")
+        ),
+        "data-changed": (
+            d["depth"], changed(d["depth"], "provenance", "data", "sha256", to="0")
+        ),
+        "schema-changed": (d["rank"], changed(d["rank"], "schema", to=3)),
+        "setting-changed": (d["rank"], changed(d["rank"], "provenance", "seed", to=3)),
+        "any": (d["rank"], changed(d["rank"], "provenance", "seed", to=3)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_fires_on_what_it_names(rule: str, documents: Any) -> None:
+    old, new = planted(documents)[rule]
+    assert fired(old, new, rule) == [rule]
+    assert fired(old, old, rule) == []
+
+
+def test_rules_do_not_fire_on_what_others_name(documents: Any) -> None:
+    general = {"score-moved", "any"}
+    for name, (old, new) in planted(documents).items():
+        others = [rule for rule in RULES if rule not in {name, *general}]
+        allowed = {
+            "role-lost": {"role-changed"},
+            "insight-lost": {"insight-changed"},
+            "score-moved": {"spectrum-changed"},
+            "missing": {"depth-changed"},
+            "any": {"setting-changed"},
+        }.get(name, set())
+        assert set(fired(old, new, *others)) <= allowed, name
+
+
+@pytest.mark.parametrize(
+    ("drop", "limit", "fires"),
+    [(0.5, 0.5, False), (0.51, 0.5, True), (0.2, 0, True), (-0.3, 0, False), (0.0, 0, False)],
+)
+def test_a_limit_of_a_drop(drop: float, limit: float, fires: bool, documents: Any) -> None:
+    new = changed(documents["prune"], "baseline", "value", to=lambda v: v - drop)
+    rule = f"metric-drop>{limit}"
+    assert bool(fired(documents["prune"], new, rule)) is fires
+
+
+def test_without_a_limit_only_a_drop_beyond_the_interval_fires(documents: Any) -> None:
+    point = ("curves", 0, "points", 1)
+    old = changed(documents["prune"], *point, "ci", to=[0.8, 1.0])
+    new = changed(old, *point, "value", to=lambda v: v - 0.05)
+    assert fired(old, new, "metric-drop") == []
+    assert fired(old, new, "metric-drop>0.01") == ["metric-drop>0.01"]
+
+
+def test_random_heads_are_no_regression(documents: Any) -> None:
+    new = changed(documents["prune"], "curves", 1, "points", 1, "value", to=0.1)
+    assert fired(documents["prune"], new, "metric-drop", "metric-drop>0.1") == []
+
+
+def test_what_is_lost_fires_and_what_never_was_is_noticed(documents: Any) -> None:
+    rank = documents["rank"]
+    both = {"rank": rank, "classify": documents["classify"]}
+    assert fired(both, {"rank": rank}, "role-changed") == ["role-changed"]
+    alone = compare(results_of(rank, "old"), results_of(rank, "new"))
+    rules = parse_rules(["role-changed", "rank-changed"])
+    assert with_fired(alone, rules).fired == ()
+    (note,) = undecided(alone, rules)
+    assert "role-changed" in note
+    assert "classify" in note
+
+
+def test_metrics_that_cannot_be_compared_fire(documents: Any) -> None:
+    new = changed(documents["prune"], "metric", to="accuracy")
+    assert fired(documents["prune"], new, "metric-drop>0.5") == ["metric-drop>0.5"]
+
+
+@pytest.mark.parametrize(
+    "text", ["metric-drop>0.5", " metric-drop > 0.5", "metric-drop=0.5", "Metric_Drop>0.50"]
+)
+def test_rules_are_read_however_they_are_written(text: str) -> None:
+    assert parse_rules([text]) == (Rule("metric-drop", 0.5),)
+
+
+def test_several_rules_in_one_argument() -> None:
+    assert parse_rules(["role-lost,any", "any"]) == (Rule("role-lost"), Rule("any"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("role-chnged", "did you mean 'role-changed'"),
+        ("metric_dropp>1", "did you mean 'metric-drop'"),
+        ("zzz", "rules are role-changed"),
+        ("", "no rule ''"),
+        ("metric-drop>", "no rule"),
+        ("metric-drop>abc", "no number"),
+        ("metric-drop>-1", "no number"),
+        ("metric-drop>nan", "no number"),
+        ("metric-drop<1", "no rule"),
+        ("role-changed>3", "has no limit"),
+        ("metric-drop>1>2", "no"),
+    ],
+)
+def test_rules_that_are_none(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_rules([text])

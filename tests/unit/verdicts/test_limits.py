@@ -1,0 +1,147 @@
+"""Each gate passes and fails on planted reports; what a report lacks never passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from result_files import changed
+
+from headscope.errors import GateError, InputError
+from headscope.verdicts.limits.table import Gates, gate_failures, require_gates
+from headscope.verdicts.reading import Results, results_of
+
+
+@pytest.fixture
+def report(documents: Any) -> dict[str, Any]:
+    classify = changed(documents["classify"], "heads", 0, "roles", to=["positional", "self"])
+    return {"schema": 2, "provenance": {}, **documents, "classify": classify}
+
+
+def failures(report: Any, **table: Any) -> tuple[str, ...]:
+    return gate_failures(results_of(report, "report.json"), Gates.parse(table))
+
+
+CASES = [
+    ({"validation": True}, None),
+    ({"validation": False}, None),
+    ({"min_positional": 1}, None),
+    ({"min_positional": 2}, "min_positional = 2: 1 head is positional"),
+    ({"min_self": 1}, None),
+    ({"min_rare": 1}, "0 heads are rare"),
+    ({"max_without_role": 7}, None),
+    ({"max_without_role": 6}, "7 heads have no role"),
+    ({"max_false_positives": 0}, None),
+    ({"metric_min": 0.99}, None),
+    ({"metric_min": 1.5}, "cosine is 1"),
+    ({"metric_at_25_percent_drop": 0.1}, None),
+    ({"metric_at_25_percent_drop": 0.05}, "cosine is 0.9444 by magnitude"),
+    ({"metric_at_25_percent_min": 0.9}, None),
+    ({"metric_at_25_percent_min": 0.96}, "0.9444 by magnitude, 1 unpruned"),
+    ({"metric_at_40_percent_min": 0.1}, "no method was measured with 40%"),
+    ({"insights": {"0": "holds"}}, None),
+    ({"insights": {"7": ["holds", "mixed"]}}, None),
+    ({"insights": {"7": "holds"}}, "insight 7 must be holds: it is mixed"),
+    ({"insights": {"3": "holds"}}, "not in the report"),
+]
+
+
+@pytest.mark.parametrize(("table", "reason"), CASES, ids=lambda value: str(value)[:40])
+def test_gates_pass_and_fail(table: Any, reason: str | None, report: Any) -> None:
+    found = failures(report, **table)
+    assert len(found) == (reason is not None)
+    assert reason is None or reason in found[0]
+
+
+def test_a_result_that_is_not_validated(report: Any) -> None:
+    for passed, words in ((None, "depth is not validated"), (False, "depth failed")):
+        bad = changed(report, "depth", "validation", "passed", to=passed)
+        (reason,) = failures(bad, validation=True)
+        assert words in reason
+
+
+def test_labels_of_random_weights(report: Any) -> None:
+    bad = changed(report, "classify", "control", "false_positives", to=["L0H1 rare"])
+    assert "1 with random weights (L0H1 rare)" in failures(bad, max_false_positives=0)[0]
+    assert failures(bad, max_false_positives=1) == ()
+    without = changed(report, "classify", "control", to=None)
+    assert "control = true" in failures(without, max_false_positives=0)[0]
+
+
+def test_a_loss_is_better_when_it_is_smaller(report: Any) -> None:
+    loss = changed(report, "prune", "higher_is_better", to=False)
+    assert failures(loss, metric_min=2.0) == ()
+    assert failures(loss, metric_min=0.5) != ()
+    # Of all methods the one with the smallest loss, and it fell: nothing dropped.
+    assert failures(loss, metric_at_50_percent_drop=0.0) == ()
+    assert failures(loss, metric_at_50_percent_min=0.5) != ()
+
+
+def test_random_heads_are_not_the_best_method(report: Any) -> None:
+    lucky = changed(report, "prune", "curves", 1, "points", 2, "value", to=1.0)
+    assert "by magnitude" in failures(lucky, metric_at_50_percent_min=0.9)[0]
+
+
+@pytest.mark.parametrize("table", [table for table, _ in CASES if table != {"validation": False}])
+def test_what_the_report_lacks_fails(table: Any) -> None:
+    found = gate_failures(Results("empty"), Gates.parse(table))
+    assert len(found) == 1
+    assert "no result" in found[0]
+
+
+def test_the_baseline(report: Any) -> None:
+    gates = Gates.parse({"baseline": "reports/demo", "fail_on": ["role-lost", "metric-drop>0.1"]})
+    assert (gates.baseline, gates.fail_on) == ("reports/demo", ("role-lost", "metric-drop>0.1"))
+    old = results_of(report, "reports/demo")
+    assert gate_failures(old, gates, old) == ()
+    new = changed(report, "classify", "heads", 0, "roles", to=[])
+    new = changed(new, "prune", "baseline", "value", to=0.5)
+    found = gate_failures(results_of(new, "out"), gates, old)
+    assert [reason.partition(" ")[0] for reason in found] == ["role-lost", "metric-drop>0.1"]
+    assert "was not read" in gate_failures(old, gates)[0]
+    partial = results_of({"rank": report["rank"]}, "partial")
+    assert "had nothing to compare" in gate_failures(partial, gates, partial)[0]
+
+
+def test_all_reasons_end_in_one_error(report: Any) -> None:
+    gates = Gates.parse({"min_rare": 1, "metric_min": 2.0, "validation": True})
+    new = results_of(report, "out")
+    with pytest.raises(GateError, match=r"2 gates failed: min_rare = 1: .*; metric_min = 2: "):
+        require_gates(new, gates)
+    assert GateError.exit_code == 3
+    require_gates(new, Gates())
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"validaton": True}, r"\[gates\] has no gate 'validaton'; did you mean 'validation'"),
+        ({"min_positonal": 1}, "did you mean 'min_positional'"),
+        ({"metric_at_50_percent_dorp": 1}, "did you mean 'metric_at_50_percent_drop'"),
+        ({"metric_at_150_percent_drop": 1}, "has no gate"),
+        ({"zzz": 1}, "there are validation, "),
+        ({"validation": 1}, "validation must be true or false, not 1"),
+        ({"validation": "yes"}, "must be true or false, not 'yes'"),
+        ({"min_positional": 1.0}, "must be a whole number of 0 or more, not 1"),
+        ({"min_positional": True}, "must be a whole number"),
+        ({"min_positional": -1}, "must be a whole number of 0 or more"),
+        ({"metric_min": "1"}, "must be a number"),
+        ({"metric_at_50_percent_drop": float("nan")}, "must be a number"),
+        ({"insights": "holds"}, "insights must be a table"),
+        ({"insights": {"11": "holds"}}, "no insight 11"),
+        ({"insights": {"x": "holds"}}, "no insight x"),
+        ({"insights": {"0": "hold"}}, "must be one of holds, does not hold"),
+        ({"insights": {"0": 3}}, "must be a verdict"),
+        ({"baseline": "x"}, "needs both baseline and fail_on"),
+        ({"fail_on": ["any"]}, "needs both baseline and fail_on"),
+        ({"baseline": 3, "fail_on": ["any"]}, "baseline must be a string"),
+        ({"baseline": "x", "fail_on": ["anny"]}, "fail_on: There is no rule 'anny'"),
+        ({"baseline": "x", "fail_on": []}, "fail_on must be a list of rules"),
+        ({"baseline": "x", "fail_on": [3]}, "fail_on must be a list of rules"),
+        ({"tolerance": -1}, "tolerance must be a number of 0 or more"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_tables_that_are_wrong(table: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Gates.parse(table)
