@@ -14,8 +14,12 @@ from headscope.results import to_json
 Json = Any
 #: What the certificate of a good run says; results of a tiny model are made without one.
 PASSED = {
-    "passed": True, "max_abs_hidden": 1e-6, "max_abs_pattern": 1e-7, "calls": 2, "layers": 2,
-}  # fmt: skip
+    "passed": True,
+    "max_abs_hidden": 1e-6,
+    "max_abs_pattern": 1e-7,
+    "calls": 2,
+    "layers": 2,
+}
 
 
 def make_results(model: Path, folder: Path) -> Path:
@@ -32,10 +36,17 @@ def make_results(model: Path, folder: Path) -> Path:
         "spectrum": headscope.spectrum(loaded, length=16, sequences=4, **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
         "prune": headscope.prune(
-            loaded, methods=["magnitude", "random"], repairs=["none"], step=0.25, limit=12,
-            calibration_limit=12, roles=False, ablation=False, **plain,
+            loaded,
+            methods=["magnitude", "random"],
+            repairs=["none"],
+            step=0.25,
+            limit=12,
+            calibration_limit=12,
+            roles=False,
+            ablation=False,
+            **plain,
         ),
-    }  # fmt: skip
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, result in results.items():
         data = json.loads(to_json(result))
@@ -53,11 +64,19 @@ INSIGHTS = {
     "thresholds": {},
     "kept_roles": None,
     "insights": [
-        {"number": n, "claim": claim, "verdict": verdict, "measured": "", "control": "",
-         "rule": "", "values": {}, "parts": []}
+        {
+            "number": n,
+            "claim": claim,
+            "verdict": verdict,
+            "measured": "",
+            "control": "",
+            "rule": "",
+            "values": {},
+            "parts": [],
+        }
         for n, claim, verdict in ((0, "asymmetric", "holds"), (7, "collapse", "mixed"))
     ],
-}  # fmt: skip
+}
 
 
 def write(path: Path, data: Json) -> Path:

@@ -14,9 +14,23 @@ __all__ = ["section_settings", "thresholds_from"]
 
 #: Options of commands that a report decides for itself, or that concern presentation.
 _OWN = {
-    "output", "format", "dtype", "device", "revision", "allow_pickle", "quiet", "debug", "resume",
-    "no_validate", "save", "save_dense", "benchmark", "log", "config", "model",
-}  # fmt: skip
+    "output",
+    "format",
+    "dtype",
+    "device",
+    "revision",
+    "allow_pickle",
+    "quiet",
+    "debug",
+    "resume",
+    "no_validate",
+    "save",
+    "save_dense",
+    "benchmark",
+    "log",
+    "config",
+    "model",
+}
 _SECTIONS = ("classify", "rank", "spectrum", "depth", "prune")
 #: Options whose arguments have other names.
 _NAMES = {"method": "methods", "repair": "repairs", "fraction": "fractions"}

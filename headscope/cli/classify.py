@@ -88,7 +88,8 @@ def classify(
     from headscope.data.corpus import open_text, open_treebank
     from headscope.pipeline.classify import classify as run
     from headscope.show.classify.tables import classify_report, heads_csv
-    from headscope.show.files import STATE, ready_folder, write_classify
+    from headscope.show.files import state_name, write_result
+    from headscope.show.folders import ready_folder
 
     corpus = open_treebank(treebank) if treebank else open_text(text) if text else None
     with ready_folder(output), progress_bar(quiet) as progress:
@@ -102,7 +103,7 @@ def classify(
             validate=not no_validate,
             limit=limit,
             seed=seed,
-            state=output / STATE if output else None,
+            state=output / state_name("classify") if output else None,
             resume=resume,
             progress=progress,
             command=command_line(),
@@ -112,7 +113,7 @@ def classify(
             allow_pickle=allow_pickle,
         )
         if output is not None:
-            write_classify(result, output)
+            write_result("classify", result, output)
     print_result(result, format, human=classify_report, csv=heads_csv)
 
 

@@ -58,8 +58,9 @@ def depth(
     Every layer is re-run without its skip connection, feed-forward network or LayerNorm.
     """
     from headscope.pipeline.depth import depth as run
-    from headscope.show.depth.tables import depth_csv, depth_report, write_depth
-    from headscope.show.files import ready_folder
+    from headscope.show.depth.tables import depth_csv, depth_report
+    from headscope.show.files import write_result
+    from headscope.show.folders import ready_folder
 
     with ready_folder(output), progress_bar(quiet, "windows") as progress:
         result = run(
@@ -78,5 +79,5 @@ def depth(
             allow_pickle=allow_pickle,
         )
         if output is not None:
-            write_depth(result, output, log=log)
+            write_result("depth", result, output, log=log)
     print_result(result, format, human=depth_report, csv=depth_csv)

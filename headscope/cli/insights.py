@@ -78,7 +78,8 @@ def insights(
     from headscope.cli.arguments import section_settings, thresholds_from
     from headscope.pipeline.insights.run import insights as run
     from headscope.results import to_json
-    from headscope.show.files import ready_folder, write_files
+    from headscope.show.files import write_result
+    from headscope.show.folders import ready_folder
     from headscope.show.insights.tables import insights_csv, insights_report
 
     thresholds = thresholds_from(context, threshold)
@@ -102,8 +103,7 @@ def insights(
             allow_pickle=allow_pickle,
         )
         if output is not None:
-            files = {"insights.csv": insights_csv(result).encode()}
-            write_files(output, {**files, "insights.json": (to_json(result) + "\n").encode()})
+            write_result("insights", result, output)
     if format is options.Format.json:
         print_data(to_json(result))
     elif format is options.Format.csv:

@@ -26,9 +26,16 @@ __all__ = [
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
 _PRESENTATION = {
-    "-o": 1, "--output": 1, "--format": 1, "--resume": 0, "--quiet": 0, "-q": 0, "--log": 0,
-    "--no-log": 0, "--fresh": 0,
-}  # fmt: skip
+    "-o": 1,
+    "--output": 1,
+    "--format": 1,
+    "--resume": 0,
+    "--quiet": 0,
+    "-q": 0,
+    "--log": 0,
+    "--no-log": 0,
+    "--fresh": 0,
+}
 
 
 def print_human(*parts: RenderableType) -> None:
@@ -104,8 +111,11 @@ def progress_bar(
     from rich.progress import TimeRemainingColumn as Remaining
 
     columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining(),
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Remaining(),
+    )
     console = Console(stderr=True)
     # Steps differ in cost: the time that remains is told from the last ten minutes, not seconds.
     with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:

@@ -176,7 +176,8 @@ def prune(
 
     from headscope.pipeline.prune.options import PruneOptions
     from headscope.pipeline.prune.run import prune_with
-    from headscope.show.files import ready_folder, write_prune
+    from headscope.show.files import write_result
+    from headscope.show.folders import ready_folder
     from headscope.show.prune.tables import curves_csv, prune_report
 
     choices = PruneOptions(
@@ -214,7 +215,7 @@ def prune(
             allow_pickle=allow_pickle,
         )
         if output is not None:
-            write_prune(result, output)
+            write_result("prune", result, output)
     print_result(result, format, human=prune_report, csv=curves_csv)
 
 

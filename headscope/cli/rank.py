@@ -101,7 +101,8 @@ def rank(
     widths = _widths(share_projections)
 
     from headscope.pipeline.rank.run import rank as run
-    from headscope.show.files import ready_folder, write_rank
+    from headscope.show.files import write_result
+    from headscope.show.folders import ready_folder
     from headscope.show.rank.tables import rank_csv, rank_report
 
     with ready_folder(output), progress_bar(quiet, "layers") as progress:
@@ -126,7 +127,7 @@ def rank(
             allow_pickle=allow_pickle,
         )
         if output is not None:
-            write_rank(result, output)
+            write_result("rank", result, output)
     print_result(result, format, human=rank_report, csv=rank_csv)
 
 

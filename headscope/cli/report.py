@@ -77,7 +77,7 @@ def report(
     from headscope.pipeline.report.run import choose_sections
     from headscope.pipeline.report.run import report as run
     from headscope.pipeline.sections.previous import Previous, content_digest
-    from headscope.show.files import ready_folder
+    from headscope.show.folders import ready_folder
     from headscope.show.report.files import REPORT, write_report
     from headscope.verdicts.limits.table import require_gates
     from headscope.verdicts.reading import read_results, results_of

@@ -23,18 +23,31 @@ if typing.TYPE_CHECKING:
     from headscope.verdicts.limits.table import Gates
 
 __all__ = [
-    "GATES", "Option", "Settings", "current", "effective", "for_typer", "gates", "given", "nearest",
-    "options_by_command", "read_settings", "thresholds_of",
-]  # fmt: skip
+    "GATES",
+    "Option",
+    "Settings",
+    "current",
+    "effective",
+    "for_typer",
+    "gates",
+    "given",
+    "nearest",
+    "options_by_command",
+    "read_settings",
+    "thresholds_of",
+]
 
 #: The table that belongs to no command.
 GATES = "gates"
 #: Where ``context.meta`` holds the settings of this run.
 _META = "headscope.settings"
 _KINDS = {
-    bool: "true or false", int: "a whole number", float: "a number", str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
     Path: "a string, the path",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -67,10 +67,11 @@ def _read_config(context: typer.Context, path: Path | None) -> Path | None:
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A model folder, a hub id, or 'demo' for all-MiniLM-L6-v2.",
+        metavar="MODEL",
+        help="A model folder, a hub id, or 'demo' for all-MiniLM-L6-v2.",
         show_default=False,
     ),
-]  # fmt: skip
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="What goes to stdout.")]
 DtypeOption = Annotated[
     Dtype, typer.Option("--dtype", help="Compute in this type, whatever the checkpoint stores.")
@@ -82,10 +83,10 @@ Revision = Annotated[
 AllowPickle = Annotated[
     bool,
     typer.Option(
-        "--allow-pickle", help="Accept pickled weights; they can hide code, so only if you trust "
-        "their author.",
+        "--allow-pickle",
+        help="Accept pickled weights; they can hide code, so only if you trust their author.",
     ),
-]  # fmt: skip
+]
 NoValidate = Annotated[
     bool, typer.Option("--no-validate", help="Skip the certificate; the result records it.")
 ]
@@ -100,7 +101,9 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="TOML file with a table per command; flags win over it.",
-        callback=_read_config, is_eager=True,
+        "--config",
+        help="TOML file with a table per command; flags win over it.",
+        callback=_read_config,
+        is_eager=True,
     ),
-]  # fmt: skip
+]

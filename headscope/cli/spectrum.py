@@ -32,10 +32,12 @@ Text = Annotated[
 Length = Annotated[
     int | None,
     typer.Option(
-        "--length", "-n", help="Tokens of every sequence, special ones included. Default: 128, or "
+        "--length",
+        "-n",
+        help="Tokens of every sequence, special ones included. Default: 128, or "
         "the model's limit if lower.",
     ),
-]  # fmt: skip
+]
 K = Annotated[
     int | None, typer.Option("--k", help="How many singular values to count. Default: length / 4.")
 ]
@@ -108,8 +110,8 @@ def spectrum(
     sequences have no padding.
     """
     from headscope.pipeline.spectrum.run import spectrum as run
-    from headscope.show.files import ready_folder
-    from headscope.show.spectrum.files import STATE, write_spectrum
+    from headscope.show.files import state_name, write_result
+    from headscope.show.folders import ready_folder
     from headscope.show.spectrum.tables import spectrum_csv, spectrum_report
 
     with ready_folder(output), progress_bar(quiet, "sequences") as progress:
@@ -127,7 +129,7 @@ def spectrum(
             control=control,
             validate=not no_validate,
             seed=seed,
-            state=output / STATE if output else None,
+            state=output / state_name("spectrum") if output else None,
             resume=resume,
             progress=progress,
             command=command_line(),
@@ -137,5 +139,5 @@ def spectrum(
             allow_pickle=allow_pickle,
         )
         if output is not None:
-            write_spectrum(result, output)
+            write_result("spectrum", result, output)
     print_result(result, format, human=spectrum_report, csv=spectrum_csv)

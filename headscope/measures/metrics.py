@@ -220,9 +220,14 @@ def paired_bootstrap(
     difference = value - _value(metric, baseline)
     gap_low, gap_high = np.quantile(gaps, (0.025, 0.975))
     return Bootstrap(
-        value, float(low), float(high), difference, float(gap_low), float(gap_high),
+        value,
+        float(low),
+        float(high),
+        difference,
+        float(gap_low),
+        float(gap_high),
         _normal_p(difference, float(gaps.std(ddof=1))),
-    )  # fmt: skip
+    )
 
 
 def resampled(

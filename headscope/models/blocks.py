@@ -61,26 +61,51 @@ class BlockLayout:
 #: Tried in order; the first that fits wins.
 LAYOUTS = (
     BlockLayout(
-        "bert", "attention.self", "attention.output.LayerNorm", "intermediate.dense",
-        "intermediate.intermediate_act_fn", "output.dense", "output.LayerNorm",
+        "bert",
+        "attention.self",
+        "attention.output.LayerNorm",
+        "intermediate.dense",
+        "intermediate.intermediate_act_fn",
+        "output.dense",
+        "output.LayerNorm",
     ),
     BlockLayout(
-        "albert", "attention", "attention.LayerNorm", "ffn", "activation", "ffn_output",
+        "albert",
+        "attention",
+        "attention.LayerNorm",
+        "ffn",
+        "activation",
+        "ffn_output",
         "full_layer_layer_norm",
     ),
     BlockLayout(
-        "distilbert", "attention", "sa_layer_norm", "ffn.lin1", "ffn.activation", "ffn.lin2",
+        "distilbert",
+        "attention",
+        "sa_layer_norm",
+        "ffn.lin1",
+        "ffn.activation",
+        "ffn.lin2",
         "output_layer_norm",
     ),
     BlockLayout(
-        "roberta-prelayernorm", "attention.self", "attention.LayerNorm", "intermediate.dense",
-        "intermediate.intermediate_act_fn", "output.dense", "intermediate.LayerNorm",
+        "roberta-prelayernorm",
+        "attention.self",
+        "attention.LayerNorm",
+        "intermediate.dense",
+        "intermediate.intermediate_act_fn",
+        "output.dense",
+        "intermediate.LayerNorm",
     ),
     BlockLayout(
-        "xlm-roberta-xl", "attention.self", "attention.self_attn_layer_norm", "intermediate.dense",
-        "intermediate.intermediate_act_fn", "output.dense", "LayerNorm",
+        "xlm-roberta-xl",
+        "attention.self",
+        "attention.self_attn_layer_norm",
+        "intermediate.dense",
+        "intermediate.intermediate_act_fn",
+        "output.dense",
+        "LayerNorm",
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

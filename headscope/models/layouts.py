@@ -17,8 +17,14 @@ from torch import Tensor, nn
 from headscope.attention import AttentionWeights
 
 __all__ = [
-    "LAYOUTS", "AttentionSite", "Layout", "attention_modules", "find_sites", "follow", "heads_of",
-]  # fmt: skip
+    "LAYOUTS",
+    "AttentionSite",
+    "Layout",
+    "attention_modules",
+    "find_sites",
+    "follow",
+    "heads_of",
+]
 
 #: Attribute of an attention module whose heads were removed: the original indices of the rest.
 HEAD_IDS = "headscope_head_ids"

@@ -163,16 +163,29 @@ class Router:
 
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             chunk = Activations(
-                site.stack, site.layer, rows, heads, q.shape[1], q[rows, heads],
-                k[rows, heads], v[rows, heads], pattern, z,
-            )  # fmt: skip
+                site.stack,
+                site.layer,
+                rows,
+                heads,
+                q.shape[1],
+                q[rows, heads],
+                k[rows, heads],
+                v[rows, heads],
+                pattern,
+                z,
+            )
             for observer in self.observers:
                 observer.observe(chunk)
 
         z = stream_attention(
-            q, k, v, mask=mask, scale=scale, visit=visit if self.observers else None,
+            q,
+            k,
+            v,
+            mask=mask,
+            scale=scale,
+            visit=visit if self.observers else None,
             chunk_entries=self._chunk_entries,
-        )  # fmt: skip
+        )
         for observer in self.observers:
             observer.finish(site.stack, site.layer)
         return z

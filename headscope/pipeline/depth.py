@@ -256,11 +256,17 @@ def _protected(sums: DepthSums) -> tuple[Protection, ...]:
     m = sums.share_moments()
     return tuple(
         Protection(
-            c.part, c.way, c.having, c.lacking,
-            _curve(m.mean[i]), _curve(m.std[i]), _curve(m.low[i]), _curve(m.high[i]),
+            c.part,
+            c.way,
+            c.having,
+            c.lacking,
+            _curve(m.mean[i]),
+            _curve(m.std[i]),
+            _curve(m.low[i]),
+            _curve(m.high[i]),
         )
         for i, c in enumerate(COMPARISONS)
-    )  # fmt: skip
+    )
 
 
 def _trends(sums: DepthSums) -> dict[str, Trend]:

@@ -85,9 +85,11 @@ def outputs_matrix(given: Given, directions: int) -> GaussNewton:
     name = f"gauss-newton {directions}"
     if name not in given.memo:
         given.memo[name] = sample(
-            given.calibration.batches(labels=False), given.units, directions=directions,
+            given.calibration.batches(labels=False),
+            given.units,
+            directions=directions,
             seed=given.seed,
-        )  # fmt: skip
+        )
     found: GaussNewton = given.memo[name]
     return found
 

@@ -132,9 +132,13 @@ def _linearise(
     given: Given, gates: Tensor, targets: Sequence[Tensor | None], number: int
 ) -> GaussNewton:
     return sample(
-        given.calibration.batches(labels=False), given.units, at=gates, targets=targets,
-        directions=DIRECTIONS, seed=given.seed + 1 + number,
-    )  # fmt: skip
+        given.calibration.batches(labels=False),
+        given.units,
+        at=gates,
+        targets=targets,
+        directions=DIRECTIONS,
+        seed=given.seed + 1 + number,
+    )
 
 
 def _first_guess(matrix: Tensor, kept: Sequence[int], removed: Sequence[int]) -> Tensor:

@@ -43,9 +43,14 @@ def topk(given: Given) -> Ranking:
         return torch.zeros(n, dtype=torch.bool).index_fill(0, logits.topk(kept).indices, True)
 
     logits, passes = train_logits(
-        given, "topk", torch.zeros(n), draw=draw, chosen=largest, rate=0.1,
+        given,
+        "topk",
+        torch.zeros(n),
+        draw=draw,
+        chosen=largest,
+        rate=0.1,
         penalty=lambda logits: logits.new_zeros(()),
-    )  # fmt: skip
+    )
     return Ranking(logits, passes={"forward": passes, "backward": passes})
 
 

@@ -48,7 +48,8 @@ from headscope.results.rank import (
     SharedProjections,
     SharedWidth,
 )
-from headscope.results.report import SECTIONS, ReportResult, SamplePatterns
+from headscope.results.report import ReportResult, SamplePatterns
+from headscope.results.sections import SECTIONS, Section, Sections, section_of
 from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
 from headscope.results.spectrum import (
     RandomDraw,
@@ -66,6 +67,8 @@ from headscope.results.validation import LayerCheck, ProbeSize, ValidationResult
 __all__ = [
     "SCHEMA",
     "SECTIONS",
+    "Section",
+    "Sections",
     "Baseline",
     "CheapHead",
     "CheapPoint",
@@ -125,6 +128,7 @@ __all__ = [
     "ValidationSummary",
     "Verdict",
     "from_dict",
+    "section_of",
     "to_dict",
     "to_json",
 ]

@@ -190,9 +190,15 @@ def _rows(curves: DepthCurves, weights: str) -> list[dict[str, Any]]:
 def _protected_rows(curves: DepthCurves, weights: str) -> list[dict[str, Any]]:
     return [
         {
-            "weights": weights, "part": p.part, "way": p.way, "layers": point,
-            "share": p.mean[point], "std": p.std[point], "low": p.low[point], "high": p.high[point],
+            "weights": weights,
+            "part": p.part,
+            "way": p.way,
+            "layers": point,
+            "share": p.mean[point],
+            "std": p.std[point],
+            "low": p.low[point],
+            "high": p.high[point],
         }
         for p in curves.protected
         for point in range(len(p.mean))
-    ]  # fmt: skip
+    ]

@@ -193,7 +193,16 @@ class DiffResult:
     def equal(self) -> bool:
         """Whether nothing differs but when and how the runs were called."""
         return not (
-            self.missing or self.added or self.identity or self.roles or self.relations
-            or self.choices or self.verdicts or self.metrics or self.scores or self.curves
-            or self.within or self.other
-        )  # fmt: skip
+            self.missing
+            or self.added
+            or self.identity
+            or self.roles
+            or self.relations
+            or self.choices
+            or self.verdicts
+            or self.metrics
+            or self.scores
+            or self.curves
+            or self.within
+            or self.other
+        )

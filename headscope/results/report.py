@@ -5,18 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from headscope.results.classify import ClassifyResult
-from headscope.results.depth import DepthResult
-from headscope.results.insights import InsightsResult
-from headscope.results.prune import PruneResult
-from headscope.results.rank import RankResult
-from headscope.results.spectrum import SpectrumResult
-from headscope.results.validation import ValidationResult
+from headscope.results.sections import Sections
 
-__all__ = ["SECTIONS", "ReportResult", "SamplePatterns"]
-
-#: The sections of a report, in the order in which they run.
-SECTIONS = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
+__all__ = ["ReportResult", "SamplePatterns"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +29,7 @@ class SamplePatterns:
 
 
 @dataclass(frozen=True)
-class ReportResult:
+class ReportResult(Sections):
     """Every command's result on one model; a section that was not run is None.
 
     Attributes
@@ -57,19 +48,6 @@ class ReportResult:
     settings: dict[str, dict[str, Any]]
     left_out: dict[str, str]
     keys: dict[str, str]
-    validate: ValidationResult | None = None
-    classify: ClassifyResult | None = None
-    rank: RankResult | None = None
-    spectrum: SpectrumResult | None = None
-    depth: DepthResult | None = None
-    prune: PruneResult | None = None
-    insights: InsightsResult | None = None
     samples: tuple[SamplePatterns, ...] = ()
     #: Sections that were taken from the previous run; not part of the file.
     reused: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def sections(self) -> dict[str, Any]:
-        """The sections that there are, by name, in order."""
-        found = {name: getattr(self, name) for name in SECTIONS}
-        return {name: result for name, result in found.items() if result is not None}

@@ -13,9 +13,16 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
-    "csv_text", "frame_csv", "interval_text", "make_table", "model_line", "p_text", "ratio_text",
-    "share_text", "tiny",
-]  # fmt: skip
+    "csv_text",
+    "frame_csv",
+    "interval_text",
+    "make_table",
+    "model_line",
+    "p_text",
+    "ratio_text",
+    "share_text",
+    "tiny",
+]
 
 
 def make_table(*columns: str) -> Table:

@@ -81,9 +81,14 @@ def heat_map(
         if np.isfinite(value):
             dark = value < (low + high) / 2
             axes.text(
-                head, layer, f"{value:.{digits}f}", ha="center", va="center", fontsize=6.5,
+                head,
+                layer,
+                f"{value:.{digits}f}",
+                ha="center",
+                va="center",
+                fontsize=6.5,
                 color="white" if dark else "black",
-            )  # fmt: skip
+            )
     bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
     bar.set_label(legend, fontsize=7)
     bar.ax.tick_params(labelsize=7)

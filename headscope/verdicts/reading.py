@@ -12,46 +12,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headscope.errors import InputError
-from headscope.results import (
-    SCHEMA,
-    ClassifyResult,
-    DepthResult,
-    InsightsResult,
-    PruneResult,
-    RankResult,
-    SpectrumResult,
-    ValidationResult,
-    from_dict,
-)
+from headscope.results import SCHEMA, SECTIONS, from_dict, section_of
 from headscope.safe_text import visible
 
-__all__ = ["SECTIONS", "Results", "read_results", "results_of"]
+__all__ = ["Results", "read_results", "results_of"]
 
 
-@dataclass(frozen=True)
-class _Section:
-    """What a section is read as, and the fields that tell it from the others."""
-
-    kind: Any
-    marks: frozenset[str]
-
-
-_KINDS = {
-    "validate": _Section(ValidationResult, frozenset({"passed", "layers", "tolerance"})),
-    "classify": _Section(ClassifyResult, frozenset({"heads", "corpus", "thresholds"})),
-    "rank": _Section(RankResult, frozenset({"heads", "layers", "controls"})),
-    "spectrum": _Section(SpectrumResult, frozenset({"heads", "sampling", "verdict"})),
-    "depth": _Section(DepthResult, frozenset({"variants", "protected", "decomposition"})),
-    "prune": _Section(PruneResult, frozenset({"curves", "baseline", "task"})),
-    "insights": _Section(InsightsResult, frozenset({"insights"})),
-}
-#: The sections of a report, in their order.
-SECTIONS = tuple(_KINDS)
 _REPORT = "report.json"
-#: Where a folder may hold a section; the first that is there counts.
-_FILES = {name: (f"{name}.json",) for name in SECTIONS} | {
-    "validate": ("validate.json", "validation.json")
-}
 
 
 @dataclass(frozen=True)
@@ -95,12 +62,13 @@ def read_results(path: Path) -> Results:
     raw: dict[str, dict[str, Any]] = {}
     if (path / _REPORT).exists():
         raw |= _split(_load(path / _REPORT), str(path / _REPORT))
-    for section, names in _FILES.items():
-        file = next((path / name for name in names if (path / name).exists()), None)
+    for section in SECTIONS:
+        files = section_of(section).files
+        file = next((path / name for name in files if (path / name).exists()), None)
         if file is not None and section not in raw:
             raw[section] = _only(section, _split(_load(file), str(file)), file)
     if not raw:
-        known = ", ".join([_REPORT, *(names[0] for names in _FILES.values())])
+        known = ", ".join([_REPORT, *(f"{section}.json" for section in SECTIONS)])
         raise InputError(f"The folder {visible(name)} holds no results; looked for {known}.")
     return _typed(raw, name)
 
@@ -156,7 +124,8 @@ def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
 
 def _kind(document: Mapping[str, Any]) -> str | None:
     """Return the section whose fields are there, most of them at least."""
-    shares = {name: len(k.marks & document.keys()) / len(k.marks) for name, k in _KINDS.items()}
+    marks = {name: section_of(name).marks for name in SECTIONS}
+    shares = {name: len(mine & document.keys()) / len(mine) for name, mine in marks.items()}
     best = max(shares, key=lambda name: shares[name])
     if best == "insights" and not isinstance(document["insights"], list):
         return None  # a report's section has that name too
@@ -173,11 +142,11 @@ def _only(section: str, found: dict[str, dict[str, Any]], file: Path) -> dict[st
 
 
 def _typed(raw: dict[str, dict[str, Any]], name: str) -> Results:
-    sections = {}
+    sections: dict[str, Any] = {}
     for section in SECTIONS:
         if section in raw:
             try:
-                sections[section] = from_dict(_KINDS[section].kind, raw[section])
+                sections[section] = from_dict(section_of(section).kind, raw[section])
             except TypeError as error:
                 _refuse(f"{visible(name)} ({section})", raw[section], error)
     return Results(name, sections, raw)

@@ -81,8 +81,11 @@ def show(title: str, found: dict[str, Timing], yardstick: float) -> None:
     print(f"\n{title} (load {load()}); ratio: to headscope's default, or the first, when quiet")
     for name, timing in found.items():
         more = "more than " if timing.cut_off else ""
-        print(f"  {name:22} {more}{timing.wall:.1f} s, processor time {timing.cpu:.1f} s, "
-              f"ratio {more}{timing.wall / yardstick:.2f}", flush=True)  # fmt: skip
+        print(
+            f"  {name:22} {more}{timing.wall:.1f} s, processor time {timing.cpu:.1f} s, "
+            f"ratio {more}{timing.wall / yardstick:.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -222,8 +222,10 @@ def main() -> None:
             ours=lambda: ours(loaded, long_batches), sdpa=lambda: bare_sdpa(loaded, long_batches)
         )
         memory = {name: peak_of(name, long) for name in ("ours", "sdpa")}
-        print(f"512 tokens: ours / bare SDPA time {times['ours'] / times['sdpa']:.2f}, "
-              f"peak memory {memory['ours'] / memory['sdpa']:.2f}")  # fmt: skip
+        print(
+            f"512 tokens: ours / bare SDPA time {times['ours'] / times['sdpa']:.2f}, "
+            f"peak memory {memory['ours'] / memory['sdpa']:.2f}"
+        )
     bfloat16(arguments.treebank, corpus, loaded, batches)
 
 
@@ -239,9 +241,11 @@ def bfloat16(
     enough = rates[0].trials >= 50
     moved = (rates[0].accuracy - rates[1].accuracy).abs()[enough]
     labels = (rates[0].labelled != rates[1].labelled).sum()
-    print(f"bfloat16: {times['full'] / times['half']:.2f} times as fast; accuracies with 50 trials "
-          f"or more move by {moved.mean():.4f} on average, {moved.max():.3f} at most; "
-          f"{labels} syntactic labels differ")  # fmt: skip
+    print(
+        f"bfloat16: {times['full'] / times['half']:.2f} times as fast; accuracies with 50 trials "
+        f"or more move by {moved.mean():.4f} on average, {moved.max():.3f} at most; "
+        f"{labels} syntactic labels differ"
+    )
 
 
 if __name__ == "__main__":

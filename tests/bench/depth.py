@@ -38,8 +38,13 @@ from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router
 
-REFERENCE = {"embeddings": 0.612, "attention 1": 0.018, "attention 2": 0.0,
-             "attention+skip 12": 0.449, "full 12": 0.345}  # fmt: skip
+REFERENCE = {
+    "embeddings": 0.612,
+    "attention 1": 0.018,
+    "attention 2": 0.0,
+    "attention+skip 12": 0.449,
+    "full 12": 0.345,
+}
 REPEATS = 3
 
 
@@ -102,9 +107,13 @@ def cost() -> None:
     """Ours against as many bare forward passes, in turn, so that a drift meets both."""
     loaded = headscope.load("demo", dtype="float64")
     windows = pack(
-        open_plain(None), loaded.tokenizer, 128, max_length=512, vocab_size=loaded.vocab_size,
+        open_plain(None),
+        loaded.tokenizer,
+        128,
+        max_length=512,
+        vocab_size=loaded.vocab_size,
         name="demo",
-    )  # fmt: skip
+    )
     chosen = windows.batch(windows.spread(16))
 
     def bare() -> None:
@@ -132,9 +141,13 @@ def main() -> None:
     if arguments.text is not None:
         demo = headscope.load("demo")
         windows = pack(
-            open_plain(arguments.text), demo.tokenizer, 128, max_length=512,
-            vocab_size=demo.vocab_size, name="demo",
-        )  # fmt: skip
+            open_plain(arguments.text),
+            demo.tokenizer,
+            128,
+            max_length=512,
+            vocab_size=demo.vocab_size,
+            name="demo",
+        )
     reference_curve(arguments.seeds, windows)
     cost()
 

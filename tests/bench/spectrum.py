@@ -152,8 +152,11 @@ def routes_table(patterns: Any) -> None:
         for name, route in ROUTES.items():
             median = statistics.median(times[name])
             share, curve, squares = errors(route, patterns[:: max(1, len(patterns) // 24)])
-            print(f"| {name} | {1e3 * median:.2f} | {base / median:.2f} "
-                  f"| {share:.0e} | {curve:.0e} | {squares:.0e} |", flush=True)  # fmt: skip
+            print(
+                f"| {name} | {1e3 * median:.2f} | {base / median:.2f} "
+                f"| {share:.0e} | {curve:.0e} | {squares:.0e} |",
+                flush=True,
+            )
 
 
 def hard_table(n: int) -> None:
@@ -184,8 +187,12 @@ def threads_table(patterns: Any, cores: int) -> None:
                 spent = time.process_time() - before
             each = 1e3 / len(patterns)
             cells.append(f"{spent * each:.2f} ({clock * each:.2f})")
-        print(f"| {workers} matrices at a time, {inside} BLAS threads in each |",
-              " | ".join(cells), "|", flush=True)  # fmt: skip
+        print(
+            f"| {workers} matrices at a time, {inside} BLAS threads in each |",
+            " | ".join(cells),
+            "|",
+            flush=True,
+        )
 
 
 def script(loaded: LoadedModel, ids: Any) -> None:
@@ -213,16 +220,21 @@ def side_by_side(loaded: LoadedModel, windows: Windows, sequences: int, repeats:
         times["script"].append(seconds(lambda: script(loaded, ids)))
         times["ours"].append(seconds(lambda: ours(loaded, ids)))
     mine, theirs = statistics.median(times["ours"]), statistics.median(times["script"])
-    print(f"\nn = {windows.length}, {sequences} sequences, whole pass with the model: ours "
-          f"{mine / sequences:.2f} s a sequence, script {theirs / sequences:.2f} s; "
-          f"ratio {theirs / mine:.2f}", flush=True)  # fmt: skip
+    print(
+        f"\nn = {windows.length}, {sequences} sequences, whole pass with the model: ours "
+        f"{mine / sequences:.2f} s a sequence, script {theirs / sequences:.2f} s; "
+        f"ratio {theirs / mine:.2f}",
+        flush=True,
+    )
 
 
 def adaptive(loaded: LoadedModel, text: Path, length: int, check: bool) -> None:
     found = headscope.spectrum(loaded, text, length=length, precision=0.01)
     half = found.sampling.half_width or 0.0
-    print(f"\nn = {length}: every head within 0.01 after {found.sequences} sequences (widest "
-          f"{half:.4f}); 10,000 are {10_000 / found.sequences:.0f} times the work")  # fmt: skip
+    print(
+        f"\nn = {length}: every head within 0.01 after {found.sequences} sequences (widest "
+        f"{half:.4f}); 10,000 are {10_000 / found.sequences:.0f} times the work"
+    )
     if check:
         full = headscope.spectrum(loaded, text, length=length, sequences=10_000)
         gaps = [
@@ -230,8 +242,10 @@ def adaptive(loaded: LoadedModel, text: Path, length: int, check: bool) -> None:
             for one, other in zip(found.heads, full.heads, strict=True)
         ]
         inside = sum(gap < 0.01 for gap in gaps)
-        print(f"against all {full.sequences} windows: {inside} of {len(gaps)} heads within 0.01, "
-              f"median gap {statistics.median(gaps):.4f}, largest {max(gaps):.4f}")  # fmt: skip
+        print(
+            f"against all {full.sequences} windows: {inside} of {len(gaps)} heads within 0.01, "
+            f"median gap {statistics.median(gaps):.4f}, largest {max(gaps):.4f}"
+        )
 
 
 def main() -> None:
@@ -242,14 +256,20 @@ def main() -> None:
     arguments = parser.parse_args()
     loaded = headscope.load(arguments.model)
     cores = torch.get_num_threads()
-    print(f"{sys.platform}, torch uses {cores} threads; numpy {np.__version__}, "
-          f"scipy {scipy.__version__}, torch {torch.__version__}")  # fmt: skip
+    print(
+        f"{sys.platform}, torch uses {cores} threads; numpy {np.__version__}, "
+        f"scipy {scipy.__version__}, torch {torch.__version__}"
+    )
     plain = open_plain(arguments.text)
     for length, sequences in ((128, 4), (512, 1)):
         windows = pack(
-            plain, loaded.tokenizer, length,
-            max_length=loaded.max_length, vocab_size=loaded.vocab_size, name=loaded.name,
-        )  # fmt: skip
+            plain,
+            loaded.tokenizer,
+            length,
+            max_length=loaded.max_length,
+            vocab_size=loaded.vocab_size,
+            name=loaded.name,
+        )
         patterns = real_patterns(loaded, windows, sequences)
         torch.set_num_threads(1)
         routes_table(patterns)

@@ -37,9 +37,14 @@ def small() -> ReportResult:
         "classify": {"limit": 128, "control": False},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 32, "sequences": 8},
-        "prune": {"fractions": [0.5], "repairs": ["none"], "ablation": False, "limit": 32,
-                  "calibration_limit": 32},
-    }  # fmt: skip
+        "prune": {
+            "fractions": [0.5],
+            "repairs": ["none"],
+            "ablation": False,
+            "limit": 32,
+            "calibration_limit": 32,
+        },
+    }
     return headscope.report("demo", skip=["depth", "insights"], settings=settings)
 
 

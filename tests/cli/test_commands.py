@@ -25,14 +25,24 @@ COMMANDS = ("classify", "depth", "insights", "prune", "rank", "report", "spectru
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [
     [
-        ("The", 2, "det"), ("zebra", 3, "nsubj"), ("saw", 0, "root"), ("a", 6, "det"),
-        ("big", 6, "amod"), ("house", 3, "obj"), (".", 3, "punct"),
+        ("The", 2, "det"),
+        ("zebra", 3, "nsubj"),
+        ("saw", 0, "root"),
+        ("a", 6, "det"),
+        ("big", 6, "amod"),
+        ("house", 3, "obj"),
+        (".", 3, "punct"),
     ],
     [
-        ("He", 3, "nsubj:pass"), ("was", 3, "aux:pass"), ("bitten", 0, "root"), ("by", 6, "case"),
-        ("the", 6, "det"), ("wombat", 3, "obl:agent"), ("!", 3, "punct"),
+        ("He", 3, "nsubj:pass"),
+        ("was", 3, "aux:pass"),
+        ("bitten", 0, "root"),
+        ("by", 6, "case"),
+        ("the", 6, "det"),
+        ("wombat", 3, "obl:agent"),
+        ("!", 3, "punct"),
     ],
-]  # fmt: skip
+]
 RELATIONS = {rel.partition(":")[0] for tree in TREES for _, _, rel in tree if rel != "root"}
 OFFSETS = [str(r) for r in range(-5, 6) if r]
 
@@ -140,9 +150,17 @@ def test_validate_json(run: Run, model: Path) -> None:
     assert [check["layer"] for check in result["layers"]] == [0, 1]
     for check in result["layers"]:
         assert set(check) == {
-            "stack", "layer", "calls", "max_abs_pattern", "max_abs_out", "mean_abs_pattern",
-            "rounding_pattern", "rounding_out", "scale", "scale_error",
-        }  # fmt: skip
+            "stack",
+            "layer",
+            "calls",
+            "max_abs_pattern",
+            "max_abs_out",
+            "mean_abs_pattern",
+            "rounding_pattern",
+            "rounding_out",
+            "scale",
+            "scale_error",
+        }
         assert 0 <= check["rounding_pattern"] <= result["tolerance"]["rounding"]
         assert abs(check["scale"] - 1) < result["tolerance"]["scale"] == 1e-3
         assert (check["stack"], check["calls"]) == ("encoder", 1)
@@ -322,9 +340,17 @@ def test_frequencies_of_the_user(run: Run, model: Path, text: Path, tmp_path: Pa
     path = tmp_path / "counts.tsv"
     path.write_text("the\t9\nzebra\t1\n")
     outcome = run(
-        "classify", model, "--text", text, "--frequencies", path, "--language", "en",
-        "--format", "json",
-    )  # fmt: skip
+        "classify",
+        model,
+        "--text",
+        text,
+        "--frequencies",
+        path,
+        "--language",
+        "en",
+        "--format",
+        "json",
+    )
     assert strict_json(outcome.stdout)["corpus"]["frequencies"] == f"file {path}"
 
 

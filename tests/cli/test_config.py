@@ -195,8 +195,10 @@ def test_settings_of_other_commands(tmp_path: Path) -> None:
     assert "threshold" not in values
     assert isinstance(values["text"], Path)
     assert settings.given(here, "classify") == {
-        "limit": 7, "text": Path('a "quoted"\u00e9 path'), "thresholds": {"rare": 0.25}
-    }  # fmt: skip
+        "limit": 7,
+        "text": Path('a "quoted"\u00e9 path'),
+        "thresholds": {"rare": 0.25},
+    }
     assert settings.given(here, "validate") == {}
     assert settings.gates(here).limits == {"min_positional": 1}
 

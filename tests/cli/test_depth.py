@@ -81,8 +81,20 @@ def test_json_has_every_variant_at_every_point(measured: dict[str, Any]) -> None
 
 def test_same_seed_gives_the_same_bytes(run: Run, model: Path, text: Path) -> None:
     def once(seed: int) -> str:
-        outcome = run("depth", model, "--text", text, "--length", 32, "--format", "json",
-                      "--sequences", 3, "--seed", seed)  # fmt: skip
+        outcome = run(
+            "depth",
+            model,
+            "--text",
+            text,
+            "--length",
+            32,
+            "--format",
+            "json",
+            "--sequences",
+            3,
+            "--seed",
+            seed,
+        )
         return re.sub(r'"created": "[^"]*"', '"created": ""', outcome.stdout)
 
     first = once(0)
@@ -137,16 +149,34 @@ def test_states_that_overflow_are_null(run: Run, tmp_path: Path, text: Path) -> 
 
 def test_csv_and_folder(run: Run, model: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    outcome = run("depth", model, "--text", text, "--length", 32, "--sequences", 4, "--log",
-                  "-o", out, "--format", "csv")  # fmt: skip
+    outcome = run(
+        "depth",
+        model,
+        "--text",
+        text,
+        "--length",
+        32,
+        "--sequences",
+        4,
+        "--log",
+        "-o",
+        out,
+        "--format",
+        "csv",
+    )
     assert (outcome.code, outcome.stderr) == (0, "")
     rows = list(csv.DictReader(io.StringIO(outcome.stdout)))
     assert len(rows) == 2 * 6 * 3  # model and control, variants, points
     assert {row["variant"] for row in rows} == VARIANTS | {"attention-without-layernorm"}
     assert sorted(path.name for path in out.iterdir()) == [
-        "depth.csv", "depth.json", "depth.png", "depth.svg",
-        "protected.csv", "protected.png", "protected.svg",
-    ]  # fmt: skip
+        "depth.csv",
+        "depth.json",
+        "depth.png",
+        "depth.svg",
+        "protected.csv",
+        "protected.png",
+        "protected.svg",
+    ]
     assert (out / "depth.csv").read_text() == outcome.stdout
     result = parsed((out / "depth.json").read_text())
     assert "--log" not in result["provenance"]["command"]
@@ -170,13 +200,19 @@ def test_config_file_holds_every_option_at_its_default(run: Run, model: Path, te
 
 @pytest.mark.parametrize(
     ("family", "placement"),
-    [("roberta", "post"), ("electra", "post"), ("albert", "post"), ("distilbert", "post"),
-     ("roberta-prelayernorm", "pre")],
-)  # fmt: skip
+    [
+        ("roberta", "post"),
+        ("electra", "post"),
+        ("albert", "post"),
+        ("distilbert", "post"),
+        ("roberta-prelayernorm", "pre"),
+    ],
+)
 def test_families(family: str, placement: str, run: Run, tmp_path: Path, text: Path) -> None:
     folder = other_family(family, tmp_path / "model")
-    outcome = run("depth", folder, "--text", text, "--length", 24, "--sequences", 3,
-                  "--format", "json")  # fmt: skip
+    outcome = run(
+        "depth", folder, "--text", text, "--length", 24, "--sequences", 3, "--format", "json"
+    )
     assert (outcome.code, outcome.stderr) == (0, "")
     result = parsed(outcome.stdout)
     assert result["layer_norm"] == placement
@@ -191,10 +227,15 @@ def other_family(family: str, folder: Path) -> Path:
 
     torch.manual_seed(0)
     config = AutoConfig.for_model(
-        family, vocab_size=len(VOCABULARY), hidden_size=16, num_hidden_layers=3,
-        num_attention_heads=2, intermediate_size=24, max_position_embeddings=64,
+        family,
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=64,
         **({"hidden_dim": 24} if family == "distilbert" else {}),
-    )  # fmt: skip
+    )
     AutoModel.from_config(config).save_pretrained(folder)
     tiny_tokenizer(40).save_pretrained(folder)
     return folder
@@ -216,9 +257,13 @@ def other_family(family: str, folder: Path) -> Path:
     ],
 )
 def test_bad_numbers(
-    arguments: tuple[Any, ...], words: tuple[str, ...], run: Run, model: Path, text: Path,
+    arguments: tuple[Any, ...],
+    words: tuple[str, ...],
+    run: Run,
+    model: Path,
+    text: Path,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     out = tmp_path / "out"
     refused(run("depth", model, "--text", text, *arguments, "-o", out), 1, *words)
     assert not out.exists()

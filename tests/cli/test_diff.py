@@ -108,9 +108,16 @@ def test_a_lost_role_in_every_format(folder: Path, new: Path, run: Run, tmp_path
     assert "| L1H1 | none | none | -self |" in page
     found = json.loads(run("diff", old, new, "--format", "json").stdout)
     assert found["roles"] == [
-        {"section": "classify", "where": "L1H1", "name": "roles", "gained": [], "lost": ["self"],
-         "old": "none", "new": "none"}
-    ]  # fmt: skip
+        {
+            "section": "classify",
+            "where": "L1H1",
+            "name": "roles",
+            "gained": [],
+            "lost": ["self"],
+            "old": "none",
+            "new": "none",
+        }
+    ]
     run("diff", old, new, "-o", tmp_path / "out")
     assert (tmp_path / "out" / "diff.md").read_text() == page
     assert read(tmp_path / "out" / "diff.json") == found

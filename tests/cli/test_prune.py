@@ -48,13 +48,32 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_json_has_the_promised_shape(run: Run, model: Path, pairs: tuple[Path, Path]) -> None:
-    names = ("fisher-joint", "fisher", "importance-token", "importance-example", "magnitude",
-             "ablation", "random")  # fmt: skip
+    names = (
+        "fisher-joint",
+        "fisher",
+        "importance-token",
+        "importance-example",
+        "magnitude",
+        "ablation",
+        "random",
+    )
     found = run(
-        "prune", model, "--task", "similarity", "--data", pairs[0], "--calibration", pairs[1],
+        "prune",
+        model,
+        "--task",
+        "similarity",
+        "--data",
+        pairs[0],
+        "--calibration",
+        pairs[1],
         *(word for name in names for word in ("--method", name)),
-        "--step", "0.5", "--ablation", "--no-roles", "--format", "json",
-    )  # fmt: skip
+        "--step",
+        "0.5",
+        "--ablation",
+        "--no-roles",
+        "--format",
+        "json",
+    )
     assert found.code == 0, found.stderr
     result = json.loads(found.stdout)
     assert (result["task"], result["metric"]) == ("similarity", "spearman")
@@ -83,9 +102,27 @@ def test_json_has_the_promised_shape(run: Run, model: Path, pairs: tuple[Path, P
 
 def test_same_seed_gives_the_same_bytes(run: Run, model: Path, lines: tuple[Path, Path]) -> None:
     def once(seed: int) -> dict[str, object]:
-        found = run("prune", model, "--data", lines[0], "--calibration", lines[1], "--step", "0.5",
-                    "--method", "gates", "--method", "topk", "--method", "random", "--no-roles",
-                    "--seed", seed, "--format", "json")  # fmt: skip
+        found = run(
+            "prune",
+            model,
+            "--data",
+            lines[0],
+            "--calibration",
+            lines[1],
+            "--step",
+            "0.5",
+            "--method",
+            "gates",
+            "--method",
+            "topk",
+            "--method",
+            "random",
+            "--no-roles",
+            "--seed",
+            seed,
+            "--format",
+            "json",
+        )
         result = json.loads(found.stdout)
         del result["provenance"]["created"]
         return result
@@ -98,8 +135,19 @@ def test_same_seed_gives_the_same_bytes(run: Run, model: Path, lines: tuple[Path
 def test_files_and_heads_by_hand(
     run: Run, model: Path, lines: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    found = run("prune", model, "--data", lines[0], "--calibration", lines[1], "--step", "0.5",
-                "--ablation", "-o", tmp_path / "out")  # fmt: skip
+    found = run(
+        "prune",
+        model,
+        "--data",
+        lines[0],
+        "--calibration",
+        lines[1],
+        "--step",
+        "0.5",
+        "--ablation",
+        "-o",
+        tmp_path / "out",
+    )
     assert found.code == 0, found.stderr
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"prune.json", "curves.csv", "scores.csv", "ablation.csv", "kept_alone.csv"} <= names
@@ -120,9 +168,27 @@ def test_the_saved_model_is_the_measured_model(
 ) -> None:
     for repair in ("none", "scale", "refit"):
         folder, dense = tmp_path / f"small-{repair}", tmp_path / f"dense-{repair}"
-        found = run("prune", model, "--data", lines[0], "--calibration", lines[1], "--method",
-                    "fisher-joint", "--fraction", "0.5", "--repair", repair, "--save", folder,
-                    "--save-dense", dense, "--no-roles", "--format", "json")  # fmt: skip
+        found = run(
+            "prune",
+            model,
+            "--data",
+            lines[0],
+            "--calibration",
+            lines[1],
+            "--method",
+            "fisher-joint",
+            "--fraction",
+            "0.5",
+            "--repair",
+            repair,
+            "--save",
+            folder,
+            "--save-dense",
+            dense,
+            "--no-roles",
+            "--format",
+            "json",
+        )
         assert found.code == 0, found.stderr
         value = json.loads(found.stdout)["curves"][0]["points"][1]["value"]
         full = headscope.load(str(model))
@@ -137,13 +203,18 @@ def test_the_saved_model_is_the_measured_model(
 def test_a_pruned_model_is_pruned_further_by_its_old_names(
     run: Run, model: Path, lines: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    assert run("prune", model, "--data", lines[0], "--heads", "L0H0,L1H2",
-               "--save", tmp_path / "once").code == 0  # fmt: skip
+    assert (
+        run(
+            "prune", model, "--data", lines[0], "--heads", "L0H0,L1H2", "--save", tmp_path / "once"
+        ).code
+        == 0
+    )
     gone = run("prune", tmp_path / "once", "--data", lines[0], "--heads", "L0H0")
     assert gone.code == 1
     assert "no head 0" in gone.stderr
-    found = run("prune", tmp_path / "once", "--data", lines[0], "--heads", "L0H3",
-                "--format", "json")  # fmt: skip
+    found = run(
+        "prune", tmp_path / "once", "--data", lines[0], "--heads", "L0H3", "--format", "json"
+    )
     assert json.loads(found.stdout)["curves"][0]["points"][0]["heads_removed"] == [[0, 3]]
 
 
@@ -155,9 +226,14 @@ def test_heads_that_put_out_nothing_go_first(tmp_path: Path, lines: tuple[Path, 
             loaded.sites[layer].projections.out.weight[:, 8 * head : 8 * head + 8] = 0.0
     for method in ("fisher", "fisher-joint", "ablation", "gates", "topk", "magnitude"):
         found = headscope.prune(
-            loaded, data=lines[0], calibration=lines[1], methods=[method], fractions=[3 / 8],
-            repairs=["none"], roles=False,
-        )  # fmt: skip
+            loaded,
+            data=lines[0],
+            calibration=lines[1],
+            methods=[method],
+            fractions=[3 / 8],
+            repairs=["none"],
+            roles=False,
+        )
         point = found.curve(method).points[1]
         if method != "magnitude":  # large q, k and v can hide that W_O is empty
             assert point.heads_removed == ((0, 1), (0, 3), (1, 2)), method
@@ -181,8 +257,17 @@ def test_sentences_of_both_sets_are_counted(run: Run, model: Path, tmp_path: Pat
     rows = [(f"{a} was it", f"{b} was it", score) for a, b, score in PAIRS]
     rows += [(f" {seen} ", "it was the cat", 2.0), ("she ran", beside, 2.5)]
     chosen.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
-    words = ("prune", model, "--task", "similarity", "--data", evaluation, "--fraction", "0.5",
-             "--no-roles")  # fmt: skip
+    words = (
+        "prune",
+        model,
+        "--task",
+        "similarity",
+        "--data",
+        evaluation,
+        "--fraction",
+        "0.5",
+        "--no-roles",
+    )
     found = run(*words, "--calibration", chosen)
     assert found.code == 0, found.stderr
     assert "2 of the 12 different sentences" in " ".join(found.stdout.split())
@@ -209,17 +294,24 @@ def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(
             rows = "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
             (tmp_path / path).write_text(rows)
     data = {
-        "fidelity": lines, "similarity": pairs, "mlm": lines,
+        "fidelity": lines,
+        "similarity": pairs,
+        "mlm": lines,
         "classification": (tmp_path / "a.tsv", tmp_path / "b.tsv"),
-    }[task]  # fmt: skip
+    }[task]
     if task == "mlm":
         for path, other in zip(("c.txt", "d.txt"), lines, strict=True):
             (tmp_path / path).write_text(other.read_text() * 20)
         data = (tmp_path / "c.txt", tmp_path / "d.txt")
     found = headscope.prune(
-        loaded, task=task, data=data[0], calibration=data[1], step=0.5, roles=False,
+        loaded,
+        task=task,
+        data=data[0],
+        calibration=data[1],
+        step=0.5,
+        roles=False,
         repairs=["none", "scale", "refit"],
-    )  # fmt: skip
+    )
     assert "means anything" in found.warnings[-1]
     values = {point.value for curve in found.curves for point in curve.points}
     assert values == {found.baseline.value}
@@ -257,9 +349,13 @@ def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(
     ],
 )
 def test_slips_are_named_in_one_sentence(
-    run: Run, model: Path, tmp_path: Path, arguments: list[str], says: str,
+    run: Run,
+    model: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    says: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.txt").write_text("the cat sat\n", encoding="utf-8")
     (tmp_path / "constant.csv").write_text("a cat,a dog,2\nthe mat,it,2\n", encoding="utf-8")

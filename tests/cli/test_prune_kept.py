@@ -128,8 +128,16 @@ def value_of(result: dict[str, Any], small: Any) -> float:
     source = result["provenance"]["model"]["id"]
     full = headscope.load(source, head="auto")
     if result["data"]["name"].startswith("built-in"):
-        sources = open_sources("fidelity", None, None, needs_calibration=True, needs_labels=(),
-                               limit=None, calibration_limit=1024, seed=0)  # fmt: skip
+        sources = open_sources(
+            "fidelity",
+            None,
+            None,
+            needs_calibration=True,
+            needs_labels=(),
+            limit=None,
+            calibration_limit=1024,
+            seed=0,
+        )
         task = sources.tasks(full, 0)[0]
         return task.value(task.outputs(small))
     data = result["data"]["name"]
@@ -169,14 +177,33 @@ def test_the_saved_folder_is_the_model_that_is_named(run: Run, desk: Path, comma
         assert result["speed"]["heads_pruned"] == left
 
 
-SIMILAR = ("--task", "similarity", "--data", "stsb-test.csv", "--calibration", "stsb-train.csv",
-           "--no-roles", "--format", "json")  # fmt: skip
+SIMILAR = (
+    "--task",
+    "similarity",
+    "--data",
+    "stsb-test.csv",
+    "--calibration",
+    "stsb-train.csv",
+    "--no-roles",
+    "--format",
+    "json",
+)
 
 
 def test_of_several_the_best_on_the_calibration_data_is_kept(run: Run, desk: Path) -> None:
     methods = [w for m in ("random", "magnitude", "fisher", "ablation") for w in ("--method", m)]
-    found = run("prune", "demo", *SIMILAR, *methods, "--repair", "none", "--fraction", "0.5",
-                "--save", "small")  # fmt: skip
+    found = run(
+        "prune",
+        "demo",
+        *SIMILAR,
+        *methods,
+        "--repair",
+        "none",
+        "--fraction",
+        "0.5",
+        "--save",
+        "small",
+    )
     assert found.code == 0, found.stderr
     result = json.loads(found.stdout)
     candidates = result["kept"]["candidates"]
@@ -195,9 +222,27 @@ def test_of_several_the_best_on_the_calibration_data_is_kept(run: Run, desk: Pat
 def test_the_lowest_loss_is_the_best(run: Run, desk: Path) -> None:
     (desk / "a.txt").write_text("\n".join(a for a, _, _ in PAIRS * 9), encoding="utf-8")
     (desk / "b.txt").write_text("\n".join(b for _, b, _ in PAIRS * 9), encoding="utf-8")
-    found = run("prune", "my-mlm", "--task", "mlm", "--data", "a.txt", "--calibration", "b.txt",
-                "--fraction", "0.5", "--method", "magnitude", "--method", "fisher", "--save",
-                "small", "--no-roles", "--format", "json")  # fmt: skip
+    found = run(
+        "prune",
+        "my-mlm",
+        "--task",
+        "mlm",
+        "--data",
+        "a.txt",
+        "--calibration",
+        "b.txt",
+        "--fraction",
+        "0.5",
+        "--method",
+        "magnitude",
+        "--method",
+        "fisher",
+        "--save",
+        "small",
+        "--no-roles",
+        "--format",
+        "json",
+    )
     assert found.code == 0, found.stderr
     result = json.loads(found.stdout)
     assert result["higher_is_better"] is False
@@ -217,8 +262,20 @@ def test_heads_kept_by_role_are_saved_and_not_the_random_ones_beside_them(
     )
     text = to_json(dataclasses.replace(found, heads=tuple(heads)))
     (desk / "classify.json").write_text(text, encoding="utf-8")
-    found = run("prune", "demo", "--data", "stsb-test.csv", "--keep-roles", "rare", "--roles",
-                "classify.json", "--save", "small", "--format", "json")  # fmt: skip
+    found = run(
+        "prune",
+        "demo",
+        "--data",
+        "stsb-test.csv",
+        "--keep-roles",
+        "rare",
+        "--roles",
+        "classify.json",
+        "--save",
+        "small",
+        "--format",
+        "json",
+    )
     assert found.code == 0, found.stderr
     result = json.loads(found.stdout)
     assert [c["method"] for c in result["curves"]] == ["manual", "random"]
@@ -278,9 +335,24 @@ def test_a_folder_that_does_not_measure_as_the_curve_is_not_kept(
 
 
 def test_half_precision_is_measured_as_it_is_saved(run: Run, desk: Path) -> None:
-    found = run("prune", "demo", "--data", "stsb-test.csv", "--calibration", "stsb-train.csv",
-                "--fraction", "0.5", "--dtype", "bfloat16", "--no-roles", "--save", "small",
-                "--no-validate", "--format", "json")  # fmt: skip
+    found = run(
+        "prune",
+        "demo",
+        "--data",
+        "stsb-test.csv",
+        "--calibration",
+        "stsb-train.csv",
+        "--fraction",
+        "0.5",
+        "--dtype",
+        "bfloat16",
+        "--no-roles",
+        "--save",
+        "small",
+        "--no-validate",
+        "--format",
+        "json",
+    )
     assert found.code == 0, found.stderr
     (saved,) = json.loads(found.stdout)["saved"]
     assert saved["measured"] == pytest.approx(saved["value"], abs=1e-4)

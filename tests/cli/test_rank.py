@@ -12,9 +12,17 @@ from tiny_models import tiny_bert
 from transformers import AutoConfig
 
 FILES = {
-    "rank.json", "rank.csv", "cumulative_qk.png", "cumulative_qk.svg", "cumulative_ov.png",
-    "cumulative_ov.svg", "effective_rank.png", "effective_rank.svg", "overlap.png", "overlap.svg",
-}  # fmt: skip
+    "rank.json",
+    "rank.csv",
+    "cumulative_qk.png",
+    "cumulative_qk.svg",
+    "cumulative_ov.png",
+    "cumulative_ov.svg",
+    "effective_rank.png",
+    "effective_rank.svg",
+    "overlap.png",
+    "overlap.svg",
+}
 SHARED = {f"shared_projections.{kind}" for kind in ("csv", "png", "svg")}
 
 

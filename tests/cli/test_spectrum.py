@@ -189,8 +189,11 @@ def test_verdict_names_positional_heads(
 def test_files(run: Run, model: Path, text: Path, tmp_path: Path) -> None:
     arguments = ("spectrum", model, "--text", text, "-n", "16", "--sequences", "5", "-o", tmp_path)
     assert run(*arguments, "--efficient").code == 0
-    pictures = {f"spectrum_{name}.{kind}" for name in ("curves", "map", "map_sq", "efficient")
-                for kind in ("png", "svg")}  # fmt: skip
+    pictures = {
+        f"spectrum_{name}.{kind}"
+        for name in ("curves", "map", "map_sq", "efficient")
+        for kind in ("png", "svg")
+    }
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"spectrum.json", "spectrum.csv", "spectrum_efficient.csv", *pictures}
     rows = list(csv.DictReader((tmp_path / "spectrum_efficient.csv").open()))
@@ -199,8 +202,9 @@ def test_files(run: Run, model: Path, text: Path, tmp_path: Path) -> None:
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert run(*arguments, "--efficient").code == 0
     for path in tmp_path.iterdir():
-        old, new = (re.sub(rb'"created": "[^"]*"', b"", x) for x in (first[path.name],
-                                                                    path.read_bytes()))  # fmt: skip
+        old, new = (
+            re.sub(rb'"created": "[^"]*"', b"", x) for x in (first[path.name], path.read_bytes())
+        )
         assert old == new
     assert run(*arguments).code == 0  # nothing of the cheap forms is left to be taken for new
     assert not [path for path in tmp_path.iterdir() if "efficient" in path.name]

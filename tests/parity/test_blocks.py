@@ -38,12 +38,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "electra": ("electra", {"embedding_size": 8}, "post"),
     "albert": ("albert", {"embedding_size": 8}, "post"),
     "albert, groups": (
-        "albert", {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2}, "post",
+        "albert",
+        {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2},
+        "post",
     ),
     "distilbert": ("distilbert", {"hidden_dim": 24, "activation": "relu"}, "post"),
     "roberta-prelayernorm": ("roberta-prelayernorm", {}, "pre"),
     "xlm-roberta-xl": ("xlm-roberta-xl", {}, "pre"),
-}  # fmt: skip
+}
 each_family = pytest.mark.parametrize("family", FAMILIES)
 each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
@@ -127,23 +129,47 @@ def weights_of(loaded: LoadedModel, layer: int) -> dict[str, Any]:
     if loaded.model.config.model_type == "distilbert":
         block = model.transformer.layer[layer]
         a = block.attention
-        return _roles(a.q_lin, a.k_lin, a.v_lin, a.out_lin, block.sa_layer_norm,
-                      block.ffn.lin1, block.ffn.lin2, block.output_layer_norm)  # fmt: skip
+        return _roles(
+            a.q_lin,
+            a.k_lin,
+            a.v_lin,
+            a.out_lin,
+            block.sa_layer_norm,
+            block.ffn.lin1,
+            block.ffn.lin2,
+            block.output_layer_norm,
+        )
     if loaded.model.config.model_type == "albert":
         per_group, n_layers = model.config.inner_group_num, model.config.num_hidden_layers
         group = int(layer // per_group / (n_layers / model.config.num_hidden_groups))
         block = model.encoder.albert_layer_groups[group].albert_layers[layer % per_group]
         a = block.attention
-        return _roles(a.query, a.key, a.value, a.dense, a.LayerNorm,
-                      block.ffn, block.ffn_output, block.full_layer_layer_norm)  # fmt: skip
+        return _roles(
+            a.query,
+            a.key,
+            a.value,
+            a.dense,
+            a.LayerNorm,
+            block.ffn,
+            block.ffn_output,
+            block.full_layer_layer_norm,
+        )
     block = model.encoder.layer[layer]
     a = block.attention
     n1, n2 = {
         "roberta-prelayernorm": lambda: (a.LayerNorm, block.intermediate.LayerNorm),
         "xlm-roberta-xl": lambda: (a.self_attn_layer_norm, block.LayerNorm),
     }.get(model.config.model_type, lambda: (a.output.LayerNorm, block.output.LayerNorm))()
-    return _roles(a.self.query, a.self.key, a.self.value, a.output.dense, n1,
-                  block.intermediate.dense, block.output.dense, n2)  # fmt: skip
+    return _roles(
+        a.self.query,
+        a.self.key,
+        a.self.value,
+        a.output.dense,
+        n1,
+        block.intermediate.dense,
+        block.output.dense,
+        n2,
+    )
 
 
 def _roles(*modules: Any) -> dict[str, Any]:
@@ -152,8 +178,10 @@ def _roles(*modules: Any) -> dict[str, Any]:
 
 def affine(linear: Any, x: list[float]) -> list[float]:
     rows, bias = linear.weight.tolist(), linear.bias.tolist()
-    return [sum(w * v for w, v in zip(row, x, strict=True)) + b
-            for row, b in zip(rows, bias, strict=True)]  # fmt: skip
+    return [
+        sum(w * v for w, v in zip(row, x, strict=True)) + b
+        for row, b in zip(rows, bias, strict=True)
+    ]
 
 
 def normed(norm: Any, x: list[float]) -> list[float]:
@@ -239,9 +267,9 @@ PRE: dict[str, Layer] = {
 
 @each_variant
 @pytest.mark.parametrize(
-    "family", ["bert", "albert", "albert, groups", "distilbert", "roberta-prelayernorm",
-               "xlm-roberta-xl"],
-)  # fmt: skip
+    "family",
+    ["bert", "albert", "albert, groups", "distilbert", "roberta-prelayernorm", "xlm-roberta-xl"],
+)
 def test_variant_is_a_plain_loop(family: str, variant: Any) -> None:
     loaded = tiny(family)
     blocks = find_blocks(loaded)
@@ -265,15 +293,24 @@ def planted(query_key: float) -> LoadedModel:
     torch.manual_seed(0)
     model = BertModel(
         BertConfig(
-            vocab_size=61, hidden_size=32, num_hidden_layers=4, num_attention_heads=1,
-            intermediate_size=8, max_position_embeddings=40, initializer_range=1.0,
+            vocab_size=61,
+            hidden_size=32,
+            num_hidden_layers=4,
+            num_attention_heads=1,
+            intermediate_size=8,
+            max_position_embeddings=40,
+            initializer_range=1.0,
         )
-    ).double()  # fmt: skip
+    ).double()
     eye = torch.eye(32, dtype=torch.float64)
     for layer in model.encoder.layer:
         a = layer.attention
-        for linear, factor in ((a.self.query, query_key), (a.self.key, query_key),
-                               (a.self.value, 1.0), (a.output.dense, 1.0)):  # fmt: skip
+        for linear, factor in (
+            (a.self.query, query_key),
+            (a.self.key, query_key),
+            (a.self.value, 1.0),
+            (a.output.dense, 1.0),
+        ):
             with torch.no_grad():
                 linear.weight.copy_(factor * eye)
                 linear.bias.zero_()

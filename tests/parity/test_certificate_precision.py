@@ -26,9 +26,15 @@ from headscope.models.probes import LONG, probes
 from headscope.results import ValidationResult
 
 MODELS = (
-    "demo", "demo with random weights", "BERT-base, four random layers", "minilm-mlm",
-    "minilm-sst2", *FAMILIES, "bert, broad", "distilbert, broad",
-)  # fmt: skip
+    "demo",
+    "demo with random weights",
+    "BERT-base, four random layers",
+    "minilm-mlm",
+    "minilm-sst2",
+    *FAMILIES,
+    "bert, broad",
+    "distilbert, broad",
+)
 each_model = pytest.mark.parametrize("name", MODELS)
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 

@@ -196,8 +196,13 @@ def test_limit_and_lines_that_do_not_fit() -> None:
 
 @each_family
 def test_full_width_keeps_the_model(family: str) -> None:
-    shared = rank(opened(family), text=as_plain(LINES), share_projections=[4, 32],
-                  control_seeds=2, fresh=False).shared  # fmt: skip
+    shared = rank(
+        opened(family),
+        text=as_plain(LINES),
+        share_projections=[4, 32],
+        control_seeds=2,
+        fresh=False,
+    ).shared
     assert shared is not None
     narrow, full = shared.widths
     assert full.score_error < 1e-10
@@ -276,9 +281,14 @@ MODERNBERT = {"cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_toke
 def of_config(model_type: str, **config: Any) -> Any:
     torch.manual_seed(0)
     sizes = {
-        "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 48, "max_position_embeddings": 40, "pad_token_id": 0,
-    }  # fmt: skip
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 40,
+        "pad_token_id": 0,
+    }
     return AutoModel.from_config(AutoConfig.for_model(model_type, **{**sizes, **config})).eval()
 
 

@@ -67,11 +67,14 @@ def test_every_dtype(dtype: str) -> None:
     tokenizer = tiny_tokenizer(38)
     exact, other = (
         headscope.spectrum(
-            headscope.wrap(tiny("bert").to(getattr(torch, d)), tokenizer), LINES,
-            length=16, sequences=4, efficient=True,
+            headscope.wrap(tiny("bert").to(getattr(torch, d)), tokenizer),
+            LINES,
+            length=16,
+            sequences=4,
+            efficient=True,
         )
         for d in ("float32", dtype)
-    )  # fmt: skip
+    )
     tolerance = 1e-5 if dtype == "float64" else 0.03
     for one, two in zip(exact.heads, other.heads, strict=True):
         assert one.share_at_k.mean == pytest.approx(two.share_at_k.mean, abs=tolerance)

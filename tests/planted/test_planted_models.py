@@ -215,8 +215,14 @@ def test_every_head_has_a_role(case: Case) -> None:
     assert sorted(case.planted.roles) == [(layer, h) for layer in range(3) for h in range(4)]
     kinds = Counter(role.kind for role in case.planted.roles.values())
     assert kinds == {
-        "positional": 4, "syntactic": 2, "rare": 1, "special": 1, "self": 1, "broad": 2, "none": 1,
-    }  # fmt: skip
+        "positional": 4,
+        "syntactic": 2,
+        "rare": 1,
+        "special": 1,
+        "self": 1,
+        "broad": 2,
+        "none": 1,
+    }
 
 
 def test_treebank_is_valid(case: Case) -> None:

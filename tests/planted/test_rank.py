@@ -147,8 +147,11 @@ def test_every_number_is_the_dense_products_of_the_file(folder: Path, result: Ra
 
 def test_settings_are_told(folder: Path, result: RankResult) -> None:
     assert result.settings == {
-        "share": "sigma2", "biases": "exclude", "fold_layernorm": False, "stored_dtype": "float32",
-    }  # fmt: skip
+        "share": "sigma2",
+        "biases": "exclude",
+        "fold_layernorm": False,
+        "stored_dtype": "float32",
+    }
     assert result.validation.passed
     assert result.not_covered == ()
     gaussian_control, fresh = result.controls["gaussian"], result.controls["fresh"]
@@ -240,9 +243,12 @@ def test_another_basis_inside_each_head_changes_nothing(biased: Path, tmp_path: 
     for path, q, k in (
         (before, list(w["q"]), list(w["k"])),
         (turned, [w["q"][h] @ turn[h] for h in range(H)], [w["k"][h] @ turn[h] for h in range(H)]),
-        (mixed, [w["q"][h] @ mix[h] for h in range(H)],
-         [w["k"][h] @ torch.linalg.inv(mix[h]).T for h in range(H)]),
-    ):  # fmt: skip
+        (
+            mixed,
+            [w["q"][h] @ mix[h] for h in range(H)],
+            [w["k"][h] @ torch.linalg.inv(mix[h]).T for h in range(H)],
+        ),
+    ):
         plant(tiny_bert(path), 0, q=q, k=k)
     results = [rank(path, fresh=False, control_seeds=2) for path in (before, turned, mixed)]
     for other, rtol in ((results[1], 1e-5), (results[2], 1e-4)):

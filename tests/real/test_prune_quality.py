@@ -25,9 +25,14 @@ from headscope.results import PruneResult
 def half(demo: LoadedModel) -> PruneResult:
     """Half of the heads removed in every way of repair, on a small part of the sample."""
     return headscope.prune(
-        demo, methods=["fisher-joint", "random"], repairs=["none", "scale", "refit"],
-        fractions=[0.5], calibration_limit=64, limit=64, ablation=False,
-    )  # fmt: skip
+        demo,
+        methods=["fisher-joint", "random"],
+        repairs=["none", "scale", "refit"],
+        fractions=[0.5],
+        calibration_limit=64,
+        limit=64,
+        ablation=False,
+    )
 
 
 def test_chosen_heads_beat_every_random_set(half: PruneResult) -> None:
@@ -96,9 +101,15 @@ def test_the_default_keeps_the_repaired_choice_and_never_the_control(
 ) -> None:
     """``headscope prune demo --fraction 0.5 --save DIR`` on less text."""
     found = headscope.prune(
-        demo, fractions=[0.5], ablation=False, limit=64, calibration_limit=64, roles=False,
-        save=tmp_path / "small", save_dense=tmp_path / "dense",
-    )  # fmt: skip
+        demo,
+        fractions=[0.5],
+        ablation=False,
+        limit=64,
+        calibration_limit=64,
+        roles=False,
+        save=tmp_path / "small",
+        save_dense=tmp_path / "dense",
+    )
     assert found.kept is not None
     assert (found.kept.method, found.kept.repair) == ("fisher-joint", "scale")
     chosen, random = found.curve("fisher-joint", "scale").points[1], found.curve("random").points[1]

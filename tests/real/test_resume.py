@@ -17,7 +17,7 @@ import headscope
 from headscope.data.corpus import SAMPLE
 from headscope.errors import ResumeError
 from headscope.pipeline import resume as checkpoint
-from headscope.show.files import STATE
+from headscope.show.files import state_name
 
 #: Saves after every batch, and waits there so that the test can kill it at any of them.
 _SLOW = """
@@ -49,7 +49,7 @@ def _start(folder: Path, *more: str, slow: bool = False) -> subprocess.Popen[byt
 def _kill_after_saves(folder: Path, saves: int) -> None:
     """Kill the run with SIGKILL once its state has been written ``saves`` times."""
     process = _start(folder, "--resume", slow=True)
-    state, seen, last = folder / STATE, 0, None
+    state, seen, last = folder / state_name("classify"), 0, None
     deadline = time.monotonic() + 120
     while seen < saves and process.poll() is None and time.monotonic() < deadline:
         stamp = state.stat().st_mtime_ns if state.exists() else None

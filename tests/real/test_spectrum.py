@@ -24,8 +24,8 @@ from headscope.models.loading import LoadedModel
 from headscope.models.routing import use_implementation
 from headscope.pipeline.resume import RunState
 from headscope.results import SpectrumResult, to_dict
+from headscope.show.files import state_name
 from headscope.show.spectrum.figures import share_map
-from headscope.show.spectrum.files import STATE
 from headscope.show.spectrum.words import control_sentence, verdict_sentence
 
 
@@ -42,9 +42,13 @@ def little() -> list[str]:
 
 def windows_of(demo: LoadedModel, length: int):
     return pack(
-        open_plain(None), demo.tokenizer, length,
-        max_length=demo.max_length, vocab_size=demo.vocab_size, name="demo",
-    )  # fmt: skip
+        open_plain(None),
+        demo.tokenizer,
+        length,
+        max_length=demo.max_length,
+        vocab_size=demo.vocab_size,
+        name="demo",
+    )
 
 
 def test_equals_a_script_on_output_attentions(demo: LoadedModel, result: SpectrumResult) -> None:
@@ -188,7 +192,7 @@ def _start(folder: Path, *, slow: bool = False) -> subprocess.Popen[bytes]:
 
 def _kill_after_saves(folder: Path, saves: int) -> None:
     process = _start(folder, slow=True)
-    state, seen, last = folder / STATE, 0, None
+    state, seen, last = folder / state_name("spectrum"), 0, None
     deadline = time.monotonic() + 120
     while seen < saves and process.poll() is None and time.monotonic() < deadline:
         stamp = state.stat().st_mtime_ns if state.exists() else None
@@ -265,7 +269,7 @@ def test_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert _start(killed).wait() == 0
     assert runs[0].wait() == 0
     assert _content(killed) == _content(whole)
-    assert STATE not in _content(whole)
+    assert state_name("spectrum") not in _content(whole)
 
 
 def test_state_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -20,8 +20,13 @@ SURNAMES: Final = words(
 )
 TOWNS: Final = words("Lisbon Bergen Utrecht Tbilisi Galway Trieste Quebec Leeds Cusco Malta")
 POSSESSIVE: Final = {
-    "she": "her", "he": "his", "they": "their", "we": "our", "I": "my", "you": "your",
-}  # fmt: skip
+    "she": "her",
+    "he": "his",
+    "they": "their",
+    "we": "our",
+    "I": "my",
+    "you": "your",
+}
 
 PERSON_ADJECTIVES: Final = words(
     "patient cheerful weary famous stubborn cautious curious forgetful skilful "

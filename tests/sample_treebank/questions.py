@@ -37,9 +37,14 @@ def _yes_no(ctx: Context) -> Node:
     subject = cl.subject_person(ctx, rich=ctx.chance(0.4))
     frame = ctx.frame()
     verb = verb_group(
-        ctx, ctx.pick(frame.verbs), _question_tense(ctx), subject.agreement,
-        support=True, adverbs=False, negated=ctx.chance(0.2) and subject.form != "I",
-    )  # fmt: skip
+        ctx,
+        ctx.pick(frame.verbs),
+        _question_tense(ctx),
+        subject.agreement,
+        support=True,
+        adverbs=False,
+        negated=ctx.chance(0.2) and subject.form != "I",
+    )
     _contract_not(verb)
     verb.after(ph.thing(ctx, frame), "obj")
     cl.add_circumstances(ctx, verb, "past" if ctx.past else "pres", frame)
@@ -59,9 +64,13 @@ def _adverb_question(ctx: Context) -> Node:
     subject = cl.subject_person(ctx, rich=ctx.chance(0.4))
     frame = ctx.frame()
     verb = verb_group(
-        ctx, ctx.pick(frame.verbs), _question_tense(ctx), subject.agreement,
-        support=True, adverbs=False,
-    )  # fmt: skip
+        ctx,
+        ctx.pick(frame.verbs),
+        _question_tense(ctx),
+        subject.agreement,
+        support=True,
+        adverbs=False,
+    )
     verb.after(ph.thing(ctx, frame), "obj")
     asked = word(ctx.rng.choice(("where", "why", "how", "when")), "ADV")
     return inverted(verb, subject).front(asked, "advmod")
@@ -72,9 +81,13 @@ def _which_question(ctx: Context) -> Node:
     subject = cl.subject_person(ctx, rich=ctx.chance(0.4))
     frame = ctx.frame()
     verb = verb_group(
-        ctx, ctx.pick(frame.verbs), _question_tense(ctx), subject.agreement,
-        support=True, adverbs=False,
-    )  # fmt: skip
+        ctx,
+        ctx.pick(frame.verbs),
+        _question_tense(ctx),
+        subject.agreement,
+        support=True,
+        adverbs=False,
+    )
     inverted(verb, subject)
     if ctx.chance(0.3):
         target = word("what", "PRON")

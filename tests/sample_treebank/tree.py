@@ -128,8 +128,16 @@ def to_conllu(root: Node, sent_id: str) -> str:
         head = heads.get(id(word))
         misc = "SpaceAfter=No" if joined and not last else "_"
         cells: Iterable[str] = (
-            str(ids[id(word)]), form, word.lemma, word.upos, "_", "_",
-            str(ids[id(head)] if head else 0), word.deprel, "_", misc,
-        )  # fmt: skip
+            str(ids[id(word)]),
+            form,
+            word.lemma,
+            word.upos,
+            "_",
+            "_",
+            str(ids[id(head)] if head else 0),
+            word.deprel,
+            "_",
+            misc,
+        )
         rows.append("\t".join(cells))
     return f"# sent_id = {sent_id}\n# text = {text}\n" + "\n".join(rows) + "\n\n"

@@ -10,9 +10,21 @@ from sample_treebank.tree import Node
 _MODALS = frozenset(lx.words("will would can could must should may might"))
 _PAST_TENSES = ("past",) * 7 + ("pastperf", "pastprog", "pastprog", "could")
 _PRESENT_TENSES = (
-    "pres", "pres", "pres", "pres", "perf", "perf", "prog", "will", "will",
-    "must", "can", "should", "may", "might",
-)  # fmt: skip
+    "pres",
+    "pres",
+    "pres",
+    "pres",
+    "perf",
+    "perf",
+    "prog",
+    "will",
+    "will",
+    "must",
+    "can",
+    "should",
+    "may",
+    "might",
+)
 _CALM_VERBS = frozenset(
     (*lx.SOLITARY, *lx.MOTION, *lx.SOCIAL, *lx.GIVING, *lx.CONTROL, *lx.OBJECT_CONTROL, *lx.SAYING)
 )

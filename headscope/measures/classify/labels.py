@@ -159,10 +159,15 @@ class _Positional:
             return []
         return [
             Label(
-                "positional", f"{found.offset:+d}", found.score, found.chance, found.interval,
-                found.p_adjusted, "chance",
+                "positional",
+                f"{found.offset:+d}",
+                found.score,
+                found.chance,
+                found.interval,
+                found.p_adjusted,
+                "chance",
             )
-        ]  # fmt: skip
+        ]
 
 
 class _Rare:

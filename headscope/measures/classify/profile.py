@@ -60,9 +60,15 @@ class Profile(Accumulator):
     """
 
     _sums = (
-        "sums", "squares", "products", "queries", "queries_squared", "uniform", "sentences",
+        "sums",
+        "squares",
+        "products",
+        "queries",
+        "queries_squared",
+        "uniform",
+        "sentences",
         "long_sentences",
-    )  # fmt: skip
+    )
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         shape = (n_layers, n_heads, len(QUANTITIES))
@@ -136,9 +142,13 @@ class Profile(Accumulator):
     def standard_errors(self) -> Array:
         """Standard errors of :meth:`means` with sentences as the sampled unit."""
         return ratio_error(
-            self.sums, self.squares, self.products, self.queries, self.queries_squared,
+            self.sums,
+            self.squares,
+            self.products,
+            self.queries,
+            self.queries_squared,
             int(self.sentences),
-        )  # fmt: skip
+        )
 
 
 def _same_token(batch: Batch) -> Tensor:

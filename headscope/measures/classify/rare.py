@@ -51,10 +51,20 @@ class Rare(Accumulator):
     """
 
     _sums = (
-        "hits", "two_hits", "null_hits", "hits_squared", "hits_queries", "hits_expected",
-        "sentences", "queries", "queries_squared", "expected", "expected_squared",
-        "expected_queries", "null_queries",
-    )  # fmt: skip
+        "hits",
+        "two_hits",
+        "null_hits",
+        "hits_squared",
+        "hits_queries",
+        "hits_expected",
+        "sentences",
+        "queries",
+        "queries_squared",
+        "expected",
+        "expected_squared",
+        "expected_queries",
+        "null_queries",
+    )
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.hits = np.zeros((n_layers, n_heads), dtype=np.int64)
@@ -128,6 +138,10 @@ class Rare(Accumulator):
 
     def _errors(self, sums: Array, squares: Array, products: Array) -> Array:
         return ratio_error(
-            sums, squares, products, int(self.queries), int(self.queries_squared),
+            sums,
+            squares,
+            products,
+            int(self.queries),
+            int(self.queries_squared),
             int(self.sentences),
-        )  # fmt: skip
+        )

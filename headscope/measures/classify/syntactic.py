@@ -59,9 +59,19 @@ class Syntactic(Accumulator):
     """
 
     _sums = (
-        "trials", "first", "last", "uniform", "uniform_squared", "hits", "mean_hits", "both_first",
-        "both_last", "both_uniform", "offset_trials", "both_offset",
-    )  # fmt: skip
+        "trials",
+        "first",
+        "last",
+        "uniform",
+        "uniform_squared",
+        "hits",
+        "mean_hits",
+        "both_first",
+        "both_last",
+        "both_uniform",
+        "offset_trials",
+        "both_offset",
+    )
 
     def __init__(self, n_layers: int, n_heads: int, *, swapped: bool = False) -> None:
         self._swapped = swapped

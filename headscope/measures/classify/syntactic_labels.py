@@ -87,9 +87,12 @@ class _Counts:
             for name in _POSITIONAL
         ]
         over_uniform = paired_p(
-            self.hits, self.joint["uniform"], float(self.baselines["uniform"]),
-            self.uniform_squared, self.trials,
-        )  # fmt: skip
+            self.hits,
+            self.joint["uniform"],
+            float(self.baselines["uniform"]),
+            self.uniform_squared,
+            self.trials,
+        )
         worst: Array = np.max([*exact, over_uniform], axis=0)
         return worst
 
@@ -165,13 +168,18 @@ def judge_syntactic(
     p_adjusted = _adjusted_over([counts[2].p_value() for *_, counts in drafts], selected)
     return [
         SyntacticTest(
-            relation, direction, offset, *counts, selected=chosen, p_adjusted=p,
+            relation,
+            direction,
+            offset,
+            *counts,
+            selected=chosen,
+            p_adjusted=p,
             confirmed=chosen & (p <= thresholds.q) & _exceeds_again(counts[2], thresholds),
         )
         for ((relation, direction), offset, counts), chosen, p in zip(
             drafts, selected, p_adjusted, strict=True
         )
-    ]  # fmt: skip
+    ]
 
 
 def labels_of(scores: Sequence[SyntacticScore]) -> Iterator[Label]:

@@ -112,9 +112,16 @@ class CheapForms:
         return size / self.length
 
     def attend(
-        self, form: str, size: int, layer: int, q: Tensor, k: Tensor, v: Tensor,
-        scale: float | None, draw: int = 0,
-    ) -> Tensor:  # fmt: skip
+        self,
+        form: str,
+        size: int,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: float | None,
+        draw: int = 0,
+    ) -> Tensor:
         """Return z' (rows, heads, n, d_head) of a form from q, k, v of the same shape."""
         if form in SPARSE:
             keep = self.keep(form, size, layer, draw).to(q.device)

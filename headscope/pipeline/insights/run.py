@@ -129,10 +129,15 @@ def _kept(run: Runner, task: str, data: str | Path | None, draws: int) -> KeptRo
         return None
     try:
         return measure_kept_roles(
-            run.loaded, run.found["classify"], task=task, data=data, draws=draws, seed=run.seed,
+            run.loaded,
+            run.found["classify"],
+            task=task,
+            data=data,
+            draws=draws,
+            seed=run.seed,
             corpus=as_corpus(run.arguments("classify").get("corpus")),
             progress=run.tell("insights"),
-        )  # fmt: skip
+        )
     except UnsupportedModelError:
         return None
 

@@ -162,9 +162,12 @@ def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress | None) -
         progress=progress,
     )
     measure = Measurer(
-        inputs.loaded, inputs.evaluation, units, seed=options.seed,
+        inputs.loaded,
+        inputs.evaluation,
+        units,
+        seed=options.seed,
         roles={place: role.roles for place, role in inputs.roles.by_place.items()},
-    )  # fmt: skip
+    )
     steps = plan(options, inputs.evaluation, inputs.calibration, counts, n, progress)
     return _Parts(inputs, options, units, counts, given, measure, steps)
 

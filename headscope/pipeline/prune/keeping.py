@@ -89,9 +89,13 @@ def save_measured(
         rooms = [stack.enter_context(whole_folder(folder)) for folder, _ in wanted]
         for (folder, form), room in zip(wanted, rooms, strict=True):
             write_model(
-                compact, room, form, method=version.method, repair=version.repair.value,
+                compact,
+                room,
+                form,
+                method=version.method,
+                repair=version.repair.value,
                 provenance=provenance,
-            )  # fmt: skip
+            )
             measured = _measured(room, folder, inputs, options.seed)
             _check(measured, version, folder, inputs.evaluation)
             saved.append(_entry(version, folder, form, measured))
@@ -125,9 +129,15 @@ def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
 def _entry(version: Version, folder: Path, form: str, measured: float) -> SavedModel:
     point = version.point
     return SavedModel(
-        str(folder), form, version.method, version.repair.value, point.heads_removed,
-        point.fraction, point.value, measured,
-    )  # fmt: skip
+        str(folder),
+        form,
+        version.method,
+        version.repair.value,
+        point.heads_removed,
+        point.fraction,
+        point.value,
+        measured,
+    )
 
 
 def time_kept(

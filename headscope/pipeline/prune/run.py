@@ -130,12 +130,28 @@ def prune(
     ('manual', 13)
     """
     choices = PruneOptions(
-        task=task, data=data, calibration=calibration, methods=methods, repairs=repairs, step=step,
-        fractions=fractions, heads=heads, keep_roles=keep_roles, draws=draws, normalise=normalise,
-        labels=labels, ablation=ablation, roles=roles, save=save, save_dense=save_dense,
-        benchmark=benchmark, limit=limit, calibration_limit=calibration_limit, validate=validate,
+        task=task,
+        data=data,
+        calibration=calibration,
+        methods=methods,
+        repairs=repairs,
+        step=step,
+        fractions=fractions,
+        heads=heads,
+        keep_roles=keep_roles,
+        draws=draws,
+        normalise=normalise,
+        labels=labels,
+        ablation=ablation,
+        roles=roles,
+        save=save,
+        save_dense=save_dense,
+        benchmark=benchmark,
+        limit=limit,
+        calibration_limit=calibration_limit,
+        validate=validate,
         seed=seed,
-    )  # fmt: skip
+    )
     return prune_with(model, choices, progress=progress, command=command, **options)
 
 
@@ -168,10 +184,15 @@ def _open(
     roles = choices.roles
     known = read_classification(roles) if isinstance(roles, str | Path) else None
     sources = open_sources(
-        choices.task, choices.data, choices.calibration,
-        needs_calibration=choices.needs_calibration, needs_labels=choices.needing("labels"),
-        limit=choices.limit, calibration_limit=choices.calibration_limit, seed=choices.seed,
-    )  # fmt: skip
+        choices.task,
+        choices.data,
+        choices.calibration,
+        needs_calibration=choices.needs_calibration,
+        needs_labels=choices.needing("labels"),
+        limit=choices.limit,
+        calibration_limit=choices.calibration_limit,
+        seed=choices.seed,
+    )
     loaded = open_model(model, **({"head": "auto", **options} if _is_name(model) else options))
     if loaded.tokenizer is None:
         raise InputError("prune needs the model's tokenizer; load it with headscope.load.")

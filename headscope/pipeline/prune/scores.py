@@ -70,10 +70,15 @@ def scores(
     require_valid(loaded, True)
     units = units_of(loaded)
     given = make_given(
-        loaded, chosen,
+        loaded,
+        chosen,
         roles=find_roles(loaded, None, seed=seed, wanted=bool(needs((method,), "roles"))).by_place,
-        use_labels=labels, budget=len(units) // 2, largest=len(units), seed=seed, progress=None,
-    )  # fmt: skip
+        use_labels=labels,
+        budget=len(units) // 2,
+        largest=len(units),
+        seed=seed,
+        progress=None,
+    )
     return scores_of(method, rank(method, given, normalise=normalise), units)
 
 

@@ -52,9 +52,12 @@ class Sources:
             return evaluation, None
         # Other masks than those of the evaluation, should both hold the same text.
         calibration = make_task(
-            self.calibration_task, self.calibration, loaded, seed=seed + 1,
+            self.calibration_task,
+            self.calibration,
+            loaded,
+            seed=seed + 1,
             limit=self.calibration_limit // 2,
-        )  # fmt: skip
+        )
         return evaluation, calibration
 
 

@@ -9,32 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from headscope.pipeline.sections.keys import digest
-from headscope.results import (
-    SCHEMA,
-    ClassifyResult,
-    DepthResult,
-    InsightsResult,
-    PruneResult,
-    RankResult,
-    SpectrumResult,
-    ValidationResult,
-    from_dict,
-    to_dict,
-)
+from headscope.results import SCHEMA, from_dict, section_of, to_dict
 
 __all__ = ["REPORT", "Previous", "content_digest"]
 
 #: The file that holds every section.
 REPORT = "report.json"
-KINDS: dict[str, type] = {
-    "validate": ValidationResult,
-    "classify": ClassifyResult,
-    "rank": RankResult,
-    "spectrum": SpectrumResult,
-    "depth": DepthResult,
-    "prune": PruneResult,
-    "insights": InsightsResult,
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +45,7 @@ class Previous:
         if not isinstance(data, dict) or _item(document, "digests", name) != content_digest(data):
             return None
         data["provenance"]["command"] = command
-        return from_dict(KINDS[name], data)
+        return from_dict(section_of(name).kind, data)
 
 
 def _item(document: Mapping[str, Any], table: str, name: str) -> Any:

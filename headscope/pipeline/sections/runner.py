@@ -31,16 +31,30 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 #: The functions behind the sections.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "validate": validate, "classify": classify, "rank": rank, "spectrum": spectrum, "depth": depth,
+    "validate": validate,
+    "classify": classify,
+    "rank": rank,
+    "spectrum": spectrum,
+    "depth": depth,
     "prune": prune,
-}  # fmt: skip
+}
 #: Sections whose result others make use of.
 SOURCES = {"spectrum": ("classify",), "prune": ("classify",)}
 #: Arguments that say where results go, or that a report decides for itself.
 _NOT_SETTINGS = {
-    "model", "validate", "progress", "command", "state", "resume", "options", "folder", "save",
-    "save_dense", "benchmark", "log",
-}  # fmt: skip
+    "model",
+    "validate",
+    "progress",
+    "command",
+    "state",
+    "resume",
+    "options",
+    "folder",
+    "save",
+    "save_dense",
+    "benchmark",
+    "log",
+}
 
 
 def own_defaults(name: str) -> dict[str, Any]:

@@ -94,9 +94,13 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
     """Attention as it is, with every form measured beside it; the batch starts at ``first``."""
 
     def attend(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
+        site: AttentionSite,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
         scale: float | None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             part = (rows, heads)
             sequences = slice(first + rows.start, first + rows.stop)
@@ -113,9 +117,13 @@ def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
     """Every head in one cheap form; windows have no padding, so there is no mask to keep."""
 
     def attend(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
+        site: AttentionSite,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
         scale: float | None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         return forms.attend(form, size, site.layer, q, k, v, scale, draw)
 
     return attend

@@ -148,9 +148,13 @@ def spectrum(
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
     windows = pack(
-        lines, loaded.tokenizer, length,
-        max_length=loaded.max_length, vocab_size=loaded.vocab_size, name=loaded.name,
-    )  # fmt: skip
+        lines,
+        loaded.tokenizer,
+        length,
+        max_length=loaded.max_length,
+        vocab_size=loaded.vocab_size,
+        name=loaded.name,
+    )
     plan = make_plan(windows, k, sequences, precision, seed)
     saved = saved_run(loaded, plan, seed, state, resume)
     with MatrixPool() as pool:

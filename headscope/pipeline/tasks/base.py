@@ -155,18 +155,26 @@ class Task:
             return
         for batch in self.batches(loaded):
             yield LossBatch(
-                loaded, batch, torch.arange(len(batch.index), device=loaded.device),
-                loss=self._label_free_loss, embed=self._embed,
-                select_loss=self.distance.select(batch), select_embed=_select_masks(batch),
-            )  # fmt: skip
+                loaded,
+                batch,
+                torch.arange(len(batch.index), device=loaded.device),
+                loss=self._label_free_loss,
+                embed=self._embed,
+                select_loss=self.distance.select(batch),
+                select_embed=_select_masks(batch),
+            )
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
         for batch in self.batches(loaded):
             yield LossBatch(
-                loaded, batch, torch.arange(len(batch.index), device=loaded.device),
-                loss=self._loss, embed=self._embed,
-                select_loss=_select_masks(batch), select_embed=_select_masks(batch),
-            )  # fmt: skip
+                loaded,
+                batch,
+                torch.arange(len(batch.index), device=loaded.device),
+                loss=self._loss,
+                embed=self._embed,
+                select_loss=_select_masks(batch),
+                select_embed=_select_masks(batch),
+            )
 
     # --- what tasks differ in -----------------------------------------------------------------
 

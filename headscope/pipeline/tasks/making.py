@@ -105,9 +105,12 @@ def _mlm(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) 
     length = min(MLM_WINDOW, loaded.max_length)
     lines = [line.replace(_TAKEN_OUT, " ") for line in examples.first]
     rows = window_rows(
-        loaded.tokenizer, lines, length=length, count=limit or MLM_WINDOWS,
+        loaded.tokenizer,
+        lines,
+        length=length,
+        count=limit or MLM_WINDOWS,
         vocab_size=loaded.vocab_size,
-    )  # fmt: skip
+    )
     if len(rows) < 2:
         raise CorpusError(
             f"{examples.name} has not enough text for two windows of {length} tokens; give more."

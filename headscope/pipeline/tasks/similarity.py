@@ -89,9 +89,12 @@ class Similarity(Task):
             owner = torch.arange(len(part), device=loaded.device).repeat(2)
             wanted = torch.as_tensor(self._gold[[pair.index for pair in part]] / self._scale)
             yield LossBatch(
-                loaded, pad_rows(rows, loaded.pad_id, loaded.device), owner,
-                loss=_squared_error(wanted.to(loaded.device)), embed=_both,
-            )  # fmt: skip
+                loaded,
+                pad_rows(rows, loaded.pad_id, loaded.device),
+                owner,
+                loss=_squared_error(wanted.to(loaded.device)),
+                embed=_both,
+            )
 
     @property
     def _scale(self) -> float:

@@ -1,1 +1,9 @@
-"""How ``classify`` looks: tables, sentences, figures."""
+"""How ``classify`` looks."""
+
+from headscope.show.classify.files import STALE, classify_files
+from headscope.show.classify.tables import classify_report, heads_csv
+from headscope.show.view import View
+
+__all__ = ["VIEW"]
+
+VIEW = View(human=classify_report, csv=heads_csv, files=classify_files, stale=STALE)

@@ -30,18 +30,27 @@ def role_map(result: ClassifyResult) -> Figure:
         score = _primary_score(head)
         image[head.layer, head.head] = _shade(role_of(head.primary).colour, score)
         axes.text(
-            head.head, head.layer, _mark(head), ha="center", va="center", fontsize=7,
+            head.head,
+            head.layer,
+            _mark(head),
+            ha="center",
+            va="center",
+            fontsize=7,
             color="white" if score > 0.75 else "black",
-        )  # fmt: skip
+        )
     axes.imshow(image, aspect="equal")
     label_grid(axes, n_layers, n_heads)
     axes.set_title(f"What the heads of {model_name(result)} do", fontsize=10)
     present = [role for role in PRIMARY if any(head.primary == role.key for head in result.heads)]
     figure.legend(
         handles=[Patch(color=role.colour, label=role.name) for role in present],
-        loc="outside lower center", ncols=min(4, len(present)), fontsize=7, frameon=False,
-        title="darker: higher score", title_fontsize=7,
-    )  # fmt: skip
+        loc="outside lower center",
+        ncols=min(4, len(present)),
+        fontsize=7,
+        frameon=False,
+        title="darker: higher score",
+        title_fontsize=7,
+    )
     return figure
 
 

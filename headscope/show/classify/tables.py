@@ -114,9 +114,18 @@ def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
         )
         return
     table = make_table(
-        "syntactic", "head", "acc.", "95% int.", "off.", "first", "last", "unif.", "kern.",
-        "adj. p", "heads",
-    )  # fmt: skip
+        "syntactic",
+        "head",
+        "acc.",
+        "95% int.",
+        "off.",
+        "first",
+        "last",
+        "unif.",
+        "kern.",
+        "adj. p",
+        "heads",
+    )
     for head, score, confirmed, n_heads in best[:_MOST_RELATIONS]:
         table.add_row(
             f"{score.relation} {score.direction}",

@@ -65,8 +65,11 @@ def roles_notes(result: ClassifyResult) -> list[str]:
     """Sentences that stand beside a table of roles: the relations, the controls, the caveats."""
     syntactic = f"Of the syntactic heads: {_syntactic(result)}." if result.corpus.trees else ""
     notes = (
-        syntactic, control_sentence(result), untested_sentence(result), result.corpus.note,
-    )  # fmt: skip
+        syntactic,
+        control_sentence(result),
+        untested_sentence(result),
+        result.corpus.note,
+    )
     return [note for note in notes if note]
 
 

@@ -1,1 +1,9 @@
-"""How ``depth`` looks: tables, sentences, figures."""
+"""How ``depth`` looks."""
+
+from headscope.show.depth.files import depth_files
+from headscope.show.depth.tables import depth_csv, depth_report
+from headscope.show.view import View
+
+__all__ = ["VIEW"]
+
+VIEW = View(human=depth_report, csv=depth_csv, files=depth_files)

@@ -75,9 +75,14 @@ def _shade_rounding(axes: Axes, result: DepthResult) -> None:
     axes.set_ylim(bottom=bottom)
     axes.axhspan(bottom, result.floor, color="0.88", lw=0, zorder=0)
     axes.text(
-        0.01, result.floor, f" rounding of {result.provenance['dtype']}", fontsize=7, color="0.35",
-        va="top", transform=axes.get_yaxis_transform(),
-    )  # fmt: skip
+        0.01,
+        result.floor,
+        f" rounding of {result.provenance['dtype']}",
+        fontsize=7,
+        color="0.35",
+        va="top",
+        transform=axes.get_yaxis_transform(),
+    )
 
 
 def _every_value(result: DepthResult) -> list[float]:
@@ -127,9 +132,12 @@ def protection_bars(result: DepthResult) -> Figure:
     axes.set_xlabel("after layer", fontsize=8)
     figure.suptitle(f"What each part of a layer protects, {model_name(result)}", fontsize=10)
     figure.legend(
-        *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4,
-        fontsize=7, frameon=False,
-    )  # fmt: skip
+        *figure.axes[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=4,
+        fontsize=7,
+        frameon=False,
+    )
     return figure
 
 

@@ -1,15 +1,14 @@
-"""Terminal tables, CSV and result folder of ``depth``, drawn from its result; 80 columns."""
+"""Terminal tables, and CSV of ``depth``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import DepthResult, Protection, to_json
+from headscope.results import DepthResult, Protection
 from headscope.show.cells import frame_csv, make_table, model_line, ratio_text, tiny
 from headscope.show.depth.words import (
     PLACEMENTS,
@@ -18,9 +17,8 @@ from headscope.show.depth.words import (
     control_sentence,
     protection_sentence,
 )
-from headscope.show.files import write_files
 
-__all__ = ["depth_csv", "depth_report", "protected_csv", "write_depth"]
+__all__ = ["depth_csv", "depth_report", "protected_csv"]
 
 #: Variants across the table, with what their columns are called.
 _COLUMNS = {
@@ -111,19 +109,3 @@ def depth_csv(result: DepthResult) -> str:
 def protected_csv(result: DepthResult) -> str:
     """One line per model (or control), part, way and number of layers."""
     return frame_csv(result.protected_frame())
-
-
-def write_depth(result: DepthResult, folder: Path, *, log: bool = False) -> None:
-    """Write depth.json, depth.csv, protected.csv and the figures."""
-    from headscope.show.depth.figures import protection_bars, ratio_curves
-    from headscope.show.drawing import figure_files
-
-    files = {
-        "depth.csv": depth_csv(result).encode(),
-        "protected.csv": protected_csv(result).encode(),
-    }
-    files |= figure_files(
-        {"depth": ratio_curves(result, log=log), "protected": protection_bars(result)}
-    )
-    files["depth.json"] = to_json(result).encode() + b"\n"
-    write_files(folder, files)

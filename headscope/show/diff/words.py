@@ -117,9 +117,13 @@ def _curve(curve: CurveChange) -> Row:
     worst = curve.worst
     point = worst.where.removeprefix(f"{curve.where}, ")
     return (
-        curve.where, curve.name, f"{curve.beyond} of {curve.points}", point,
-        _value(worst.old, None), _value(worst.new, None),
-    )  # fmt: skip
+        curve.where,
+        curve.name,
+        f"{curve.beyond} of {curve.points}",
+        point,
+        _value(worst.old, None),
+        _value(worst.new, None),
+    )
 
 
 def _value(value: float | None, interval: Iterable[float] | None) -> str:

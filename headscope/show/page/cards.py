@@ -103,10 +103,15 @@ def _add_roles(card: Card, head: HeadResult) -> None:
         if label.role == "positional" and head.positional.offset is not None:
             detail = describe_offset(head.positional.offset)
         card.labels.append(
-            [role_name(label.role), detail, share_text(label.score),
-             f"{share_text(label.baseline)} {label.against}".strip(),
-             interval_text(label.interval), p_text(label.p_adjusted)]
-        )  # fmt: skip
+            [
+                role_name(label.role),
+                detail,
+                share_text(label.score),
+                f"{share_text(label.baseline)} {label.against}".strip(),
+                interval_text(label.interval),
+                p_text(label.p_adjusted),
+            ]
+        )
     offset = head.positional.offset
     at = "" if offset is None else f" ({describe_offset(offset)})"
     near = _best_relation(head)
@@ -119,8 +124,13 @@ def _add_roles(card: Card, head: HeadResult) -> None:
         ("Mass on special tokens", share_text(head.special_mass)),
         ("Mass on punctuation", share_text(head.punctuation_mass)),
     ]
-    _note(card, positional=head.positional.score, confidence=head.confidence,
-          entropy=head.entropy, special=head.special_mass)  # fmt: skip
+    _note(
+        card,
+        positional=head.positional.score,
+        confidence=head.confidence,
+        entropy=head.entropy,
+        special=head.special_mass,
+    )
 
 
 def _best_relation(head: HeadResult) -> str:
@@ -167,9 +177,12 @@ def _add_spectrum(made: Mapping[Place, Card], report: ReportResult) -> None:
         half = "" if head.half_width is None else f" +-{head.half_width:.3f}"
         card = made[head.layer, head.head]
         card.facts.append(
-            ("Spectrum", f"{head.share_at_k.mean:.3f}{half} of the sum in the {result.k} largest "
-             f"of {result.length} singular values ({controls})")
-        )  # fmt: skip
+            (
+                "Spectrum",
+                f"{head.share_at_k.mean:.3f}{half} of the sum in the {result.k} largest "
+                f"of {result.length} singular values ({controls})",
+            )
+        )
         _note(card, share=head.share_at_k.mean)
 
 

@@ -38,18 +38,27 @@ def depth_chart(result: DepthResult) -> Figure:
     if result.control is not None:
         shown = ("full", "attention+skip", "attention")
         lines += [
-            Line(f"{_VARIANTS[n]}, random weights", _points(result.control.variants[n]),
-                 list(_VARIANTS).index(n), dashed=True)
+            Line(
+                f"{_VARIANTS[n]}, random weights",
+                _points(result.control.variants[n]),
+                list(_VARIANTS).index(n),
+                dashed=True,
+            )
             for n in shown
-        ]  # fmt: skip
+        ]
     n_points = len(result.variants["full"])
     top = max((y for line in lines for _, y in line.points if y is not None), default=1.0)
     names = ["emb.", *(f"L{i}" for i in range(n_points - 1))]
     return _figure(
-        lines, label="Residual of the tokens' states by layer, one line for each variant of the "
-        "layers; the numbers are in depth.csv.", x_title="after", y_title="residual (log)",
-        y_limits=(_LOWEST, max(top, 1.0)), x_names=names, log=True,
-    )  # fmt: skip
+        lines,
+        label="Residual of the tokens' states by layer, one line for each variant of the "
+        "layers; the numbers are in depth.csv.",
+        x_title="after",
+        y_title="residual (log)",
+        y_limits=(_LOWEST, max(top, 1.0)),
+        x_names=names,
+        log=True,
+    )
 
 
 def prune_chart(result: PruneResult) -> Figure:
@@ -62,11 +71,14 @@ def prune_chart(result: PruneResult) -> Figure:
         lines.append(Line(name, points, i % 8, dashed=curve.method == "random", band=band))
     values = [v for line in lines for pair in line.band for v in pair]
     return _figure(
-        lines, label=f"{result.metric} by share of heads removed, one line for each method; the "
-        "numbers are in curves.csv.", x_title="heads removed",
+        lines,
+        label=f"{result.metric} by share of heads removed, one line for each method; the "
+        "numbers are in curves.csv.",
+        x_title="heads removed",
         y_title=METRIC_NAMES.get(result.metric, result.metric).partition(" (")[0],
-        y_limits=(min(values), max(values)), percent=True,
-    )  # fmt: skip
+        y_limits=(min(values), max(values)),
+        percent=True,
+    )
 
 
 def rank_chart(result: RankResult) -> Figure:
@@ -82,10 +94,14 @@ def rank_chart(result: RankResult) -> Figure:
             values.append((float(layer.layer), known.layers["qk"].dims["90"] if known else None))
         lines.append(Line(f"{name} control", values, i, dashed=True))
     return _figure(
-        lines, label="dims90 of W_Q W_K^T with all heads of a layer together, by layer, beside its "
-        "controls; the numbers are in rank.csv.", x_title="layer", y_title="dims90",
-        y_limits=(0, _highest(lines)), x_names=[f"L{i}" for i in layers],
-    )  # fmt: skip
+        lines,
+        label="dims90 of W_Q W_K^T with all heads of a layer together, by layer, beside its "
+        "controls; the numbers are in rank.csv.",
+        x_title="layer",
+        y_title="dims90",
+        y_limits=(0, _highest(lines)),
+        x_names=[f"L{i}" for i in layers],
+    )
 
 
 def spectrum_chart(result: SpectrumResult) -> Figure:
@@ -99,10 +115,14 @@ def spectrum_chart(result: SpectrumResult) -> Figure:
     for i, (name, share) in enumerate(known.items(), start=1):
         lines.append(Line(name, [(float(layer), share) for layer in layers], i, dashed=True))
     return _figure(
-        lines, label=f"Share of the {result.k} largest of {result.length} singular values, a dot "
-        "for each head by layer; the numbers are in spectrum.csv.", x_title="layer",
-        y_title="share", y_limits=(0, 1), x_names=[f"L{i}" for i in layers],
-    )  # fmt: skip
+        lines,
+        label=f"Share of the {result.k} largest of {result.length} singular values, a dot "
+        "for each head by layer; the numbers are in spectrum.csv.",
+        x_title="layer",
+        y_title="share",
+        y_limits=(0, 1),
+        x_names=[f"L{i}" for i in layers],
+    )
 
 
 def _figure(lines: Sequence[Line], **options: object) -> Figure:

@@ -69,9 +69,12 @@ def report_html(report: ReportResult) -> str:
     hash it states, and nothing be fetched.
     """
     pages = Environment(
-        loader=PackageLoader("headscope.show", "page"), autoescape=True,
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("headscope.show", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     style = _asset(pages, "style.css") + _role_colours()
     script = _asset(pages, "page.js")
     made = cards(report)
@@ -142,8 +145,13 @@ def _data(report: ReportResult, made: Sequence[Card]) -> dict[str, Any]:
         "controls": list(report.rank.controls) if report.rank is not None else [],
         "heads": [
             {
-                "name": card.name, "mark": card.mark, "roles": card.roles, "keys": card.keys,
-                "labels": card.labels, "facts": card.facts, "ranks": card.ranks,
+                "name": card.name,
+                "mark": card.mark,
+                "roles": card.roles,
+                "keys": card.keys,
+                "labels": card.labels,
+                "facts": card.facts,
+                "ranks": card.ranks,
                 "values": card.values,
             }
             for card in made
@@ -159,7 +167,7 @@ def _data(report: ReportResult, made: Sequence[Card]) -> dict[str, Any]:
             }
             for sample in report.samples
         ],
-    }  # fmt: skip
+    }
 
 
 def _grid(
@@ -232,9 +240,12 @@ def _roles_part(report: ReportResult) -> Part:
     ]
     texts = [read, *classify_words.roles_notes(result)]
     return Part(
-        "roles", "Roles", [visible(text) for text in texts],
-        header=("role", "heads", "heads of random weights"), rows=rows,
-    )  # fmt: skip
+        "roles",
+        "Roles",
+        [visible(text) for text in texts],
+        header=("role", "heads", "heads of random weights"),
+        rows=rows,
+    )
 
 
 def _about(report: ReportResult) -> Iterator[Part]:

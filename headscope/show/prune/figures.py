@@ -14,8 +14,15 @@ __all__ = ["ablation_map", "curve_figure", "score_map", "survivor_figure"]
 
 #: Okabe & Ito 2008; random is grey.
 _PALETTE = (
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8860B",
-)  # fmt: skip
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#B8860B",
+)
 _LINES = {"none": "--", "scale": "-", "refit": ":"}
 
 
@@ -30,9 +37,13 @@ def curve_figure(result: PruneResult) -> Figure:
         _draw(axes, curve, colours.get(curve.method, "#888888"), alone=len(repairs) == 1)
     axes.axhline(result.baseline.value, color="black", lw=0.8)
     axes.annotate(
-        "full model", (1.0, result.baseline.value), xytext=(0, 3), textcoords="offset points",
-        ha="right", fontsize=7,
-    )  # fmt: skip
+        "full model",
+        (1.0, result.baseline.value),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="right",
+        fontsize=7,
+    )
     axes.set_xlim(-0.01, 1.01)
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
     axes.set_xlabel("heads removed", fontsize=8)
@@ -75,8 +86,15 @@ def survivor_figure(result: PruneResult) -> Figure | None:
     for i, (role, count) in enumerate(start.items()):
         if count:
             y = [(point.roles_left or {})[role] / count for point in points]
-            axes.plot(x, y, color=role_of(role).colour, marker="osd^v<>P"[i % 8], ms=3.5, lw=1.4,
-                      label=f"{role} ({count})")  # fmt: skip
+            axes.plot(
+                x,
+                y,
+                color=role_of(role).colour,
+                marker="osd^v<>P"[i % 8],
+                ms=3.5,
+                lw=1.4,
+                label=f"{role} ({count})",
+            )
     axes.plot([0, 1], [1, 0], color="#999999", lw=0.8, ls="--", label="heads taken evenly")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -96,9 +114,10 @@ def score_map(result: PruneResult, scores: HeadScores) -> Figure:
     unit = largest or 1.0
     shares = [[None if v is None else v / unit for v in row] for row in scores.values]
     return heat_map(
-        shares, title=f"{scores.method}: heads of {model_name(result)}",
+        shares,
+        title=f"{scores.method}: heads of {model_name(result)}",
         legend=f"score / {unit:.3g}",
-    )  # fmt: skip
+    )
 
 
 def ablation_map(result: PruneResult) -> Figure:
@@ -109,6 +128,8 @@ def ablation_map(result: PruneResult) -> Figure:
     for row in result.ablation:
         grid[row.layer][row.head] = row.difference
     return heat_map(
-        grid, title=f"Each head of {model_name(result)} removed alone",
-        legend=f"change of {result.metric}", digits=3 if result.metric in ("cosine", "loss") else 2,
-    )  # fmt: skip
+        grid,
+        title=f"Each head of {model_name(result)} removed alone",
+        legend=f"change of {result.metric}",
+        digits=3 if result.metric in ("cosine", "loss") else 2,
+    )

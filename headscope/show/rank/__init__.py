@@ -1,1 +1,9 @@
-"""How ``rank`` looks: tables, sentences, figures."""
+"""How ``rank`` looks."""
+
+from headscope.show.rank.files import STALE, rank_files
+from headscope.show.rank.tables import rank_csv, rank_report
+from headscope.show.view import View
+
+__all__ = ["VIEW"]
+
+VIEW = View(human=rank_report, csv=rank_csv, files=rank_files, stale=STALE)

@@ -66,10 +66,13 @@ def _draw(
             statistics: ControlStatistics = getattr(geometry, kind)[name]
             curve = _curve(statistics.singular_values, share)
             axes.plot(
-                range(len(curve)), curve, color=_CONTROL[control_name], lw=1.6,
+                range(len(curve)),
+                curve,
+                color=_CONTROL[control_name],
+                lw=1.6,
                 ls="--" if control_name == "gaussian" else (0, (1, 1.5)),
                 label=f"{control_name} control",
-            )  # fmt: skip
+            )
     axes.axhline(0.9, color="#999999", lw=0.6, zorder=0)
     axes.text(longest - 1, 0.905, "90%", fontsize=6.5, color="#666666", ha="right", va="bottom")
     axes.set_xlabel("k", fontsize=8)
@@ -169,13 +172,19 @@ def _shared(result: RankResult) -> Figure:
     left, right = figure.subplots(1, 2)
     left.plot(x, [i.score_error for i in widths], "o-", color=_MEAN, label="shared projections")
     left.plot(
-        x, [i.truncated_score_error for i in widths], "s-", color="#CC79A7",
+        x,
+        [i.truncated_score_error for i in widths],
+        "s-",
+        color="#CC79A7",
         label="each head cut, equal parameters",
-    )  # fmt: skip
+    )
     left.plot(
-        x, [i.control_score_error for i in widths], "--", color=_CONTROL["gaussian"],
+        x,
+        [i.control_score_error for i in widths],
+        "--",
+        color=_CONTROL["gaussian"],
         label="shared, Gaussian control",
-    )  # fmt: skip
+    )
     left.set_ylabel("relative error of the scores' matrices", fontsize=8)
     left.set_ylim(0, None)
     right.plot(x, [i.fidelity for i in widths], "o-", color=_MEAN)

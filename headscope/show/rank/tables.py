@@ -154,9 +154,13 @@ def _text_tables(result: RankResult) -> Iterator[RenderableType]:
         if layer.qk_data:
             control = layer.qk_data_control.layer if layer.qk_data_control else None
             table.add_row(
-                f"L{layer.layer}", *_cells(layer.qk_data), _control_dims(control), "", "",
+                f"L{layer.layer}",
+                *_cells(layer.qk_data),
+                _control_dims(control),
+                "",
+                "",
                 style="bold",
-            )  # fmt: skip
+            )
     for head in result.heads:
         if head.qk_data:
             mine = controls[head.layer]
@@ -206,9 +210,11 @@ def _shared_table(result: RankResult) -> Iterator[RenderableType]:
             f"{item.share_saved:.0%}",
         )
     yield table
-    knee = f"The knee of the error is at width {shared.knee}." if shared.knee else (
-        "No knee: the error falls evenly, or fewer than three widths were asked for."
-    )  # fmt: skip
+    knee = (
+        f"The knee of the error is at width {shared.knee}."
+        if shared.knee
+        else ("No knee: the error falls evenly, or fewer than three widths were asked for.")
+    )
     yield Text(knee)
 
 
@@ -223,9 +229,16 @@ def rank_csv(result: RankResult) -> str:
 def shared_csv(result: RankResult) -> str:
     """One line per width of the shared projections."""
     names = (
-        "width", "score_error", "control_score_error", "fidelity", "truncated_rank",
-        "truncated_score_error", "truncated_fidelity", "parameters", "parameters_saved",
+        "width",
+        "score_error",
+        "control_score_error",
+        "fidelity",
+        "truncated_rank",
+        "truncated_score_error",
+        "truncated_fidelity",
+        "parameters",
+        "parameters_saved",
         "share_saved",
-    )  # fmt: skip
+    )
     widths = result.shared.widths if result.shared else ()
     return csv_text(names, ([getattr(item, name) for name in names] for item in widths))

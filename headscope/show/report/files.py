@@ -6,19 +6,15 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headscope.atomic import write_atomically
-from headscope.results import InsightsResult, ReportResult, ValidationResult, to_dict, to_json
-from headscope.show.depth.tables import write_depth
-from headscope.show.files import write_classify, write_prune, write_rank
-from headscope.show.insights.tables import insights_csv
+from headscope.results import SECTIONS, ReportResult, to_dict, to_json
+from headscope.show.folders import write_files
 from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
-from headscope.show.spectrum.files import write_spectrum
-from headscope.show.validate.tables import validation_csv
+from headscope.show.view import view_of
 
 __all__ = ["REPORT", "report_document", "report_json", "write_report"]
 
@@ -26,25 +22,6 @@ __all__ = ["REPORT", "report_document", "report_json", "write_report"]
 REPORT = "report.json"
 #: Lists of plain values stand on one line; a string cannot hold the line breaks that this needs.
 _PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
-
-
-def _write_validate(result: ValidationResult, folder: Path) -> None:
-    write_atomically(folder / "validate.csv", validation_csv(result).encode())
-
-
-def _write_insights(result: InsightsResult, folder: Path) -> None:
-    write_atomically(folder / "insights.csv", insights_csv(result).encode())
-
-
-_WRITERS: dict[str, Callable[[Any, Path], None]] = {
-    "validate": _write_validate,
-    "classify": write_classify,
-    "rank": write_rank,
-    "spectrum": write_spectrum,
-    "depth": write_depth,
-    "prune": write_prune,
-    "insights": _write_insights,
-}
 
 
 def report_document(
@@ -61,7 +38,8 @@ def report_document(
     """
     document = dict(to_dict(report))
     document.pop("reused")
-    return {**document, "digests": dict(digests), "files": to_dict(dict(files))}
+    last = {name: document.pop(name) for name in (*SECTIONS, "samples")}
+    return {**document, **last, "digests": dict(digests), "files": to_dict(dict(files))}
 
 
 def report_json(document: Mapping[str, Any]) -> str:
@@ -114,8 +92,7 @@ def _make(section: str, result: Any, work: Path) -> None:
     """Write a section's tables and figures; its JSON stands in report.json."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    _WRITERS[section](result, work)
-    (work / f"{section}.json").unlink(missing_ok=True)
+    write_files(work, view_of(section).files(result))
 
 
 def _take(folder: Path, work: Path, kept: Mapping[str, str]) -> bool:

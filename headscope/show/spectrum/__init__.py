@@ -1,1 +1,9 @@
-"""How ``spectrum`` looks: tables, sentences, figures, files."""
+"""How ``spectrum`` looks."""
+
+from headscope.show.spectrum.files import STALE, spectrum_files
+from headscope.show.spectrum.tables import spectrum_csv, spectrum_report
+from headscope.show.view import View
+
+__all__ = ["VIEW"]
+
+VIEW = View(human=spectrum_report, csv=spectrum_csv, files=spectrum_files, stale=STALE)

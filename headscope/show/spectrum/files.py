@@ -1,27 +1,22 @@
-"""Writing the result folder of ``spectrum``."""
+"""The files of ``spectrum``: tables as CSV and figures."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from headscope.results import SpectrumResult, to_json
-from headscope.show.files import drop_state, write_files
+from headscope.results import SpectrumResult
 from headscope.show.spectrum.tables import cheap_csv, spectrum_csv
 
-__all__ = ["STATE", "write_spectrum"]
+__all__ = ["STALE", "spectrum_files"]
 
-#: Where a run saves its sums while it runs.
-STATE = ".spectrum.state.safetensors"
-#: Files that only a run with --efficient writes.
-_NEED_EFFICIENT = {f"spectrum_efficient.{kind}" for kind in ("csv", "png", "svg")}
+#: Only a run that measured the cheap forms writes these.
+STALE = ("spectrum_efficient.csv", "spectrum_efficient.png", "spectrum_efficient.svg")
 
 
-def write_spectrum(result: SpectrumResult, folder: Path) -> None:
-    """Write spectrum.json, the tables as CSV and the figures, then drop the run's state."""
+def spectrum_files(result: SpectrumResult) -> dict[str, bytes]:
+    """Return the tables as CSV and the figures."""
     from headscope.show.drawing import figure_files
     from headscope.show.spectrum.figures import cost_curves, share_map, spectrum_curves
 
-    files: dict[str, bytes] = {"spectrum.csv": spectrum_csv(result).encode()}
+    files = {"spectrum.csv": spectrum_csv(result).encode()}
     figures = {
         "spectrum_curves": spectrum_curves(result),
         "spectrum_map": share_map(result),
@@ -30,7 +25,4 @@ def write_spectrum(result: SpectrumResult, folder: Path) -> None:
     if result.efficient is not None:
         files["spectrum_efficient.csv"] = cheap_csv(result.efficient).encode()
         figures["spectrum_efficient"] = cost_curves(result)
-    files |= figure_files(figures)
-    files["spectrum.json"] = to_json(result).encode() + b"\n"
-    write_files(folder, files, stale=_NEED_EFFICIENT)
-    drop_state(folder, STATE)
+    return files | figure_files(figures)

@@ -67,9 +67,13 @@ def _recomputed(result: ValidationResult) -> RenderableType:
         )
     table.add_section()
     table.add_row(
-        "tolerance", "", _number(limit["rounding"]), _number(limit["rounding"]),
-        f"{limit['scale']:.1e} + 5 errors", "",
-    )  # fmt: skip
+        "tolerance",
+        "",
+        _number(limit["rounding"]),
+        _number(limit["rounding"]),
+        f"{limit['scale']:.1e} + 5 errors",
+        "",
+    )
     return table
 
 

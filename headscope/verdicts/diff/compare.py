@@ -140,9 +140,10 @@ class _Moves:
             old.interval,
             new.interval,
             self._beyond(old, new),
-            None if not old.sign or old.value is None or new.value is None
+            None
+            if not old.sign or old.value is None or new.value is None
             else old.sign * (old.value - new.value),
-        )  # fmt: skip
+        )
 
     def _beyond(self, old: Number, new: Number) -> bool:
         if old.value is None or new.value is None:
@@ -240,8 +241,12 @@ def _only(
 
 def _keys(facts: Facts) -> list[Key]:
     tables: Iterable[Mapping[Key, Any]] = (
-        facts.labels, facts.texts, facts.metrics, facts.numbers, facts.curves,
-    )  # fmt: skip
+        facts.labels,
+        facts.texts,
+        facts.metrics,
+        facts.numbers,
+        facts.curves,
+    )
     return list(dict.fromkeys(key for table in tables for key in table))
 
 

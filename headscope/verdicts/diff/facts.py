@@ -42,13 +42,23 @@ Interval = tuple[float, float]
 _Z = 1.959963984540054  # a 95% normal interval is this many standard errors to either side
 #: The number of a head that each role's label gives an interval to.
 _MEAN_OF = {
-    "special": "special_mass", "punctuation": "punctuation_mass", "broad": "entropy",
-    "self": "self_rate", "duplicate": "duplicate_rate",
-}  # fmt: skip
+    "special": "special_mass",
+    "punctuation": "punctuation_mass",
+    "broad": "entropy",
+    "self": "self_rate",
+    "duplicate": "duplicate_rate",
+}
 _PLAIN = (
-    "confidence", "entropy", "relative_entropy", "special_mass", "first_special_mass",
-    "last_special_mass", "punctuation_mass", "self_rate", "duplicate_rate",
-)  # fmt: skip
+    "confidence",
+    "entropy",
+    "relative_entropy",
+    "special_mass",
+    "first_special_mass",
+    "last_special_mass",
+    "punctuation_mass",
+    "self_rate",
+    "duplicate_rate",
+)
 
 
 @dataclass(frozen=True)

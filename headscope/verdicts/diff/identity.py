@@ -58,8 +58,11 @@ def _described(results: Results, section: str) -> dict[tuple[str, str], _Describ
     result = results.sections[section]
     origin = _mapping(results.raw[section].get("provenance"))
     model, data = _mapping(origin.get("model")), _mapping(origin.get("data"))
-    names = {"model id": model.get("id"), "model revision": model.get("revision"),
-             "data name": data.get("name")}  # fmt: skip
+    names = {
+        "model id": model.get("id"),
+        "model revision": model.get("revision"),
+        "data name": data.get("name"),
+    }
     settings = {name: value for name, value in origin.items() if name not in _NO_SETTINGS}
     described = {
         ("schema", ""): _Described(result.schema, str(result.schema)),

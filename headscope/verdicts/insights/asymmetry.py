@@ -55,9 +55,14 @@ def judge_asymmetry(rank: RankResult | None, thresholds: InsightThresholds) -> I
         ),
     )
     return concluded(
-        0, parts, _measured(rank, values), _control(values), rule, values,
+        0,
+        parts,
+        _measured(rank, values),
+        _control(values),
+        rule,
+        values,
         refuted=len(symmetric) == len(weights),
-    )  # fmt: skip
+    )
 
 
 def _patterns(rank: RankResult) -> dict[str, Estimate]:

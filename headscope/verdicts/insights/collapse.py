@@ -35,9 +35,7 @@ def judge_collapse(depth: DepthResult | None, thresholds: InsightThresholds) -> 
         "parts": {part.name: part.verdict for part in parts},
         "control": None if depth.control is None else _end(depth.control, "attention"),
     }
-    return concluded(
-        7, parts, _measured(depth), _control(depth), rule, values, refuting=(_FALLS,)
-    )  # fmt: skip
+    return concluded(7, parts, _measured(depth), _control(depth), rule, values, refuting=(_FALLS,))
 
 
 def _rule(t: InsightThresholds) -> str:

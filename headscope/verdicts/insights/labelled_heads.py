@@ -53,14 +53,16 @@ def judge_roles(kept: KeptRoles | None, thresholds: InsightThresholds, why: str 
     }
     parts = (
         InsightPart(
-            "labelled heads do better than random ones", "holds" if beats else "does not hold",
+            "labelled heads do better than random ones",
+            "holds" if beats else "does not hold",
             f"{values['random_better']} of {values['draws']} random sets do better",
         ),
         InsightPart(
-            "little is lost without the others", loss.below(allowed),
+            "little is lost without the others",
+            loss.below(allowed),
             f"{loss.mean:.1%} {loss.interval('.1%')}",
         ),
-    )  # fmt: skip
+    )
     return concluded(
         2,
         parts,

@@ -277,9 +277,13 @@ def naive_trials(encoded: Sequence[EncodedSentence]) -> list[Trial]:
         heads, relations = s.sentence.heads or (), s.sentence.relations or ()
 
         def trial(
-            relation: str, way: str, query: int, targets: list[int],
-            row: int = row, s: EncodedSentence = s,
-        ) -> Trial:  # fmt: skip
+            relation: str,
+            way: str,
+            query: int,
+            targets: list[int],
+            row: int = row,
+            s: EncodedSentence = s,
+        ) -> Trial:
             places = frozenset((int(s.first[t]), t - query) for t in targets)
             uniform = sum(brute_uniform(n_pieces(s), query, t) for t in targets)
             return relation, way, row, int(s.first[query]), places, round(uniform, 9)
@@ -349,9 +353,11 @@ def test_rare_marks(batch: Batch, encoded: list[EncodedSentence]) -> None:
         assert word is not None
         rarest, others = s.rarity.rarest, len(s.first) - 1
         assert marks == [
-            word in rarest, word in s.rarity.two_rarest, word in s.rarity.candidates,
+            word in rarest,
+            word in s.rarity.two_rarest,
+            word in s.rarity.candidates,
             word not in rarest,
-        ]  # fmt: skip
+        ]
         is_query = word not in rarest
         expected = sum(brute_uniform(n_pieces(s), word, t) for t in rarest) if is_query else 0
         assert float(rare.uniform[at]) == pytest.approx(expected)

@@ -31,8 +31,9 @@ def test_gradients_of_the_input_are_those_of_a_float64_product() -> None:
     with fast_products(linear):
         out = linear(x)
     (found,) = torch.autograd.grad(out, x, by)
-    torch.testing.assert_close(found.double(), by.double() @ linear.weight.double(), rtol=0,
-                               atol=1e-5)  # fmt: skip
+    torch.testing.assert_close(
+        found.double(), by.double() @ linear.weight.double(), rtol=0, atol=1e-5
+    )
 
 
 def test_puts_the_modules_back_even_when_the_body_raises() -> None:

@@ -60,10 +60,14 @@ def test_progress_is_planned_and_ends_at_its_total(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text, encoding="utf-8")
     model, told = tiny_bert(tmp_path / "m"), list[tuple[int, int]]()
     headscope.prune(
-        str(model), data=tmp_path / "a.txt", calibration=tmp_path / "b.txt", roles=False,
-        ablation=True, repairs=["none", "scale", "refit"],
+        str(model),
+        data=tmp_path / "a.txt",
+        calibration=tmp_path / "b.txt",
+        roles=False,
+        ablation=True,
+        repairs=["none", "scale", "refit"],
         progress=lambda what, done, total: told.append((done, total)) if what == "all" else None,
-    )  # fmt: skip
+    )
     assert len(told) > 20
     assert told == sorted(told)
     assert len({total for _, total in told}) == 1

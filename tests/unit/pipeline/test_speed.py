@@ -44,9 +44,12 @@ def test_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     full.model.set_attn_implementation("eager")
     seen = []
     result = benchmark(
-        full, pruned, lengths=(4, 32, 99), batch_sizes=(1, 2),
+        full,
+        pruned,
+        lengths=(4, 32, 99),
+        batch_sizes=(1, 2),
         progress=lambda *args: seen.append(args),
-    )  # fmt: skip
+    )
     assert [(row.length, row.batch_size) for row in result.rows] == [
         (4, 1),
         (4, 2),

@@ -30,13 +30,24 @@ def grid(
     ]
     sample = SamplePatterns("text", ("token",) * n, dict.fromkeys(names, (row,) * n))
     model = {
-        "id": "m", "family": "bert", "n_layers": n_layers, "n_heads": n_heads,
-        "weights_sha256": None, "removed_heads": [list(place) for place in removed],
-    }  # fmt: skip
+        "id": "m",
+        "family": "bert",
+        "n_layers": n_layers,
+        "n_heads": n_heads,
+        "weights_sha256": None,
+        "removed_heads": [list(place) for place in removed],
+    }
     made = {
-        "headscope": "0", "torch": "0", "transformers": "0", "dtype": "float32", "device": "cpu",
-        "seed": 0, "command": "c", "model": model, "created": "2026-01-01",
-    }  # fmt: skip
+        "headscope": "0",
+        "torch": "0",
+        "transformers": "0",
+        "dtype": "float32",
+        "device": "cpu",
+        "seed": 0,
+        "command": "c",
+        "model": model,
+        "created": "2026-01-01",
+    }
     return ReportResult(1, made, {}, {}, {}, samples=(sample, sample))
 
 
@@ -93,8 +104,12 @@ def test_charts_survive_any_values(log: bool) -> None:
     empty = chart([Line("a", [(0, None)], 0)], label="l", x_title="x", y_title="y", log=log)
     assert empty == ""
     flat = chart(
-        [Line("<b>", [(0, 1.0)], 0)], label="<l>", x_title="x", y_title="y", log=log,
+        [Line("<b>", [(0, 1.0)], 0)],
+        label="<l>",
+        x_title="x",
+        y_title="y",
+        log=log,
         y_limits=(1e-4, 1.0),
-    )  # fmt: skip
+    )
     assert "nan" not in flat
     assert "&lt;l&gt;" in flat

@@ -27,9 +27,19 @@ def diff_of(old: Any, new: Any, **options: Any) -> DiffResult:
 def parts(diff: DiffResult) -> set[str]:
     """The kinds of differences that were found."""
     names = (
-        "missing", "added", "identity", "roles", "relations", "choices", "verdicts", "metrics",
-        "scores", "curves", "within", "other",
-    )  # fmt: skip
+        "missing",
+        "added",
+        "identity",
+        "roles",
+        "relations",
+        "choices",
+        "verdicts",
+        "metrics",
+        "scores",
+        "curves",
+        "within",
+        "other",
+    )
     return {name for name in names if getattr(diff, name)}
 
 
@@ -42,9 +52,13 @@ def head(document: Any, **values: Any) -> Any:
 
 def label(role: str, detail: str = "") -> dict[str, Any]:
     return {
-        "role": role, "detail": detail, "score": 0.95, "baseline": 0.1, "interval": [0.94, 0.96],
+        "role": role,
+        "detail": detail,
+        "score": 0.95,
+        "baseline": 0.1,
+        "interval": [0.94, 0.96],
         "p_adjusted": 0.0,
-    }  # fmt: skip
+    }
 
 
 # --- equal --------------------------------------------------------------------------------------
@@ -137,8 +151,12 @@ def test_a_head_that_is_gone_has_lost_its_roles(documents: Any) -> None:
 def scored(documents: Any, value: float, interval: list[float]) -> Any:
     return changed(
         changed(documents["classify"], "heads", 2, "positional", "score", to=value),
-        "heads", 2, "positional", "interval", to=interval,
-    )  # fmt: skip
+        "heads",
+        2,
+        "positional",
+        "interval",
+        to=interval,
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,8 +218,9 @@ def test_dimensions_of_heads_and_layers(documents: Any) -> None:
     new = changed(new, "layers", 1, "w_q", "numerical_rank", "value", to=1)
     found = diff_of(documents["rank"], new)
     assert {(c.where, c.name) for c in found.scores} == {
-        ("L1H3", "qk dims 90"), ("layer 1", "w_q numerical")
-    }  # fmt: skip
+        ("L1H3", "qk dims 90"),
+        ("layer 1", "w_q numerical"),
+    }
 
 
 # --- metrics and curves -------------------------------------------------------------------------

@@ -21,14 +21,38 @@ from headscope.verdicts.limits.table import Gates, gate_failures
 from headscope.verdicts.reading import results_of
 
 JUNK: list[Any] = [
-    None, [], {}, "", 1e149, -1e149, "x\x1b[2J|<b>\u202e", -1, 0, 3, 1e308, -1e308, 10**40, True,
-    [[1]], {"a": [None]}, [0.9, 0.1], [1e308, 1e308],
-]  # fmt: skip
+    None,
+    [],
+    {},
+    "",
+    1e149,
+    -1e149,
+    "x\x1b[2J|<b>\u202e",
+    -1,
+    0,
+    3,
+    1e308,
+    -1e308,
+    10**40,
+    True,
+    [[1]],
+    {"a": [None]},
+    [0.9, 0.1],
+    [1e308, 1e308],
+]
 GATES = Gates.parse(
-    {"validation": True, "min_self": 1, "max_false_positives": 0, "max_without_role": 1,
-     "metric_min": 0.1, "metric_at_50_percent_drop": 0.1, "insights": {"0": "holds"},
-     "baseline": "old", "fail_on": list(RULES)}
-)  # fmt: skip
+    {
+        "validation": True,
+        "min_self": 1,
+        "max_false_positives": 0,
+        "max_without_role": 1,
+        "metric_min": 0.1,
+        "metric_at_50_percent_drop": 0.1,
+        "insights": {"0": "holds"},
+        "baseline": "old",
+        "fail_on": list(RULES),
+    }
+)
 
 
 def nodes(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

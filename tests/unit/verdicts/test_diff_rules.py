@@ -30,32 +30,33 @@ def planted(documents: Any) -> dict[str, tuple[Any, Any]]:
         "metric-drop": (d["prune"], worse),
         "validation": (d["rank"], changed(d["rank"], "validation", "passed", to=False)),
         "insight-changed": (
-            d["insights"], changed(d["insights"], "insights", 1, "verdict", to="holds")
+            d["insights"],
+            changed(d["insights"], "insights", 1, "verdict", to="holds"),
         ),
         "insight-lost": (
-            d["insights"], changed(d["insights"], "insights", 0, "verdict", to="mixed")
+            d["insights"],
+            changed(d["insights"], "insights", 0, "verdict", to="mixed"),
         ),
         "score-moved": (
-            d["spectrum"], changed(d["spectrum"], "heads", 0, "share_at_k", "mean", to=2.0)
+            d["spectrum"],
+            changed(d["spectrum"], "heads", 0, "share_at_k", "mean", to=2.0),
         ),
         "rank-changed": (d["rank"], changed(d["rank"], "heads", 0, "qk", "dims", "90", to=1)),
         "spectrum-changed": (
-            d["spectrum"], changed(d["spectrum"], "heads", 0, "share_at_k", "mean", to=2.0)
+            d["spectrum"],
+            changed(d["spectrum"], "heads", 0, "share_at_k", "mean", to=2.0),
         ),
         "depth-changed": (d["depth"], changed(d["depth"], "variants", "full", 2, to=3.0)),
-        "missing": (
-            {"rank": d["rank"], "depth": d["depth"]}, {"rank": d["rank"]}
-        ),
+        "missing": ({"rank": d["rank"], "depth": d["depth"]}, {"rank": d["rank"]}),
         "model-changed": (
-            d["rank"], changed(d["rank"], "provenance", "model", "weights_sha256", to="0")
+            d["rank"],
+            changed(d["rank"], "provenance", "model", "weights_sha256", to="0"),
         ),
-        "data-changed": (
-            d["depth"], changed(d["depth"], "provenance", "data", "sha256", to="0")
-        ),
+        "data-changed": (d["depth"], changed(d["depth"], "provenance", "data", "sha256", to="0")),
         "schema-changed": (d["rank"], changed(d["rank"], "schema", to=3)),
         "setting-changed": (d["rank"], changed(d["rank"], "provenance", "seed", to=3)),
         "any": (d["rank"], changed(d["rank"], "provenance", "seed", to=3)),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("rule", RULES)

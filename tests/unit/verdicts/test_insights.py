@@ -65,9 +65,13 @@ def verdicts(found: Insight) -> dict[str, str]:
 
 
 def rank_result(
-    asymmetry: float, pattern: float = 1.2, heads: int = 26, layers: int = 60, n_layers: int = 3,
+    asymmetry: float,
+    pattern: float = 1.2,
+    heads: int = 26,
+    layers: int = 60,
+    n_layers: int = 3,
     sem: float | None = 0.01,
-) -> RankResult:  # fmt: skip
+) -> RankResult:
     """Two heads in every layer; the control has dims90 of 26 for a head and 140 for a layer."""
     names = ("qk", "ov", "w_q", "w_k")
     same = {name: matrix(heads) for name in names}
@@ -77,17 +81,22 @@ def rank_result(
     control = ControlRank((0,), (LayerControl(2, alone, together, 1.41, 1.41, {}),))
     return RankResult(
         heads=tuple(
-            HeadRank(layer, head, **same, asymmetry=asymmetry,
-                     pattern_asymmetry=MeanSem(pattern, sem))
-            for layer in range(n_layers) for head in range(2)
+            HeadRank(
+                layer, head, **same, asymmetry=asymmetry, pattern_asymmetry=MeanSem(pattern, sem)
+            )
+            for layer in range(n_layers)
+            for head in range(2)
         ),
         layers=tuple(
             LayerRank(layer, (0, 1), **whole, asymmetry=asymmetry, overlap=Overlap((), (), ()))
             for layer in range(n_layers)
         ),
         controls={"gaussian": control, "fresh": None},
-        settings={}, validation=VALID, provenance={}, text={"lines": 30},
-    )  # fmt: skip
+        settings={},
+        validation=VALID,
+        provenance={},
+        text={"lines": 30},
+    )
 
 
 def test_asymmetric_heads_make_a_directed_graph() -> None:
@@ -147,11 +156,19 @@ def test_symmetric_scores_are_a_part_that_waits() -> None:
 def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any) -> KeptRoles:
     difference = value - fields.get("baseline", 1.0)
     known: dict[str, Any] = {
-        "roles": ("positional", "syntactic", "rare"), "kept": ((0, 1), (1, 0)), "n_heads": 6,
-        "classified_on": "a", "measured_on": "b", "examples": 10, "metric": "cosine",
-        "higher_is_better": True, "baseline": 1.0, "value": value,
-        "difference_ci": (difference - half, difference + half), "random": random,
-    }  # fmt: skip
+        "roles": ("positional", "syntactic", "rare"),
+        "kept": ((0, 1), (1, 0)),
+        "n_heads": 6,
+        "classified_on": "a",
+        "measured_on": "b",
+        "examples": 10,
+        "metric": "cosine",
+        "higher_is_better": True,
+        "baseline": 1.0,
+        "value": value,
+        "difference_ci": (difference - half, difference + half),
+        "random": random,
+    }
     return KeptRoles(**{**known, **fields})
 
 
@@ -225,16 +242,23 @@ def spectrum_result(
 ) -> SpectrumResult:
     flat = SpectrumControl(0.25, 0.25, (0.25,), (0.25,))
     return SpectrumResult(
-        schema=1, provenance={}, validation=VALID, length=128, sequences=10, k=32,
+        schema=1,
+        provenance={},
+        validation=VALID,
+        length=128,
+        sequences=10,
+        k=32,
         sampling=Sampling("fixed", 10, 10, None, None, half, 8),
         verdict=Verdict(0.9, 0.5, (), (), ()),
         heads=tuple(
-            SpectrumHead(0, i, MeanSem(s, 0.01), MeanSem(s, 0.01), half, (s,), (s,), (0.01,), -1,
-                         0.9)
+            SpectrumHead(
+                0, i, MeanSem(s, 0.01), MeanSem(s, 0.01), half, (s,), (s,), (0.01,), -1, 0.9
+            )
             for i, s in enumerate(shares)
         ),
-        controls={"random-logits": flat, "identity": flat}, random_weights=random,
-    )  # fmt: skip
+        controls={"random-logits": flat, "identity": flat},
+        random_weights=random,
+    )
 
 
 def random_weights(share: float, half: float | None = 0.01) -> RandomWeights:
@@ -318,12 +342,23 @@ def depth_result(
     without = variants.pop("attention-without-layernorm")
     zero = (0.0,) * n
     return DepthResult(
-        variants=variants, std=dict.fromkeys(variants, zero), trends=_trends(sums),
-        attention_without_layernorm=without, attention_without_layernorm_std=zero,
-        protected=(), collapsed_after={"attention": collapsed_after(np.array(alone))},
-        schema=1, provenance={}, validation=VALID, decomposition=Decomposition(0.0, 1e-4),
-        layer_norm="post", length=128, sequences=windows, available=windows, floor=floor,
-    )  # fmt: skip
+        variants=variants,
+        std=dict.fromkeys(variants, zero),
+        trends=_trends(sums),
+        attention_without_layernorm=without,
+        attention_without_layernorm_std=zero,
+        protected=(),
+        collapsed_after={"attention": collapsed_after(np.array(alone))},
+        schema=1,
+        provenance={},
+        validation=VALID,
+        decomposition=Decomposition(0.0, 1e-4),
+        layer_norm="post",
+        length=128,
+        sequences=windows,
+        available=windows,
+        floor=floor,
+    )
 
 
 def _trends(sums: DepthSums) -> dict[str, Trend]:

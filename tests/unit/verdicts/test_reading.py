@@ -11,8 +11,8 @@ import pytest
 from result_files import changed, write
 
 from headscope.errors import InputError
-from headscope.results import to_dict
-from headscope.verdicts.reading import SECTIONS, read_results, results_of
+from headscope.results import SECTIONS, to_dict
+from headscope.verdicts.reading import read_results, results_of
 
 
 def test_a_folder_of_single_results(folder: Path, documents: Any) -> None:

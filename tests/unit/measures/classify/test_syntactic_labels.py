@@ -103,10 +103,13 @@ def test_a_head_that_follows_the_tree_is_labelled() -> None:
 def test_always_the_last_word_is_no_syntax() -> None:
     """Every word hangs on the last one: no offset explains that, but no content does either."""
     corpus = [
-        dataclasses.replace(s, heads=(*[len(s.words) - 1] * (len(s.words) - 1), -1),
-                            relations=(*["obj"] * (len(s.words) - 1), "root"))
+        dataclasses.replace(
+            s,
+            heads=(*[len(s.words) - 1] * (len(s.words) - 1), -1),
+            relations=(*["obj"] * (len(s.words) - 1), "root"),
+        )
         for s in sentences()
-    ]  # fmt: skip
+    ]
     test = judged(corpus, to_last)["obj", "dep->head"]
     score = test.score((0, 0))
     assert score.accuracy == score.baselines["last"] == 1.0
@@ -116,10 +119,13 @@ def test_always_the_last_word_is_no_syntax() -> None:
 
 def test_always_the_first_word_is_no_syntax() -> None:
     corpus = [
-        dataclasses.replace(s, heads=(-1, *[0] * (len(s.words) - 1)),
-                            relations=("root", *["obj"] * (len(s.words) - 1)))
+        dataclasses.replace(
+            s,
+            heads=(-1, *[0] * (len(s.words) - 1)),
+            relations=("root", *["obj"] * (len(s.words) - 1)),
+        )
         for s in sentences()
-    ]  # fmt: skip
+    ]
     test = judged(corpus, lambda s, q: 0 if q else 1)["obj", "dep->head"]
     assert test.score((0, 0)).baselines["first"] == 1.0
     assert one(test) == (False, False)
@@ -171,9 +177,9 @@ def test_what_holds_on_one_half_alone_is_not_confirmed() -> None:
         return to_head(sentence, query) if id(sentence) in even else to_last(sentence, query)
 
     assert one(judged(corpus, habit)["obj", "dep->head"]) == (True, False)
-    odd_only = judged(
-        corpus, lambda s, q: to_last(s, q) if id(s) in even else to_head(s, q)
-    )["obj", "dep->head"]  # fmt: skip
+    odd_only = judged(corpus, lambda s, q: to_last(s, q) if id(s) in even else to_head(s, q))[
+        "obj", "dep->head"
+    ]
     assert one(odd_only) == (False, False)
     assert odd_only.score((0, 0)).confirmed is None
 
@@ -228,8 +234,11 @@ def test_halves_and_swapped_trees() -> None:
     # The third sentence is skipped, but counts for the halves and lends its tree.
     found = list(placed(corpus, [encoded[0], encoded[1], None, encoded[3]]))
     assert [None if s is None else (s.half, s.swapped) for s in found] == [
-        (0, None), (1, None), None, (1, corpus[2]),
-    ]  # fmt: skip
+        (0, None),
+        (1, None),
+        None,
+        (1, corpus[2]),
+    ]
 
 
 # --- the kernel ----------------------------------------------------------------------------------
@@ -248,8 +257,11 @@ def test_kernel_argmax_equals_its_definition() -> None:
         assert pieces == [1 + (i * 7) % 3 for i in range(n)]
         for head in range(3):
             for i in range(n if n > 1 else 0):
-                k = {j: kernel[head, WORD_OFFSETS.index(max(-20, min(20, j - i)))] * pieces[j]
-                     for j in range(n) if j != i}  # fmt: skip
+                k = {
+                    j: kernel[head, WORD_OFFSETS.index(max(-20, min(20, j - i)))] * pieces[j]
+                    for j in range(n)
+                    if j != i
+                }
                 best = max(k.values())
                 expected = min(j for j in k if k[j] == best)
                 assert int(found[row, head, first[i]]) == first[expected]

@@ -262,8 +262,12 @@ def test_any_change_of_basis_shared_by_query_and_key_changes_no_product(seed: in
     factors = random_layer(2, 16, 4, seed)
     G = orthonormal(4, 4, seed) @ torch.diag(torch.tensor([1, 2, 3, 5.0]).double())
     G = G @ orthonormal(4, 4, seed + 1)
-    moved = Factors(factors.W_Q @ G, factors.W_K @ torch.linalg.inv(G).T, factors.W_V @ G,
-                    factors.W_O_T @ torch.linalg.inv(G).T)  # fmt: skip
+    moved = Factors(
+        factors.W_Q @ G,
+        factors.W_K @ torch.linalg.inv(G).T,
+        factors.W_V @ G,
+        factors.W_O_T @ torch.linalg.inv(G).T,
+    )
     before, after = (matrix_ranks(item, Reading()) for item in (factors, moved))
     for name in ("qk", "ov"):
         for a, b in zip(before[name], after[name], strict=True):
@@ -374,8 +378,14 @@ def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles() -> None:
 
 def test_overlap_of_the_same_and_of_orthogonal_subspaces() -> None:
     basis = orthonormal(12, 12)
-    spaces = torch.stack([basis[:, :4] @ gaussian(4, 4), basis[:, :4] @ gaussian(4, 4, seed=1),
-                          basis[:, 4:8], basis[:, 2:6]])  # fmt: skip
+    spaces = torch.stack(
+        [
+            basis[:, :4] @ gaussian(4, 4),
+            basis[:, :4] @ gaussian(4, 4, seed=1),
+            basis[:, 4:8],
+            basis[:, 2:6],
+        ]
+    )
     expected = [[1, 1, 0, 0.5], [1, 1, 0, 0.5], [0, 0, 1, 0.5], [0.5, 0.5, 0.5, 1]]
     np.testing.assert_allclose(subspace_overlap(spaces, spaces), expected, atol=1e-12)
 

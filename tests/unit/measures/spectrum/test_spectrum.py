@@ -35,9 +35,17 @@ def chunk(patterns: torch.Tensor, layer: int = 0, first_head: int = 0) -> Activa
     rows, heads = patterns.shape[:2]
     z = torch.zeros(*patterns.shape[:3], 1)
     return Activations(
-        "encoder", layer, slice(0, rows), slice(first_head, first_head + heads), heads,
-        z, z, z, patterns, z,
-    )  # fmt: skip
+        "encoder",
+        layer,
+        slice(0, rows),
+        slice(first_head, first_head + heads),
+        heads,
+        z,
+        z,
+        z,
+        patterns,
+        z,
+    )
 
 
 def measured(patterns: np.ndarray, *, batches: int = 1) -> Spectrum:
@@ -115,8 +123,11 @@ def test_random_logits_are_drawn_not_written_down() -> None:
 
 # --- against NumPy's SVD ------------------------------------------------------------------------
 
-weights = hnp.arrays(np.float64, st.tuples(st.integers(1, 3), st.just(9), st.just(9)),
-                     elements=st.floats(0.0, 1.0, width=32))  # fmt: skip
+weights = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(1, 3), st.just(9), st.just(9)),
+    elements=st.floats(0.0, 1.0, width=32),
+)
 
 
 @settings(max_examples=80, deadline=None)
@@ -166,11 +177,8 @@ def test_shares_of_nothing_are_whole() -> None:
 def patterns() -> np.ndarray:
     """(sequences, heads, n, n) of different sharpness."""
     return np.stack(
-        [
-            np.stack([random_softmax(20, 10 * i + h, 0.5 + h) for h in range(3)])
-            for i in range(7)
-        ]
-    ).astype(np.float32)  # fmt: skip
+        [np.stack([random_softmax(20, 10 * i + h, 0.5 + h) for h in range(3)]) for i in range(7)]
+    ).astype(np.float32)
 
 
 @pytest.mark.parametrize("k", [1, 5, 20])

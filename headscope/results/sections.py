@@ -1,0 +1,114 @@
+"""The sections of a report: THE list. One line each says name, result class, order and marks.
+
+From the name of a section follows where everything else about it lives: its function in
+``headscope.pipeline``, its view in ``headscope.show``, its facts in ``headscope.verdicts.diff``,
+its table in a config file, its page in the docs. tests/unit/test_registry.py holds every section
+against that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+from headscope.results.classify import ClassifyResult
+from headscope.results.depth import DepthResult
+from headscope.results.insights import InsightsResult
+from headscope.results.prune import PruneResult
+from headscope.results.rank import RankResult
+from headscope.results.spectrum import SpectrumResult
+from headscope.results.validation import ValidationResult
+
+__all__ = ["SECTIONS", "Section", "Sections", "section_of"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is known of a section without measuring anything.
+
+    Attributes
+    ----------
+    name : str
+        Of the section, its command and its table in a config file.
+    kind : type
+        Class of its result.
+    marks : frozenset of str
+        Fields that tell its JSON from that of the others.
+    files : tuple of str
+        What its JSON may be called in a folder; the first that is there counts.
+    uses : tuple of str
+        Sections whose result it makes use of.
+    """
+
+    name: str
+    kind: type
+    marks: frozenset[str]
+    files: tuple[str, ...]
+    uses: tuple[str, ...] = ()
+
+
+def _told_by(*marks: str, also: tuple[str, ...] = (), uses: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"marks": frozenset(marks), "also": also, "uses": uses}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections:
+    """One result for each section, in the order in which a report runs them; None where not run."""
+
+    validate: ValidationResult | None = field(
+        default=None, metadata=_told_by("passed", "layers", "tolerance", also=("validation.json",))
+    )
+    classify: ClassifyResult | None = field(
+        default=None, metadata=_told_by("heads", "corpus", "thresholds")
+    )
+    rank: RankResult | None = field(default=None, metadata=_told_by("heads", "layers", "controls"))
+    spectrum: SpectrumResult | None = field(
+        default=None, metadata=_told_by("heads", "sampling", "verdict", uses=("classify",))
+    )
+    depth: DepthResult | None = field(
+        default=None, metadata=_told_by("variants", "protected", "decomposition")
+    )
+    prune: PruneResult | None = field(
+        default=None, metadata=_told_by("curves", "baseline", "task", uses=("classify",))
+    )
+    insights: InsightsResult | None = field(
+        default=None, metadata=_told_by("insights", uses=("classify", "rank", "spectrum", "depth"))
+    )
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The results that there are, by section, in order."""
+        found = {name: getattr(self, name) for name in SECTIONS}
+        return {name: result for name, result in found.items() if result is not None}
+
+
+def _read() -> dict[str, Section]:
+    kinds = typing.get_type_hints(Sections)
+    return {
+        f.name: Section(
+            name=f.name,
+            kind=typing.get_args(kinds[f.name])[0],
+            marks=f.metadata["marks"],
+            files=(f"{f.name}.json", *f.metadata["also"]),
+            uses=f.metadata["uses"],
+        )
+        for f in dataclasses.fields(Sections)
+    }
+
+
+_SECTIONS = _read()
+#: Their names, in order.
+SECTIONS = tuple(_SECTIONS)
+
+
+def section_of(name: str) -> Section:
+    """Return what is known of a section.
+
+    Raises
+    ------
+    KeyError
+        If there is none of that name.
+    """
+    return _SECTIONS[name]
