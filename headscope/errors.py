@@ -10,7 +10,7 @@
     |-- UnsupportedModelError       an attention that headscope does not cover
     |-- ResumeError                 a saved run that does not belong to this run
     |-- ArtefactError               what was written is not what was measured
-    `-- GateError                   exit 3: a gate failed
+    `-- LimitError                   exit 3: a limit failed
         `-- ValidationFailedError   our attention does not equal the model's
 
     MaskedRowWarning                a query that may attend to no key at all
@@ -27,7 +27,7 @@ __all__ = [
     "UnsupportedModelError",
     "ResumeError",
     "ArtefactError",
-    "GateError",
+    "LimitError",
     "ValidationFailedError",
     "MaskedRowWarning",
 ]
@@ -67,13 +67,13 @@ class ArtefactError(HeadscopeError):
     """A model that was written, loaded again, is not worth what the one in memory was."""
 
 
-class GateError(HeadscopeError):
-    """A gate failed: validation, a threshold or a regression."""
+class LimitError(HeadscopeError):
+    """A limit failed: validation, a threshold or a regression."""
 
     exit_code = 3
 
 
-class ValidationFailedError(GateError):
+class ValidationFailedError(LimitError):
     """The re-run attention does not equal the model's."""
 
 

@@ -24,7 +24,7 @@ PASSED = {
 
 def make_results(model: Path, folder: Path) -> Path:
     """Run every command on a model and write each result under its own name."""
-    loaded = headscope.load(str(model), head="auto")
+    loaded = headscope.load(str(model), task_head="auto")
     plain = {"validate": False}
     results = {
         "validate": headscope.validate(loaded),

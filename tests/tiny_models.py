@@ -68,13 +68,13 @@ def tiny_bert(
     layers: int = 2,
     heads: int = 4,
     seed: int = 0,
-    head: str | None = None,
+    task_head: str | None = None,
     **config: int | float | str,
 ) -> Path:
     """Write a random BERT and its tokenizer to ``folder``; returns the folder."""
     torch.manual_seed(seed)
     settings = {"max_position_embeddings": 64, "initializer_range": 0.2, **config}
-    network = _WITH_HEAD[head](
+    network = _WITH_HEAD[task_head](
         BertConfig(
             vocab_size=len(VOCABULARY),
             hidden_size=8 * heads,

@@ -12,7 +12,7 @@ import typer
 
 from headscope.cli.output import print_data
 from headscope.cli.settings import (
-    GATES,
+    LIMITS,
     Option,
     Settings,
     nearest,
@@ -58,17 +58,17 @@ def show(
 ) -> None:
     """Print every option as it takes effect, as TOML, and where its value comes from."""
     commands = options_by_command(context)
-    if command is not None and command not in (*commands, GATES):
-        hint = nearest(command, [*commands, GATES]) or f"; there are {', '.join(commands)}."
+    if command is not None and command not in (*commands, LIMITS):
+        hint = nearest(command, [*commands, LIMITS]) or f"; there are {', '.join(commands)}."
         raise InputError(f"There is no command {command!r} to configure{hint}")
     settings = read_settings(config, context)
     source = f"from {config}" if config else ""
     lines = [f"# Effective configuration: defaults{f', overlaid by {config}' if config else ''}"]
     for name in sorted(commands) if command is None else [command]:
-        if name != GATES:
+        if name != LIMITS:
             lines += ["", *_table(name, commands[name], settings, source)]
-    if command in (None, GATES) and (settings.gates or command == GATES):
-        lines += ["", *_gate_lines(settings, source)]
+    if command in (None, LIMITS) and (settings.limits or command == LIMITS):
+        lines += ["", *_limit_lines(settings, source)]
     print_data("\n".join(lines))
 
 
@@ -97,12 +97,12 @@ def _thresholds(name: str, given: Mapping[str, Any], source: str) -> Iterator[st
         yield _line(key, value, source if key in given else "default")
 
 
-def _gate_lines(settings: Settings, source: str) -> Iterator[str]:
-    yield f"[{GATES}]"
-    for key, value in settings.gates.items():
+def _limit_lines(settings: Settings, source: str) -> Iterator[str]:
+    yield f"[{LIMITS}]"
+    for key, value in settings.limits.items():
         yield _line(key, value, source)
-    if not settings.gates:
-        yield "# no gate is set"
+    if not settings.limits:
+        yield "# no limit is set"
 
 
 def _line(name: str, value: Any, source: str) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from headscope.cli import shared_options as options
 from headscope.cli.output import print_data, print_human, print_note
-from headscope.errors import GateError
+from headscope.errors import LimitError
 
 __all__ = ["diff"]
 
@@ -98,4 +98,4 @@ def diff(
     for note in undecided(found, rules):
         print_note(note, quiet)
     if found.fired:
-        raise GateError("; ".join(f"{fired.rule}: {fired.reason}" for fired in found.fired))
+        raise LimitError("; ".join(f"{fired.rule}: {fired.reason}" for fired in found.fired))

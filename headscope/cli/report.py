@@ -79,12 +79,12 @@ def report(
     from headscope.pipeline.sections.previous import Previous, content_digest
     from headscope.show.folders import ready_folder
     from headscope.show.report.files import REPORT, write_report
-    from headscope.verdicts.limits.table import require_gates
+    from headscope.verdicts.limits import require_limits
     from headscope.verdicts.reading import read_results, results_of
 
     chosen = choose_sections(_names(only), _names(skip))
-    gates = settings.gates(context)
-    baseline = read_results(Path(gates.baseline)) if gates.baseline else None
+    limits = settings.limits(context)
+    baseline = read_results(Path(limits.baseline)) if limits.baseline else None
     folder = output or Path("reports") / _folder_name(model)
     with ready_folder(folder), progress_bar(quiet, "report") as progress:
         result = run(
@@ -111,7 +111,7 @@ def report(
     _print(result, document, folder, format, quiet)
     if result.validate is not None and not result.validate.passed:
         raise ValidationFailedError(f"{model} fails validation: {result.validate.reasons[0]}.")
-    require_gates(results_of(document, REPORT), gates, baseline)
+    require_limits(results_of(document, REPORT), limits, baseline)
 
 
 def _names(text: str | None) -> list[str]:

@@ -20,16 +20,16 @@ import typer
 from headscope.errors import InputError
 
 if typing.TYPE_CHECKING:
-    from headscope.verdicts.limits.table import Gates
+    from headscope.verdicts.limits import Limits
 
 __all__ = [
-    "GATES",
+    "LIMITS",
     "Option",
     "Settings",
     "current",
     "effective",
     "for_typer",
-    "gates",
+    "limits",
     "given",
     "nearest",
     "options_by_command",
@@ -38,7 +38,8 @@ __all__ = [
 ]
 
 #: The table that belongs to no command.
-GATES = "gates"
+LIMITS = "limits"
+_FORMERLY = "gates"
 #: Where ``context.meta`` holds the settings of this run.
 _META = "headscope.settings"
 _KINDS = {
@@ -87,13 +88,13 @@ class Settings:
         None where there is no file.
     tables : dict of str to dict
         By command; ``thresholds`` holds a nested table.
-    gates : dict
-        The table [gates], as written.
+    limits : dict
+        The table [limits], as written.
     """
 
     path: Path | None = None
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
-    gates: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
 
 
 def nearest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
@@ -162,10 +163,10 @@ def read_settings(path: Path | None, context: typer.Context) -> Settings:
 
 
 def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
-    document = _document(path)
+    document = _with_limits(path, _document(path))
     for name, table in document.items():
-        if name not in commands and name != GATES:
-            hint = nearest(name, [*commands, GATES], "[{}]")
+        if name not in commands and name != LIMITS:
+            hint = nearest(name, [*commands, LIMITS], "[{}]")
             raise InputError(f"{path}: there is no command {name!r} to configure{hint}")
         if not isinstance(table, dict):
             raise InputError(f"{path}: {name} must be a table, written [{name}].")
@@ -174,12 +175,21 @@ def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
         {
             name: _table(f"{path}: [{name}]", name, table, commands[name])
             for name, table in document.items()
-            if name != GATES
+            if name != LIMITS
         },
-        document.get(GATES, {}),
+        document.get(LIMITS, {}),
     )
-    _gates(settings)
+    _limits(settings)
     return settings
+
+
+def _with_limits(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """Read the table by the name that it had before head gates took the word: files are users'."""
+    if _FORMERLY not in document:
+        return document
+    if LIMITS in document:
+        raise InputError(f"{path} has [{LIMITS}] and [{_FORMERLY}], its former name; keep one.")
+    return {LIMITS if name == _FORMERLY else name: table for name, table in document.items()}
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -249,7 +259,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# --- thresholds and gates, which have checks of their own ---------------------------------------
+# --- thresholds and limits, which have checks of their own ---------------------------------------
 
 
 def thresholds_of(command: str) -> Any:
@@ -282,11 +292,11 @@ def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
     return dict(table)
 
 
-def _gates(settings: Settings) -> Gates:
-    from headscope.verdicts.limits.table import Gates
+def _limits(settings: Settings) -> Limits:
+    from headscope.verdicts.limits import Limits
 
-    where = f"{settings.path}: [gates]" if settings.path else "[gates]"
-    return Gates.parse(settings.gates, where)
+    where = f"{settings.path}: [limits]" if settings.path else "[limits]"
+    return Limits.parse(settings.limits, where)
 
 
 # --- what a command asks for --------------------------------------------------------------------
@@ -315,9 +325,9 @@ def effective(context: typer.Context, command: str) -> dict[str, Any]:
     return values
 
 
-def gates(context: typer.Context) -> Gates:
-    """Return the gates of the file; none without."""
-    return _gates(current(context))
+def limits(context: typer.Context) -> Limits:
+    """Return the limits of the file; none without."""
+    return _limits(current(context))
 
 
 def for_typer(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from headscope.models.manifest import kept_heads
 from headscope.models.network import check_config, check_finite, load_network, load_tokenizer
 from headscope.models.routing import quiet_transformers
 from headscope.models.source import find_source
-from headscope.models.task_heads import Select, head_of, run_with_head
+from headscope.models.task_heads import Select, run_with_task_head, task_head_of
 
 __all__ = ["DTYPES", "LoadedModel", "load", "pick_device", "wrap"]
 
@@ -64,7 +64,7 @@ class LoadedModel:
     dtype: str = "float32"
     device: str = "cpu"
     network: Any = field(default=None, repr=False)
-    head: str | None = None
+    task_head: str | None = None
     #: For a copy without some of its heads: what it was made from.
     origin: dict[str, Any] | None = field(default=None, repr=False)
     #: Floating-point type of the checkpoint's file, where it is known.
@@ -143,7 +143,7 @@ class LoadedModel:
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        return run_with_head(self.network, self.model, inputs, select)
+        return run_with_task_head(self.network, self.model, inputs, select)
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
@@ -164,7 +164,7 @@ def load(
     revision: str | None = None,
     allow_pickle: bool = False,
     need_tokenizer: bool = True,
-    head: str | None = None,
+    task_head: str | None = None,
 ) -> LoadedModel:
     """Open ``demo``, a folder or a hub id.
 
@@ -181,7 +181,7 @@ def load(
         Accept a checkpoint that has only pickled weights.
     need_tokenizer : bool
         If False, a folder without tokenizer files gives ``tokenizer=None``.
-    head : str, optional
+    task_head : str, optional
         The task head to keep: ``mlm``, ``classification``, ``auto`` (what the checkpoint has, if it
         is one of these) or None for the base model alone.
 
@@ -205,7 +205,7 @@ def load(
         check_config(source)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         kept = kept_heads(checkpoint)
-        network = load_network(source, checkpoint, DTYPES[dtype], head, kept)
+        network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
     network = network.to(where).eval()
     check_finite(network, source)
     loaded = wrap(network, tokenizer, name=source.name)
@@ -233,7 +233,7 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
             "encoders so far."
         )
     whole, network = network.eval(), getattr(network, "base_model", network)
-    head = head_of(type(whole).__name__)
+    task_head = task_head_of(type(whole).__name__)
     if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a text encoder.")
     parameter = next(network.parameters())
@@ -244,8 +244,8 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
         sites=(),
         dtype=str(parameter.dtype).removeprefix("torch."),
         device=str(parameter.device),
-        network=whole if head else network,
-        head=head,
+        network=whole if task_head else network,
+        task_head=task_head,
     )
     ids, mask = loaded.pad([[loaded.vocab_size - 1, 0, loaded.vocab_size // 2]])
     loaded.sites = find_sites(network, lambda: loaded.forward(ids, mask))

@@ -15,7 +15,7 @@ from headscope.models.cutting import cut_module
 from headscope.models.layouts import attention_modules, heads_of
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
-from headscope.models.task_heads import class_for, head_of, missing_head
+from headscope.models.task_heads import class_for, missing_task_head, task_head_of
 from headscope.pruning.surgery import head_rows, scatter_rows
 
 __all__ = ["check_config", "check_finite", "load_network", "load_tokenizer"]
@@ -63,14 +63,14 @@ def load_network(
     source: Source,
     checkpoint: Checkpoint,
     dtype: torch.dtype,
-    head: str | None,
+    task_head: str | None,
     kept: KeptHeads | None,
 ) -> Any:
     """Build the network with its weights, complete.
 
     Parameters
     ----------
-    head : str or None
+    task_head : str or None
         ``mlm``, ``classification``, ``auto`` or None, as :func:`headscope.load` takes it.
     kept : KeptHeads or None
         Which heads are left, for a checkpoint that was physically pruned.
@@ -83,8 +83,8 @@ def load_network(
         If it is not a whole model.
     """
     architecture = next(iter(checkpoint.config.get("architectures") or ()), None)
-    if head == "auto":
-        head = head_of(architecture)
+    if task_head == "auto":
+        task_head = task_head_of(architecture)
     options: dict[str, Any] = {
         "dtype": dtype,
         "attn_implementation": "eager",
@@ -93,7 +93,7 @@ def load_network(
     }
     with _named(source, checkpoint):
         if kept is None:
-            network, info = class_for(head).from_pretrained(
+            network, info = class_for(task_head).from_pretrained(
                 source.folder,
                 use_safetensors=not checkpoint.pickled,
                 trust_remote_code=False,
@@ -101,9 +101,9 @@ def load_network(
                 **options,
             )
         else:
-            network, info = _load_pruned(source, checkpoint, head, kept, options)
-    if head is not None and _head_is_new(network, info):
-        raise missing_head(source.folder, head, architecture)
+            network, info = _load_pruned(source, checkpoint, task_head, kept, options)
+    if task_head is not None and _head_is_new(network, info):
+        raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(info, source)
     if kept is not None:
         for i, (module, projections) in enumerate(attention_modules(network.base_model)):
@@ -128,7 +128,7 @@ def _named(source: Source, checkpoint: Checkpoint) -> Iterator[None]:
 def _load_pruned(
     source: Source,
     checkpoint: Checkpoint,
-    head: str | None,
+    task_head: str | None,
     kept: KeptHeads,
     options: dict[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
@@ -142,7 +142,7 @@ def _load_pruned(
         source.folder, trust_remote_code=False, local_files_only=True
     )
     with torch.device("meta"):
-        shell = class_for(head).from_config(config)
+        shell = class_for(task_head).from_config(config)
     state = checkpoint.tensors()
     _fill_gaps(state, shell.base_model, kept)
     loaded: tuple[Any, dict[str, Any]] = type(shell).from_pretrained(

@@ -9,41 +9,48 @@ from torch import Tensor
 
 from headscope.errors import InputError
 
-__all__ = ["HEADS", "Select", "class_for", "head_of", "missing_head", "run_with_head"]
+__all__ = [
+    "TASK_HEADS",
+    "Select",
+    "class_for",
+    "task_head_of",
+    "missing_task_head",
+    "run_with_task_head",
+]
 
 #: The heads that headscope knows, by the ending of their transformers class.
-HEADS = {"mlm": "ForMaskedLM", "classification": "ForSequenceClassification"}
+TASK_HEADS = {"mlm": "ForMaskedLM", "classification": "ForSequenceClassification"}
 _NAMES = {"mlm": "masked-language-model", "classification": "classification"}
 
 #: Picks what the head gets from the last hidden state (batch, pos, d_model).
 Select = Callable[[Tensor], Tensor]
 
 
-def head_of(architecture: object) -> str | None:
+def task_head_of(architecture: object) -> str | None:
     """Return the head of a transformers class by its name, None for a base model or another one."""
     name = str(architecture or "")
-    return next((head for head, ending in HEADS.items() if name.endswith(ending)), None)
+    return next((head for head, ending in TASK_HEADS.items() if name.endswith(ending)), None)
 
 
-def class_for(head: str | None) -> Any:
+def class_for(task_head: str | None) -> Any:
     """Return the transformers auto class that builds a base model or one with this head."""
     import transformers
 
-    if head is None:
+    if task_head is None:
         return transformers.AutoModel
-    return getattr(transformers, f"AutoModel{HEADS[head]}")
+    return getattr(transformers, f"AutoModel{TASK_HEADS[task_head]}")
 
 
-def missing_head(folder: object, head: str, architecture: object) -> InputError:
+def missing_task_head(folder: object, task_head: str, architecture: object) -> InputError:
     """Return the error for a checkpoint that lacks the wanted head."""
     name = str(architecture or "a base model")
     return InputError(
-        f"{folder} has no {_NAMES[head]} head: its checkpoint holds {name}; choose a task that "
-        f"fits it, or give a checkpoint that was trained as ...{HEADS[head]}."
+        f"{folder} has no {_NAMES[task_head]} head: its checkpoint holds {name}; choose a task "
+        f"that fits it, or give a checkpoint that was trained as ...{TASK_HEADS[task_head]}."
     )
 
 
-def run_with_head(
+def run_with_task_head(
     network: Any, base: Any, inputs: dict[str, Tensor], select: Select | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Run a network and keep the last hidden state of its base model on the way.

@@ -19,7 +19,7 @@ from headscope.show.prune.speed import speed_report
 def main(model: str = "demo", threads: str = "2") -> None:
     """Remove half the heads: the same number in each layer, then at random."""
     torch.set_num_threads(int(threads))
-    full = headscope.load(model, head="auto")
+    full = headscope.load(model, task_head="auto")
     places = [(site.layer, head) for site in full.sites for head in site.head_ids]
     evenly = [place for place in places if place[1] < full.n_heads // 2]
     for name, removed in (("evenly", evenly), ("at random", _some(places))):

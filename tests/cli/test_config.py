@@ -70,7 +70,7 @@ def test_every_option_refuses_a_wrong_type(
     ("text", "words"),
     [
         ("[clasify]\n", ("did you mean [classify]?",)),
-        ("[gate]\n", ("did you mean [gates]?",)),
+        ("[limit]\n", ("did you mean [limits]?",)),
         ("[config]\n", ("no command 'config'",)),
         ("[rank]\nseeds = 3\nseed = 1", ("[rank] has no option 'seeds'", "'seed'")),
         ("[depth]\nconfig = 'x'", ("[depth] has no option 'config'",)),
@@ -86,9 +86,9 @@ def test_every_option_refuses_a_wrong_type(
         ("[classify.thresholds]\nrare = '0.5'", ("threshold rare must be a number",)),
         ("[classify.thresholds]\nrarer = 0.5", ("[classify] thresholds", "'rare'")),
         ("[depth.thresholds]\nx = 1", ("[depth] has no option 'thresholds'",)),
-        ("[gates]\nvalidaton = true", ("[gates] has no gate 'validaton'", "'validation'")),
-        ("[gates]\nmin_positional = 'x'", ("[gates] min_positional must be a whole number",)),
-        ("gates = 3", ("gates must be a table",)),
+        ("[limits]\nvalidaton = true", ("[limits] has no limit 'validaton'", "'validation'")),
+        ("[limits]\nmin_positional = 'x'", ("[limits] min_positional must be a whole number",)),
+        ("limits = 3", ("limits must be a table",)),
         ("x" * 10, ("not valid TOML",)),
     ],
 )
@@ -126,7 +126,7 @@ fail_on = ["role-lost", "metric-drop>0.5"]
 [prune]
 method = "fisher"
 fraction = [0.25, 1]
-[gates]
+[limits]
 min_positional = 1
 insights = {"0" = "holds", "7" = ["holds", "mixed"]}
 """
@@ -157,7 +157,7 @@ def test_show_lays_the_file_over_the_defaults(run: Run, tmp_path: Path) -> None:
     assert shown["rank"]["share_projections"] == "48,96"
     assert shown["diff"]["fail_on"] == ["role-lost", "metric-drop>0.5"]
     assert (shown["prune"]["method"], shown["prune"]["fraction"]) == (["fisher"], [0.25, 1.0])
-    assert shown["gates"] == tomllib.loads(FILE)["gates"]
+    assert shown["limits"] == tomllib.loads(FILE)["limits"]
     assert f"limit = 7  # from {path}\n" in outcome.stdout
     assert f"rare = 0.25  # from {path}\n" in outcome.stdout
     assert "seed = 0  # default\n" in outcome.stdout
@@ -177,9 +177,9 @@ def test_show_one_table(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8")
     assert set(tomllib.loads(run("config", "show", "depth").stdout)) == {"depth"}
-    shown = tomllib.loads(run("config", "show", "gates", "--config", path).stdout)
-    assert shown == {"gates": tomllib.loads(FILE)["gates"]}
-    assert "no gate is set" in run("config", "show", "gates").stdout
+    shown = tomllib.loads(run("config", "show", "limits", "--config", path).stdout)
+    assert shown == {"limits": tomllib.loads(FILE)["limits"]}
+    assert "no limit is set" in run("config", "show", "limits").stdout
 
 
 def test_settings_of_other_commands(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_settings_of_other_commands(tmp_path: Path) -> None:
         "thresholds": {"rare": 0.25},
     }
     assert settings.given(here, "validate") == {}
-    assert settings.gates(here).limits == {"min_positional": 1}
+    assert settings.limits(here).numbers == {"min_positional": 1}
 
 
 def test_help_is_light(spawn: Run) -> None:

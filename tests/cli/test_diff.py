@@ -17,7 +17,7 @@ from tiny_models import tiny_bert
 from headscope.cli.diff import diff
 from headscope.verdicts.diff.compare import TOLERANCE
 from headscope.verdicts.diff.rules import RULES
-from headscope.verdicts.limits.table import GATE_NAMES
+from headscope.verdicts.limits import LIMIT_NAMES
 
 Run = Callable[..., Any]
 
@@ -172,7 +172,7 @@ def test_a_rule_without_anything_to_look_at_is_noticed(folder: Path, run: Run) -
 
 def test_rules_of_a_config_file(folder: Path, new: Path, run: Run, tmp_path: Path) -> None:
     old = lose_a_role(folder, new)
-    path = tmp_path / "gates.toml"
+    path = tmp_path / "limits.toml"
     path.write_text('[diff]\nfail_on = ["role-lost"]\nformat = "md"\n')
     outcome = run("diff", old, new, "--config", path)
     assert outcome.code == 3
@@ -254,37 +254,37 @@ def test_neither_torch_nor_transformers_is_imported(folder: Path, new: Path, spa
 # --- documented ---------------------------------------------------------------------------------
 
 
-def test_every_rule_and_gate_is_documented(run: Run) -> None:
+def test_every_rule_and_limit_is_documented(run: Run) -> None:
     docs = Path(__file__).parents[2] / "docs"
     page, config = ((docs / name).read_text() for name in ("diff.md", "config.md"))
     help_text = re.sub(r"[\s│]+", "", run("diff", "--help").stdout)
     for rule in RULES:
         assert f"`{rule}" in page, rule
         assert rule in help_text, rule
-    for gate in GATE_NAMES:
-        assert f"`{gate}" in config, gate
+    for limit in LIMIT_NAMES:
+        assert f"`{limit}" in config, limit
 
 
 def test_the_tolerance_of_the_command_is_that_of_the_function() -> None:
     assert inspect.signature(diff).parameters["tolerance"].default == TOLERANCE
 
 
-# --- gates of a report --------------------------------------------------------------------------
+# --- limits of a report --------------------------------------------------------------------------
 
 
-def test_gates_end_a_report_with_3_after_it_was_written(
+def test_limits_end_a_report_with_3_after_it_was_written(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
-    out, path = tmp_path / "out", tmp_path / "gates.toml"
+    out, path = tmp_path / "out", tmp_path / "limits.toml"
     few = ("--only", "validate,classify", "--limit", 20, "-q")
-    path.write_text("[gates]\nvalidation = true\nmax_without_role = 8\n")
+    path.write_text("[limits]\nvalidation = true\nmax_without_role = 8\n")
     outcome = run("report", model, "--config", path, "-o", out, *few)
     assert (outcome.code, outcome.stderr) == (0, "")
-    path.write_text("[gates]\nmin_positional = 3\nmetric_min = 0.5\n")
+    path.write_text("[limits]\nmin_positional = 3\nmetric_min = 0.5\n")
     outcome = run("report", model, "--config", path, "-o", tmp_path / "other", *few)
     assert outcome.code == 3
     assert outcome.stderr == (
-        "headscope: 2 gates failed: min_positional = 3: 0 heads are positional; metric_min = 0.5: "
+        "headscope: 2 limits failed: min_positional = 3: 0 heads are positional; metric_min = 0.5: "
         "the report has no result of prune.\n"
     )
     assert (tmp_path / "other" / "report.json").is_file()
@@ -294,9 +294,11 @@ def test_gates_end_a_report_with_3_after_it_was_written(
 def test_the_baseline_may_be_the_folder_that_is_written(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
-    out, path = tmp_path / "out", tmp_path / "gates.toml"
+    out, path = tmp_path / "out", tmp_path / "limits.toml"
     few = ("--only", "classify", "-q", "-o", out, "--config", path)
-    path.write_text(f"[gates]\nbaseline = '{out}'\nfail_on = ['role-changed', 'setting-changed']\n")
+    path.write_text(
+        f"[limits]\nbaseline = '{out}'\nfail_on = ['role-changed', 'setting-changed']\n"
+    )
     missing = run("report", model, *few)
     assert missing.code == 1
     assert str(out) in missing.stderr

@@ -283,7 +283,7 @@ def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(
     tmp_path: Path, pairs: tuple[Path, Path], lines: tuple[Path, Path], task: str
 ) -> None:
     head = task if task in ("mlm", "classification") else None
-    loaded = headscope.load(str(tiny_bert(tmp_path / "m", head=head)), head=head)
+    loaded = headscope.load(str(tiny_bert(tmp_path / "m", task_head=head)), task_head=head)
     with torch.no_grad():
         for module in (m for m in loaded.network.modules() if isinstance(m, torch.nn.LayerNorm)):
             module.weight.zero_()

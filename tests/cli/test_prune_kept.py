@@ -56,8 +56,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model in place of the demo, and tiny ones of the names that examples use."""
     folder = tmp_path_factory.mktemp("kept")
     for name, head in (("demo", None), ("my-bert", None), ("my-sst2", "classification")):
-        tiny_bert(folder / name, layers=4, heads=4, seed=3, head=head)
-    tiny_bert(folder / "my-mlm", layers=2, heads=4, seed=4, head="mlm")
+        tiny_bert(folder / name, layers=4, heads=4, seed=3, task_head=head)
+    tiny_bert(folder / "my-mlm", layers=2, heads=4, seed=4, task_head="mlm")
     return folder
 
 
@@ -115,7 +115,7 @@ def check_folder(result: dict[str, Any], saved: dict[str, Any]) -> None:
         for head in entry["removed"]
     ]
     assert sorted(removed) == point["heads_removed"]
-    small = headscope.load(saved["folder"], head="auto")
+    small = headscope.load(saved["folder"], task_head="auto")
     if saved["form"] == "compact":
         kept = [[site.layer, head] for site in small.sites for head in site.head_ids]
         assert len(kept) + len(removed) == result["n_heads"]
@@ -126,7 +126,7 @@ def check_folder(result: dict[str, Any], saved: dict[str, Any]) -> None:
 def value_of(result: dict[str, Any], small: Any) -> float:
     """Measure a loaded model on the data of a result, as a script of the user's would."""
     source = result["provenance"]["model"]["id"]
-    full = headscope.load(source, head="auto")
+    full = headscope.load(source, task_head="auto")
     if result["data"]["name"].startswith("built-in"):
         sources = open_sources(
             "fidelity",

@@ -135,10 +135,10 @@ def test_step_summary_gets_the_markdown(
     assert summary.read_text() == "before\n" + (out / "report.md").read_text()
 
 
-def test_a_gate_fails_after_the_report_is_written(
+def test_a_limit_fails_after_the_report_is_written(
     run: Run, model: Path, quick: Path, tmp_path: Path
 ) -> None:
-    quick.write_text(QUICK + "[gates]\nmin_positional = 99\n")
+    quick.write_text(QUICK + "[limits]\nmin_positional = 99\n")
     out = tmp_path / "report"
     done = run("report", model, "--config", quick, "--only", "classify", "-o", out)
     assert done.code == 3

@@ -153,8 +153,8 @@ def test_a_saved_model_is_the_same_model(family: str, tmp_path: Path) -> None:
     headscope.save_dense(compact, tmp_path / "dense")
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["compact"]
     for folder in (tmp_path / "a" / "compact", tmp_path / "dense"):
-        again = headscope.load(str(folder), head="auto", need_tokenizer=False)
-        assert again.head == "classification"
+        again = headscope.load(str(folder), task_head="auto", need_tokenizer=False)
+        assert again.task_head == "classification"
         with torch.no_grad():
             expected, found = (m.run(IDS, VALID)[1] for m in (compact, again))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
@@ -203,9 +203,9 @@ def test_dense_columns_of_removed_heads_are_zero(tmp_path: Path) -> None:
 def test_a_compact_model_can_be_pruned_and_saved_again(tmp_path: Path) -> None:
     loaded = headscope.wrap(tiny("bert", auto=AutoModelForMaskedLM), name="source")
     headscope.save(headscope.remove_heads(loaded, [(0, 1)]), tmp_path / "x")
-    once = headscope.load(str(tmp_path / "x"), head="mlm", need_tokenizer=False)
+    once = headscope.load(str(tmp_path / "x"), task_head="mlm", need_tokenizer=False)
     headscope.save(headscope.remove_heads(once, [(0, 2)]), tmp_path / "x")  # replaces its own
-    twice = headscope.load(str(tmp_path / "x"), head="mlm", need_tokenizer=False)
+    twice = headscope.load(str(tmp_path / "x"), task_head="mlm", need_tokenizer=False)
     assert twice.sites[0].head_ids == (0, 3)
     assert twice.origin["id"] == "source"
     expected = headscope.remove_heads(loaded, [(0, 1), (0, 2)])
@@ -219,7 +219,7 @@ def test_half_precision_weights_stay_half_and_tied(tmp_path: Path) -> None:
     state = load_file(tmp_path / "half" / "model.safetensors")
     assert {v.dtype for v in state.values()} == {torch.float16}
     assert "cls.predictions.decoder.weight" not in state
-    again = headscope.load(str(tmp_path / "half"), head="mlm", need_tokenizer=False)
+    again = headscope.load(str(tmp_path / "half"), task_head="mlm", need_tokenizer=False)
     torch.testing.assert_close(plain(again), plain(compact), rtol=0, atol=1e-5)
     with torch.no_grad():  # one weight that float16 cannot hold
         compact.model.embeddings.LayerNorm.bias[0] = 1 / 3

@@ -33,7 +33,7 @@ Open = Callable[..., tuple[LoadedModel, Task]]
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
     folder = tmp_path_factory.mktemp("tasks")
-    return {h: tiny_bert(folder / str(h), head=h) for h in (None, "mlm", "classification")}
+    return {h: tiny_bert(folder / str(h), task_head=h) for h in (None, "mlm", "classification")}
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 @pytest.fixture
 def opened(models: dict[str | None, Path], files: dict[str, Path]) -> Open:
     def open_(task: str, head: str | None = None, **options: Any) -> tuple[LoadedModel, Task]:
-        loaded = headscope.load(str(models[head]), head="auto", dtype="float64")
+        loaded = headscope.load(str(models[head]), task_head="auto", dtype="float64")
         return loaded, make_task(task, read_examples(task, files[task]), loaded, **options)
 
     return open_
@@ -252,14 +252,14 @@ def test_a_task_that_the_model_has_no_head_for(
     with pytest.raises(InputError, match=message):
         opened(task, head)
     with pytest.raises(InputError, match=message):
-        headscope.load(str(models[head]), head=task)
+        headscope.load(str(models[head]), task_head=task)
 
 
 def test_heads_are_kept_when_asked_for(models: dict[str | None, Path]) -> None:
     for (head, folder), wanted in itertools.product(models.items(), (None, "auto")):
-        loaded = headscope.load(str(folder), head=wanted)
-        assert loaded.head == (head if wanted else None)
-        assert (loaded.network is loaded.model) == (loaded.head is None)
+        loaded = headscope.load(str(folder), task_head=wanted)
+        assert loaded.task_head == (head if wanted else None)
+        assert (loaded.network is loaded.model) == (loaded.task_head is None)
 
 
 def test_unknown_names_and_missing_files(opened: Open) -> None:
@@ -273,8 +273,8 @@ def test_unknown_names_and_missing_files(opened: Open) -> None:
 
 
 def test_regression_heads_are_no_classifiers(tmp_path: Path, files: dict[str, Path]) -> None:
-    folder = tiny_bert(tmp_path / "regression", head="classification", num_labels=1)
-    loaded = headscope.load(str(folder), head="auto")
+    folder = tiny_bert(tmp_path / "regression", task_head="classification", num_labels=1)
+    loaded = headscope.load(str(folder), task_head="auto")
     with pytest.raises(InputError, match="does not choose one of several classes"):
         make_task(
             "classification", read_examples("classification", files["classification"]), loaded
@@ -295,7 +295,7 @@ def test_too_long_examples_are_skipped_and_counted(tmp_path: Path, models: Any) 
 
 def test_two_sentences_get_their_token_types(tmp_path: Path, models: Any) -> None:
     (tmp_path / "x.tsv").write_text("the cat\ta dog\t0\nshe ran\tit was\t1\n")
-    loaded = headscope.load(str(models["classification"]), head="auto")
+    loaded = headscope.load(str(models["classification"]), task_head="auto")
     task = make_task("classification", read_examples("classification", tmp_path / "x.tsv"), loaded)
     pair = loaded.tokenizer("the cat", "a dog")
     assert list(task.rows[0].ids) == pair["input_ids"]

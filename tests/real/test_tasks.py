@@ -29,7 +29,7 @@ def test_demo_on_sts_b(demo: LoadedModel, shared: Path) -> None:
 
 
 def test_sst2(shared: Path) -> None:
-    loaded = headscope.load(str(shared / "models/minilm-sst2"), head="auto")
+    loaded = headscope.load(str(shared / "models/minilm-sst2"), task_head="auto")
     data = read_examples("classification", shared / "data/sst2-test.tsv")
     task = make_task("classification", data, loaded)
     # The model card says 88.65% of 872; one sentence is 0.11.
@@ -42,7 +42,7 @@ def test_mlm_on_wikitext(shared: Path) -> None:
     Its masks are not ours: the loss of 2,304 other ones has a standard error of 0.07 nats, the
     accuracy one of 1 point.
     """
-    loaded = headscope.load(str(shared / "models/minilm-mlm"), head="auto")
+    loaded = headscope.load(str(shared / "models/minilm-mlm"), task_head="auto")
     task = make_task("mlm", read_texts(shared / "data/wikitext-2-test.txt"), loaded)
     assert (task.n_examples, len(task.rows[0])) == (256, 64)
     metrics = task.metrics(task.outputs(loaded))
@@ -51,8 +51,8 @@ def test_mlm_on_wikitext(shared: Path) -> None:
 
 
 def test_pruned_sst2_still_classifies(shared: Path, tmp_path: Path) -> None:
-    """Gates, compact model, saved compact and saved dense give the same 200 answers."""
-    loaded = headscope.load(str(shared / "models/minilm-sst2"), head="auto")
+    """Limits, compact model, saved compact and saved dense give the same 200 answers."""
+    loaded = headscope.load(str(shared / "models/minilm-sst2"), task_head="auto")
     data = read_examples("classification", shared / "data/sst2-test.tsv", 200)
     task = make_task("classification", data, loaded)
     removed = [(0, h) for h in range(12)] + [(layer, layer + 3) for layer in range(1, 6)]
@@ -65,8 +65,8 @@ def test_pruned_sst2_still_classifies(shared: Path, tmp_path: Path) -> None:
     headscope.save_dense(compact, tmp_path / "dense")
     for model in (
         compact,
-        headscope.load(str(tmp_path / "compact"), head="auto"),
-        headscope.load(str(tmp_path / "dense"), head="auto"),
+        headscope.load(str(tmp_path / "compact"), task_head="auto"),
+        headscope.load(str(tmp_path / "dense"), task_head="auto"),
     ):
         assert task.outputs(model)["predicted"].tolist() == expected.tolist()
         assert validate_model(model).passed

@@ -46,7 +46,7 @@ def insights(
     ----------
     model : str, path, LoadedModel
         ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
-        ``head="auto"`` for tasks that need the model's head).
+        ``task_head="auto"`` for tasks that need the model's head).
     thresholds : InsightThresholds, optional
     task : str
         What the model is measured by while only its labelled heads are kept.
@@ -87,7 +87,7 @@ def insights(
     >>> found[0].verdict, found[6].verdict
     ('holds', 'not measured yet')
     """
-    loaded = open_model(model, **({"head": "auto", **options} if _is_name(model) else options))
+    loaded = open_model(model, **({"task_head": "auto", **options} if _is_name(model) else options))
     require_valid(loaded, validate)
     run = Runner(loaded, settings or {}, seed, command, check=validate, progress=progress)
     for name in NEEDED:

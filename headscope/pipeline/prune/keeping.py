@@ -105,7 +105,9 @@ def save_measured(
 def _measured(room: Path, folder: Path, inputs: Inputs, seed: int) -> float:
     """Load what was written and measure it; its own tokenizer must give the same tokens."""
     loaded, task, sources = inputs.loaded, inputs.evaluation, inputs.sources
-    again = load(str(room.resolve()), dtype=loaded.dtype, device=loaded.device, head=loaded.head)
+    again = load(
+        str(room.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
+    )
     anew = make_task(sources.task, sources.data, again, seed=seed, limit=sources.limit)
     if list(anew.rows) != list(task.rows):
         raise ArtefactError(

@@ -60,7 +60,7 @@ def prune(
     ----------
     model : str, path, LoadedModel
         ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
-        ``head="auto"`` for tasks that need the model's head).
+        ``task_head="auto"`` for tasks that need the model's head).
     task : str
         ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
     data : path, optional
@@ -193,7 +193,7 @@ def _open(
         calibration_limit=choices.calibration_limit,
         seed=choices.seed,
     )
-    loaded = open_model(model, **({"head": "auto", **options} if _is_name(model) else options))
+    loaded = open_model(model, **({"task_head": "auto", **options} if _is_name(model) else options))
     if loaded.tokenizer is None:
         raise InputError("prune needs the model's tokenizer; load it with headscope.load.")
     evaluation, calibration = sources.tasks(loaded, choices.seed)

@@ -146,5 +146,5 @@ def measure(
 
 def _open(model: str | Path | LoadedModel | Any, options: dict[str, Any]) -> LoadedModel:
     if isinstance(model, str | Path):
-        options = {"head": "auto", **options}
+        options = {"task_head": "auto", **options}
     return open_model(model, **options)

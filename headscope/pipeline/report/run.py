@@ -45,7 +45,7 @@ def report(
     ----------
     model : str, path, LoadedModel
         ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
-        ``head="auto"`` for tasks that need the model's head).
+        ``task_head="auto"`` for tasks that need the model's head).
     only, skip : sequence of str
         Sections to run; all of :data:`headscope.results.SECTIONS` by default.
     settings : mapping, optional
@@ -85,7 +85,7 @@ def report(
     (['classify'], 2)
     """
     wanted = choose_sections(only, skip)
-    loaded = open_model(model, **({"head": "auto", **options} if _is_name(model) else options))
+    loaded = open_model(model, **({"task_head": "auto", **options} if _is_name(model) else options))
     if loaded.tokenizer is None:
         raise InputError("report needs the model's tokenizer; load it with headscope.load.")
     before = Previous.read(Path(previous)) if previous is not None else Previous()

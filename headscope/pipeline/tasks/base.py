@@ -211,7 +211,7 @@ class Task:
 def need_logits(logits: Tensor | None) -> Tensor:
     """Refuse a model without a head where the task reads it."""
     if logits is None:
-        raise InputError("This model has lost its task head; load it with head='auto'.")
+        raise InputError("This model has lost its task head; load it with task_head='auto'.")
     return logits
 
 

@@ -29,7 +29,7 @@ class Distance:
     """
 
     def __init__(self, rows: Sequence[Row], reference: LoadedModel) -> None:
-        self.head = reference.head
+        self.head = reference.task_head
         self._rows, self._reference = rows, reference
         self._pooled: Tensor | None = None
         #: Per row: the logits (classification), or the hidden states at masked positions (mlm),

@@ -29,7 +29,9 @@ class Fidelity(Task):
         self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
     ) -> None:
         super().__init__(examples, loaded, rows, skipped)
-        self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 2 if loaded.head else 1]}
+        self.table = {
+            name: mean_of(name) for name in ("cosine", "kl")[: 2 if loaded.task_head else 1]
+        }
 
     def _select(self, batch: Padded) -> Select | None:
         return self.distance.select(batch)

@@ -12,7 +12,7 @@ from headscope.data.examples import Examples, class_ids, read_labelled, read_pai
 from headscope.data.token_rows import Row, encode_rows, mask_row, window_rows
 from headscope.errors import CorpusError, InputError
 from headscope.models.loading import LoadedModel
-from headscope.models.task_heads import missing_head
+from headscope.models.task_heads import missing_task_head
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.classification import Classification, classes_of
 from headscope.pipeline.tasks.fidelity import Fidelity
@@ -74,7 +74,7 @@ def make_task(
         ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
     examples : Examples
     loaded : LoadedModel
-        The unpruned model, loaded with ``head="auto"``.
+        The unpruned model, loaded with ``task_head="auto"``.
     seed : int
         Of the masked positions.
     limit : int, optional
@@ -90,14 +90,14 @@ def make_task(
     _check_name(name)
     if loaded.tokenizer is None:
         raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
-    if name in ("mlm", "classification") and loaded.head != name:
-        raise missing_head(loaded.name, name, type(loaded.network).__name__)
+    if name in ("mlm", "classification") and loaded.task_head != name:
+        raise missing_task_head(loaded.name, name, type(loaded.network).__name__)
     return TASKS[name](examples, loaded, seed, limit)
 
 
 def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
     rows, kept = _encode(loaded, examples.texts)
-    rows = [_masked(row, loaded, seed) for row in rows] if loaded.head == "mlm" else rows
+    rows = [_masked(row, loaded, seed) for row in rows] if loaded.task_head == "mlm" else rows
     return Fidelity(examples, loaded, rows, len(examples.texts) - len(kept))
 
 

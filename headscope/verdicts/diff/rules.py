@@ -100,7 +100,7 @@ def _reason(diff: DiffResult, rule: Rule) -> str:
 
 
 def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
-    """Name the rules that had nothing to look at, so that a gate that never fires is noticed."""
+    """Name the rules that had nothing to look at, so that a limit that never fires is noticed."""
     return tuple(
         f"{rule} had nothing to compare: no result of {section} in {visible(diff.old)}"
         for rule in rules

@@ -1,4 +1,4 @@
-"""What single gates look at: each check returns why it fails, or an empty string."""
+"""What single limits look at: each check returns why it fails, or an empty string."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLES = ("metric_at_50_percent_drop", "metric_at_50_percent_min")
 
 
 def check_of(name: str) -> tuple[type, Check] | None:
-    """Return the type of a gate's limit and its check; None for an unknown name."""
+    """Return the type of a limit and its check; None for an unknown name."""
     match = _AT.fullmatch(name)
     if match and int(match[1]) <= 100:
         return float, _at(int(match[1]), match[2] == "drop")
@@ -114,7 +114,7 @@ def _sign(result: PruneResult) -> int:
 
 
 def absent(section: str) -> str:
-    """Say that a gate has nothing to look at."""
+    """Say that a limit has nothing to look at."""
     return f"the report has no result of {section}"
 
 

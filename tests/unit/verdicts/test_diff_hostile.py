@@ -17,7 +17,7 @@ from headscope.results import to_json
 from headscope.show.diff.tables import diff_files, diff_report
 from headscope.verdicts.diff.compare import compare
 from headscope.verdicts.diff.rules import RULES, parse_rules, undecided, with_fired
-from headscope.verdicts.limits.table import Gates, gate_failures
+from headscope.verdicts.limits import Limits, limit_failures
 from headscope.verdicts.reading import results_of
 
 JUNK: list[Any] = [
@@ -40,7 +40,7 @@ JUNK: list[Any] = [
     [0.9, 0.1],
     [1e308, 1e308],
 ]
-GATES = Gates.parse(
+LIMITS = Limits.parse(
     {
         "validation": True,
         "min_self": 1,
@@ -79,7 +79,7 @@ def test_junk_anywhere(documents: Any, data: st.DataObject) -> None:
         found = with_fired(compare(old, new), parse_rules(RULES))
     except InputError:
         return
-    gate_failures(new, GATES, old)
+    limit_failures(new, LIMITS, old)
     undecided(found, parse_rules(RULES))
     with open("/dev/null", "w") as nowhere:
         Console(file=nowhere, width=80).print(*diff_report(found))

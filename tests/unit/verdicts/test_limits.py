@@ -1,4 +1,4 @@
-"""Each gate passes and fails on planted reports; what a report lacks never passes."""
+"""Each limit passes and fails on planted reports; what a report lacks never passes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from result_files import changed
 
-from headscope.errors import GateError, InputError
-from headscope.verdicts.limits.table import Gates, gate_failures, require_gates
+from headscope.errors import InputError, LimitError
+from headscope.verdicts.limits import Limits, limit_failures, require_limits
 from headscope.verdicts.reading import Results, results_of
 
 
@@ -19,7 +19,7 @@ def report(documents: Any) -> dict[str, Any]:
 
 
 def failures(report: Any, **table: Any) -> tuple[str, ...]:
-    return gate_failures(results_of(report, "report.json"), Gates.parse(table))
+    return limit_failures(results_of(report, "report.json"), Limits.parse(table))
 
 
 CASES = [
@@ -47,7 +47,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("table", "reason"), CASES, ids=lambda value: str(value)[:40])
-def test_gates_pass_and_fail(table: Any, reason: str | None, report: Any) -> None:
+def test_limits_pass_and_fail(table: Any, reason: str | None, report: Any) -> None:
     found = failures(report, **table)
     assert len(found) == (reason is not None)
     assert reason is None or reason in found[0]
@@ -84,41 +84,41 @@ def test_random_heads_are_not_the_best_method(report: Any) -> None:
 
 @pytest.mark.parametrize("table", [table for table, _ in CASES if table != {"validation": False}])
 def test_what_the_report_lacks_fails(table: Any) -> None:
-    found = gate_failures(Results("empty"), Gates.parse(table))
+    found = limit_failures(Results("empty"), Limits.parse(table))
     assert len(found) == 1
     assert "no result" in found[0]
 
 
 def test_the_baseline(report: Any) -> None:
-    gates = Gates.parse({"baseline": "reports/demo", "fail_on": ["role-lost", "metric-drop>0.1"]})
-    assert (gates.baseline, gates.fail_on) == ("reports/demo", ("role-lost", "metric-drop>0.1"))
+    limits = Limits.parse({"baseline": "reports/demo", "fail_on": ["role-lost", "metric-drop>0.1"]})
+    assert (limits.baseline, limits.fail_on) == ("reports/demo", ("role-lost", "metric-drop>0.1"))
     old = results_of(report, "reports/demo")
-    assert gate_failures(old, gates, old) == ()
+    assert limit_failures(old, limits, old) == ()
     new = changed(report, "classify", "heads", 0, "roles", to=[])
     new = changed(new, "prune", "baseline", "value", to=0.5)
-    found = gate_failures(results_of(new, "out"), gates, old)
+    found = limit_failures(results_of(new, "out"), limits, old)
     assert [reason.partition(" ")[0] for reason in found] == ["role-lost", "metric-drop>0.1"]
-    assert "was not read" in gate_failures(old, gates)[0]
+    assert "was not read" in limit_failures(old, limits)[0]
     partial = results_of({"rank": report["rank"]}, "partial")
-    assert "had nothing to compare" in gate_failures(partial, gates, partial)[0]
+    assert "had nothing to compare" in limit_failures(partial, limits, partial)[0]
 
 
 def test_all_reasons_end_in_one_error(report: Any) -> None:
-    gates = Gates.parse({"min_rare": 1, "metric_min": 2.0, "validation": True})
+    limits = Limits.parse({"min_rare": 1, "metric_min": 2.0, "validation": True})
     new = results_of(report, "out")
-    with pytest.raises(GateError, match=r"2 gates failed: min_rare = 1: .*; metric_min = 2: "):
-        require_gates(new, gates)
-    assert GateError.exit_code == 3
-    require_gates(new, Gates())
+    with pytest.raises(LimitError, match=r"2 limits failed: min_rare = 1: .*; metric_min = 2: "):
+        require_limits(new, limits)
+    assert LimitError.exit_code == 3
+    require_limits(new, Limits())
 
 
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"validaton": True}, r"\[gates\] has no gate 'validaton'; did you mean 'validation'"),
+        ({"validaton": True}, r"\[limits\] has no limit 'validaton'; did you mean 'validation'"),
         ({"min_positonal": 1}, "did you mean 'min_positional'"),
         ({"metric_at_50_percent_dorp": 1}, "did you mean 'metric_at_50_percent_drop'"),
-        ({"metric_at_150_percent_drop": 1}, "has no gate"),
+        ({"metric_at_150_percent_drop": 1}, "has no limit"),
         ({"zzz": 1}, "there are validation, "),
         ({"validation": 1}, "validation must be true or false, not 1"),
         ({"validation": "yes"}, "must be true or false, not 'yes'"),
@@ -144,4 +144,4 @@ def test_all_reasons_end_in_one_error(report: Any) -> None:
 )
 def test_tables_that_are_wrong(table: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        Gates.parse(table)
+        Limits.parse(table)

@@ -1,6 +1,7 @@
-"""The table [gates] of a config file: what a report must show for its run to pass.
+"""The table [limits] of a config file: what a report must show for its run to pass.
 
-Every gate is a pure function of results; what a gate needs and a report lacks is a failure too.
+Every limit is checked by a pure function of results; what a check needs and a report lacks is a
+failure too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headscope.errors import GateError, InputError
+from headscope.errors import InputError, LimitError
 from headscope.results.insights import VERDICTS
 from headscope.safe_text import visible
 from headscope.verdicts.diff.compare import TOLERANCE, compare
@@ -19,19 +20,22 @@ from headscope.verdicts.diff.rules import parse_rules, undecided, with_fired
 from headscope.verdicts.limits.checks import CHECKS, EXAMPLES, absent, check_of
 from headscope.verdicts.reading import Results
 
-__all__ = ["GATE_NAMES", "Gates", "gate_failures", "require_gates"]
+__all__ = ["LIMIT_NAMES", "Limits", "limit_failures", "require_limits"]
 
 _INSIGHTS = range(11)
-#: Every key of [gates], with examples of those that hold a number.
-GATE_NAMES = (*CHECKS, *EXAMPLES, "insights", "baseline", "fail_on", "tolerance")
+#: Every key of [limits], with examples of those that hold a number.
+LIMIT_NAMES = (*CHECKS, *EXAMPLES, "insights", "baseline", "fail_on", "tolerance")
 
 
 @dataclass(frozen=True)
-class Gates:
-    """What a report must show; the field names are the keys of [gates].
+class Limits:
+    """What a report must show.
 
     Attributes
     ----------
+    numbers : dict
+        The limits of :data:`headscope.verdicts.limits.checks.CHECKS`, by name, and those of the
+        metric after pruning.
     validation : bool
         Every result carries a certificate that passed.
     min_ROLE : int
@@ -51,36 +55,36 @@ class Gates:
         its option.
     """
 
-    limits: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
     insights: dict[int, tuple[str, ...]] = field(default_factory=dict)
     baseline: str | None = None
     fail_on: tuple[str, ...] = ()
     tolerance: float = TOLERANCE
 
     @classmethod
-    def parse(cls, table: Mapping[str, Any], where: str = "[gates]") -> Gates:
+    def parse(cls, table: Mapping[str, Any], where: str = "[limits]") -> Limits:
         """Read the table.
 
         Raises
         ------
         InputError
-            For an unknown gate, with the nearest known one, or a value of the wrong type; the text
+            For an unknown limit, with the nearest known one, or a value of the wrong type; the text
             begins with ``where``.
         """
         values = {key.replace("-", "_"): value for key, value in table.items()}
         for name in values:
-            if name not in GATE_NAMES and check_of(name) is None:
-                near = difflib.get_close_matches(name, GATE_NAMES, n=1)
-                known = ", ".join(GATE_NAMES)
+            if name not in LIMIT_NAMES and check_of(name) is None:
+                near = difflib.get_close_matches(name, LIMIT_NAMES, n=1)
+                known = ", ".join(LIMIT_NAMES)
                 hint = f"did you mean {near[0]!r}?" if near else f"there are {known}."
-                raise InputError(f"{where} has no gate {visible(name)!r}; {hint}")
+                raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
         baseline, fail_on = values.pop("baseline", None), values.pop("fail_on", None)
         if (baseline is None) != (fail_on is None):
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
         tolerance = values.pop("tolerance", TOLERANCE)
         insights = values.pop("insights", {})
         return cls(
-            limits={name: _limit(f"{where} {name}", name, v) for name, v in values.items()},
+            numbers={name: _limit(f"{where} {name}", name, v) for name, v in values.items()},
             insights=_wanted(f"{where} insights", insights),
             baseline=None if baseline is None else _string(f"{where} baseline", baseline),
             fail_on=() if fail_on is None else _rules(f"{where} fail_on", fail_on),
@@ -88,41 +92,43 @@ class Gates:
         )
 
 
-def gate_failures(new: Results, gates: Gates, baseline: Results | None = None) -> tuple[str, ...]:
-    """Return why the results do not pass, one reason for each gate; nothing where they do.
+def limit_failures(
+    new: Results, limits: Limits, baseline: Results | None = None
+) -> tuple[str, ...]:
+    """Return why the results do not pass, one reason for each limit; nothing where they do.
 
     Parameters
     ----------
     new : Results
         Of a report, say.
-    gates : Gates
+    limits : Limits
     baseline : Results, optional
-        What ``gates.baseline`` names, read before it was overwritten.
+        What ``limits.baseline`` names, read before it was overwritten.
     """
     failures = []
-    for name, limit in gates.limits.items():
+    for name, limit in limits.numbers.items():
         found = check_of(name)
-        reason = found[1](new, limit) if found else "there is no such gate"
+        reason = found[1](new, limit) if found else "there is no such limit"
         if reason:
             failures.append(f"{name} = {_shown(limit)}: {reason}")
-    failures += _insight_failures(new, gates.insights)
-    if gates.fail_on:
-        failures += _baseline_failures(new, gates, baseline)
+    failures += _insight_failures(new, limits.insights)
+    if limits.fail_on:
+        failures += _baseline_failures(new, limits, baseline)
     return tuple(failures)
 
 
-def require_gates(new: Results, gates: Gates, baseline: Results | None = None) -> None:
-    """Raise where a gate fails.
+def require_limits(new: Results, limits: Limits, baseline: Results | None = None) -> None:
+    """Raise where a limit fails.
 
     Raises
     ------
-    GateError
+    LimitError
         With every reason.
     """
-    failures = gate_failures(new, gates, baseline)
+    failures = limit_failures(new, limits, baseline)
     if failures:
-        count = "1 gate failed" if len(failures) == 1 else f"{len(failures)} gates failed"
-        raise GateError(f"{count}: {'; '.join(failures)}.")
+        count = "1 limit failed" if len(failures) == 1 else f"{len(failures)} limits failed"
+        raise LimitError(f"{count}: {'; '.join(failures)}.")
 
 
 def _insight_failures(new: Results, wanted: Mapping[int, tuple[str, ...]]) -> Iterable[str]:
@@ -137,12 +143,12 @@ def _insight_failures(new: Results, wanted: Mapping[int, tuple[str, ...]]) -> It
     ]
 
 
-def _baseline_failures(new: Results, gates: Gates, baseline: Results | None) -> list[str]:
-    """Rules that fire, and rules that cannot: a gate that looks at nothing guards nothing."""
+def _baseline_failures(new: Results, limits: Limits, baseline: Results | None) -> list[str]:
+    """Rules that fire, and rules that cannot: a limit on nothing guards nothing."""
     if baseline is None:
-        return [f"the baseline {visible(gates.baseline)} was not read"]
-    rules = parse_rules(gates.fail_on)
-    found = with_fired(compare(baseline, new, tolerance=gates.tolerance), rules)
+        return [f"the baseline {visible(limits.baseline)} was not read"]
+    rules = parse_rules(limits.fail_on)
+    found = with_fired(compare(baseline, new, tolerance=limits.tolerance), rules)
     against = f"against {visible(baseline.name)}"
     failures = [f"{fired.rule} {against}: {fired.reason}" for fired in found.fired]
     return failures + list(undecided(found, rules))
