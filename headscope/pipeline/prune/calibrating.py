@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from headscope.models.gating import shared_layers
 from headscope.models.loading import LoadedModel
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.tasks import LossBatch, Task
 from headscope.pruning.method import Given, Role
 from headscope.pruning.units import Units
 
-__all__ = ["Progress", "TaskCalibration", "make_given", "units_of"]
-
-#: Told (what, done, total).
-Progress = Callable[[str, int, int], None]
+__all__ = ["TaskCalibration", "make_given", "units_of"]
 
 
 @dataclass(frozen=True)
@@ -56,10 +53,9 @@ def make_given(
     budget: int,
     largest: int,
     seed: int,
-    progress: Progress | None,
+    progress: Progress = silent,
 ) -> Given:
     """Gather what methods look at; ``roles`` go by the heads' places in the loaded model."""
-    more: dict[str, Any] = {} if progress is None else {"progress": progress}
     return Given(
         units=units_of(loaded),
         calibration=TaskCalibration(loaded, calibration),
@@ -69,5 +65,5 @@ def make_given(
         budget=budget,
         largest=largest,
         seed=seed,
-        **more,
+        progress=progress,
     )

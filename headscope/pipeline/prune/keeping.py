@@ -12,13 +12,13 @@ from headscope.models.loading import LoadedModel, load
 from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import whole_folder, write_model
-from headscope.pipeline.prune.calibrating import Progress
+from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.curves import Inputs, Version
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.prune.speed import benchmark
-from headscope.pipeline.tasks import Task, make_task
+from headscope.pipeline.tasks import Task
 from headscope.results.prune import Candidate, KeptModel, SavedModel
 from headscope.results.speed import SpeedResult
 
@@ -38,6 +38,7 @@ def choose(versions: Sequence[Version], inputs: Inputs) -> tuple[Version, KeptMo
     versions : sequence of Version
         In the order in which the user named methods and repairs; the first of equals is taken.
     inputs : Inputs
+        The full model and both sets of data.
     """
     best, candidates = versions[0], tuple[Candidate, ...]()
     if len(versions) > 1:
@@ -67,8 +68,11 @@ def save_measured(
     Parameters
     ----------
     version : Version
+        The model that is kept.
     inputs : Inputs
+        The full model and both sets of data.
     options : PruneOptions
+        Names the folders.
     provenance : dict
         Recorded in the manifests.
 
@@ -96,20 +100,19 @@ def save_measured(
                 repair=version.repair.value,
                 provenance=provenance,
             )
-            measured = _measured(room, folder, inputs, options.seed)
+            measured = _measured(room, folder, inputs)
             _check(measured, version, folder, inputs.evaluation)
             saved.append(_entry(version, folder, form, measured))
     return tuple(saved)
 
 
-def _measured(room: Path, folder: Path, inputs: Inputs, seed: int) -> float:
+def _measured(room: Path, folder: Path, inputs: Inputs) -> float:
     """Load what was written and measure it; its own tokenizer must give the same tokens."""
-    loaded, task, sources = inputs.loaded, inputs.evaluation, inputs.sources
+    loaded, task = inputs.loaded, inputs.evaluation
     again = load(
         str(room.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
     )
-    anew = make_task(sources.task, sources.data, again, seed=seed, limit=sources.limit)
-    if list(anew.rows) != list(task.rows):
+    if list(inputs.sources.evaluation_for(again).rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
             "than the model's own, so nothing was kept."
@@ -124,7 +127,7 @@ def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
     raise ArtefactError(
         f"The model written for {folder} has a {task.metric} of {measured:.6g} where "
         f"{version.method} with repair {version.repair.value} had {expected:.6g}, so nothing was "
-        "kept; give --dtype float32 if weights were rounded, else please report this."
+        "kept; give dtype float32 if weights were rounded, else please report this."
     )
 
 
@@ -142,9 +145,7 @@ def _entry(version: Version, folder: Path, form: str, measured: float) -> SavedM
     )
 
 
-def time_kept(
-    version: Version, inputs: Inputs, seed: int, progress: Progress | None
-) -> SpeedResult:
+def time_kept(version: Version, inputs: Inputs, seed: int, progress: Progress) -> SpeedResult:
     """Time the full model against the one that is kept."""
     compact = compact_model(inputs.loaded, inputs.units, version.made)
     return benchmark(inputs.loaded, compact, seed=seed, progress=progress)

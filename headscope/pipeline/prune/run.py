@@ -7,19 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.classify import classify
+from headscope.pipeline.known_roles import (
+    Classification,
+    KnownRoles,
+    find_roles,
+    read_classification,
+)
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.prune.calibrating import Progress
 from headscope.pipeline.prune.curves import Inputs, Outcome, run
 from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
-from headscope.pipeline.prune.options import DRAWS, STEP, PruneOptions
-from headscope.pipeline.prune.roles import find_roles, read_classification
-from headscope.pipeline.prune.sources import CALIBRATION_LIMIT, open_sources
+from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
+from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA
+from headscope.results import SCHEMA, ClassifyResult
 from headscope.results.prune import DataInfo, PruneResult
 from headscope.results.validation import ValidationSummary
 
@@ -27,7 +32,7 @@ __all__ = ["prune", "prune_with"]
 
 
 def prune(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     *,
     task: str = "fidelity",
     data: str | Path | None = None,
@@ -42,7 +47,7 @@ def prune(
     normalise: bool | None = None,
     labels: bool = False,
     ablation: bool | None = None,
-    roles: bool | str | Path = True,
+    roles: bool | Classification = True,
     save: str | Path | None = None,
     save_dense: str | Path | None = None,
     benchmark: bool = False,
@@ -88,7 +93,7 @@ def prune(
     ablation : bool, optional
         Make the two tables of single heads; by default for the built-in sample only, since they
         take a pass over the data for every head.
-    roles : bool or path
+    roles : bool, path or ClassifyResult
         A result of ``headscope classify``; True classifies on the built-in sample.
     save, save_dense : path, optional
         Folders for the pruned model: compact, or in its old shape with zeros. Needs one fraction,
@@ -101,7 +106,9 @@ def prune(
     calibration_limit : int
         Calibration sentences, drawn at random.
     validate : bool
+        Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
+        Of what is drawn at random: examples, masks, random heads and the bootstrap.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
     command : str
@@ -156,7 +163,7 @@ def prune(
 
 
 def prune_with(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     choices: PruneOptions,
     *,
     progress: Progress | None = None,
@@ -170,36 +177,34 @@ def prune_with(
     model, progress, command, **options
         As :func:`prune` takes them.
     choices : PruneOptions
+        What to do.
     """
+    tell = progress or silent
     inputs, validation = _open(model, choices, options)
-    outcome = run(inputs, choices, progress)
+    outcome = run(inputs, choices, tell)
     result = _result(inputs, choices, outcome, validation, command)
-    return _kept(result, inputs, choices, outcome, progress) if choices.keeps else result
+    return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
 
 
 def _open(
-    model: str | Path | LoadedModel | Any, choices: PruneOptions, options: dict[str, Any]
+    model: Model, choices: PruneOptions, options: dict[str, Any]
 ) -> tuple[Inputs, ValidationSummary]:
     """Read the data, then open and validate the model, then find out what its heads do."""
-    roles = choices.roles
-    known = read_classification(roles) if isinstance(roles, str | Path) else None
-    sources = open_sources(
-        choices.task,
-        choices.data,
-        choices.calibration,
-        needs_calibration=choices.needs_calibration,
-        needs_labels=choices.needing("labels"),
-        limit=choices.limit,
-        calibration_limit=choices.calibration_limit,
-        seed=choices.seed,
-    )
-    loaded = open_model(model, **({"task_head": "auto", **options} if _is_name(model) else options))
-    if loaded.tokenizer is None:
-        raise InputError("prune needs the model's tokenizer; load it with headscope.load.")
-    evaluation, calibration = sources.tasks(loaded, choices.seed)
+    known = None if isinstance(choices.roles, bool) else read_classification(choices.roles)
+    sources = open_sources(choices)
+    loaded = open_for_tasks(model, **options)
+    need_tokenizer(loaded, "prune")
+    evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
-    found = find_roles(loaded, known, seed=choices.seed, wanted=roles is not False)
-    return Inputs(loaded, sources, evaluation, calibration, found), validation
+    roles = _roles(loaded, known, choices)
+    return Inputs(loaded, sources, evaluation, calibration, roles), validation
+
+
+def _roles(loaded: LoadedModel, known: ClassifyResult | None, choices: PruneOptions) -> KnownRoles:
+    """Take the classification that was given, or make one on the built-in sample."""
+    if choices.roles is False:
+        return KnownRoles({})
+    return find_roles(loaded, known or classify(loaded, validate=False, seed=choices.seed))
 
 
 def _result(
@@ -237,7 +242,7 @@ def _kept(
     inputs: Inputs,
     choices: PruneOptions,
     outcome: Outcome,
-    progress: Progress | None,
+    progress: Progress,
 ) -> PruneResult:
     """Save and time the one model that is kept; both are of the same."""
     version, kept = choose(outcome.versions, inputs)
@@ -246,13 +251,9 @@ def _kept(
     return dataclasses.replace(result, kept=kept, saved=saved, speed=speed)
 
 
-def _is_name(model: object) -> bool:
-    return isinstance(model, str | Path)
-
-
 def _describe(task: Task, labels: bool | None) -> DataInfo:
     return DataInfo(
-        task.data["name"], task.data["sha256"], task.name, task.n_examples, task.skipped, labels
+        task.data.name, task.data.sha256, task.name, task.n_examples, task.skipped, labels
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from headscope.data.corpus import sample_corpus
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.provenance import provenance
+from headscope.pipeline.provenance import provenance, versions
 from headscope.results import to_dict
 
 __all__ = ["digest", "model_identity", "plain", "section_key"]
@@ -22,10 +22,10 @@ def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:
     """Say which model this is, in which type and under which versions; None if nobody can tell."""
     if loaded.weights_sha256 is None:
         return None
-    run = provenance(loaded, command="", seed=0)
     tokenizer = getattr(loaded.tokenizer, "backend_tokenizer", None)
     return {
-        **{key: run[key] for key in ("headscope", "torch", "transformers", "model")},
+        **versions(),
+        "model": provenance(loaded, command="", seed=0)["model"],
         "config": loaded.model.config.to_json_string(),
         "tokenizer": "" if tokenizer is None else tokenizer.to_str(),
         "limit": loaded.max_length,
@@ -43,6 +43,7 @@ def section_key(
     Parameters
     ----------
     name : str
+        Of the section.
     identity : mapping
         Of :func:`model_identity`.
     settings : mapping

@@ -11,8 +11,9 @@ from headscope.measures.spectrum.singular_values import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.control import random_twin
 from headscope.models.loading import LoadedModel
+from headscope.pipeline.progress import Progress
 from headscope.pipeline.resume import RunState
-from headscope.pipeline.spectrum.streaming import Plan, Progress, measure
+from headscope.pipeline.spectrum.streaming import Plan, measure
 from headscope.results import RandomDraw, RandomWeights
 from headscope.results.rank import MeanSem
 
@@ -29,8 +30,8 @@ def measure_random_weights(
     low_rank: float,
     seed: int,
     pool: MatrixPool,
-    saved: RunState[Spectrum] | None,
-    progress: Progress | None,
+    saved: RunState[Spectrum],
+    progress: Progress,
 ) -> RandomWeights:
     """Measure fresh initialisations on the windows that the model was measured on.
 
@@ -39,6 +40,7 @@ def measure_random_weights(
     Parameters
     ----------
     loaded : LoadedModel
+        Its architecture is initialised anew.
     plan : Plan
         Of the model's own pass.
     measured : int
@@ -48,8 +50,11 @@ def measure_random_weights(
     seed : int
         Of the first initialisation; the others follow.
     pool : MatrixPool
-    saved : RunState, optional
-    progress : callable, optional
+        Threads for functions of stacked matrices.
+    saved : RunState
+        Where each pass is saved.
+    progress : callable
+        Told (initialisation, sequences done, sequences in all).
     """
     windows = plan.order[:measured]
     seeds = [(seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(windows)))]

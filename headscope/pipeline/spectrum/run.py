@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headscope.data.packing import check_length, pack
+from headscope.data.packing import check_length
 from headscope.data.plain import PlainText, as_plain
 from headscope.errors import HeadscopeError, InputError
 from headscope.measures.classify.rows import OFFSETS
@@ -15,19 +15,15 @@ from headscope.measures.spectrum.closed_forms import ControlCurves, control_curv
 from headscope.measures.spectrum.singular_values import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.known_roles import Classification, classification_of
+from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.roles import find_roles
+from headscope.pipeline.resume import check_resume
 from headscope.pipeline.spectrum.efficient import measure_efficient
 from headscope.pipeline.spectrum.random_weights import measure_random_weights
-from headscope.pipeline.spectrum.streaming import (
-    MINIMUM,
-    Plan,
-    Progress,
-    make_plan,
-    measure,
-    saved_run,
-)
+from headscope.pipeline.spectrum.streaming import MINIMUM, Plan, make_plan, measure, saved_run
+from headscope.pipeline.texts import windows_of
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -41,7 +37,7 @@ from headscope.results import (
 )
 from headscope.results.rank import MeanSem
 
-__all__ = ["LENGTH", "LOW_RANK", "spectrum"]
+__all__ = ["LENGTH", "LOW_RANK", "report_defaults", "spectrum"]
 
 #: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
 LENGTH = 128
@@ -49,8 +45,13 @@ LENGTH = 128
 LOW_RANK = 0.9
 
 
+def report_defaults() -> dict[str, Any]:
+    """Return what a report sets unless it is told otherwise."""
+    return {"control": True}
+
+
 def spectrum(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     text: str | Path | PlainText | Sequence[str] | None = None,
     *,
     length: int | None = None,
@@ -58,7 +59,7 @@ def spectrum(
     sequences: int | None = None,
     precision: float | None = None,
     low_rank: float = LOW_RANK,
-    roles: str | Path | None = None,
+    roles: Classification | None = None,
     folder: str | Path | None = None,
     efficient: bool = False,
     control: bool = False,
@@ -90,10 +91,10 @@ def spectrum(
         if neither is given.
     low_rank : float
         Share above which a head counts as low rank.
-    roles : path, optional
-        The ``classify.json`` of the same model: the verdict then names positional heads.
+    roles : path or ClassifyResult, optional
+        Classification of the same model: the verdict then names positional heads.
     folder : path, optional
-        Where to look for such a file if none is named; one of another model is ignored.
+        Where to look for a ``classify.json`` if none is named; one of another model is ignored.
     efficient : bool
         Also measure what could replace full attention.
     control : bool
@@ -104,7 +105,9 @@ def spectrum(
     seed : int
         Of the random order, the random logits, the random forms and the random weights.
     state : path, optional
-        File in which a long run saves its sums; with ``resume`` it goes on from there.
+        File in which a long run saves its sums.
+    resume : bool
+        Go on from what ``state`` holds.
     progress : callable, optional
         Called as ``progress(pass_name, done, all)``.
     command : str
@@ -134,46 +137,35 @@ def spectrum(
     0.25
     """
     _check_options(length, k, sequences, precision, low_rank)
-    if resume and state is None:
-        raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
+    check_resume(state, resume)
     lines = as_plain(text)
     loaded = open_model(model, **options)
-    if loaded.tokenizer is None:
-        raise InputError("spectrum needs the model's tokenizer; load it with headscope.load.")
+    need_tokenizer(loaded, "spectrum")
     length = min(LENGTH, loaded.max_length) if length is None else length
     check_length(length, loaded.max_length, loaded.name)
     k = _check_k(k, length)
-    classified = find_roles(roles, folder, loaded)
+    classified = classification_of(loaded, roles, folder)
     validation = require_valid(loaded, validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
-    windows = pack(
-        lines,
-        loaded.tokenizer,
-        length,
-        max_length=loaded.max_length,
-        vocab_size=loaded.vocab_size,
-        name=loaded.name,
-    )
+    windows = windows_of(loaded, lines, length)
     plan = make_plan(windows, k, sequences, precision, seed)
     saved = saved_run(loaded, plan, seed, state, resume)
+    tell = progress or silent
+    random, cheap = None, None
     with MatrixPool() as pool:
-        sums = measure(loaded, plan, pool, saved, progress)
-        random = (
-            measure_random_weights(
-                loaded, plan, sums.sequences, low_rank, seed, pool, saved, progress
+        sums = measure(loaded, plan, pool, saved, tell)
+        if control:
+            random = measure_random_weights(
+                loaded, plan, sums.sequences, low_rank, seed, pool, saved, tell
             )
-            if control
-            else None
-        )
-        cheap = measure_efficient(loaded, windows, pool, seed, progress) if efficient else None
+        if efficient:
+            cheap = measure_efficient(loaded, windows, pool, seed, tell)
         controls = _controls(length, k, seed)
     heads = tuple(_heads(loaded, sums, k, classified))
     return SpectrumResult(
         schema=SCHEMA,
-        provenance=provenance(
-            loaded, command=command, seed=seed, data={"name": lines.name, "sha256": lines.sha256}
-        ),
+        provenance=provenance(loaded, command=command, seed=seed, data=lines),
         validation=validation,
         length=length,
         sequences=sums.sequences,
@@ -199,11 +191,10 @@ def _check_options(
         check_length(length, length, "")
     if sequences is not None and precision is not None:
         raise InputError(
-            "Give either a number of sequences or a precision: a fixed number is measured whatever "
-            "its precision (--sequences, --precision)."
+            "Give either sequences or precision: a fixed number is measured whatever its precision."
         )
     if sequences is not None and sequences < 1:
-        raise InputError(f"{sequences} sequences were asked for; give 1 or more (--sequences).")
+        raise InputError(f"sequences is {sequences}; give 1 or more.")
     if precision is not None and not 0 < precision < 1:
         raise InputError(f"The precision is {precision}; give a half-width between 0 and 1.")
     if not 0 < low_rank < 1:
@@ -215,7 +206,7 @@ def _check_options(
 def _check_k(k: int | None, length: int) -> int:
     k = length // 4 if k is None else k
     if k > length:
-        raise InputError(f"k is {k}, but there are {length} singular values; give fewer (--k).")
+        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
     return k
 
 
@@ -281,11 +272,7 @@ def _sampling(plan: Plan, sums: Spectrum) -> Sampling:
     )
 
 
-def _verdict(
-    heads: Sequence[SpectrumHead],
-    random: float,
-    threshold: float,
-) -> Verdict:
+def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> Verdict:
     """Sort heads by where the 95% interval of their share lies."""
     low, high, between = [], [], []
     for head in heads:

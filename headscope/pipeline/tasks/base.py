@@ -15,7 +15,6 @@ from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.fidelity import mean_pooled
 from headscope.measures.metrics import (
     RESAMPLES,
     Bootstrap,
@@ -24,6 +23,7 @@ from headscope.measures.metrics import (
     paired_bootstrap,
     resampled,
 )
+from headscope.measures.pooled import mean_pooled
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select
@@ -39,23 +39,26 @@ class Task:
     Parameters
     ----------
     examples : Examples
+        What is measured on, as it was read.
     loaded : LoadedModel
         The unpruned model: what label-free distances are measured to.
     rows : sequence of Row
         Numbered from 0 without gaps.
     skipped : int
+        Examples that are no rows, because they are longer than the model's limit.
 
     Attributes
     ----------
     name : str
         fidelity, mlm, classification or similarity.
     higher_is_better : bool
+        Whether a larger value is a better model.
     has_labels : bool
         Whether :meth:`loss_batches` can use labels.
-    n_examples, skipped : int
-        Measured examples, and those left out because they are longer than the model's limit.
-    data : dict
-        Name and SHA-256 of the file.
+    n_examples : int
+        Measured examples.
+    data : Examples
+        As given.
     """
 
     name: ClassVar[str]
@@ -67,7 +70,7 @@ class Task:
     def __init__(
         self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
     ) -> None:
-        self.data = {"name": examples.name, "sha256": examples.sha256}
+        self.data = examples
         self.rows = rows
         self.n_examples = len(rows)
         self.skipped = skipped
