@@ -94,16 +94,10 @@ def depth(
     dtype : str, optional
         What to compute in; without it float64 for a name or folder, and the type of a model that
         is in memory already.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
         For the random weights of the control.
-    progress : callable, optional
-        Called as ``progress(pass_name, windows_done, windows)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------

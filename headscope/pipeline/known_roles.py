@@ -12,15 +12,6 @@ from headscope.pruning.method import Role
 from headscope.results import SCHEMA, ClassifyResult, HeadResult, from_dict
 from headscope.results.prune import HeadRoles
 
-__all__ = [
-    "Classification",
-    "KnownRoles",
-    "classification_of",
-    "find_roles",
-    "places",
-    "read_classification",
-]
-
 #: A result of ``headscope.classify``, or the file that ``headscope classify -o DIR`` wrote.
 Classification = str | Path | ClassifyResult
 #: The name of that file.
@@ -79,14 +70,7 @@ def classification_of(
 ) -> ClassifyResult | None:
     """Take the classification of this very model: the one that was named, or one in a folder.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model whose heads are meant.
-    source : path or ClassifyResult, optional
-        The one that was named.
-    folder : path, optional
-        Where to look if none was named; what cannot be used there is passed over.
+    One that merely lies in the folder is passed over where it cannot be used.
 
     Raises
     ------
@@ -113,13 +97,6 @@ def classification_of(
 
 def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
     """Look up what each head of a model does; a classification of other weights gives a warning.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model, with some heads removed or not.
-    result : ClassifyResult
-        Of this model, or of one with at least its heads.
 
     Raises
     ------

@@ -10,21 +10,12 @@ from torch import nn
 from headscope.errors import InputError
 from headscope.models.loading import LoadedModel, load, wrap
 
-__all__ = ["Model", "need_tokenizer", "open_for_tasks", "open_model"]
-
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
 Model = str | Path | LoadedModel | nn.Module
 
 
 def open_model(model: Model, **options: Any) -> LoadedModel:
     """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel or nn.Module
-        The last one a transformers model.
-    **options
-        As :func:`headscope.load` takes them; only a name or folder is opened with them.
 
     Raises
     ------
@@ -49,12 +40,6 @@ def open_for_tasks(model: Model, **options: Any) -> LoadedModel:
 
 
 def need_tokenizer(loaded: LoadedModel, command: str) -> None:
-    """Refuse a model without the tokenizer that ``command`` reads text with.
-
-    Raises
-    ------
-    InputError
-        If it has none.
-    """
+    """Refuse a model without the tokenizer that ``command`` reads text with."""
     if loaded.tokenizer is None:
         raise InputError(f"{command} needs the model's tokenizer; load it with headscope.load.")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Progress", "part_of", "silent"]
-
 #: Told (what is measured, done, all) after every batch or step.
 Progress = Callable[[str, int, int], None]
 

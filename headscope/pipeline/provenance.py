@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from headscope.models.compact import removed_heads
 from headscope.models.loading import LoadedModel
 
-__all__ = ["Source", "provenance", "versions"]
-
 
 class Source(Protocol):
     """Data that were read: a corpus, a text, or a task's examples."""
@@ -30,22 +28,6 @@ def provenance(
     """Describe a run so that it can be repeated; only ``created`` differs between equal runs.
 
     The SHA-256 of a file is given only while the weights in memory are what was read from it.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model that was measured.
-    command : str
-        As the user typed it, or the name of the function.
-    seed : int
-        Of everything random in the run.
-    data : Source, optional
-        What the model was measured on.
-
-    Returns
-    -------
-    dict
-        Plain values, for JSON.
     """
     sha256 = loaded.weights_sha256
     return {

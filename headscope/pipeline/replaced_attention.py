@@ -15,8 +15,6 @@ from headscope.models.loading import LoadedModel
 from headscope.models.routing import Mechanism, Router, routed
 from headscope.pipeline.texts import check_measured, line_batches
 
-__all__ = ["PooledStates", "last_states"]
-
 
 def last_states(
     loaded: LoadedModel,
@@ -24,18 +22,9 @@ def last_states(
     mechanism: Mechanism | None,
     keep: Callable[[Tensor, Tensor], Tensor],
 ) -> list[Tensor]:
-    """Run batches and keep something of the last hidden states of each.
+    """Run padded batches; return what ``keep`` makes of each one's last states and mask.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model, which stays as it is.
-    batches : iterable of (input_ids, attention_mask)
-        (batch, pos) each, on the model's device.
-    mechanism : Mechanism or None
-        Runs at every site; None for the model's own attention.
-    keep : callable
-        Given the states (batch, pos, d_model) and the mask (batch, pos).
+    ``mechanism`` runs at every site, the model's own attention without it.
     """
     kept = []
     with routed(loaded.model, Router(loaded.sites, mechanism=mechanism)) as router:
@@ -80,14 +69,9 @@ class PooledStates:
         mechanism: Mechanism,
         around: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> Array:
-        """Return the cosine of every line, (lines,), under ``mechanism``.
+        """Return the cosine of every line, (lines,), with ``mechanism`` at every site.
 
-        Parameters
-        ----------
-        mechanism : Mechanism
-            Runs at every site.
-        around : callable
-            Makes a context in which all passes run (to watch the sites' inputs, say).
+        ``around`` makes a context in which all passes run, to watch the sites' inputs, say.
         """
         with around():
             changed = last_states(self._loaded, self._batches, mechanism, mean_pooled)

@@ -20,8 +20,6 @@ from headscope.measures.accumulator import Array
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.provenance import versions
 
-__all__ = ["RunState", "Sums", "check_resume", "open_state"]
-
 
 class Sums(Protocol):
     """What a run can save: sums that give themselves as named arrays and take them back."""
@@ -61,12 +59,7 @@ class RunState(Generic[S]):
         return self._passes.get(name, (0, blank))
 
     def resume(self, blank: Callable[[], S]) -> None:
-        """Read the saved state, if there is one.
-
-        Parameters
-        ----------
-        blank : callable
-            Makes the empty sums of one pass, to be filled from the state.
+        """Read the saved state, if there is one, into the sums that ``blank`` makes.
 
         Raises
         ------
@@ -128,13 +121,7 @@ class RunState(Generic[S]):
 
 
 def check_resume(state: str | Path | None, resume: bool) -> None:
-    """Refuse to go on from a run that was saved nowhere.
-
-    Raises
-    ------
-    InputError
-        For ``resume`` without ``state``.
-    """
+    """Refuse to go on from a run that was saved nowhere."""
     if resume and state is None:
         raise InputError("There is nothing to resume from: give the state file of the run.")
 
@@ -147,22 +134,10 @@ def open_state(
     loaded: LoadedModel,
     seed: int,
 ) -> RunState[S]:
-    """Return where a run saves itself, filled from the file if it is to be resumed.
+    """Return where a run saves itself (nowhere without ``path``), filled if it is to be resumed.
 
-    Parameters
-    ----------
-    path : path or None
-        The file; None for a run that is not saved.
-    resume : bool
-        Whether to read what the file holds.
-    identity : dict
-        What the sums depend on besides model, seed and versions.
-    blank : callable
-        Makes the empty sums of one pass.
-    loaded : LoadedModel
-        The model that is measured.
-    seed : int
-        Of the run.
+    ``identity`` is what the sums depend on besides model, seed and versions; ``blank`` makes the
+    empty sums of one pass.
 
     Raises
     ------

@@ -11,23 +11,11 @@ from headscope.data.plain import PlainText, encode_lines
 from headscope.errors import CorpusError
 from headscope.models.loading import LoadedModel
 
-__all__ = ["check_measured", "line_batches", "windows_of"]
-
 
 def line_batches(
     loaded: LoadedModel, text: PlainText, limit: int | None = None
 ) -> Iterator[tuple[int, list[list[int]]]]:
-    """Yield (lines seen so far, token ids of the next batch); too long lines are left out.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        With its tokenizer.
-    text : PlainText
-        Read once, from its beginning.
-    limit : int, optional
-        Only the first lines.
-    """
+    """Yield (lines seen so far, token ids of the next batch); too long lines are left out."""
     lines = itertools.islice(iter(text), limit)
     encoded = encode_lines(loaded.tokenizer, lines, loaded.max_length, loaded.vocab_size)
     seen = 0

@@ -23,8 +23,6 @@ from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.results import ClassifyResult, KeptRoles
 from headscope.verdicts.insights.labelled_heads import ROLES
 
-__all__ = ["DRAWS", "measure_kept_roles"]
-
 #: Random sets that the labelled heads are compared with.
 DRAWS = 20
 

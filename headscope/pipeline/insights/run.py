@@ -20,8 +20,6 @@ from headscope.results import SCHEMA, InsightsResult, Sections, section_of
 from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["insights"]
-
 
 def insights(
     model: Model,
@@ -58,16 +56,10 @@ def insights(
     sections : Sections, optional
         What has been measured already with these settings. A claim whose section it lacks is not
         measured; without it all four are run.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
         Of the sections and of the random sets of heads.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------

@@ -14,8 +14,6 @@ from headscope.pipeline.tasks import LossBatch, Task
 from headscope.pruning.method import Given, Role
 from headscope.pruning.units import Units
 
-__all__ = ["TaskCalibration", "make_given", "units_of"]
-
 
 @dataclass(frozen=True)
 class TaskCalibration:

@@ -16,8 +16,6 @@ from headscope.pruning.units import Units
 from headscope.results.prune import HeadScores
 from headscope.results.roles import ROLES
 
-__all__ = ["by_hand", "count_for", "fractions_of", "needs", "random_rankings", "scores_of"]
-
 
 def fractions_of(step: float, chosen: Sequence[float] | None) -> tuple[float, ...]:
     """List the fractions of a curve: 0, step, ... 1; or 0 and those that were chosen.
@@ -69,18 +67,7 @@ def by_hand(
 ) -> tuple[int, ...]:
     """Return the units that are removed by name, or because they have no role that is kept.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model whose heads are named.
-    units : Units
-        What can be removed on its own.
-    spec : str or None
-        Heads to remove, such as ``L0H1,L3H*``.
-    roles : mapping of (layer, head) to Role
-        By the heads' places in the loaded model.
-    keep : sequence of str
-        Without ``spec``: the roles whose heads stay.
+    ``spec`` names heads, such as ``L0H1,L3H*``; without it those stay that have a role of ``keep``.
 
     Raises
     ------

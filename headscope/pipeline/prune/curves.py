@@ -23,8 +23,7 @@ from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import rank
 from headscope.pruning.units import Units
 from headscope.results.prune import Baseline, Curve, HeadEffect, HeadScores, Point
-
-__all__ = ["Inputs", "Outcome", "Version", "run"]
+from headscope.results.validation import ValidationSummary
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class Inputs:
         The same for this model; no calibration where nothing is chosen.
     roles : KnownRoles
         Empty where nobody asked.
+    validation : ValidationSummary
+        Whether our attention is the full model's.
     """
 
     loaded: LoadedModel
@@ -48,6 +49,7 @@ class Inputs:
     evaluation: Task
     calibration: Task | None
     roles: KnownRoles
+    validation: ValidationSummary
 
     @property
     def units(self) -> Units:
@@ -92,15 +94,6 @@ class Outcome:
 
 def run(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
     """Do what the options say, on what was opened.
-
-    Parameters
-    ----------
-    inputs : Inputs
-        The model and its data.
-    options : PruneOptions
-        What the inputs were opened for.
-    progress : callable
-        Told (what, done, total).
 
     Raises
     ------
@@ -167,10 +160,11 @@ def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> _Part
     if options.keeps and not options.manual:
         _check_count(counts[-1], n)
     inner = [count for count in counts if 0 < count < n]
+    roles = inputs.roles.by_place
     given = make_given(
         inputs.loaded,
         inputs.calibration or inputs.evaluation,
-        roles=inputs.roles.by_place,
+        roles=roles,
         use_labels=options.labels,
         budget=inner[0] if len(inner) == 1 else n // 2,
         largest=max(inner, default=n),
@@ -178,11 +172,7 @@ def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> _Part
         progress=progress,
     )
     measure = Measurer(
-        inputs.loaded,
-        inputs.evaluation,
-        units,
-        seed=options.seed,
-        roles=inputs.roles.by_place,
+        inputs.loaded, inputs.evaluation, units, seed=options.seed, roles=inputs.roles.by_place
     )
     steps = plan(options, inputs.evaluation, inputs.calibration, counts, n, progress)
     return _Parts(inputs, options, units, counts, given, measure, steps)

@@ -22,8 +22,6 @@ from headscope.pipeline.tasks import Task
 from headscope.results.prune import Candidate, KeptModel, SavedModel
 from headscope.results.speed import SpeedResult
 
-__all__ = ["TOLERANCE", "choose", "save_measured", "time_kept"]
-
 #: Largest difference between the curve's value and the loaded folder's, in the metric's own unit.
 TOLERANCE = 1e-4
 
@@ -31,14 +29,8 @@ TOLERANCE = 1e-4
 def choose(versions: Sequence[Version], inputs: Inputs) -> tuple[Version, KeptModel]:
     """Pick the candidate that is best on the calibration data; the only one is not measured.
 
-    The evaluation data have no say: their values would no longer be those of unseen data.
-
-    Parameters
-    ----------
-    versions : sequence of Version
-        In the order in which the user named methods and repairs; the first of equals is taken.
-    inputs : Inputs
-        The full model and both sets of data.
+    The evaluation data have no say: their values would no longer be those of unseen data. Of equals
+    the first is taken, in the order in which the user named methods and repairs.
     """
     best, candidates = versions[0], tuple[Candidate, ...]()
     if len(versions) > 1:
@@ -65,17 +57,6 @@ def save_measured(
 ) -> tuple[SavedModel, ...]:
     """Write every folder that was asked for, load it again, and measure what it holds.
 
-    Parameters
-    ----------
-    version : Version
-        The model that is kept.
-    inputs : Inputs
-        The full model and both sets of data.
-    options : PruneOptions
-        Names the folders.
-    provenance : dict
-        Recorded in the manifests.
-
     Raises
     ------
     ArtefactError
@@ -88,21 +69,16 @@ def save_measured(
         if folder is not None
     ]
     compact = compact_model(inputs.loaded, inputs.units, version.made)
+    method, repair, point = version.method, version.repair.value, version.point
     saved = []
     with ExitStack() as stack:
         rooms = [stack.enter_context(whole_folder(folder)) for folder, _ in wanted]
         for (folder, form), room in zip(wanted, rooms, strict=True):
-            write_model(
-                compact,
-                room,
-                form,
-                method=version.method,
-                repair=version.repair.value,
-                provenance=provenance,
-            )
+            write_model(compact, room, form, method=method, repair=repair, provenance=provenance)
             measured = _measured(room, folder, inputs)
             _check(measured, version, folder, inputs.evaluation)
-            saved.append(_entry(version, folder, form, measured))
+            found = (point.heads_removed, point.fraction, point.value, measured)
+            saved.append(SavedModel(str(folder), form, method, repair, *found))
     return tuple(saved)
 
 
@@ -128,20 +104,6 @@ def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
         f"The model written for {folder} has a {task.metric} of {measured:.6g} where "
         f"{version.method} with repair {version.repair.value} had {expected:.6g}, so nothing was "
         "kept; give dtype float32 if weights were rounded, else please report this."
-    )
-
-
-def _entry(version: Version, folder: Path, form: str, measured: float) -> SavedModel:
-    point = version.point
-    return SavedModel(
-        str(folder),
-        form,
-        version.method,
-        version.repair.value,
-        point.heads_removed,
-        point.fraction,
-        point.value,
-        measured,
     )
 
 

@@ -16,8 +16,6 @@ from headscope.pruning.method import Role
 from headscope.pruning.units import Units
 from headscope.results.prune import Baseline, Draw, Point
 
-__all__ = ["Measurer", "compact_model", "original_names"]
-
 Place = tuple[int, int]
 
 
@@ -42,13 +40,7 @@ class Measurer:
     """
 
     def __init__(
-        self,
-        loaded: LoadedModel,
-        task: Task,
-        units: Units,
-        *,
-        seed: int,
-        roles: Mapping[Place, Role],
+        self, loaded: LoadedModel, task: Task, units: Units, seed: int, roles: Mapping[Place, Role]
     ) -> None:
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
         self._roles = roles
@@ -69,32 +61,28 @@ class Measurer:
 
     def point(self, repaired: Repaired) -> Point:
         """Measure one pruned model."""
-        plain = self._is_plain(repaired)
-        if plain and repaired.removed in self._points:
-            return self._points[repaired.removed]
-        point = self._measured(repaired)
-        if plain:
-            self._points[repaired.removed] = point
-        return point
+        if not self._is_plain(repaired):
+            return self._measured(repaired)
+        if repaired.removed not in self._points:
+            self._points[repaired.removed] = self._measured(repaired)
+        return self._points[repaired.removed]
 
     def random_point(self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], None]) -> Point:
         """Measure random sets of one size: mean, extremes and standard deviation over draws."""
         first = draws[0][1]
         if len({repaired.removed for _, repaired in draws}) == 1:  # nothing, or everything
             return self.point(first)
-        values = []
-        for _, repaired in draws:
-            values.append(self._value(repaired))
+        found = []
+        for seed, repaired in draws:
+            found.append(Draw(seed, self._names(repaired), self._value(repaired)))
             did()
+        values = [draw.value for draw in found]
         return Point(
             fraction=self._fraction(first),
             heads_removed=self._names(first),
             value=statistics.fmean(values),
             ci=(min(values), max(values)),
-            draws=tuple(
-                Draw(seed, self._names(repaired), value)
-                for (seed, repaired), value in zip(draws, values, strict=True)
-            ),
+            draws=tuple(found),
             spread=statistics.stdev(values),
         )
 

@@ -13,8 +13,6 @@ from headscope.pipeline.prune.choosing import fractions_of, needs
 from headscope.pipeline.prune.repairing import Repair
 from headscope.pruning.methods import DEFAULT, METHODS, check_methods
 
-__all__ = ["CALIBRATION_LIMIT", "DRAWS", "MANUAL", "STEP", "PruneOptions"]
-
 #: Sentences that heads are chosen on, unless the user says otherwise.
 CALIBRATION_LIMIT = 1024
 #: Between the fractions of a curve, and random sets at each: what runs unless more is asked for.

@@ -24,8 +24,6 @@ from headscope.pruning.refit import RidgeSums
 from headscope.pruning.scale import distance, full_outputs, scale_gates
 from headscope.pruning.units import Units
 
-__all__ = ["RIDGES", "Repair", "Repaired", "repair"]
-
 #: Strengths of the ridge that compete; infinity refits b_O alone. 10 wins most often.
 RIDGES = (1.0, 10.0, float("inf"))
 #: Every fourth calibration example is held out to judge refits by.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headscope.models.loading import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
     Classification,
@@ -24,11 +23,8 @@ from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, Pru
 from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA, ClassifyResult
+from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
-from headscope.results.validation import ValidationSummary
-
-__all__ = ["prune", "prune_with"]
 
 
 def prune(
@@ -105,16 +101,10 @@ def prune(
         Evaluation examples.
     calibration_limit : int
         Calibration sentences, drawn at random.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
         Of what is drawn at random: examples, masks, random heads and the bootstrap.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------
@@ -180,15 +170,13 @@ def prune_with(
         What to do.
     """
     tell = progress or silent
-    inputs, validation = _open(model, choices, options)
+    inputs = _open(model, choices, options)
     outcome = run(inputs, choices, tell)
-    result = _result(inputs, choices, outcome, validation, command)
+    result = _result(inputs, choices, outcome, command)
     return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
 
 
-def _open(
-    model: Model, choices: PruneOptions, options: dict[str, Any]
-) -> tuple[Inputs, ValidationSummary]:
+def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Inputs:
     """Read the data, then open and validate the model, then find out what its heads do."""
     known = None if isinstance(choices.roles, bool) else read_classification(choices.roles)
     sources = open_sources(choices)
@@ -196,29 +184,18 @@ def _open(
     need_tokenizer(loaded, "prune")
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
-    roles = _roles(loaded, known, choices)
-    return Inputs(loaded, sources, evaluation, calibration, roles), validation
+    if known is None and choices.roles:
+        known = classify(loaded, validate=False, seed=choices.seed)
+    roles = KnownRoles({}) if known is None else find_roles(loaded, known)
+    return Inputs(loaded, sources, evaluation, calibration, roles, validation)
 
 
-def _roles(loaded: LoadedModel, known: ClassifyResult | None, choices: PruneOptions) -> KnownRoles:
-    """Take the classification that was given, or make one on the built-in sample."""
-    if choices.roles is False:
-        return KnownRoles({})
-    return find_roles(loaded, known or classify(loaded, validate=False, seed=choices.seed))
-
-
-def _result(
-    inputs: Inputs,
-    choices: PruneOptions,
-    outcome: Outcome,
-    validation: ValidationSummary,
-    command: str,
-) -> PruneResult:
+def _result(inputs: Inputs, choices: PruneOptions, outcome: Outcome, command: str) -> PruneResult:
     loaded, task, chosen = inputs.loaded, inputs.evaluation, inputs.calibration
     return PruneResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=command, seed=choices.seed, data=task.data),
-        validation=validation,
+        validation=inputs.validation,
         task=task.name,
         metric=task.metric,
         higher_is_better=task.higher_is_better,
@@ -238,11 +215,7 @@ def _result(
 
 
 def _kept(
-    result: PruneResult,
-    inputs: Inputs,
-    choices: PruneOptions,
-    outcome: Outcome,
-    progress: Progress,
+    result: PruneResult, inputs: Inputs, choices: PruneOptions, outcome: Outcome, progress: Progress
 ) -> PruneResult:
     """Save and time the one model that is kept; both are of the same."""
     version, kept = choose(outcome.versions, inputs)

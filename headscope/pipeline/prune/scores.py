@@ -19,8 +19,6 @@ from headscope.pipeline.validate import require_valid
 from headscope.pruning.methods import DEFAULT, check_methods, rank
 from headscope.results.prune import Baseline, HeadScores
 
-__all__ = ["measure", "scores"]
-
 
 def scores(
     model: Model,
@@ -73,11 +71,11 @@ def scores(
     require_valid(loaded, True)
     units = units_of(loaded)
     by_role = bool(needs((method,), "roles"))
-    known = find_roles(loaded, classify(loaded, validate=False, seed=seed)) if by_role else None
+    classified = classify(loaded, validate=False, seed=seed) if by_role else None
     given = make_given(
         loaded,
         chosen,
-        roles=known.by_place if known else {},
+        roles=find_roles(loaded, classified).by_place if classified else {},
         use_labels=labels,
         budget=len(units) // 2,
         largest=len(units),

@@ -14,8 +14,6 @@ from headscope.pruning.method import Given
 from headscope.pruning.units import Units
 from headscope.results.prune import HeadEffect, Point
 
-__all__ = ["ablation_table", "kept_alone_table"]
-
 #: False discovery rate.
 Q = 0.05
 

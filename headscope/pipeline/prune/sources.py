@@ -16,8 +16,6 @@ from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.pipeline.tasks.making import check_two
 
-__all__ = ["Sources", "open_calibration", "open_sources", "pick"]
-
 #: Files whose columns hold labels; anything else is text.
 _TABLES = (".csv", ".tsv", ".jsonl")
 
@@ -66,12 +64,7 @@ class Sources:
 
 
 def open_sources(choices: PruneOptions) -> Sources:
-    """Read both files and check that they can serve.
-
-    Parameters
-    ----------
-    choices : PruneOptions
-        Where neither file is named, each gets half of the built-in sample.
+    """Read both files and check that they can serve; without any, each is half of the sample.
 
     Raises
     ------

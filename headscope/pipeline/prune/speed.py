@@ -21,8 +21,6 @@ from headscope.models.routing import use_implementation
 from headscope.pipeline.progress import Progress, silent
 from headscope.results.speed import SpeedResult, SpeedRow
 
-__all__ = ["BATCH_SIZES", "LENGTHS", "benchmark"]
-
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
 _IMPLEMENTATION = "sdpa"
 #: Passes of each model and kind: at least, at most, and seconds after which no more are started.

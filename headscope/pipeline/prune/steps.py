@@ -9,8 +9,6 @@ from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.tasks import Task
 
-__all__ = ["Steps", "plan"]
-
 #: Passes over the calibration data that a step of a run is worth, a backward pass counted as two.
 #: Methods that are missing here run so long that they have a bar of their own, or take no pass.
 _METHOD = {"fisher-joint": 9.0, "fisher": 3.0, "importance-token": 3.0, "importance-example": 3.0}
@@ -48,21 +46,7 @@ def plan(
     n_units: int,
     progress: Progress,
 ) -> Steps:
-    """Add up what a run will do.
-
-    Parameters
-    ----------
-    options : PruneOptions
-        What is ranked, repaired and tabulated.
-    evaluation, calibration : Task
-        Their numbers of rows tell what a pass costs.
-    counts : tuple of int
-        Units that the points of the curves remove.
-    n_units : int
-        Units of the model.
-    progress : callable
-        As :class:`Steps` takes it.
-    """
+    """Add up what a run will do; ``counts`` are the units that the points of the curves remove."""
     share = len(calibration.rows) / len(evaluation.rows) if calibration is not None else 0.0
     sizes = {name: cost * share for name, cost in _METHOD.items()}
     sizes |= {kind.value: cost * share for kind, cost in _REPAIR.items()}

@@ -29,8 +29,6 @@ from headscope.pipeline.rank.text import OnText
 from headscope.pipeline.validate import require_valid
 from headscope.results import ControlRank, HeadRank, LayerRank, RankResult
 
-__all__ = ["rank", "report_defaults"]
-
 
 def report_defaults() -> dict[str, Any]:
     """Return what a report sets unless it is told otherwise."""
@@ -79,16 +77,10 @@ def rank(
         Widths at which the heads of each layer are made to share projections.
     limit : int, optional
         Use only the first lines of the text.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
         Of the controls.
-    progress : callable, optional
-        Called as ``progress(what, layers_done, layers)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------

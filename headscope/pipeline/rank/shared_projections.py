@@ -27,8 +27,6 @@ from headscope.pipeline.progress import Progress
 from headscope.pipeline.replaced_attention import PooledStates
 from headscope.results import SharedProjections, SharedWidth
 
-__all__ = ["check_widths", "sweep_widths"]
-
 
 def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
     """Return the widths in ascending order, or say which one makes no sense.

@@ -25,8 +25,6 @@ from headscope.pipeline.progress import Progress
 from headscope.pipeline.texts import check_measured, line_batches
 from headscope.results import DataControl, HeadRank, LayerRank, MatrixRank, MeanSem
 
-__all__ = ["OnText"]
-
 
 @dataclass(frozen=True)
 class OnText:

@@ -18,8 +18,6 @@ from headscope.pipeline.sections.runner import Run, run_sections
 from headscope.results import SCHEMA, SECTIONS, ReportResult
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["choose_sections", "report"]
-
 
 def report(
     model: Model,
@@ -55,16 +53,10 @@ def report(
     previous : path, optional
         Folder of an earlier report; sections are taken from it where nothing that they depend on
         has changed.
-    validate : bool
-        Refuse to measure a model on which our attention is not the model's.
     seed : int
         Of every section that is not given another.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------

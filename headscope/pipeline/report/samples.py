@@ -14,8 +14,6 @@ from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.results import SamplePatterns
 
-__all__ = ["sample_patterns"]
-
 #: Tokens of a sentence that is shown, special ones included.
 SHORTEST, LONGEST = 8, 16
 #: Digits after the decimal point that are kept of a weight.

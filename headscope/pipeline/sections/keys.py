@@ -15,8 +15,6 @@ from headscope.models.loading import LoadedModel
 from headscope.pipeline.provenance import provenance, versions
 from headscope.results import to_dict
 
-__all__ = ["digest", "model_identity", "plain", "section_key"]
-
 
 def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:
     """Say which model this is, in which type and under which versions; None if nobody can tell."""

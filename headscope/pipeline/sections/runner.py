@@ -24,8 +24,6 @@ from headscope.pipeline.sections.keys import model_identity, plain, section_key
 from headscope.pipeline.sections.previous import Previous
 from headscope.results import SECTIONS, Sections, section_of
 
-__all__ = ["Found", "Run", "run_sections"]
-
 #: Arguments that a run of sections decides for itself, and those that name or make files.
 _GIVEN = {"model", "validate", "progress", "command", "options", "settings", "sections"}
 _FILES = {"state", "resume", "folder", "save", "save_dense", "benchmark"}
@@ -104,15 +102,7 @@ class Found:
 
 
 def run_sections(names: Iterable[str], run: Run) -> Found:
-    """Run sections one after the other, or take them from the earlier run.
-
-    Parameters
-    ----------
-    names : iterable of str
-        In an order in which no section comes before one that it uses.
-    run : Run
-        What they share.
-    """
+    """Run sections in the order given, or take them from the earlier run."""
     identity = model_identity(run.loaded)
     results: dict[str, Any] = {}
     keys, left_out, reused = dict[str, str](), dict[str, str](), list[str]()

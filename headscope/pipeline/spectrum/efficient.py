@@ -30,8 +30,6 @@ from headscope.pipeline.replaced_attention import last_states
 from headscope.results.efficient import CheapHead, CheapPoint, EfficientResult
 from headscope.results.rank import MeanSem
 
-__all__ = ["measure_efficient"]
-
 #: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
 TOKENS = 2048
 #: Sequences of one pass.
@@ -41,21 +39,7 @@ _AT_ONCE = 4
 def measure_efficient(
     loaded: LoadedModel, windows: Windows, pool: MatrixPool, seed: int, progress: Progress
 ) -> EfficientResult:
-    """Measure every cheap form at every size, per head and end to end.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Its attention is replaced while a form is measured.
-    windows : Windows
-        Some of them, evenly spread, are used.
-    pool : MatrixPool
-        Threads for functions of stacked matrices.
-    seed : int
-        Of the random forms.
-    progress : callable
-        Told (which part, batches or forms done, all).
-    """
+    """Measure every cheap form at every size, per head and end to end, on some of the windows."""
     chosen = windows.spread(min(16, max(4, TOKENS // windows.length)))
     batches = [
         torch.from_numpy(windows.batch(part)).to(loaded.device)
@@ -116,18 +100,9 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
 
 def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
     """Every head in one cheap form; windows have no padding, so there is no mask to keep."""
-
-    def attend(
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
-    ) -> Tensor:
-        return forms.attend(form, size, site.layer, q, k, v, scale, draw)
-
-    return attend
+    return lambda site, q, k, v, mask, scale: forms.attend(
+        form, size, site.layer, q, k, v, scale, draw
+    )
 
 
 def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanism) -> list[Tensor]:

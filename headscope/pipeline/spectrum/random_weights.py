@@ -17,8 +17,6 @@ from headscope.pipeline.spectrum.streaming import Plan, measure
 from headscope.results import RandomDraw, RandomWeights
 from headscope.results.rank import MeanSem
 
-__all__ = ["INITIALISATIONS", "measure_random_weights"]
-
 #: Initialisations that the windows are dealt out to: one alone would have no spread.
 INITIALISATIONS = 5
 
@@ -35,26 +33,9 @@ def measure_random_weights(
 ) -> RandomWeights:
     """Measure fresh initialisations on the windows that the model was measured on.
 
-    Each window goes to one of them, in turn: together they cost one pass.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Its architecture is initialised anew.
-    plan : Plan
-        Of the model's own pass.
-    measured : int
-        Windows of it that were measured.
-    low_rank : float
-        Share above which a head counts as low rank.
-    seed : int
-        Of the first initialisation; the others follow.
-    pool : MatrixPool
-        Threads for functions of stacked matrices.
-    saved : RunState
-        Where each pass is saved.
-    progress : callable
-        Told (initialisation, sequences done, sequences in all).
+    Each window goes to one of them, in turn: together they cost one pass. ``plan`` is that of the
+    model's own pass, of which ``measured`` windows were needed; ``low_rank`` is the share above
+    which a head counts as low rank, ``seed`` that of the first initialisation.
     """
     windows = plan.order[:measured]
     seeds = [(seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(windows)))]

@@ -37,8 +37,6 @@ from headscope.results import (
 )
 from headscope.results.rank import MeanSem
 
-__all__ = ["LENGTH", "LOW_RANK", "report_defaults", "spectrum"]
-
 #: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
 LENGTH = 128
 #: Share of the sum above which a head counts as low rank.
@@ -100,20 +98,10 @@ def spectrum(
     control : bool
         Measure the same architecture with random weights on the same windows too: an untrained
         model's patterns are of low rank as well.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
         Of the random order, the random logits, the random forms and the random weights.
-    state : path, optional
-        File in which a long run saves its sums.
-    resume : bool
-        Go on from what ``state`` holds.
-    progress : callable, optional
-        Called as ``progress(pass_name, done, all)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, state, resume, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------

@@ -20,8 +20,6 @@ from headscope.models.routing import Router, routed
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.resume import RunState, open_state
 
-__all__ = ["MINIMUM", "PRECISION", "Plan", "make_plan", "measure", "saved_run"]
-
 #: Half-width of the adaptive mode where nothing else is asked for.
 PRECISION = 0.01
 #: Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,22 +15,13 @@ from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.metrics import (
-    RESAMPLES,
-    Bootstrap,
-    Metric,
-    Outputs,
-    paired_bootstrap,
-    resampled,
-)
+from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap, resampled
 from headscope.measures.pooled import mean_pooled
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.distance import Distance, at_masks
-from headscope.pipeline.tasks.losses import LossBatch
-
-__all__ = ["Task", "need_logits"]
+from headscope.pipeline.tasks.losses import LossBatch, Read
 
 
 class Task:
@@ -118,7 +109,6 @@ class Task:
         baseline: Outputs | None = None,
         *,
         seed: int = 0,
-        resamples: int = RESAMPLES,
         drawn: Array | None = None,
     ) -> Bootstrap:
         """Bootstrap the task's value, and its difference to another model's on the same examples.
@@ -126,9 +116,7 @@ class Task:
         ``difference`` is value minus the baseline's, whichever direction is better; ``drawn`` is
         what :meth:`resampled` gave for the baseline.
         """
-        return paired_bootstrap(
-            self.table[self.metric], outputs, baseline, resamples=resamples, seed=seed, drawn=drawn
-        )
+        return paired_bootstrap(self.table[self.metric], outputs, baseline, seed=seed, drawn=drawn)
 
     def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
         """Return the task's value of every bootstrap resample, (resamples,)."""
@@ -154,28 +142,24 @@ class Task:
             model's own outputs, which is zero, with zero gradient, while all gates are 1.
         """
         if labels and self.has_labels:
-            yield from self._labelled_batches(loaded)
-            return
-        for batch in self.batches(loaded):
-            yield LossBatch(
-                loaded,
-                batch,
-                torch.arange(len(batch.index), device=loaded.device),
-                loss=self._label_free_loss,
-                embed=self._embed,
-                select_loss=self.distance.select(batch),
-                select_embed=_select_masks(batch),
-            )
+            return self._labelled_batches(loaded)
+        return self._batches_of(loaded, self._label_free_loss, self.distance.select)
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
+        return self._batches_of(loaded, self._loss, _select_masks)
+
+    def _batches_of(
+        self, loaded: LoadedModel, loss: Read, select: Callable[[Padded], Select | None]
+    ) -> Iterator[LossBatch]:
         for batch in self.batches(loaded):
+            owner = torch.arange(len(batch.index), device=loaded.device)
             yield LossBatch(
                 loaded,
                 batch,
-                torch.arange(len(batch.index), device=loaded.device),
-                loss=self._loss,
+                owner,
+                loss=loss,
                 embed=self._embed,
-                select_loss=_select_masks(batch),
+                select_loss=select(batch),
                 select_embed=_select_masks(batch),
             )
 

@@ -20,16 +20,6 @@ from headscope.pipeline.tasks.fidelity import Fidelity
 from headscope.pipeline.tasks.mlm import MaskedLM
 from headscope.pipeline.tasks.similarity import Similarity
 
-__all__ = [
-    "MLM_WINDOW",
-    "MLM_WINDOWS",
-    "TASKS",
-    "check_two",
-    "make_task",
-    "read_examples",
-    "select",
-]
-
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 MLM_WINDOW, MLM_WINDOWS = 64, 256
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.

@@ -19,8 +19,6 @@ from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.losses import LossBatch, Read
 
-__all__ = ["Similarity"]
-
 
 class _Pair:
     """Two rows that are compared, as one item for batching."""
