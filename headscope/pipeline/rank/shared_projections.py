@@ -1,4 +1,4 @@
-"""``headscope rank --share-projections``: what it costs when the heads of a layer share them."""
+"""Shared projections: what it costs when the heads of a layer share W_Q and W_K."""
 
 from __future__ import annotations
 

@@ -49,6 +49,8 @@ class Run:
         Told ("section, what", done, total).
     previous : Previous
         Results that may be taken over.
+    identity : dict or None
+        Of the model, as :func:`model_identity` tells it.
     """
 
     loaded: LoadedModel
@@ -58,8 +60,11 @@ class Run:
     check: bool = True
     progress: Progress = silent
     previous: Previous = field(default_factory=Previous)
+    identity: dict[str, Any] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Now, before anything is measured: reading a text leaves its mark on the tokenizer.
+        object.__setattr__(self, "identity", model_identity(self.loaded))
         for name, table in self.settings.items():
             _check_settings(name, table)
 
@@ -103,15 +108,14 @@ class Found:
 
 def run_sections(names: Iterable[str], run: Run) -> Found:
     """Run sections in the order given, or take them from the earlier run."""
-    identity = model_identity(run.loaded)
     results: dict[str, Any] = {}
     keys, left_out, reused = dict[str, str](), dict[str, str](), list[str]()
     for name in names:
-        if identity is not None:
+        if run.identity is not None:
             uses = section_of(name).uses
             sources = {other: keys[other] for other in uses if other in results}
             settings = {**run.arguments(name), "validated": run.check}
-            keys[name] = section_key(name, identity, settings, sources)
+            keys[name] = section_key(name, run.identity, settings, sources)
             before = run.previous.section(name, keys[name], run.command)
             if before is not None:
                 results[name] = before
