@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from headscope.data.batches import BATCH_TOKENS, WINDOW, buckets, collate, windows
+from headscope.data.batches import BATCH_TOKENS, WINDOW, collate
 from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.encode import EncodedSentence, Encoder
 from headscope.data.frequencies import Frequencies, find_frequencies
@@ -34,6 +34,7 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_model
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import RunState, check_resume, open_state
+from headscope.pipeline.texts import counted_batches
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -88,12 +89,7 @@ class _Batches:
 
     def _groups(self) -> Iterator[tuple[int, list[EncodedSentence]]]:
         sentences, again = itertools.tee(itertools.islice(iter(self._corpus), self._n_sentences))
-        seen = 0
-        for window in windows(placed(again, self._encoder.encode(sentences)), WINDOW):
-            seen += window.count(None)
-            for batch in buckets(window, BATCH_TOKENS):
-                seen += len(batch)
-                yield seen, batch
+        return counted_batches(placed(again, self._encoder.encode(sentences)))
 
 
 @dataclass(frozen=True)

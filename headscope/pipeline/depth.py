@@ -249,12 +249,9 @@ def _protected(sums: DepthSums) -> tuple[Protection, ...]:
 
 def _trends(sums: DepthSums) -> dict[str, Trend]:
     m = sums.trend_moments()
-    return {
-        name: Trend(
-            _curve(m.mean[i]), _curve(m.low[i]), _curve(m.high[i]), tuple(m.windows[i].tolist())
-        )
-        for i, name in enumerate(TRENDS)
-    }
+    curves = [[_curve(row) for row in rows] for rows in (m.mean, m.low, m.high)]
+    windows = [tuple(row.tolist()) for row in m.windows]
+    return {name: Trend(*found) for name, *found in zip(TRENDS, *curves, windows, strict=True)}
 
 
 def _curve(values: Array) -> Curve:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from headscope.data.batches import BATCH_TOKENS, WINDOW, buckets, windows
+from headscope.data.batches import BATCH_TOKENS, WINDOW, Item, buckets, windows
 from headscope.data.packing import Windows, pack
 from headscope.data.plain import PlainText, encode_lines
 from headscope.errors import CorpusError
@@ -17,7 +17,13 @@ def line_batches(
 ) -> Iterator[tuple[int, list[list[int]]]]:
     """Yield (lines seen so far, token ids of the next batch); too long lines are left out."""
     lines = itertools.islice(iter(text), limit)
-    encoded = encode_lines(loaded.tokenizer, lines, loaded.max_length, loaded.vocab_size)
+    return counted_batches(
+        encode_lines(loaded.tokenizer, lines, loaded.max_length, loaded.vocab_size)
+    )
+
+
+def counted_batches(encoded: Iterable[Item | None]) -> Iterator[tuple[int, list[Item]]]:
+    """Yield (items seen so far, next batch); what is None is seen, but in no batch."""
     seen = 0
     for window in windows(encoded, WINDOW):
         seen += window.count(None)

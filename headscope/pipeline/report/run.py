@@ -85,7 +85,8 @@ def report(
         "data": Path(data) if data is not None else None,
         "draws": draws,
     }
-    tables = {**(settings or {}), "insights": own}
+    tables = dict(settings or {})
+    tables["insights"] = {**own, **tables.get("insights", {})}
     run = Run(loaded, tables, seed, command, validate, progress or silent, before)
     usable = not validate or validate_model(loaded).passed
     found = run_sections([name for name in wanted if usable or name == "validate"], run)

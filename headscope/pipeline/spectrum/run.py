@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,8 @@ def spectrum(
             )
         if efficient:
             cheap = measure_efficient(loaded, windows, pool, seed, tell)
-        controls = _controls(length, k, seed)
+        curves = control_curves(length, seed)
+    controls = {name: _control(found, k) for name, found in curves.items()}
     heads = tuple(_heads(loaded, sums, k, classified))
     return SpectrumResult(
         schema=SCHEMA,
@@ -169,11 +171,7 @@ def spectrum(
 
 
 def _check_options(
-    length: int | None,
-    k: int | None,
-    sequences: int | None,
-    precision: float | None,
-    low_rank: float,
+    length: int | None, k: int | None, sequences: int | None, precision: float | None, share: float
 ) -> None:
     if length is not None:
         check_length(length, length, "")
@@ -185,8 +183,8 @@ def _check_options(
         raise InputError(f"sequences is {sequences}; give 1 or more.")
     if precision is not None and not 0 < precision < 1:
         raise InputError(f"The precision is {precision}; give a half-width between 0 and 1.")
-    if not 0 < low_rank < 1:
-        raise InputError(f"The share for low rank is {low_rank}; give one between 0 and 1.")
+    if not 0 < share < 1:
+        raise InputError(f"low_rank is {share}; give a share between 0 and 1.")
     if k is not None and k < 1:
         raise InputError(f"k is {k}; give 1 or more.")
 
@@ -224,10 +222,6 @@ def _heads(
             )
 
 
-def _controls(length: int, k: int, seed: int) -> dict[str, SpectrumControl]:
-    return {name: _control(found, k) for name, found in control_curves(length, seed).items()}
-
-
 def _control(found: ControlCurves, k: int) -> SpectrumControl:
     draws = len(found.share)
     curve, curve_sq = found.share.mean(axis=0), found.share_sq.mean(axis=0)
@@ -262,15 +256,9 @@ def _sampling(plan: Plan, sums: Spectrum) -> Sampling:
 
 def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> Verdict:
     """Sort heads by where the 95% interval of their share lies."""
-    low, high, between = [], [], []
+    low, high, between = list[str](), list[str](), list[str]()
     for head in heads:
-        share, half = head.share_at_k.mean, head.half_width
-        if half is None:
-            between.append(head.name)
-        elif share - half > threshold:
-            low.append(head.name)
-        elif share + half <= random:
-            high.append(head.name)
-        else:
-            between.append(head.name)
+        share, half = head.share_at_k.mean, math.inf if head.half_width is None else head.half_width
+        side = low if share - half > threshold else high if share + half <= random else between
+        side.append(head.name)
     return Verdict(threshold, random, tuple(low), tuple(high), tuple(between))
