@@ -323,7 +323,7 @@ def test_relative_bias_is_refused_or_told(tmp_path: Path) -> None:
     folder = tiny_mpnet(tmp_path)
     with pytest.raises(UnsupportedModelError, match="relative position bias") as caught:
         rank(folder)
-    assert "--no-validate" in str(caught.value)
+    assert "validate=False" in str(caught.value)
     result = rank(folder, validate=False, control_seeds=2)
     assert result.not_covered == ("a relative position bias",)
     assert result.validation.passed is None
