@@ -46,24 +46,8 @@ def measure_kept_roles(
     heads are classified anew on every other sentence, and the rest is measured. Of other data,
     examples with a sentence that heads were classified on are left out.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        With its task head, where the task needs it.
-    classified : ClassifyResult
-        Of this model.
-    task : str
-        What the model is measured by, one of :data:`headscope.pipeline.tasks.TASKS`.
-    data : path, optional
-        What the task is measured on; the built-in sample by default.
-    draws : int
-        Random sets, 20 or more.
-    seed : int
-        Of the random sets, the masks and the bootstrap.
-    corpus : Corpus, optional
-        What heads were classified on; the built-in sample by default.
-    progress : callable
-        Told ("random heads", sets done, sets in all).
+    ``corpus`` is what heads were classified on, the built-in sample by default; ``draws`` are the
+    random sets that the labelled heads are compared with.
 
     Raises
     ------

@@ -64,6 +64,7 @@ def insights(
     Returns
     -------
     InsightsResult
+        One verdict for each claim, with what was measured and the rule that decided.
 
     Raises
     ------

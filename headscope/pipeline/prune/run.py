@@ -109,6 +109,7 @@ def prune(
     Returns
     -------
     PruneResult
+        Frozen raw values; ``.to_frame()`` gives pandas.
 
     Raises
     ------

@@ -23,16 +23,7 @@ _DIGITS = 2
 def sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns, ...]:
     """Run the first short sentences of the built-in sample and keep their rounded patterns.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-    count : int
-        Sentences.
-
-    Returns
-    -------
-    tuple of SamplePatterns
-        Empty for a model without tokenizer.
+    There are none for a model without tokenizer.
     """
     if loaded.tokenizer is None or not loaded.sites:
         return ()

@@ -36,18 +36,9 @@ def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:
 def section_key(
     name: str, identity: Mapping[str, Any], settings: Mapping[str, Any], sources: Mapping[str, str]
 ) -> str:
-    """Hash what a section's result depends on.
+    """Hash what a section's result depends on: the model, its arguments, and its sources' keys.
 
-    Parameters
-    ----------
-    name : str
-        Of the section.
-    identity : mapping
-        Of :func:`model_identity`.
-    settings : mapping
-        Arguments of the section's function; files count by their content.
-    sources : mapping of section to key
-        The other sections that it makes use of.
+    Files among the arguments count by their content.
     """
     values = {key: _content(value) for key, value in settings.items()}
     return digest({"section": name, "on": identity, "settings": values, "sources": sources})

@@ -137,6 +137,7 @@ class Task:
         Parameters
         ----------
         loaded : LoadedModel
+            The unpruned model; gates are what prunes it.
         labels : bool
             Use the task's labels if it has any. Otherwise the loss is the distance to the unpruned
             model's own outputs, which is zero, with zero gradient, while all gates are 1.

@@ -22,7 +22,9 @@ class LossBatch:
     Parameters
     ----------
     loaded : LoadedModel
+        Runs the batch, with gates.
     batch : Padded
+        Token ids and mask, (rows, pos), on the model's device.
     owner : Tensor, (rows,)
         The example that each row belongs to.
     loss, embed : callable

@@ -41,6 +41,7 @@ class Similarity(Task):
     pairs : array of int, (n_examples, 2)
         The two rows of each pair.
     gold : array of float, (n_examples,)
+        Score of each pair, on the file's own scale.
 
     References
     ----------
