@@ -25,8 +25,6 @@ from torch import Tensor
 from headscope.pruning.method import Given, GradientBatch, Ranking
 from headscope.pruning.normalise import per_layer
 
-__all__ = ["importance_example", "importance_token"]
-
 
 def importance_token(given: Given, *, normalise: bool = True) -> Ranking:
     """Mean over real tokens of ``abs(z . dL/dz)``.

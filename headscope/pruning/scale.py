@@ -25,8 +25,6 @@ from headscope.pruning.gauss_newton import GaussNewton, full_output, sample
 from headscope.pruning.joint import RIDGE
 from headscope.pruning.method import Given
 
-__all__ = ["DAMPING", "ROUNDS", "distance", "full_outputs", "scale_gates"]
-
 #: Linearisations after the first guess.
 ROUNDS = 3
 #: A round that gains less than this share of the distance is the last.
@@ -52,19 +50,22 @@ def scale_gates(
     Parameters
     ----------
     given : Given
+        Its calibration data, without labels, are what the distance is measured on.
     removed : sequence of int
+        Units whose gates are zero.
     matrix : Tensor, (n_units, n_units)
         Gauss-Newton matrix at the unpruned model.
-    targets : sequence of Tensor
-        The unpruned model's outputs of each calibration batch.
+    targets : sequence of Tensor or None
+        The unpruned model's outputs of each calibration batch, as :func:`full_outputs` gives them.
     rounds : int
+        Linearisations after the first guess, at most.
     """
     kept = [unit for unit in range(len(given.units)) if unit not in set(removed)]
     best = given.units.gates(removed).double()
     if not kept or not removed:
         return best
     best_distance = distance(given, best, targets)
-    step = _first_guess(matrix, kept, removed)
+    step = _solve(matrix, kept, matrix[kept][:, list(removed)].sum(dim=1), RIDGE)
     for number in range(rounds + 1):
         before = best_distance
         best, best_distance = _search(given, best, best_distance, kept, step, targets)
@@ -141,13 +142,8 @@ def _linearise(
     )
 
 
-def _first_guess(matrix: Tensor, kept: Sequence[int], removed: Sequence[int]) -> Tensor:
-    pull = matrix[list(kept)][:, list(removed)].sum(dim=1)
-    return _solve(matrix, kept, pull, RIDGE)
-
-
-def _solve(matrix: Tensor, kept: Sequence[int], right: Tensor, damping: float) -> Tensor:
-    inner = matrix[list(kept)][:, list(kept)].double()
+def _solve(matrix: Tensor, kept: list[int], right: Tensor, damping: float) -> Tensor:
+    inner = matrix[kept][:, kept].double()
     damping = max(damping * float(inner.diagonal().mean()), 1e-30)
     solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(kept)).double(), right)
     return solved

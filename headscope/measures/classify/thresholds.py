@@ -11,8 +11,6 @@ from typing import Any, Self
 
 from headscope.errors import InputError
 
-__all__ = ["ThresholdSet", "Thresholds"]
-
 
 @dataclass(frozen=True)
 class ThresholdSet:

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from headscope.measures.accumulator import Accumulator, Array, numpy
 
-__all__ = ["InputCovariance", "square_root"]
-
 
 class InputCovariance(Accumulator):
     """Sums behind the mean and covariance of each layer's input vectors.

@@ -23,8 +23,6 @@ from torch import Tensor
 
 from headscope.attention import AttentionWeights
 
-__all__ = ["Factors", "fold_gain", "layer_factors", "random_factors", "weigh"]
-
 
 @dataclass(frozen=True)
 class Factors:

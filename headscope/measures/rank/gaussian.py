@@ -8,11 +8,15 @@ from statistics import fmean, stdev
 
 import torch
 
+from headscope.measures.rank.dimensions import (
+    LEVELS,
+    Reading,
+    asymmetry,
+    matrix_ranks,
+    subspace_overlap,
+)
 from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.ranks import LEVELS, Reading, asymmetry, matrix_ranks, subspace_overlap
 from headscope.results import ControlStatistics, LayerControl, MatrixRank
-
-__all__ = ["average", "layer_control"]
 
 
 def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:

@@ -6,11 +6,9 @@ import math
 
 from torch import Tensor
 
+from headscope.measures.rank.dimensions import Reading, asymmetry, matrix_ranks, subspace_overlap
 from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.ranks import Reading, asymmetry, matrix_ranks, subspace_overlap
 from headscope.results import HeadRank, LayerRank, Overlap
-
-__all__ = ["measure_layer"]
 
 
 def measure_layer(

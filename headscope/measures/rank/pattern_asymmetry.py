@@ -10,8 +10,6 @@ from headscope.measures.accumulator import Accumulator, Array, numpy
 from headscope.measures.activations import Activations
 from headscope.measures.statistics import standard_error
 
-__all__ = ["PatternAsymmetry"]
-
 
 class PatternAsymmetry(Accumulator):
     """Mean over sequences of each head's pattern asymmetry.

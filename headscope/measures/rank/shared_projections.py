@@ -21,24 +21,12 @@ from torch import Tensor
 
 from headscope.measures.accumulator import numpy
 from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.shared_starts import (
+from headscope.measures.rank.starts import (
     Mixed,
     Start,
     joint_diagonal,
     strongest_directions,
-    truncate,
 )
-
-__all__ = [
-    "Mixed",
-    "knee",
-    "score_error",
-    "score_parameters",
-    "share_projections",
-    "shared_parameters",
-    "truncate",
-    "truncated_rank",
-]
 
 #: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
 #: down by less than a hundredth of itself.
@@ -64,7 +52,7 @@ def share_projections(factors: Factors, width: int, *, iterations: int = ITERATI
 
     Notes
     -----
-    Starts from the better of two closed forms (:mod:`headscope.measures.rank.shared_starts`) and is
+    Starts from the better of two closed forms (:mod:`headscope.measures.rank.starts`) and is
     never worse than it; one of them cuts the heads to as many directions in all. Fitted in float32:
     twice as fast, and the error of the fit is a hundred thousand times that of the arithmetic.
     Deterministic.

@@ -9,8 +9,6 @@ import numpy as np
 from headscope.measures.accumulator import Array
 from headscope.measures.statistics import t_half_width
 
-__all__ = ["CrossedMean", "crossed_mean"]
-
 
 @dataclass(frozen=True)
 class CrossedMean:

@@ -37,18 +37,7 @@ from torch import Tensor
 
 from headscope.attention import attention_pattern, stream_attention
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.lapack import MatrixPool, right_vectors
-
-__all__ = [
-    "CONTROLS",
-    "DRAWS",
-    "FORMS",
-    "RANDOM_BLOCKS",
-    "CheapErrors",
-    "CheapForms",
-    "truncated_output",
-    "truncated_pattern",
-]
+from headscope.measures.spectrum.decompositions import MatrixPool, right_vectors
 
 #: Forms that need n x k numbers, forms that keep some of the n x n weights, and controls.
 PROJECTED = ("truncated", "bound", "random", "pooled")

@@ -21,18 +21,6 @@ from torch import Tensor
 from headscope.measures.rank.factors import Factors
 from headscope.results import MatrixRank, NumericalRank
 
-__all__ = [
-    "LEVELS",
-    "Reading",
-    "asymmetry",
-    "cumulative_share",
-    "matrix_ranks",
-    "product_ranks",
-    "product_singular_values",
-    "subspace_overlap",
-    "summarise",
-]
-
 #: Shares whose dimensions are counted.
 LEVELS = ("90", "95", "99")
 #: A cumulative sum may fall short of a share that it reaches in exact arithmetic.

@@ -24,10 +24,8 @@ from torch import Tensor
 from headscope.measures.accumulator import Accumulator, Array, numpy
 from headscope.measures.activations import Activations
 from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.lapack import MatrixPool, singular_values
+from headscope.measures.spectrum.decompositions import MatrixPool, singular_values
 from headscope.measures.statistics import standard_error, t_half_width
-
-__all__ = ["PatternSpectra", "Spectrum", "shares"]
 
 
 def shares(sigma: Array) -> Array:

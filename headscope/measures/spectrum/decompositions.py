@@ -25,8 +25,6 @@ from torch import Tensor
 
 from headscope.measures.accumulator import Array
 
-__all__ = ["MatrixPool", "right_vectors", "singular_values"]
-
 #: Eigenvalues below this multiple of the largest are what float64 rounding leaves of a zero.
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 

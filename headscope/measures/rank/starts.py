@@ -16,8 +16,6 @@ from torch import Tensor
 
 from headscope.measures.rank.factors import Factors
 
-__all__ = ["Mixed", "Start", "joint_diagonal", "strongest_directions", "truncate"]
-
 #: Directions weaker than this share of the strongest are arithmetic noise.
 _NOISE = 1e-13
 
