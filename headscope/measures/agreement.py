@@ -102,6 +102,11 @@ def agreement(pattern: Tensor, q: Tensor, k: Tensor, scale: float, real: Tensor)
         What the scores ought to be multiplied by.
     real : Tensor, (batch, pos), boolean
         Positions that are no padding; no other row or key counts.
+
+    Returns
+    -------
+    Agreement
+        Errors in [0, 2] of each head, and the sums behind the factor on its scores.
     """
     step = math.ceil(q.shape[-2] / QUERIES)
     queries = real[:, ::step]

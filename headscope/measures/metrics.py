@@ -180,6 +180,11 @@ def paired_bootstrap(
     drawn : array, (resamples,), optional
         What :func:`resampled` gave for the baseline, where many models share it.
 
+    Returns
+    -------
+    Bootstrap
+        In the metric's own unit; no difference and no p-value without a baseline.
+
     Notes
     -----
     Cost: one matrix product (resamples x n) or, for ranks, one cumulative sum of that size; a

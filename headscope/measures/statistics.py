@@ -113,6 +113,12 @@ def adjust(p: Array, among: Array | None = None) -> Array:
     return adjusted
 
 
+def ratio(sums: ArrayLike, counts: ArrayLike) -> Array:
+    """Return sums / counts; NaN where nothing was counted."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.asarray(sums) / np.asarray(counts))
+
+
 def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
     """Return the standard error of a mean from sums; NaN where n is less than 2.
 
@@ -122,6 +128,11 @@ def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
         Sum of the values, and of their squares.
     n : array of int
         Number of values.
+
+    Returns
+    -------
+    array, at least 0
+        As the arguments broadcast; 0 where rounding makes the variance negative.
     """
     total, squares, n = np.asarray(total), np.asarray(squares), np.asarray(n)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -148,17 +159,22 @@ def ratio_error(
     queries, queries_squared : array of int, broadcastable
         Over sentences: number of queries, and its square.
     sentences : int
-        Sentences that were sampled. Infinite errors where there are fewer than 2: one sentence says
-        nothing about the next.
+        Sentences that were sampled.
+
+    Returns
+    -------
+    array, at least 0
+        In the shape of ``sums``; infinite where there are fewer than 2 sentences: one says nothing
+        about the next. NaN where there is no query.
     """
     total = np.asarray(sums, dtype=float)
     if sentences < 2:
         return np.full(total.shape, np.inf)
     queries, squares = np.asarray(queries), np.asarray(squares)
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = total / queries
-        residual = squares - 2 * ratio * np.asarray(products)
-        residual = (residual + ratio**2 * np.asarray(queries_squared)).clip(min=0.0)
+        rate = total / queries
+        residual = squares - 2 * rate * np.asarray(products)
+        residual = (residual + rate**2 * np.asarray(queries_squared)).clip(min=0.0)
         return np.asarray(np.sqrt(residual * sentences / (sentences - 1)) / queries)
 
 

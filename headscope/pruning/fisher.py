@@ -67,6 +67,11 @@ def fisher(given: Given, *, normalise: bool = False) -> Ranking:
         ``use_labels`` says which matrix: of the labelled loss, or of the model's outputs.
     normalise : bool
         Divide the diagonal by each layer's l2 norm.
+
+    Returns
+    -------
+    Ranking
+        Values of 0 or more: what removing the unit alone adds to the loss, about.
     """
     matrix, diagonal = information(given, directions=1)
     values = per_layer(diagonal, given.units.layers) if normalise else diagonal

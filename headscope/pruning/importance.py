@@ -36,6 +36,11 @@ def importance_token(given: Given, *, normalise: bool = True) -> Ranking:
     normalise : bool
         Divide by each layer's l2 norm.
 
+    Returns
+    -------
+    Ranking
+        Values of 0 or more, in units of the loss where not normalised.
+
     Raises
     ------
     InputError

@@ -54,10 +54,6 @@ class Calibration(Protocol):
         """Measure the task's metric, signed so that higher is better, at gates (layers, heads)."""
 
 
-def _silent(name: str, done: int, total: int) -> None:
-    """Report nothing."""
-
-
 @dataclass(frozen=True)
 class Given:
     """Everything that a method may look at.
@@ -94,7 +90,7 @@ class Given:
     budget: int = 0
     largest: int = 0
     seed: int = 0
-    progress: Callable[[str, int, int], None] = _silent
+    progress: Callable[[str, int, int], None] = lambda *_: None
     memo: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -109,7 +105,13 @@ class Given:
         return cast(T, self.memo[name])
 
     def need_labels(self, method: str) -> None:
-        """Refuse calibration data without labels, by an InputError that names the method."""
+        """Refuse calibration data without labels.
+
+        Raises
+        ------
+        InputError
+            Where there are none; the message names ``method``.
+        """
         if not self.calibration.has_labels:
             raise InputError(
                 f"{method} is made of first derivatives of a loss, and the label-free loss has "
@@ -118,7 +120,13 @@ class Given:
             )
 
     def need_roles(self, method: str) -> None:
-        """Refuse a model that was not classified, by an InputError that names the method."""
+        """Refuse a model that was not classified.
+
+        Raises
+        ------
+        InputError
+            Where it was not; the message names ``method``.
+        """
         if not self.roles:
             raise InputError(
                 f"{method} needs to know what the heads do; give roles (the classify.json of "

@@ -62,7 +62,13 @@ METHODS: dict[str, MethodInfo] = {
 
 
 def check_methods(names: tuple[str, ...]) -> None:
-    """Refuse names that are no method, by an InputError that lists the methods."""
+    """Refuse names that are no method.
+
+    Raises
+    ------
+    InputError
+        For the first of them; the message lists the methods.
+    """
     for name in names:
         if name not in METHODS:
             raise InputError(f"There is no method {name!r}; choose {', '.join(METHODS)}.")

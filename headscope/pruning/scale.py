@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headscope.pruning.gauss_newton import GaussNewton, full_output, sample
+from headscope.pruning.gauss_newton import full_output, sample
 from headscope.pruning.joint import RIDGE
 from headscope.pruning.method import Given
 
@@ -59,6 +59,11 @@ def scale_gates(
         The unpruned model's outputs of each calibration batch, as :func:`full_outputs` gives them.
     rounds : int
         Linearisations after the first guess, at most.
+
+    Returns
+    -------
+    Tensor of float64, (n_units,)
+        Never farther from the unpruned model's outputs than gates of 1.
     """
     kept = [unit for unit in range(len(given.units)) if unit not in set(removed)]
     best = given.units.gates(removed).double()
@@ -71,7 +76,14 @@ def scale_gates(
         best, best_distance = _search(given, best, best_distance, kept, step, targets)
         if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
             break
-        found = _linearise(given, best, targets, number)
+        found = sample(
+            given.calibration.batches(labels=False),
+            given.units,
+            at=best,
+            targets=targets,
+            directions=DIRECTIONS,
+            seed=given.seed + 1 + number,
+        )
         step = _solve(found.matrix, kept, -found.gradient[kept], DAMPING)
     return best
 
@@ -127,19 +139,6 @@ def distance(
         total += float(squares.sum())
         count += len(squares)
     return total / count
-
-
-def _linearise(
-    given: Given, gates: Tensor, targets: Sequence[Tensor | None], number: int
-) -> GaussNewton:
-    return sample(
-        given.calibration.batches(labels=False),
-        given.units,
-        at=gates,
-        targets=targets,
-        directions=DIRECTIONS,
-        seed=given.seed + 1 + number,
-    )
 
 
 def _solve(matrix: Tensor, kept: list[int], right: Tensor, damping: float) -> Tensor:

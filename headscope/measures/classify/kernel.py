@@ -51,8 +51,7 @@ class Kernel(RowMeasure):
 
     def means(self) -> Array:
         """K, (n_layers, n_heads, offsets); 0 at an offset that was never seen."""
-        means: Array = self.sums / np.maximum(self.pairs, 1)
-        return means
+        return np.asarray(self.sums / np.maximum(self.pairs, 1))
 
 
 def _pairs(n_words: int) -> Array:

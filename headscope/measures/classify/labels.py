@@ -55,6 +55,11 @@ def judge(
     head_ids : sequence of sequence of int
         What the heads of each layer are called: their original indices, gaps where heads have been
         removed. Results carry these; the sums count heads without gaps.
+
+    Returns
+    -------
+    tuple of HeadResult
+        Rates, accuracies and masses in [0, 1], entropies in nats.
     """
     exists = _exists(sums, head_ids)
     positional = _Positional(sums, exists, thresholds)
@@ -102,6 +107,11 @@ def judge_swapped(
     ----------
     kernel : KernelHits
         What the kernels hit of the trials in ``sums.swapped``.
+
+    Returns
+    -------
+    SwappedControl
+        Labels, and heads that have one: false positives, all of them.
     """
     exists = _exists(sums, head_ids)
     tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)
@@ -210,7 +220,8 @@ class _MeanRule(NamedTuple):
     reach: bool
 
 
-_MEAN_RULES = {
+#: Rules of the roles that are no offset, relation or rare word, by role.
+MEAN_RULES = {
     "special": _MeanRule("special_mass", "special", reach=False),
     "punctuation": _MeanRule("punctuation_mass", "punctuation", reach=False),
     "broad": _MeanRule("long_entropy", "broad_relative", reach=False),
@@ -242,7 +253,7 @@ def _mean_tests(sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> It
     """Test every head on every role that is a mean and that the corpus can show."""
     means, errors = sums.profile.means(), sums.profile.standard_errors()
     first, last = (means[..., QUANTITIES.index(f"{end}_special_mass")] for end in ("first", "last"))
-    for role, (quantity, threshold, reach) in _MEAN_RULES.items():
+    for role, (quantity, threshold, reach) in MEAN_RULES.items():
         if role == "broad" and not broad_is_testable(sums):
             continue
         i = QUANTITIES.index(quantity)

@@ -18,6 +18,7 @@ import torch
 from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.batch import Batch
 from headscope.measures.classify.rows import OFFSETS, RowMeasure, RowSummary
+from headscope.measures.statistics import ratio
 
 #: One step beyond the farthest offset that is scored.
 _FAR = max(OFFSETS) + 1
@@ -78,11 +79,11 @@ class Positional(RowMeasure):
 
     def rates(self) -> Array:
         """Hit rates, (n_layers, n_heads, offsets); NaN where there is no query."""
-        return _ratio(self.hits, self.queries)
+        return ratio(self.hits, self.queries)
 
     def masses(self) -> Array:
         """Mean mass, (n_layers, n_heads, offsets); NaN where there is no query."""
-        return _ratio(self.mass, self.mass_queries)
+        return ratio(self.mass, self.mass_queries)
 
 
 def _pairs(query: Array, target: Array, r: int) -> int:
@@ -93,9 +94,3 @@ def _pairs(query: Array, target: Array, r: int) -> int:
     if r > 0:
         return int((query[:, : n - r] & target[:, r:]).sum())
     return int((query[:, -r:] & target[:, : n + r]).sum())
-
-
-def _ratio(sums: Array, counts: Array) -> Array:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio: Array = sums / counts
-    return ratio

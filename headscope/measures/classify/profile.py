@@ -17,7 +17,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.batch import Batch
 from headscope.measures.classify.rows import RowMeasure, RowSummary
-from headscope.measures.statistics import ratio_error
+from headscope.measures.statistics import ratio, ratio_error
 
 #: Tokens, special ones included, of a sequence that can tell a broad head from others.
 LONG = 20
@@ -108,9 +108,7 @@ class Profile(RowMeasure):
 
     def means(self) -> Array:
         """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means: Array = self.sums / self.queries
-        return means
+        return ratio(self.sums, self.queries)
 
     def standard_errors(self) -> Array:
         """Standard errors of :meth:`means` with sentences as the sampled unit."""

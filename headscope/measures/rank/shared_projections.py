@@ -40,7 +40,7 @@ _EXACT = 1e-7
 
 
 def share_projections(factors: Factors, width: int, *, iterations: int = ITERATIONS) -> Mixed:
-    """Fit shared projections of one layer; returns the factors ``W_Q' diag(m_h)`` and ``W_K'``.
+    """Fit shared projections of one layer.
 
     Parameters
     ----------
@@ -49,6 +49,12 @@ def share_projections(factors: Factors, width: int, *, iterations: int = ITERATI
     width : int
         Shared dimensions, 1 .. n_heads * d_head.
     iterations : int
+        Rounds of alternating least squares, at most.
+
+    Returns
+    -------
+    Mixed
+        The factors ``W_Q' diag(m_h)`` and ``W_K'``, (n_heads, d_model, width), float64.
 
     Notes
     -----

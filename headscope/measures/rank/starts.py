@@ -39,7 +39,9 @@ class Start:
     Attributes
     ----------
     left, right : Tensor, (d_model, width)
+        The shared query and key projections, W_Q' and W_K'.
     mixing : Tensor, (n_heads, width)
+        How much each head uses each shared dimension.
     """
 
     left: Tensor

@@ -40,6 +40,11 @@ def control_curves(length: int, seed: int) -> dict[str, ControlCurves]:
         Rows and columns of the patterns.
     seed : int
         Of the random logits.
+
+    Returns
+    -------
+    dict of str to ControlCurves
+        ``uniform``, ``identity``, ``previous-token`` and ``random-logits``.
     """
     ones = np.ones(length)
     uniform = np.zeros(length)
