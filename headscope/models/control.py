@@ -19,6 +19,7 @@ def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     Parameters
     ----------
     loaded : LoadedModel
+        Left as it is; heads that it has lost, the twin lacks too.
     seed : int
         The global random state is left as it was.
     """

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
-from headscope.attention import attention_pattern, stream_attention
+from headscope.attention import Mask, attention_pattern, stream_attention
+from headscope.models.hooks import grouped
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
@@ -32,7 +34,8 @@ class GatedAttention:
     Parameters
     ----------
     gates : Tensor
-        (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos).
+        The factor of each head: (n_layers, n_heads), (batch, n_layers, n_heads) or
+        (batch, n_layers, n_heads, pos).
     gradients : bool
         Whether autograd is to record; the streaming form needs none.
     """
@@ -42,13 +45,7 @@ class GatedAttention:
         self._gradients = gradients
 
     def __call__(
-        self,
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
+        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         """Return the gated z of one site."""
         if self._gradients:
@@ -74,6 +71,7 @@ def gated(
     Parameters
     ----------
     loaded : LoadedModel
+        Its task head runs too, if it has one.
     gates : Tensor, optional
         As :class:`GatedAttention` takes them.
     gradients : bool
@@ -88,11 +86,8 @@ def gated(
     mechanism = None if gates is None else GatedAttention(gates, gradients=gradients)
     router = Router(loaded.sites, mechanism=mechanism)
 
-    def run(*args: Tensor | None, **kwargs: object) -> tuple[Tensor, Tensor | None]:
-        router.begin()
-        result: tuple[Tensor, Tensor | None] = loaded.run(*args, **kwargs)  # type: ignore[arg-type]
-        router.check_calls()
-        return result
+    def run(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        return router.checked(lambda: loaded.run(*args, **kwargs))
 
     with _frozen(loaded.network), routed(loaded.network, router, gradients=gradients):
         yield run
@@ -100,10 +95,8 @@ def gated(
 
 def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:
     """Group the layers that run one and the same module (ALBERT): their heads go together."""
-    groups: dict[nn.Module, list[int]] = {}
-    for site in sites:
-        groups.setdefault(site.module, []).append(site.layer)
-    return tuple(map(tuple, groups.values()))
+    groups = grouped(sites, lambda site: site.module).values()
+    return tuple(tuple(site.layer for site in group) for group in groups)
 
 
 @contextmanager

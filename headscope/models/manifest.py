@@ -14,12 +14,12 @@ from typing import Any
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint, read_json
 
-__all__ = ["COMPACT", "DENSE", "MANIFEST", "KeptHeads", "kept_heads"]
+__all__ = ["COMPACT", "DENSE", "MANIFEST", "SCHEMA", "KeptHeads", "kept_heads"]
 
 MANIFEST = "headscope.json"
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
 COMPACT, DENSE = "compact", "dense"
-_SCHEMA = 1
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ def kept_heads(checkpoint: Checkpoint) -> KeptHeads | None:
 
 def _from_manifest(path: Path) -> KeptHeads | None:
     data = read_json(path)
-    if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise CheckpointError(
-            f"{path} is not a manifest of schema {_SCHEMA}; it is damaged, or written by a newer "
+            f"{path} is not a manifest of schema {SCHEMA}; it is damaged, or written by a newer "
             "headscope."
         )
     form, entries = data.get("form"), data.get("attention")

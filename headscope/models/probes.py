@@ -34,6 +34,7 @@ class Probe:
     name : str
         ``right-padded``, ``left-padded`` or ``unpadded``.
     input_ids, attention_mask : Tensor, (batch, pos)
+        On the model's device; the mask is 1 for tokens and 0 for padding.
     """
 
     name: str

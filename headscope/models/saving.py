@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from headscope.errors import InputError
 from headscope.models.compact import expand_all, origin_of, original_heads
 from headscope.models.gating import shared_layers
 from headscope.models.loading import LoadedModel
-from headscope.models.manifest import COMPACT, DENSE, MANIFEST
+from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
 from headscope.models.routing import quiet_transformers
 
 __all__ = ["check_target", "save", "save_dense", "whole_folder", "write_model"]
@@ -97,6 +97,7 @@ def write_model(
     Parameters
     ----------
     loaded : LoadedModel
+        As :func:`save` takes it.
     room : Path
         Of :func:`whole_folder`, so that nothing unfinished ever has the folder's name.
     form : str
@@ -122,6 +123,7 @@ def check_target(folder: str | Path) -> None:
     Raises
     ------
     InputError
+        If it is a file, or holds what no save of headscope wrote.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -134,22 +136,20 @@ def check_target(folder: str | Path) -> None:
 
 def _manifest(loaded: LoadedModel, form: str) -> dict[str, Any]:
     total = original_heads(loaded)
-    kept = [loaded.sites[group[0]].head_ids for group in shared_layers(loaded.sites)]
     return {
-        "schema": 1,
+        "schema": SCHEMA,
         "form": form,
         "headscope": importlib.metadata.version("headscope"),
         "n_heads": total,
         "d_head": loaded.sites[0].d_head,
-        "attention": [
-            {
-                "layers": list(group),
-                "kept": list(heads),
-                "removed": [head for head in range(total) if head not in heads],
-            }
-            for group, heads in zip(shared_layers(loaded.sites), kept, strict=True)
-        ],
+        "attention": [_entry(loaded, group, total) for group in shared_layers(loaded.sites)],
     }
+
+
+def _entry(loaded: LoadedModel, layers: Sequence[int], total: int) -> dict[str, list[int]]:
+    kept = list(loaded.sites[layers[0]].head_ids)
+    removed = [head for head in range(total) if head not in kept]
+    return {"layers": list(layers), "kept": kept, "removed": removed}
 
 
 def _gone(manifest: dict[str, Any]) -> dict[str, list[int]]:
@@ -166,10 +166,9 @@ def _write_network(network: Any, folder: Path, pruned: dict[str, list[int]]) -> 
     if pruned:
         settings["pruned_heads"] = pruned
     try:
-        if _fits_half(network):
-            network.save_pretrained(folder, state_dict=_halved(network))
-        else:
-            network.save_pretrained(folder)
+        network.save_pretrained(
+            folder, state_dict=_halved(network) if _fits_half(network) else None
+        )
     finally:
         settings.clear()
         settings.update(before)

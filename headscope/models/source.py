@@ -29,7 +29,17 @@ _PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model lies: its display name, its folder and (for a hub id) its commit."""
+    """Where a model lies.
+
+    Attributes
+    ----------
+    name : str
+        As the user gave it.
+    folder : Path
+        Holds config.json and the weights.
+    revision : str or None
+        The commit of a hub id; version of the demo package.
+    """
 
     name: str
     folder: Path
@@ -68,38 +78,29 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
 
 
 def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors, snapshot_download
 
     patterns = _FILES + (_PICKLES if allow_pickle else [])
     try:
         folder = snapshot_download(model, revision=revision, allow_patterns=patterns)
-    except GatedRepoError:
+    except errors.GatedRepoError:
         raise ModelNotFoundError(
             f"The hub wants you to accept the terms of {model} first; do so on its page, "
             "log in with 'hf auth login' and try again."
         ) from None
-    except HFValidationError:
+    except errors.HFValidationError:
         raise ModelNotFoundError(
             f"There is no folder {model}, and a hub id cannot be spelt like that; give a model "
             "folder, a hub id such as 'google-bert/bert-base-uncased', or 'demo'."
         ) from None
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         raise ModelNotFoundError(f"{model} has no revision {revision} on the hub.") from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         raise ModelNotFoundError(
             f"There is neither a folder {model} nor a model of that id on the hub; "
             "check the spelling, or log in with 'hf auth login' if it is private."
         ) from None
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+    except OSError as error:  # the hub's other errors are of this kind too
         at = f" (revision {revision})" if revision else ""
         raise ModelNotFoundError(
             f"There is no folder {model}; as a hub id{at} it is not in the local cache, and the "
