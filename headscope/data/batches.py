@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.data.encode import EncodedSentence, is_punctuation
-from headscope.data.sentence import Sentence
+from headscope.data.encode import EncodedSentence
+from headscope.data.sentence import Sentence, is_punctuation
 from headscope.measures.accumulator import Array, Keys
 from headscope.measures.batch import Batch, EdgeTrials, RareTargets
 

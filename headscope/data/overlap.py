@@ -15,6 +15,7 @@ class Overlap:
     Attributes
     ----------
     shared, sentences : int
+        Sentences that both sets have, and sentences of the first set.
     """
 
     shared: int

@@ -30,6 +30,7 @@ def placed(
     Yields
     ------
     EncodedSentence or None
+        In the order of ``encoded``; None stays None.
     """
     before: dict[int, Sentence] = {}
     for index, (sentence, item) in enumerate(zip(sentences, encoded, strict=True)):
