@@ -18,21 +18,15 @@ __all__ = ["Examples", "class_ids", "read_labelled", "read_pairs", "read_texts",
 
 _FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
 _SECOND = ("sentence2", "text2", "hypothesis", "question2")
+_LABEL = ("label", "labels", "gold_label", "class", "target")
+_SCORE = ("score", "similarity", "similarity_score", "label", "gold")
 _LABELLED = Columns(
-    names={
-        "sentence": _FIRST,
-        "sentence2": _SECOND,
-        "label": ("label", "labels", "gold_label", "class", "target"),
-    },
+    names={"sentence": _FIRST, "sentence2": _SECOND, "label": _LABEL},
     order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},
     needed=("sentence", "label"),
 )
 _PAIRS = Columns(
-    names={
-        "sentence1": _FIRST,
-        "sentence2": _SECOND,
-        "score": ("score", "similarity", "similarity_score", "label", "gold"),
-    },
+    names={"sentence1": _FIRST, "sentence2": _SECOND, "score": _SCORE},
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
 )

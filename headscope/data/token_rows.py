@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise
 from headscope.measures.accumulator import Array
@@ -139,24 +140,21 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
 
 def pad_rows(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
     """Right-pad rows into one batch."""
-    longest = max(map(len, rows))
     masked = [(i, position) for i, row in enumerate(rows) for position in row.masked]
     lengths = torch.tensor([len(row) for row in rows])
     types = None
     if rows[0].types is not None:
-        types = _filled([row.types or () for row in rows], longest, 0).to(device)
+        types = _filled([row.types or () for row in rows], 0).to(device)
     return Padded(
         index=np.array([row.index for row in rows]),
-        input_ids=_filled([row.ids for row in rows], longest, pad_id).to(device),
-        attention_mask=(torch.arange(longest) < lengths[:, None]).long().to(device),
+        input_ids=_filled([row.ids for row in rows], pad_id).to(device),
+        attention_mask=(torch.arange(int(lengths.max())) < lengths[:, None]).long().to(device),
         token_type_ids=types,
         masked=torch.tensor(masked, dtype=torch.long).reshape(-1, 2).t().to(device),
         gold=torch.tensor([t for row in rows for t in row.gold], dtype=torch.long).to(device),
     )
 
 
-def _filled(rows: Sequence[Sequence[int]], longest: int, fill: int) -> Tensor:
-    out = torch.full((len(rows), longest), fill, dtype=torch.long)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-    return out
+def _filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=fill)

@@ -20,12 +20,8 @@ __all__ = ["Checkpoint", "read_json"]
 
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-    "tokenizer.model",
+    *("tokenizer.json", "vocab.txt", "vocab.json"),
+    *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
 )
 #: How safetensors calls the types that weights are stored in.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -122,7 +118,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> object:
     """Read a JSON file of a checkpoint, or say what is wrong with it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -34,11 +34,12 @@ def fill_module(module: nn.Module, projections: Projections, n_heads: int) -> No
 
 def _mark(module: nn.Module, ids: Sequence[int], d_head: int) -> None:
     setattr(module, HEAD_IDS, tuple(ids))
-    sizes = {
-        "num_attention_heads": len(ids),
-        "n_heads": len(ids),
-        "all_head_size": len(ids) * d_head,
-    }
-    for name, size in sizes.items():
+    n_heads = len(ids)
+    sizes = (
+        ("num_attention_heads", n_heads),
+        ("n_heads", n_heads),
+        ("all_head_size", n_heads * d_head),
+    )
+    for name, size in sizes:
         if isinstance(getattr(module, name, None), int):
             setattr(module, name, size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -17,7 +17,7 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.recording import SiteRecord
 from headscope.results import LayerCheck
 
-__all__ = ["PROGRAMS", "Evidence", "difference", "gather", "layer_check", "merge"]
+__all__ = ["PROGRAMS", "Evidence", "gather", "largest_gap", "layer_check", "merge"]
 
 #: Whose pattern is held against the exact one.
 PROGRAMS = ("the model's own attention", "the installed attention", "the canonical weights")
@@ -73,11 +73,11 @@ def gather(
     sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
     return Evidence(
         calls,
-        pattern=worst([difference(p, against, real) for p in pairs]),
-        out=worst([difference(o, theirs.out, real) for o in (ours.out, out)]),
-        mean=worst([_largest(a.error) for a in near]),
-        rounding=worst([_largest(a.rounding) for a in near]),
-        rounding_out=worst([_out_error(site, z, o, real) for z, o in sums]),
+        pattern=largest_gap((p, against, real) for p in pairs),
+        out=largest_gap((o, theirs.out, real) for o in (ours.out, out)),
+        mean=_worst([_largest(a.error) for a in near]),
+        rounding=_worst([_largest(a.rounding) for a in near]),
+        rounding_out=_worst([_out_error(site, z, o, real) for z, o in sums]),
         scales=tuple(a.scale for a in near),
     )
 
@@ -89,7 +89,7 @@ def merge(found: Sequence[Evidence]) -> Evidence:
         *((e.pattern, e.out, e.mean, e.rounding, e.rounding_out) for e in found), strict=True
     )
     scales = zip(*(e.scales for e in found if e.scales), strict=True)
-    pattern, out, mean, rounding, rounding_out = map(worst, gaps)
+    pattern, out, mean, rounding, rounding_out = map(_worst, gaps)
     joined = tuple(reduce(add, sums) for sums in scales)
     return Evidence(calls, pattern, out, mean, rounding, rounding_out, joined)
 
@@ -105,7 +105,14 @@ def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
     )
 
 
-def difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None:
+def largest_gap(
+    compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]],
+) -> float | None:
+    """Return the largest |a - b| of all (a, b, real); None if any are not comparable."""
+    return _worst([_difference(*item) for item in compared])
+
+
+def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None:
     """Largest |a - b| over real positions (leading axes batch, pos); None if not comparable."""
     if a is None or b is None or a.shape != b.shape:
         return None
@@ -114,7 +121,7 @@ def difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None
     return _finite(float((a[real].double() - b[real].double()).abs().max()))
 
 
-def worst(gaps: Sequence[float | None]) -> float | None:
+def _worst(gaps: Sequence[float | None]) -> float | None:
     """Return the largest gap, or None if any is missing."""
     known = [gap for gap in gaps if gap is not None]
     return max(known, default=None) if len(known) == len(gaps) else None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -86,11 +85,8 @@ def gated(
     mechanism = None if gates is None else GatedAttention(gates, gradients=gradients)
     router = Router(loaded.sites, mechanism=mechanism)
 
-    def run(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        return router.checked(lambda: loaded.run(*args, **kwargs))
-
     with _frozen(loaded.network), routed(loaded.network, router, gradients=gradients):
-        yield run
+        yield lambda *args, **options: router.checked(loaded.run, *args, **options)
 
 
 def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from headscope.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint
@@ -23,11 +24,9 @@ from headscope.models.task_heads import Select, run_with_task_head, task_head_of
 
 __all__ = ["DTYPES", "LoadedModel", "load", "pick_device", "wrap"]
 
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
+#: What a model can compute in.
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")
 }
 #: Tokenizers without a limit of their own report an astronomically large one.
 _NO_LIMIT = 10**9
@@ -68,21 +67,17 @@ class LoadedModel:
 
     name: str
     model: Any
+    network: Any = field(repr=False)
     tokenizer: Any
     sites: tuple[AttentionSite, ...]
+    task_head: str | None
+    dtype: str
+    device: str
     revision: str | None = None
     file: FileWeights | None = field(default=None, repr=False)
-    dtype: str = "float32"
-    device: str = "cpu"
-    network: Any = field(default=None, repr=False)
-    task_head: str | None = None
     origin: dict[str, Any] | None = field(default=None, repr=False)
     stored_dtype: str | None = None
     certificate: object = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.network is None:
-            self.network = self.model
 
     @property
     def weights_sha256(self) -> str | None:
@@ -160,12 +155,9 @@ class LoadedModel:
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
-        longest = max(map(len, sequences))
-        ids = torch.full((len(sequences), longest), self.pad_id, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, sequence in enumerate(sequences):
-            ids[row, : len(sequence)] = torch.as_tensor(sequence)
-            mask[row, : len(sequence)] = 1
+        rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         return ids.to(self.device), mask.to(self.device)
 
 
@@ -251,16 +243,9 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a text encoder.")
     parameter = next(network.parameters())
-    loaded = LoadedModel(
-        name=name,
-        model=network,
-        tokenizer=tokenizer,
-        sites=(),
-        dtype=str(parameter.dtype).removeprefix("torch."),
-        device=str(parameter.device),
-        network=whole if task_head else network,
-        task_head=task_head,
-    )
+    dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
+    outer = whole if task_head else network
+    loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
     loaded.sites = find_sites(network, loaded.run_tiny)
     return loaded
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ IMPLEMENTATION = "headscope"
 #: What turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head), as
 #: :func:`~headscope.attention.stream_attention` does; anything may be put in its place.
 Mechanism = Callable[[AttentionSite, Tensor, Tensor, Tensor, Mask, float | None], Tensor]
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
 _active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
 #: Keyword arguments that change the scores; an attention that passes one is not covered yet.
@@ -85,10 +86,12 @@ class Router:
         self._turn.clear()
         self.masks_seen = 0
 
-    def checked(self, forward: Callable[[], Result]) -> Result:
+    def checked(
+        self, forward: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
+    ) -> Result:
         """Run one whole forward pass, check that it called every site once, return its result."""
         self.begin()
-        result = forward()
+        result = forward(*args, **options)
         self.check_calls()
         return result
 

@@ -13,16 +13,9 @@ __all__ = ["Source", "find_source"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = [
-    "config.json",
-    "model.safetensors",
-    "model-*.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
+    *("config.json", "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
+    *("tokenizer*", "vocab*", "merges.txt", "*.model"),
+    *("special_tokens_map.json", "added_tokens.json"),
 ]
 _PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
