@@ -23,8 +23,6 @@ from headscope.measures.batch import Batch, EdgeTrials, RareTargets
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)
 
-__all__ = ["BATCH_TOKENS", "WINDOW", "buckets", "collate", "windows"]
-
 #: Sentences that are sorted by length together.
 WINDOW = 2048
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,

@@ -14,8 +14,6 @@ from headscope.data.sentence import Sentence, split_words
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError
 
-__all__ = ["Corpus", "as_corpus", "open_text", "open_treebank", "sample_corpus"]
-
 SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
 ANNOTATED = 68

@@ -13,8 +13,6 @@ from headscope.data.frequencies import Frequencies
 from headscope.data.pieces import Encoding, TextModel, tokenise
 from headscope.data.sentence import Sentence
 
-__all__ = ["EncodedSentence", "Encoder", "Rarity"]
-
 IntArray = NDArray[np.int64]
 
 

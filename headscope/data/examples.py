@@ -14,8 +14,6 @@ from headscope.data.records import Columns, Record, read_records
 from headscope.digest import sha256_of_file
 from headscope.errors import CorpusError, InputError
 
-__all__ = ["Examples", "class_ids", "read_labelled", "read_pairs", "read_texts", "sample_texts"]
-
 _FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
 _SECOND = ("sentence2", "text2", "hypothesis", "question2")
 _LABEL = ("label", "labels", "gold_label", "class", "target")

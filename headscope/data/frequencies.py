@@ -12,8 +12,6 @@ from headscope.data.lines import read_filled
 from headscope.digest import sha256_of_file
 from headscope.errors import CorpusError, InputError
 
-__all__ = ["N_FREQUENT", "Frequencies", "find_frequencies"]
-
 #: Sentences whose rarest word is among this many most frequent words say nothing about rarity.
 N_FREQUENT = 500
 #: What the second column of a frequency file may be called in a heading.

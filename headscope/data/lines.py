@@ -7,8 +7,6 @@ from pathlib import Path
 
 from headscope.errors import CorpusError
 
-__all__ = ["read_filled", "read_lines"]
-
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end) of a UTF-8 file.

@@ -1,4 +1,4 @@
-"""Windows of exactly n tokens, cut from a text without padding: a padded row fakes low rank.
+"""Windows of exactly n tokens, cut from a text without padding, which would lower the rank.
 
 Lines are tokenised one by one without special tokens and joined into one stream. Window i of W is::
 
@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from headscope.data.pieces import TextModel, frame, token_stream
 from headscope.data.plain import PlainText
 from headscope.errors import CorpusError, InputError
-
-__all__ = ["SHORTEST", "Windows", "check_length", "pack"]
 
 #: Fewest tokens of a window: a quarter of it must be at least one singular value.
 SHORTEST = 4

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 from headscope.errors import CorpusError, InputError
 
-__all__ = ["Encoding", "Frame", "TextModel", "frame", "token_stream", "tokenise"]
-
 #: Texts handed to the tokenizer at a time.
 _AT_ONCE = 256
 

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from headscope.data.encode import EncodedSentence
 from headscope.data.sentence import Sentence
 
-__all__ = ["placed"]
-
 
 def placed(
     sentences: Iterable[Sentence], encoded: Iterable[EncodedSentence | None]

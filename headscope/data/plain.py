@@ -1,4 +1,4 @@
-"""Plain text for a model's eyes: lines, tokenised as they stand."""
+"""Plain text: lines that are tokenised as they stand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from headscope.data.lines import read_filled
 from headscope.data.pieces import TextModel, tokenise
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError
-
-__all__ = ["PlainText", "as_plain", "encode_lines", "open_plain", "plain_of", "sample_plain"]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from pathlib import Path
 from headscope.data.lines import read_filled, read_lines
 from headscope.errors import CorpusError
 
-__all__ = ["Columns", "read_records"]
-
 #: One row: its line number (from 1) and its cells by column.
 Record = tuple[int, dict[str, str]]
 

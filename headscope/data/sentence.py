@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import regex
 
-__all__ = ["Sentence", "is_punctuation", "split_words"]
-
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
 
 

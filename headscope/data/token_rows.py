@@ -14,8 +14,6 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise
 from headscope.measures.accumulator import Array
 
-__all__ = ["MASKED_SHARE", "Padded", "Row", "encode_rows", "mask_row", "pad_rows", "window_rows"]
-
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15
 

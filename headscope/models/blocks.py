@@ -41,8 +41,6 @@ from headscope.models.layouts import AttentionSite, follow
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router
 
-__all__ = ["Block", "find_blocks", "norm_placement", "own_states", "run_variant"]
-
 
 @dataclass(frozen=True)
 class BlockLayout:

@@ -13,8 +13,6 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 
-__all__ = ["capture_layers"]
-
 
 class _Seen(BaseException):
     """Raised and caught here: what follows the last layer of interest is of no use."""

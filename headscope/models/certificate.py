@@ -37,8 +37,6 @@ from headscope.models.probes import Probe, probes
 from headscope.models.recording import OurRun, Recording, run_eager, run_ours, run_sdpa
 from headscope.results import LayerCheck, ProbeSize, ValidationResult
 
-__all__ = ["TOLERANCES", "training_reason", "validate_model"]
-
 #: What is allowed, by dtype.
 #:
 #: ``pattern`` entries, a layer's ``out``, the last ``hidden`` state: largest absolute differences.

@@ -1,4 +1,4 @@
-"""Is this folder a whole, safe checkpoint? Asked before anything of it is loaded."""
+"""Check that a folder is a whole and safe checkpoint, before anything of it is loaded."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from torch import Tensor
 
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CheckpointError
-
-__all__ = ["Checkpoint", "read_json"]
 
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER_FILES = (

@@ -9,8 +9,6 @@ from torch import nn
 from headscope.models.layouts import HEAD_IDS, Projections, heads_of
 from headscope.pruning.surgery import expand_heads, keep_heads
 
-__all__ = ["cut_module", "fill_module"]
-
 
 def cut_module(module: nn.Module, projections: Projections, kept: Collection[int]) -> None:
     """Leave only the heads ``kept``, in place, named by their original index.

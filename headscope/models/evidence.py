@@ -17,8 +17,6 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.recording import SiteRecord
 from headscope.results import LayerCheck
 
-__all__ = ["PROGRAMS", "Evidence", "gather", "largest_gap", "layer_check", "merge"]
-
 #: Whose pattern is held against the exact one.
 PROGRAMS = ("the model's own attention", "the installed attention", "the canonical weights")
 

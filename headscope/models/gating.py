@@ -21,8 +21,6 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 
-__all__ = ["GatedAttention", "gated", "shared_layers"]
-
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
 

@@ -13,8 +13,6 @@ from torch.utils.hooks import RemovableHandle
 if TYPE_CHECKING:
     from headscope.models.layouts import AttentionSite
 
-__all__ = ["grouped", "hooked", "watch_inputs"]
-
 #: Told (site, x) with x (batch, pos, d_model), before the site's attention runs.
 See = Callable[["AttentionSite", Tensor], None]
 

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from headscope.attention import AttentionWeights
 from headscope.models.hooks import hooked
 
-__all__ = ["LAYOUTS", "AttentionSite", "Layout", "attention_modules", "find_sites", "heads_of"]
-
 #: Attribute of an attention module whose heads were removed: the original indices of the rest.
 HEAD_IDS = "headscope_head_ids"
 

@@ -1,4 +1,4 @@
-"""Open a checkpoint: the base model in eval mode, its tokenizer, and what it can be trusted for."""
+"""Open a checkpoint: the base model in eval mode, its tokenizer and its attention sites."""
 
 from __future__ import annotations
 

@@ -14,8 +14,6 @@ from typing import Any, TypeGuard
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint, read_json
 
-__all__ = ["COMPACT", "DENSE", "MANIFEST", "SCHEMA", "KeptHeads", "kept_heads"]
-
 MANIFEST = "headscope.json"
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
 COMPACT, DENSE = "compact", "dense"

@@ -1,4 +1,4 @@
-"""From a checkpoint that has been looked at to transformers' own network and tokenizer."""
+"""Load the network and the tokenizer of a checked checkpoint, by transformers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from headscope.models.source import Source
 from headscope.models.task_heads import class_for, missing_task_head, task_head_of
 from headscope.pruning.surgery import head_rows, scatter_rows
 
-__all__ = ["check_finite", "load_network", "load_tokenizer", "read_config"]
-
-#: Parts that a base model may lack in the checkpoint of a model with another head.
+#: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)
 #: Every reader of transformers gets these: files of this machine, no code of the checkpoint.
 _SAFE = {"trust_remote_code": False, "local_files_only": True}
@@ -44,7 +42,7 @@ def load_tokenizer(source: Source) -> Any:
 
 
 def read_config(source: Source) -> Any:
-    """Read config.json as transformers does, before the tokenizer is blamed for a slip in it."""
+    """Read config.json as transformers does; done first, as its tokenizers fail on a bad one."""
     path = source.folder / "config.json"
     with _explained(f"{path} is not a config that transformers understands: "):
         return transformers.AutoConfig.from_pretrained(source.folder, **_SAFE)
@@ -96,7 +94,7 @@ def load_network(
             )
         else:
             network, info = _load_pruned(source, checkpoint, task_head, kept, **options)
-    if task_head is not None and _head_is_new(network, info):
+    if task_head is not None and _task_head_is_new(network, info):
         raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(info, source)
     if kept is not None:
@@ -165,8 +163,8 @@ def _check_rows(key: str, tensor: Tensor, axis: int, expected: int, kept: KeptHe
         )
 
 
-def _head_is_new(network: Any, info: dict[str, Any]) -> bool:
-    """Whether tensors outside the base model are missing, so that the head would be random."""
+def _task_head_is_new(network: Any, info: dict[str, Any]) -> bool:
+    """Whether tensors outside the base model are missing, so that the task head would be random."""
     prefix = f"{network.base_model_prefix}."
     return any(not key.startswith(prefix) for key in info["missing_keys"])
 

@@ -9,8 +9,6 @@ from headscope.models.hooks import hooked, watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 
-__all__ = ["gain_and_shift", "preceding_norms"]
-
 
 def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
     """Find the LayerNorm whose output is the input of each layer's W_Q, by layer.

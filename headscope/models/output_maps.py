@@ -13,8 +13,6 @@ from headscope.models.layouts import AttentionSite, bias_of
 from headscope.models.loading import LoadedModel
 from headscope.pruning.surgery import head_rows, scale_heads
 
-__all__ = ["OutputMap", "make_permanent", "output_map", "replaced_outputs"]
-
 
 @dataclass(frozen=True)
 class OutputMap:

@@ -11,8 +11,6 @@ from torch import Tensor
 from headscope.errors import HeadscopeError
 from headscope.models.loading import LoadedModel
 
-__all__ = ["LONG", "Probe", "probes"]
-
 #: Tokens of the long probe, where the model has room for them.
 LONG = 256
 _TEXT = (

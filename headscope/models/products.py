@@ -3,7 +3,7 @@
 Nearly all of a pass is spent in nn.Linear. On a CPU torch hands float32 to MKL, which on processors
 that are not Intel's uses half of their vector width; oneDNN, also part of torch, uses all of it and
 is more than twice as fast there. It is float32 all the same, rounded in another order. The
-certificate runs through the same products, so it vouches for them too.
+certificate runs through the same products, so it covers them too.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-__all__ = ["fast_products"]
 
 #: oneDNN's linear map: (x, W, b, and three settings of what follows it) to x W^T + b.
 Product = Callable[..., Tensor]

@@ -19,8 +19,6 @@ from headscope.models.loading import LoadedModel
 from headscope.models.probes import Probe
 from headscope.models.routing import Router, routed, use_implementation
 
-__all__ = ["OurRun", "Recording", "SiteRecord", "run_eager", "run_ours", "run_sdpa"]
-
 #: Pattern entries at a time: fewer than in use, so that the long probe is cut into chunks for every
 #: model with more than two heads.
 _CHUNK = 1 << 17

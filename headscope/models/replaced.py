@@ -13,8 +13,6 @@ from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 
-__all__ = ["ReplacedScores"]
-
 
 class ReplacedScores:
     """A mechanism whose content scores are ``x L_h R_h^T x^T``; everything else is the model's.

@@ -21,8 +21,6 @@ from headscope.models.hooks import grouped
 from headscope.models.layouts import AttentionSite
 from headscope.models.products import fast_products
 
-__all__ = ["Mechanism", "Router", "quiet_transformers", "routed", "use_implementation"]
-
 IMPLEMENTATION = "headscope"
 #: What turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head), as
 #: :func:`~headscope.attention.stream_attention` does; anything may be put in its place.

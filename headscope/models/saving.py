@@ -61,8 +61,8 @@ def save(
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
     """
-    with whole_folder(folder) as room:
-        write_model(loaded, room, COMPACT, method=method, repair=repair, provenance=provenance)
+    with whole_folder(folder) as temporary:
+        write_model(loaded, temporary, COMPACT, method=method, repair=repair, provenance=provenance)
     return Path(folder)
 
 
@@ -78,14 +78,14 @@ def save_dense(
 
     Parameters, returns and errors as :func:`save`; ``AutoModel.from_pretrained`` loads the folder.
     """
-    with whole_folder(folder) as room:
-        write_model(loaded, room, DENSE, method=method, repair=repair, provenance=provenance)
+    with whole_folder(folder) as temporary:
+        write_model(loaded, temporary, DENSE, method=method, repair=repair, provenance=provenance)
     return Path(folder)
 
 
 def write_model(
     loaded: LoadedModel,
-    room: Path,
+    temporary: Path,
     form: str,
     *,
     method: str | None,
@@ -98,8 +98,8 @@ def write_model(
     ----------
     loaded : LoadedModel
         As :func:`save` takes it.
-    room : Path
-        Of :func:`whole_folder`, so that nothing unfinished ever has the folder's name.
+    temporary : Path
+        Empty; made by :func:`whole_folder`, so that nothing unfinished has the final name.
     form : str
         ``compact`` or ``dense``.
     method, repair, provenance
@@ -110,11 +110,11 @@ def write_model(
     manifest["provenance"] = provenance
     network = loaded.network if form == COMPACT else expand_all(loaded)
     with quiet_transformers():
-        _write_network(network, room, _gone(manifest) if form == COMPACT else {})
+        _write_network(network, temporary, _gone(manifest) if form == COMPACT else {})
         if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(room)
+            loaded.tokenizer.save_pretrained(temporary)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
-    (room / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def check_target(folder: str | Path) -> None:
@@ -196,9 +196,9 @@ def _halved(network: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def whole_folder(folder: str | Path) -> Iterator[Path]:
-    """Yield a room to write in that takes the folder's name once everything is there.
+    """Yield a temporary folder, which takes the folder's name once everything is there.
 
-    If the block fails, the room is gone and what the folder held before is still there.
+    If the block fails, it is deleted, and what the folder held before is still there.
 
     Raises
     ------
@@ -210,19 +210,19 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
     made = [path for path in folder.parents if not path.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise InputError(
             f"The folder {folder} cannot be made ({error.strerror}); choose another."
         ) from None
     try:
-        yield room
-        room.chmod(0o755)  # mkdtemp's folders are for their owner alone
+        yield temporary
+        temporary.chmod(0o755)  # mkdtemp's folders are for their owner alone
         if folder.exists():
             shutil.rmtree(folder)
-        room.rename(folder)
+        temporary.rename(folder)
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         for path in made:
             if any(path.iterdir()):
                 break

@@ -1,4 +1,4 @@
-"""From what the user typed as MODEL to a folder on disk."""
+"""Find the folder of a model: a hub id, a path, or the demo."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 
 from headscope.errors import ModelNotFoundError
 from headscope.models.demo import demo_folder
-
-__all__ = ["Source", "find_source"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = [

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from headscope.errors import InputError
 
-__all__ = ["Select", "class_for", "missing_task_head", "run_with_task_head", "task_head_of"]
-
 #: The task heads that headscope knows, by the ending of their transformers class.
 TASK_HEADS = {"mlm": "ForMaskedLM", "classification": "ForSequenceClassification"}
 _NAMES = {"mlm": "masked-language-model", "classification": "classification"}
@@ -45,7 +43,7 @@ def missing_task_head(folder: object, task_head: str, architecture: object) -> I
 def run_with_task_head(
     network: Any, base: Any, inputs: dict[str, Tensor], select: Select | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Run a network and keep the last hidden state of its base model on the way.
+    """Run a network; return its logits and the last hidden state of its base model.
 
     Parameters
     ----------
