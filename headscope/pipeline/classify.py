@@ -60,7 +60,7 @@ class _Batches:
     def __init__(
         self, loaded: LoadedModel, corpus: Corpus, words: Frequencies, n_sentences: int
     ) -> None:
-        self._encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, words)
+        self._encoder = Encoder(loaded, words)
         self._pad_id = loaded.pad_id
         self._corpus = corpus
         self._n_sentences = n_sentences

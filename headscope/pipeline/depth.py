@@ -125,14 +125,7 @@ def depth(
     loaded = open_model(model, **{"dtype": "float64", **options})
     if loaded.tokenizer is None:
         raise InputError("depth needs the model's tokenizer; load it with headscope.load.")
-    windows = pack(
-        source,
-        loaded.tokenizer,
-        length,
-        max_length=loaded.max_length,
-        vocab_size=loaded.vocab_size,
-        name=loaded.name,
-    )
+    windows = pack(source, loaded, length)
     validation = require_valid(loaded, validate)
     blocks = find_blocks(loaded)
     run = _Pass(windows, windows.spread(sequences), progress)

@@ -79,7 +79,7 @@ def text_batches(
 ) -> Iterator[tuple[int, list[list[int]]]]:
     """Yield (lines seen so far, token ids of the next batch); too long lines are left out."""
     lines = itertools.islice(iter(text), limit)
-    encoded = encode_lines(loaded.tokenizer, lines, loaded.max_length, loaded.vocab_size)
+    encoded = encode_lines(loaded, lines)
     seen = 0
     for window in windows(encoded, WINDOW):
         seen += window.count(None)

@@ -64,7 +64,7 @@ def side_by_side(**runs: Callable[[], Any]) -> dict[str, float]:
 
 def batches_of(loaded: LoadedModel, corpus: Corpus) -> list[Batch]:
     frequencies = find_frequencies(corpus, None, "en")
-    encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, frequencies)
+    encoder = Encoder(loaded, frequencies)
     return [
         collate(batch, loaded.pad_id)
         for window in windows(placed(corpus, encoder.encode(iter(corpus))))

@@ -262,14 +262,7 @@ def main() -> None:
     )
     plain = open_plain(arguments.text)
     for length, sequences in ((128, 4), (512, 1)):
-        windows = pack(
-            plain,
-            loaded.tokenizer,
-            length,
-            max_length=loaded.max_length,
-            vocab_size=loaded.vocab_size,
-            name=loaded.name,
-        )
+        windows = pack(plain, loaded, length)
         patterns = real_patterns(loaded, windows, sequences)
         torch.set_num_threads(1)
         routes_table(patterns)

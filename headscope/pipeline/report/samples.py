@@ -48,7 +48,7 @@ def sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns
 def _sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
     """Choose sentences of a handy length, or the shortest that this tokenizer allows."""
     texts = list(sample_plain())
-    encoded = encode_lines(loaded.tokenizer, texts, loaded.max_length, loaded.vocab_size)
+    encoded = encode_lines(loaded, texts)
     known = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]
     # Sorting is stable: sentences of a handy length come first, as they stand in the sample.
     known.sort(key=lambda item: 0 if SHORTEST <= len(item[1]) <= LONGEST else len(item[1]))

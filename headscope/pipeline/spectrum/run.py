@@ -147,14 +147,7 @@ def spectrum(
     validation = require_valid(loaded, validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
-    windows = pack(
-        lines,
-        loaded.tokenizer,
-        length,
-        max_length=loaded.max_length,
-        vocab_size=loaded.vocab_size,
-        name=loaded.name,
-    )
+    windows = pack(lines, loaded, length)
     plan = make_plan(windows, k, sequences, precision, seed)
     saved = saved_run(loaded, plan, seed, state, resume)
     with MatrixPool() as pool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import tempfile
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headscope.digest import sha256_of_file
 from headscope.results import SECTIONS, ReportResult, to_dict, to_json
 from headscope.show.folders import write_files
 from headscope.show.markdown import report_markdown
@@ -100,7 +100,7 @@ def _take(folder: Path, work: Path, kept: Mapping[str, str]) -> bool:
     work.mkdir()
     for name, sha256 in kept.items():
         path = folder / name
-        if Path(name).name != name or not path.is_file() or _sha256(path) != sha256:
+        if Path(name).name != name or not path.is_file() or sha256_of_file(path) != sha256:
             return False
         shutil.copyfile(path, work / name)
     return True
@@ -137,8 +137,4 @@ def _files(document: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
 
 
 def _hashes(folder: Path) -> dict[str, str]:
-    return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return {path.name: sha256_of_file(path) for path in sorted(folder.iterdir())}

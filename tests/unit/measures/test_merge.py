@@ -23,7 +23,7 @@ from headscope.results import HeadResult
 
 def _sums(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:
     frequencies = find_frequencies(sample_corpus(), None, "en")
-    encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, frequencies)
+    encoder = Encoder(loaded, frequencies)
     sums = HeadMeasures(loaded.n_layers, loaded.n_heads)
     reducer = sums.reducer()
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
