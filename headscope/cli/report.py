@@ -145,8 +145,8 @@ def _print(
     from rich.text import Text as Line
 
     from headscope.show.insights.tables import insights_csv, scoreboard
-    from headscope.show.key_numbers import certificate
     from headscope.show.report.files import report_json
+    from headscope.show.report.words import certificate
 
     if format is options.Format.json:
         print_data(report_json(document))

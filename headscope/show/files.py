@@ -12,8 +12,6 @@ from headscope.results import to_json
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 
-__all__ = ["state_name", "write_result"]
-
 
 def state_name(command: str) -> str:
     """Return the name of the file that a command saves its sums in while it runs."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
 
-__all__ = ["Block", "blocks", "identity_lines", "rest_lines"]
-
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
 _NUMBERS = ("where", "what", "old", "new")
 _TEXTS = ("where", "what", "old", "new")

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results.speed import SpeedResult
-from headscope.show.cells import make_table
-
-__all__ = ["speed_report"]
+from headscope.results.speed import SpeedResult, SpeedRow
+from headscope.show.cells import make_table, plural
 
 
 def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
@@ -18,22 +16,11 @@ def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
     less = 1 - result.parameters_pruned / result.parameters_full
     yield Text(
         f"Speed   {result.heads_full} against {result.heads_pruned} heads, {less:.1%} fewer "
-        f"parameters; {result.threads} thread{'s' * (result.threads != 1)}, {result.device}, "
+        f"parameters; {result.threads} {plural(result.threads, 'thread')}, {result.device}, "
         f"{result.dtype}, {result.implementation}"
     )
-    table = make_table("tokens", "full ms", "pruned", "time", "FLOPs", "attention", "FLOPs", "got")
-    for row in result.rows:
-        table.add_row(
-            f"{row.batch_size} x {row.length}",
-            f"{row.full_ms:.1f}",
-            f"{row.pruned_ms:.1f}",
-            f"{row.ratio:.2f}x",
-            f"{row.predicted_ratio:.2f}x",
-            f"{row.attention_ratio:.2f}x",
-            f"{row.attention_predicted_ratio:.2f}x",
-            _share(row.attention_saving_reached),
-        )
-    yield table
+    columns = ("tokens", "full ms", "pruned", "time", "FLOPs", "attention", "FLOPs", "got")
+    yield make_table(columns, map(_cells, result.rows))
     yield Text(
         "time: pruned / full, medians of interleaved passes; FLOPs: what the multiplications "
         "predict;\ngot: measured saving of the attention part / predicted saving",
@@ -41,5 +28,11 @@ def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
     )
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
+def _cells(row: SpeedRow) -> Iterator[str]:
+    yield f"{row.batch_size} x {row.length}"
+    yield f"{row.full_ms:.1f}"
+    yield f"{row.pruned_ms:.1f}"
+    whole, attention = (row.ratio, row.predicted_ratio), row.attention_ratio
+    yield from (f"{x:.2f}x" for x in (*whole, attention, row.attention_predicted_ratio))
+    got = row.attention_saving_reached
+    yield "-" if got is None else f"{got:.0%}"

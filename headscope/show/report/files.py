@@ -16,8 +16,6 @@ from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
 from headscope.show.view import view_of
 
-__all__ = ["REPORT", "report_document", "report_json", "write_report"]
-
 #: The file that holds every section, and that readers wait for.
 REPORT = "report.json"
 #: Lists of plain values stand on one line; a string cannot hold the line breaks that this needs.

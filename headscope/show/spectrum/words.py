@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from headscope.results import EfficientResult, RandomWeights, SpectrumResult
-from headscope.show.classify.words import describe_offset
+from collections.abc import Sequence
 
-__all__ = [
-    "FORM_NAMES",
-    "bound_sentence",
-    "control_sentence",
-    "sampling_sentence",
-    "verdict_sentence",
-]
+from headscope.results import EfficientResult, SpectrumResult
+from headscope.show.cells import joined, plural, plus_minus
+from headscope.show.classify.words import describe_offset
 
 #: Names listed in a sentence at most.
 _MOST_NAMES = 8
@@ -54,11 +49,16 @@ def _fails(result: SpectrumResult) -> str:
             f"it does not for {named}, which reach {reach}{_between(result)} "
             "(no classification: --roles would tell which heads are positional)"
         )
-    positional = [name for name in exceptions if name in result.roles.positional]
-    others = [name for name in exceptions if name not in result.roles.positional]
+    positional, others = _split(result, exceptions)
     groups = [f"the positional {_named(result, positional)}"] if positional else []
     groups += [f"{_named(result, others)}, not positional"] if others else []
     return f"it does not for {' and for '.join(groups)}, which reach {reach}{_between(result)}"
+
+
+def _split(result: SpectrumResult, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split names of heads into those that the classification calls positional, and others."""
+    known = result.roles.positional if result.roles is not None else ()
+    return [n for n in names if n in known], [n for n in names if n not in known]
 
 
 def _between(result: SpectrumResult) -> str:
@@ -67,17 +67,14 @@ def _between(result: SpectrumResult) -> str:
     if not between:
         return ""
     text = f"; {len(between)} lie between"
-    if result.roles is not None:
-        positional = [name for name in between if name in result.roles.positional]
-        low = [name for name in result.verdict.low_rank if name in result.roles.positional]
-        if positional:
-            text += f", among them the positional {_named(result, positional)}"
-        if low:
-            text += f"; of the low-rank ones {_named(result, low)} are positional all the same"
+    if positional := _split(result, between)[0]:
+        text += f", among them the positional {_named(result, positional)}"
+    if low := _split(result, result.verdict.low_rank)[0]:
+        text += f"; of the low-rank ones {_named(result, low)} are positional all the same"
     return text
 
 
-def _named(result: SpectrumResult, names: tuple[str, ...] | list[str]) -> str:
+def _named(result: SpectrumResult, names: Sequence[str]) -> str:
     """List heads with what they look at and their share."""
     heads = {head.name: head for head in result.heads}
     listed = [
@@ -87,7 +84,7 @@ def _named(result: SpectrumResult, names: tuple[str, ...] | list[str]) -> str:
     more = len(names) - len(listed)
     if more > 0:
         listed.append(f"{more} more")
-    return _joined(listed)
+    return joined(listed)
 
 
 def _looks_at(result: SpectrumResult, name: str) -> str:
@@ -112,12 +109,6 @@ def _by_layer(result: SpectrumResult) -> str:
     return f" ({', '.join(parts)})" if 0 < len(parts) <= 12 else ""
 
 
-def _joined(parts: list[str]) -> str:
-    if len(parts) < 2:
-        return "".join(parts)
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def control_sentence(result: SpectrumResult) -> str:
     """Say what the same architecture with random weights has, and what that means."""
     random = result.random_weights
@@ -127,6 +118,7 @@ def control_sentence(result: SpectrumResult) -> str:
             "be of low rank too, so that low rank alone is no sign of learning."
         )
     n = len(random.draws)
+    share = plus_minus(f"{random.share_at_k.mean:.3f}", random.half_width)
     counts = sorted({draw.above for draw in random.draws})
     above = " to ".join(map(str, [counts[0], counts[-1]] if len(counts) > 1 else counts))
     has_it = sum(draw.above for draw in random.draws) > n * random.heads / 2
@@ -136,23 +128,22 @@ def control_sentence(result: SpectrumResult) -> str:
         else "most heads of an untrained model are not of low rank"
     )
     return (
-        f"Control: with random weights ({n} initialisation{'' if n == 1 else 's'}, the same "
-        f"sequences dealt out to them) the mean share is {_with_half(random)}, and {above} of "
+        f"Control: with random weights ({n} {plural(n, 'initialisation')}, the same "
+        f"sequences dealt out to them) the mean share is {share}, and {above} of "
         f"{random.heads} heads are above {result.verdict.threshold:g}: {meaning}. "
         f"{_against_random(result)}"
     )
 
 
-def _with_half(random: RandomWeights) -> str:
-    half = "" if random.half_width is None else f" +-{random.half_width:.3f}"
-    return f"{random.share_at_k.mean:.3f}{half}"
+def mean_share(result: SpectrumResult) -> float:
+    """Return the mean share at k of all heads."""
+    return sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
 
 
 def _against_random(result: SpectrumResult) -> str:
     """Say on which side of random weights the model's mean share lies, by its interval."""
     found = result.over_random_weights()
-    mean = sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
-    text = f"This model's mean share is {mean:.3f}"
+    text = f"This model's mean share is {mean_share(result):.3f}"
     if found is None or found.half_width is None:
         return f"{text}; too little was measured for an interval of the difference."
     gap = f"by {abs(found.mean):.3f} +-{found.half_width:.3f} (95%)"
@@ -176,9 +167,10 @@ def bound_sentence(found: EfficientResult) -> str:
 def sampling_sentence(result: SpectrumResult) -> str:
     """Say how many sequences were measured and how precise the shares are."""
     sampling = result.sampling
-    plural = "" if result.sequences == 1 else "s"
-    text = f"{result.sequences:,} sequence{plural} of exactly {result.length} tokens"
-    text += f" out of {sampling.windows:,}"
+    text = (
+        f"{result.sequences:,} {plural(result.sequences, 'sequence')} of exactly {result.length} "
+        f"tokens out of {sampling.windows:,}"
+    )
     if sampling.requested is not None and sampling.requested > sampling.windows:
         text += f" ({sampling.requested:,} were asked for; the text has no more)"
     if sampling.half_width is None:
