@@ -87,7 +87,8 @@ def classify(
 
     from headscope.data.corpus import open_text, open_treebank
     from headscope.pipeline.classify import classify as run
-    from headscope.show.classify.tables import classify_report, heads_csv
+    from headscope.show.cells import to_csv
+    from headscope.show.classify.tables import classify_report
     from headscope.show.files import state_name, write_result
     from headscope.show.folders import ready_folder
 
@@ -114,7 +115,7 @@ def classify(
         )
         if output is not None:
             write_result("classify", result, output)
-    print_result(result, format, human=classify_report, csv=heads_csv)
+    print_result(result, format, human=classify_report, csv=to_csv)
 
 
 def _thresholds(from_config: dict[str, Any], from_flags: list[str]) -> Any:

@@ -58,7 +58,8 @@ def depth(
     Every layer is re-run without its skip connection, feed-forward network or LayerNorm.
     """
     from headscope.pipeline.depth import depth as run
-    from headscope.show.depth.tables import depth_csv, depth_report
+    from headscope.show.cells import to_csv
+    from headscope.show.depth.tables import depth_report
     from headscope.show.files import write_result
     from headscope.show.folders import ready_folder
 
@@ -80,4 +81,4 @@ def depth(
         )
         if output is not None:
             write_result("depth", result, output, log=log)
-    print_result(result, format, human=depth_report, csv=depth_csv)
+    print_result(result, format, human=depth_report, csv=to_csv)

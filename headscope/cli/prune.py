@@ -176,9 +176,10 @@ def prune(
 
     from headscope.pipeline.prune.options import PruneOptions
     from headscope.pipeline.prune.run import prune_with
+    from headscope.show.cells import to_csv
     from headscope.show.files import write_result
     from headscope.show.folders import ready_folder
-    from headscope.show.prune.tables import curves_csv, prune_report
+    from headscope.show.prune.tables import prune_report
 
     choices = PruneOptions(
         task=task.value,
@@ -216,7 +217,7 @@ def prune(
         )
         if output is not None:
             write_result("prune", result, output)
-    print_result(result, format, human=prune_report, csv=curves_csv)
+    print_result(result, format, human=prune_report, csv=to_csv)
 
 
 def _names(text: str | None) -> list[str] | None:

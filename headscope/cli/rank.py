@@ -101,9 +101,10 @@ def rank(
     widths = _widths(share_projections)
 
     from headscope.pipeline.rank.run import rank as run
+    from headscope.show.cells import to_csv
     from headscope.show.files import write_result
     from headscope.show.folders import ready_folder
-    from headscope.show.rank.tables import rank_csv, rank_report
+    from headscope.show.rank.tables import rank_report
 
     with ready_folder(output), progress_bar(quiet, "layers") as progress:
         result = run(
@@ -128,7 +129,7 @@ def rank(
         )
         if output is not None:
             write_result("rank", result, output)
-    print_result(result, format, human=rank_report, csv=rank_csv)
+    print_result(result, format, human=rank_report, csv=to_csv)
 
 
 def _widths(text: str | None) -> tuple[int, ...]:

@@ -110,9 +110,10 @@ def spectrum(
     sequences have no padding.
     """
     from headscope.pipeline.spectrum.run import spectrum as run
+    from headscope.show.cells import to_csv
     from headscope.show.files import state_name, write_result
     from headscope.show.folders import ready_folder
-    from headscope.show.spectrum.tables import spectrum_csv, spectrum_report
+    from headscope.show.spectrum.tables import spectrum_report
 
     with ready_folder(output), progress_bar(quiet, "sequences") as progress:
         result = run(
@@ -140,4 +141,4 @@ def spectrum(
         )
         if output is not None:
             write_result("spectrum", result, output)
-    print_result(result, format, human=spectrum_report, csv=spectrum_csv)
+    print_result(result, format, human=spectrum_report, csv=to_csv)

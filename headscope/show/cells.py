@@ -81,6 +81,11 @@ def frame_csv(frame: pandas.DataFrame) -> str:
     return text
 
 
+def to_csv(result: Any) -> str:
+    """Write a result's main table as CSV: its ``to_frame``."""
+    return frame_csv(result.to_frame())
+
+
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Write rows as CSV with a header line."""
     buffer = io.StringIO()

@@ -64,19 +64,8 @@ def legend_beside(
     columns: int = 1,
     **options: Any,
 ) -> None:
-    """Put one legend outside all panels.
-
-    Parameters
-    ----------
-    figure : Figure
-        With its panels drawn.
-    place : str
-        As matplotlib calls it.
-    columns : int
-        Entries beside each other.
-    **options
-        Of matplotlib's legend, such as ``handles``.
-    """
+    """Put one legend outside all panels: by default that of the first one."""
+    options.setdefault("handles", figure.axes[0].get_legend_handles_labels()[0])
     figure.legend(loc=place, ncols=columns, fontsize=7, frameon=False, **options)
 
 
@@ -145,7 +134,7 @@ def heat_map(
     digits : int
         After the decimal point.
     """
-    grid = np.array([[np.nan if v is None else v for v in row] for row in values], dtype=float)
+    grid = np.array(values, dtype=float)  # None becomes NaN
     n_layers, n_heads = grid.shape
     figure = new_figure(max(5.0, 1.8 + 0.55 * n_heads), 1.2 + 0.5 * n_layers)
     axes = figure.add_subplot()

@@ -26,7 +26,9 @@ def write_result(command: str, result: Any, folder: Path, **presentation: Any) -
     command : str
         The section that the result belongs to.
     result : result of that command
+        As the command's function in ``headscope.pipeline`` returns it.
     folder : Path
+        There already.
     **presentation
         What the command's view understands, such as ``log`` for depth.
     """

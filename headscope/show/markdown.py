@@ -27,17 +27,11 @@ def _lines(report: ReportResult) -> Iterator[str]:
         yield from _part("Claims", _claims(report.insights))
     if report.classify is not None:
         yield from _part("Roles", _roles(report.classify))
-    for title, header, rows in (
-        ("Key numbers", ("", "this model", "control"), list(key_numbers(report))),
-        ("Left out", ("section", "why"), list(report.left_out.items())),
-        (
-            "Settings other than the defaults",
-            ("section", "setting", "value"),
-            settings_rows(report),
-        ),
-    ):
-        if rows:
-            yield from _part(title, _table(header, rows))
+    number, why = ("", "this model", "control"), ("section", "why")
+    setting = ("section", "setting", "value")
+    yield from _table_part("Key numbers", number, list(key_numbers(report)))
+    yield from _table_part("Left out", why, list(report.left_out.items()))
+    yield from _table_part("Settings other than the defaults", setting, settings_rows(report))
     yield ""
     yield f"_{markdown(versions(report))}_"
 
@@ -88,6 +82,11 @@ def _in_parts(found: Insight) -> str:
 def _part(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield from ("", f"## {title}", "")
     yield from lines
+
+
+def _table_part(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if rows:
+        yield from _part(title, _table(header, rows))
 
 
 def _table(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headscope.show.cells import to_csv
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -29,11 +31,11 @@ class View(Generic[R]):
     ----------
     human : callable
         Tables and sentences for the terminal, 80 columns wide.
-    csv : callable
-        The main table as CSV.
     files : callable
         Name and content of every file of a result folder but the JSON. Presentation options, such
         as depth's ``log``, are keywords.
+    csv : callable
+        The main table as CSV: by default the result's ``to_frame``.
     stale : tuple of str
         Names of files that not every run writes: one that an earlier run left must not be taken
         for this run's.
@@ -49,8 +51,8 @@ class View(Generic[R]):
     """
 
     human: Callable[[R], Iterable[RenderableType]]
-    csv: Callable[[R], str]
     files: Callable[..., Mapping[str, bytes]]
+    csv: Callable[[R], str] = to_csv
     stale: tuple[str, ...] = ()
     facts: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
     scales: tuple[Scale, ...] = ()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.results import ClassifyResult, HeadResult, Label, SyntacticScore
+from headscope.results import ClassifyResult, HeadResult, SyntacticScore
 from headscope.results.roles import PRIMARY, role_of
 from headscope.show import drawing as draw
+from headscope.show.classify.words import primary_label
 
 #: Relations in the bar chart, by gain over the baseline.
 _MOST_BARS = 24
@@ -87,22 +86,18 @@ def _best_rows(result: ClassifyResult) -> list[tuple[HeadResult, SyntacticScore]
     return sorted(best.values(), key=lambda row: max(row[1].baselines.values()) - row[1].accuracy)
 
 
-def _primary_label(head: HeadResult) -> Label | None:
-    return next((label for label in head.labels if label.role == head.primary), None)
-
-
 def _primary_score(head: HeadResult) -> float:
     """Score of the primary role in [0, 1]."""
-    label = _primary_label(head)
+    label = primary_label(head)
     return 0.15 if label is None else min(1.0, label.score)
 
 
-def _shade(colour: str, score: float) -> Any:
+def _shade(colour: str, score: float) -> np.ndarray:
     """Mix a colour with white: score 1 is the full colour."""
     return 1 - (1 - np.array(to_rgb(colour))) * (0.15 + 0.85 * score)
 
 
 def _mark(head: HeadResult) -> str:
-    label = _primary_label(head)
+    label = primary_label(head)
     detail = label.detail if label is not None else ""
     return detail.partition(" ")[0] if head.primary == "syntactic" else detail

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headscope.results import ClassifyResult
-from headscope.show.cells import frame_csv
-from headscope.show.classify.tables import heads_csv
+from headscope.show.cells import frame_csv, to_csv
 from headscope.show.folders import folder_files, names_of
 
 #: Only a run with gold trees writes these.
@@ -15,7 +14,7 @@ def classify_files(result: ClassifyResult) -> dict[str, bytes]:
     """Return heads.csv, relations.csv and the figures."""
     from headscope.show.classify.figures import relation_bars, role_map
 
-    tables, figures = {"heads": heads_csv(result)}, {"roles": role_map(result)}
+    tables, figures = {"heads": to_csv(result)}, {"roles": role_map(result)}
     if result.corpus.trees:
         tables["relations"] = frame_csv(result.relations_frame())
         figures["relations"] = relation_bars(result)

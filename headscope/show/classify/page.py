@@ -8,13 +8,7 @@ from headscope.results import ClassifyResult, HeadResult, Label
 from headscope.results.roles import NO_ROLE, role_name
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, interval_text, p_text
-from headscope.show.classify.words import (
-    corpus_text,
-    describe_offset,
-    mark_of,
-    role_rows,
-    roles_notes,
-)
+from headscope.show.classify import words
 from headscope.show.page.parts import Card, Part, Place, Scale
 
 SCALES = (
@@ -27,13 +21,13 @@ SCALES = (
 
 def section(result: ClassifyResult) -> Part:
     """How many heads have each role."""
-    read = f"{corpus_text(result)}; word frequencies from {result.corpus.frequencies}."
+    read = f"{words.corpus_text(result)}; word frequencies from {result.corpus.frequencies}."
     return Part(
         "roles",
         "Roles",
-        [visible(text) for text in (read, *roles_notes(result))],
+        [visible(text) for text in (read, *words.roles_notes(result))],
         header=("role", "heads", "heads of random weights"),
-        rows=role_rows(result),
+        rows=words.role_rows(result),
     )
 
 
@@ -44,7 +38,7 @@ def facts(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
             head.layer,
             head.head,
             primary=head.primary,
-            mark="·" if head.primary == NO_ROLE.key else mark_of(head)[:3],
+            mark="·" if head.primary == NO_ROLE.key else words.mark_of(head)[:3],
             keys=list(head.roles),
             roles=[role_name(role) for role in head.roles],
             labels=[_label(head, label) for label in head.labels],
@@ -64,7 +58,7 @@ def _label(head: HeadResult, label: Label) -> list[str]:
     named = label.role == "positional" and offset is not None
     return [
         role_name(label.role),
-        describe_offset(offset or 0) if named else label.detail,
+        words.describe_offset(offset or 0) if named else label.detail,
         decimal(label.score),
         f"{decimal(label.baseline)} {label.against}".strip(),
         interval_text(label.interval),
@@ -74,7 +68,7 @@ def _label(head: HeadResult, label: Label) -> list[str]:
 
 def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
     offset = head.positional.offset
-    at = "" if offset is None else f" ({describe_offset(offset)})"
+    at = "" if offset is None else f" ({words.describe_offset(offset)})"
     yield "Best offset", f"{decimal(head.positional.score)}{at}"
     if head.syntactic:
         yield "Best relation", _best_relation(head)

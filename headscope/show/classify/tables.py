@@ -1,4 +1,4 @@
-"""Terminal tables and CSV of ``classify``, drawn from its result; 80 columns."""
+"""Terminal tables of ``classify``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
@@ -9,23 +9,8 @@ from rich.text import Text
 
 from headscope.results import ClassifyResult, Confirmation, HeadResult, SyntacticScore
 from headscope.results.roles import role_of
-from headscope.show.cells import (
-    decimal,
-    frame_csv,
-    head_map,
-    interval_text,
-    make_table,
-    model_line,
-    p_text,
-)
-from headscope.show.classify.words import (
-    VOITA_RELATIONS,
-    control_sentence,
-    corpus_text,
-    describe_offset,
-    found_sentence,
-    mark_of,
-)
+from headscope.show.cells import decimal, head_map, interval_text, make_table, model_line, p_text
+from headscope.show.classify import words
 
 #: Rows of the syntactic table in the terminal; all of them are in the JSON and CSV.
 _MOST_RELATIONS = 14
@@ -38,24 +23,24 @@ _HEADS_ACROSS = 16
 def classify_report(result: ClassifyResult) -> Iterator[RenderableType]:
     """Show what was run, what was found, the map, and the labels with their baselines."""
     yield from _header(result)
-    yield Text("\n" + found_sentence(result) + "\n", style="bold")
+    yield Text("\n" + words.found_sentence(result) + "\n", style="bold")
     yield from _role_map(result)
     yield from _positional_table(result)
     yield from _syntactic_table(result)
     yield from _rare_table(result)
-    yield Text("\n" + control_sentence(result))
+    yield Text("\n" + words.control_sentence(result))
 
 
 def _header(result: ClassifyResult) -> Iterator[Text]:
     yield model_line(result)
-    yield Text(f"Corpus  {corpus_text(result)}")
+    yield Text(f"Corpus  {words.corpus_text(result)}")
     yield Text(f"Words   frequencies from {result.corpus.frequencies}")
 
 
 def _role_map(result: ClassifyResult) -> Iterator[RenderableType]:
     layers = range(result.provenance["model"]["n_layers"])
     cells = {
-        (head.layer, head.head): Text(mark_of(head), style=role_of(head.primary).style)
+        (head.layer, head.head): Text(words.mark_of(head), style=role_of(head.primary).style)
         for head in result.heads
     }
     yield from head_map(cells, layers, across=_HEADS_ACROSS, width=4)
@@ -73,7 +58,7 @@ def _positional_table(result: ClassifyResult) -> Iterator[RenderableType]:
     table = make_table(("positional", "looks at", "score", "95% interval", "chance", "adj. p"))
     for name, p in found:
         rate, chance = decimal(p.score), decimal(p.chance)
-        offset, interval = describe_offset(p.offset or 0), interval_text(p.interval)
+        offset, interval = words.describe_offset(p.offset or 0), interval_text(p.interval)
         table.add_row(name, offset, rate, interval, chance, p_text(p.p_adjusted))
     yield Text("")
     yield table
@@ -134,7 +119,7 @@ def _voita_first(row: _Row) -> tuple[bool, float]:
     """Sort the relations of Voita et al. first, then by the gain over the strongest baseline."""
     _, score, confirmed, _ = row
     gain = confirmed.accuracy - confirmed.baselines[confirmed.strongest]
-    return score.relation not in VOITA_RELATIONS, -gain
+    return score.relation not in words.VOITA_RELATIONS, -gain
 
 
 def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
@@ -161,8 +146,3 @@ def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
             "reaches the rate under 'unif.' on long words alone.",
             style="dim",
         )
-
-
-def heads_csv(result: ClassifyResult) -> str:
-    """One line per head: the flat numbers of :meth:`ClassifyResult.to_frame`."""
-    return frame_csv(result.to_frame())

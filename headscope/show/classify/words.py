@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from headscope.results import ClassifyResult, ControlResult, HeadResult
+from headscope.results import ClassifyResult, ControlResult, HeadResult, Label
 from headscope.results.roles import ROLES, role_name, role_of
 from headscope.show.cells import joined, plural
 
@@ -18,9 +19,14 @@ def describe_offset(offset: int) -> str:
     return names.get(offset, f"{abs(offset)} tokens {'back' if offset < 0 else 'ahead'}")
 
 
+def primary_label(head: HeadResult) -> Label | None:
+    """Return the first label of a head's primary role."""
+    return next((label for label in head.labels if label.role == head.primary), None)
+
+
 def mark_of(head: HeadResult) -> str:
     """Write a head's primary role in at most four characters: its offset, its token, its mark."""
-    label = next((label for label in head.labels if label.role == head.primary), None)
+    label = primary_label(head)
     if head.primary == "positional" and label is not None:
         return label.detail
     if head.primary == "special" and label is not None:
@@ -30,16 +36,14 @@ def mark_of(head: HeadResult) -> str:
 
 def found_sentence(result: ClassifyResult) -> str:
     """Say how many heads have which role, how many none, and what was not tested."""
-    heads = result.heads
-    counts = Counter(role for head in heads for role in head.roles)
-    parts = [_positional(heads, counts["positional"])]
+    *roles, (_, _, without, _) = role_counts(result)
+    parts = [_positional(result.heads)]
     if result.corpus.trees:
         parts.append(_syntactic(result))
-    parts += [f"{counts[role.key]} {role.name}" for role in ROLES[2:] if counts[role.key]]
-    without = sum(not head.roles for head in heads)
+    parts += [f"{n} {name}" for _, name, n, _ in roles[2:] if n]
     found = (
-        f"Of {len(heads)} heads, {', '.join(parts)}; {without} have no role that this corpus shows "
-        "(a head can have several)."
+        f"Of {len(result.heads)} heads, {', '.join(parts)}; {without} have no role that this "
+        "corpus shows (a head can have several)."
     )
     return " ".join(filter(None, (found, untested_sentence(result), result.corpus.note)))
 
@@ -101,16 +105,14 @@ def _syntactic(result: ClassifyResult) -> str:
     )
 
 
-def _positional(heads: tuple[HeadResult, ...], count: int) -> str:
-    if not count:
+def _positional(heads: Sequence[HeadResult]) -> str:
+    found = [head for head in heads if "positional" in head.roles]
+    if not found:
         return "none is positional"
-    named = [
-        f"{head.name} {describe_offset(head.positional.offset)}"
-        for head in heads
-        if "positional" in head.roles and head.positional.offset is not None
-    ]
+    offsets = [(head.name, head.positional.offset) for head in found]
+    named = [f"{name} {describe_offset(x)}" for name, x in offsets if x is not None]
     shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
-    return f"{count} {'is' if count == 1 else 'are'} positional ({shown})"
+    return f"{len(found)} {'is' if len(found) == 1 else 'are'} positional ({shown})"
 
 
 def control_sentence(result: ClassifyResult) -> str:

@@ -107,8 +107,7 @@ def protection_bars(result: DepthResult) -> Figure:
     axes.set_xticks(range(1, n_layers + 1), [f"L{i}" for i in range(n_layers)])
     axes.set_xlabel("after layer", fontsize=8)
     figure.suptitle(f"What each part of a layer protects, {draw.model_name(result)}", fontsize=10)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    draw.legend_beside(figure, "outside lower center", 4, handles=handles, labels=labels)
+    draw.legend_beside(figure, "outside lower center", 4)
     return figure
 
 
@@ -125,4 +124,4 @@ def _bars(axes: Axes, result: DepthResult, way: str, part: str, x: np.ndarray) -
 
 
 def _array(curve: Curve) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in curve])
+    return np.array(curve, dtype=float)  # None becomes NaN

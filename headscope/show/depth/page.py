@@ -6,12 +6,7 @@ from collections.abc import Iterator
 
 from headscope.results import DepthResult
 from headscope.show.cells import ratio_text
-from headscope.show.depth.words import (
-    VARIANTS,
-    collapse_sentence,
-    control_sentence,
-    protection_sentence,
-)
+from headscope.show.depth import words
 from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart, highest, points_of
 from headscope.show.view import KeyNumber
@@ -22,15 +17,19 @@ _LOWEST = 1e-4
 
 def section(result: DepthResult) -> Part:
     """Whether attention alone collapses, and what protects the model from it."""
-    texts = (collapse_sentence(result), protection_sentence(result), control_sentence(result))
+    texts = (
+        words.collapse_sentence(result),
+        words.protection_sentence(result),
+        words.control_sentence(result),
+    )
     return Part("depth", "Depth", [text for text in texts if text], _chart(result))
 
 
 def _chart(result: DepthResult) -> Chart:
     """Residual by layer, one line a variant; random weights dashed."""
     curves, control = result.variants, result.control
-    lines = [Line(VARIANTS[n], points_of(curves[n]), i) for i, n in enumerate(VARIANTS)]
-    for i, (name, text) in enumerate(VARIANTS.items()):
+    lines = [Line(words.VARIANTS[n], points_of(curves[n]), i) for i, n in enumerate(words.VARIANTS)]
+    for i, (name, text) in enumerate(words.VARIANTS.items()):
         if control is not None and name in ("full", "attention+skip", "attention"):
             points = points_of(control.variants[name])
             lines.append(Line(f"{text}, random weights", points, i, dashed=True))
@@ -53,4 +52,4 @@ def key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
         control = "-"
         if result.control is not None:
             control = f"random weights {ratio_text(result.control.variants[name][-1])}"
-        yield f"residual after the last layer, {VARIANTS[name]}", last, control
+        yield f"residual after the last layer, {words.VARIANTS[name]}", last, control

@@ -1,4 +1,4 @@
-"""Terminal tables, and CSV of ``depth``, drawn from its result; 80 columns."""
+"""Terminal tables of ``depth``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.results import DepthCurves, DepthResult, Protection
-from headscope.show.cells import frame_csv, make_table, model_line, plus_minus, ratio_text, tiny
-from headscope.show.depth.words import (
-    PLACEMENTS,
-    WAYS,
-    collapse_sentence,
-    control_sentence,
-    protection_sentence,
-)
+from headscope.show.cells import make_table, model_line, plus_minus, ratio_text, tiny
+from headscope.show.depth import words
 
 #: Variants across the table, with what their columns are called.
 _COLUMNS = {
@@ -32,13 +26,15 @@ _PARTS = {"skip": "skip", "ffn": "ffn", "layernorm": "LayerNorm"}
 def depth_report(result: DepthResult) -> Iterator[RenderableType]:
     """Show what was run, the verdict, the ratios by layer and what each part protects."""
     yield from _header(result)
-    yield Text(f"\n{collapse_sentence(result)} {protection_sentence(result)}\n", style="bold")
+    yield Text(
+        f"\n{words.collapse_sentence(result)} {words.protection_sentence(result)}\n", style="bold"
+    )
     yield Text("Residual: ||res(H)|| / ||H||, mean +-std over windows")
     yield _ratio_table(result)
-    for way, title in WAYS.items():
+    for way, title in words.WAYS.items():
         yield Text(f"\nProtected, share of the full model's residual: {title}, +-95%")
         yield _protection_table(result, way)
-    yield Text("\n" + control_sentence(result))
+    yield Text("\n" + words.control_sentence(result))
 
 
 def _header(result: DepthResult) -> Iterator[Text]:
@@ -49,8 +45,8 @@ def _header(result: DepthResult) -> Iterator[Text]:
         f"{result.length} tokens"
     )
     yield Text(
-        f"Layers  LayerNorm {PLACEMENTS[result.layer_norm]}; taken apart and put together again "
-        f"they give the model's own states to {tiny(proof.max_abs)}"
+        f"Layers  LayerNorm {words.PLACEMENTS[result.layer_norm]}; taken apart and put together "
+        f"again they give the model's own states to {tiny(proof.max_abs)}"
     )
 
 
@@ -92,8 +88,3 @@ def _share(p: Protection, point: int) -> str:
 
 def _point(point: int) -> str:
     return "embed." if point == 0 else f"L{point - 1}"
-
-
-def depth_csv(result: DepthResult) -> str:
-    """One line per model (or control), variant and number of layers."""
-    return frame_csv(result.to_frame())

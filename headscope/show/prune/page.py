@@ -9,14 +9,8 @@ from headscope.safe_text import visible
 from headscope.show.cells import p_text
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Chart, Line, chart
-from headscope.show.prune.words import (
-    METRIC_NAMES,
-    chosen_curves,
-    middle,
-    number,
-    verdict,
-    version_name,
-)
+from headscope.show.prune import words
+from headscope.show.prune.words import number, version_name
 from headscope.show.view import KeyNumber
 
 SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
@@ -24,7 +18,7 @@ SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
 
 def section(result: PruneResult) -> Part:
     """How many heads can go, and the curves."""
-    texts = [visible(text) for text in (verdict(result), *result.warnings)]
+    texts = [visible(text) for text in (words.verdict(result), *result.warnings)]
     return Part("prune", "Pruning", texts, _chart(result))
 
 
@@ -42,13 +36,10 @@ def _chart(result: PruneResult) -> Chart:
         label=f"{result.metric} by share of heads removed, one line for each method; the "
         "numbers are in curves.csv.",
         x_title="heads removed",
-        y_title=METRIC_NAMES.get(result.metric, result.metric).partition(" (")[0],
+        y_title=words.METRIC_NAMES.get(result.metric, result.metric).partition(" (")[0],
         y_limits=(min(values), max(values)),
         percent=True,
     )
-
-
-# --- single heads -------------------------------------------------------------------------------
 
 
 def facts(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
@@ -82,7 +73,7 @@ def _ranks(result: PruneResult, places: Sequence[Place]) -> dict[Place, int]:
 def _first_removed(result: PruneResult) -> dict[Place, tuple[float, str]]:
     """For each head, the smallest fraction at which the first method removes it."""
     first: dict[Place, tuple[float, str]] = {}
-    for curve in chosen_curves(result)[:1]:
+    for curve in words.chosen_curves(result)[:1]:
         for point in sorted(curve.points, key=lambda p: p.fraction):
             for layer, head in point.heads_removed:
                 first.setdefault((layer, head), (point.fraction, curve.method))
@@ -96,21 +87,18 @@ def _ablated(row: HeadEffect, metric: str) -> str:
     return f"{change} {metric} ({low} to {high}, adj. p {p_text(row.p_adjusted)})"
 
 
-# --- key numbers --------------------------------------------------------------------------------
-
-
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
     """The point nearest to half of the heads removed, best method against random heads."""
     sign = 1 if result.higher_is_better else -1
-    curves = [curve for curve in chosen_curves(result) if curve.points]
+    curves = [curve for curve in words.chosen_curves(result) if curve.points]
     if not curves:
         return
-    curve = max(curves, key=lambda curve: sign * middle(curve).value)
-    point, metric = middle(curve), result.metric
+    curve = max(curves, key=lambda curve: sign * words.middle(curve).value)
+    point, metric = words.middle(curve), result.metric
     random = next((c for c in result.curves if c.method == "random" and c.points), None)
     yield (
         f"{metric} with {point.fraction:.0%} of heads removed "
         f"({version_name(curve.method, curve.repair)})",
         f"{number(point.value, metric)} (whole model {number(result.baseline.value, metric)})",
-        "-" if random is None else f"random heads {number(middle(random).value, metric)}",
+        "-" if random is None else f"random heads {number(words.middle(random).value, metric)}",
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results.speed import SpeedResult, SpeedRow
+from headscope.results.speed import SpeedResult
 from headscope.show.cells import make_table, plural
 
 
@@ -20,19 +20,20 @@ def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
         f"{result.dtype}, {result.implementation}"
     )
     columns = ("tokens", "full ms", "pruned", "time", "FLOPs", "attention", "FLOPs", "got")
-    yield make_table(columns, map(_cells, result.rows))
+    table = make_table(columns)
+    for row in result.rows:
+        whole = (row.ratio, row.predicted_ratio)
+        attention = (row.attention_ratio, row.attention_predicted_ratio)
+        got = row.attention_saving_reached
+        table.add_row(
+            f"{row.batch_size} x {row.length}",
+            *(f"{time:.1f}" for time in (row.full_ms, row.pruned_ms)),
+            *(f"{ratio:.2f}x" for ratio in (*whole, *attention)),
+            "-" if got is None else f"{got:.0%}",
+        )
+    yield table
     yield Text(
         "time: pruned / full, medians of interleaved passes; FLOPs: what the multiplications "
         "predict;\ngot: measured saving of the attention part / predicted saving",
         style="dim",
     )
-
-
-def _cells(row: SpeedRow) -> Iterator[str]:
-    yield f"{row.batch_size} x {row.length}"
-    yield f"{row.full_ms:.1f}"
-    yield f"{row.pruned_ms:.1f}"
-    whole, attention = (row.ratio, row.predicted_ratio), row.attention_ratio
-    yield from (f"{x:.2f}x" for x in (*whole, attention, row.attention_predicted_ratio))
-    got = row.attention_saving_reached
-    yield "-" if got is None else f"{got:.0%}"

@@ -1,31 +1,23 @@
-"""Terminal tables and CSV of ``prune``, drawn from its result; 80 columns."""
+"""Terminal tables of ``prune``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from headscope.results import Curve, HeadEffect, Point, PruneResult
-from headscope.show.cells import frame_csv, make_table, model_line, p_text
+from headscope.show.cells import make_table, model_line, p_text
+from headscope.show.prune import words
 from headscope.show.prune.speed import speed_report
-from headscope.show.prune.words import (
-    METRIC_NAMES,
-    kept_sentence,
-    number,
-    saved_sentence,
-    survivor_sentence,
-    verdict,
-)
+from headscope.show.prune.words import number
 
 #: Heads named in the table of heads removed alone: those that hurt most.
 _MOST_ALONE = 8
 #: Columns of shares of heads removed at most.
 _MOST_COLUMNS = 11
-
-T = TypeVar("T")
 
 
 def prune_report(result: PruneResult) -> Iterator[RenderableType]:
@@ -33,10 +25,9 @@ def prune_report(result: PruneResult) -> Iterator[RenderableType]:
     yield from _header(result)
     yield from _curves(result)
     yield from _survivors(result)
-    yield from _alone(result)
-    yield from _kept_alone(result)
+    yield from _single_heads(result)
     yield from _kept(result)
-    yield Text("\n" + verdict(result), style="bold")
+    yield Text("\n" + words.verdict(result), style="bold")
     for warning in result.warnings:
         yield Text(f"Warning: {warning}", style="yellow")
 
@@ -45,7 +36,7 @@ def _header(result: PruneResult) -> Iterator[Text]:
     yield model_line(result, result.n_heads)
     if result.shared_layers:
         yield Text("        Layers share their weights: one decision for a head of all layers.")
-    yield Text(f"Task    {result.task}: {METRIC_NAMES[result.metric]}")
+    yield Text(f"Task    {result.task}: {words.METRIC_NAMES[result.metric]}")
     data = result.data
     yield Text(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
     if (chosen := result.calibration) is not None:
@@ -55,9 +46,6 @@ def _header(result: PruneResult) -> Iterator[Text]:
     yield Text(
         f"Full    {number(result.baseline.value, result.metric)} (95% interval {low} to {high})"
     )
-
-
-# --- curves -----------------------------------------------------------------------------------
 
 
 def _curves(result: PruneResult) -> Iterator[RenderableType]:
@@ -117,7 +105,7 @@ def _wide(result: PruneResult, fractions: list[float]) -> RenderableType:
     return table
 
 
-def _spaced(items: Sequence[T]) -> Sequence[T]:
+def _spaced(items: Sequence[Any]) -> Sequence[Any]:
     """Leave out items, evenly, until they fit."""
     return items[:: max(1, -(-len(items) // _MOST_COLUMNS))]
 
@@ -127,7 +115,10 @@ def _survivors(result: PruneResult) -> Iterator[RenderableType]:
     curve = next((c for c in result.curves if c.points[-1].roles_left is not None), None)
     if curve is None or not result.roles:
         return
-    yield Text("\n" + survivor_sentence(result, curve))
+    yield Text(
+        f"\nWhich kinds survive ({curve.method}; roles from {result.roles_from}; a head can have "
+        "several):"
+    )
     points = _spaced([(p, p.roles_left) for p in curve.points if p.roles_left is not None])
     table = make_table(("heads left", *(f"{point.fraction:.0%}" for point, _ in points)))
     for role in points[0][1]:
@@ -136,28 +127,23 @@ def _survivors(result: PruneResult) -> Iterator[RenderableType]:
     yield table
 
 
-# --- single heads -----------------------------------------------------------------------------
-
-
-def _alone(result: PruneResult) -> Iterator[RenderableType]:
-    if not result.ablation:
-        return
-    sign = 1 if result.higher_is_better else -1
-    ranked = sorted(result.ablation, key=lambda row: sign * row.difference)
-    worse = sum(row.significant and sign * row.difference < 0 for row in result.ablation)
-    better = sum(row.significant and sign * row.difference > 0 for row in result.ablation)
-    yield Text(
-        f"\nEach head removed alone: {worse} of {len(result.ablation)} make the model "
-        f"significantly worse, {better} better (Benjamini-Hochberg, q = 0.05). Most harmful:"
-    )
-    yield _rows_table("head", result, ranked[:_MOST_ALONE])
-
-
-def _kept_alone(result: PruneResult) -> Iterator[RenderableType]:
-    if not result.kept_alone:
-        return
-    yield Text("\nAll heads of one layer removed but the best (chosen on the calibration data):")
-    yield _rows_table("head left", result, result.kept_alone)
+def _single_heads(result: PruneResult) -> Iterator[RenderableType]:
+    """Heads removed alone, and heads left alone in their layers."""
+    if result.ablation:
+        sign = 1 if result.higher_is_better else -1
+        ranked = sorted(result.ablation, key=lambda row: sign * row.difference)
+        changes = [sign * row.difference for row in ranked if row.significant]
+        worse, better = sum(x < 0 for x in changes), sum(x > 0 for x in changes)
+        yield Text(
+            f"\nEach head removed alone: {worse} of {len(ranked)} make the model "
+            f"significantly worse, {better} better (Benjamini-Hochberg, q = 0.05). Most harmful:"
+        )
+        yield _rows_table("head", result, ranked[:_MOST_ALONE])
+    if result.kept_alone:
+        yield Text(
+            "\nAll heads of one layer removed but the best (chosen on the calibration data):"
+        )
+        yield _rows_table("head left", result, result.kept_alone)
 
 
 def _rows_table(name: str, result: PruneResult, rows: Sequence[HeadEffect]) -> RenderableType:
@@ -177,14 +163,9 @@ def _rows_table(name: str, result: PruneResult, rows: Sequence[HeadEffect]) -> R
 
 def _kept(result: PruneResult) -> Iterator[RenderableType]:
     if result.kept is not None:
-        yield Text("\n" + kept_sentence(result, result.kept))
+        yield Text("\n" + words.kept_sentence(result, result.kept))
     for saved in result.saved:
-        yield Text(saved_sentence(saved, result.metric))
+        yield Text(words.saved_sentence(saved, result.metric))
     if result.speed is not None:
         yield Text("")
         yield from speed_report(result.speed)
-
-
-def curves_csv(result: PruneResult) -> str:
-    """One line per method, repair and fraction."""
-    return frame_csv(result.to_frame())

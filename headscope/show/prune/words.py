@@ -25,23 +25,24 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
 
 def verdict(result: PruneResult) -> str:
     """Say how many heads can go: by the curve that allows most without a significant loss."""
+    kept = _kept_curve(result)
     if result.curves and result.curves[0].method == "manual":
-        return _manual(result)
+        point = (kept or result.curves[0]).points[0]
+        return _one(result, f"these {len(point.heads_removed)} of {result.n_heads} heads", point)
     if result.task == "fidelity":
         return _nearness(result)
-    if (kept := _kept_curve(result)) is not None:  # the model that the user holds in hand
+    if kept is not None:  # the model that the user holds in hand
         point = kept.points[-1]
         by = f"by {version_name(kept.method, kept.repair)}"
         return _one(result, f"{len(point.heads_removed)} of {result.n_heads} heads, {by}", point)
     sign = 1 if result.higher_is_better else -1
-    best: tuple[tuple[int, float], Curve, Point] | None = None
-    for curve in result.curves:
-        for point in curve.points:
-            if point.p_value is None or _is_worse(result, point):
-                continue
-            rank = (len(point.heads_removed), sign * point.value)
-            if best is None or rank > best[0]:
-                best = (rank, curve, point)
+    allowed = [
+        ((len(point.heads_removed), sign * point.value), curve, point)
+        for curve in result.curves
+        for point in curve.points
+        if point.p_value is not None and not _is_worse(result, point)
+    ]
+    best = max(allowed, key=lambda item: item[0], default=None)
     if best is None or best[0][0] == 0:
         return (
             "Every number of removed heads that was tried makes the model significantly worse "
@@ -106,23 +107,9 @@ def _one(result: PruneResult, without: str, point: Point) -> str:
     )
 
 
-def _manual(result: PruneResult) -> str:
-    curve = _kept_curve(result) or result.curves[0]
-    point = curve.points[0]
-    return _one(result, f"these {len(point.heads_removed)} of {result.n_heads} heads", point)
-
-
 def _kept_curve(result: PruneResult) -> Curve | None:
     kept = result.kept
     return None if kept is None else result.curve(kept.method, kept.repair)
-
-
-def survivor_sentence(result: PruneResult, curve: Curve) -> str:
-    """Say what the table of survivors counts."""
-    return (
-        f"Which kinds survive ({curve.method}; roles from {result.roles_from}; a head can have "
-        "several):"
-    )
 
 
 def kept_sentence(result: PruneResult, kept: KeptModel) -> str:

@@ -29,9 +29,6 @@ def rank_figures(result: RankResult) -> dict[str, Figure]:
     return figures
 
 
-# --- cumulative shares ------------------------------------------------------------------------
-
-
 def _cumulative(result: RankResult, name: str) -> Figure:
     """Share of the k largest singular values: heads on the left, layers on the right."""
     figure = draw.new_figure(8.5, 3.8)
@@ -76,14 +73,11 @@ def _draw(
     axes.set_ylim(0, 1.01)
 
 
-def _curve(singular_values: Sequence[float], share: str) -> Any:
+def _curve(singular_values: Sequence[float], share: str) -> np.ndarray:
     """Cumulative share at k = 0, 1, ..., from 0 to 1."""
     sigma = np.array(singular_values)
     part = (sigma / sigma.max()) ** (2 if share == "sigma2" else 1)
     return np.concatenate([[0.0], part.cumsum() / part.sum()])
-
-
-# --- maps -------------------------------------------------------------------------------------
 
 
 def _effective_rank(result: RankResult) -> Figure:
@@ -123,8 +117,7 @@ def _overlap(result: RankResult) -> Figure:
             axes.set_yticks([])
             axes.set_title(f"L{layer.layer} {what}", fontsize=7)
     if image is not None:
-        legend = "mean cos² of principal angles"
-        bar = draw.small_colour_bar(figure, image, grid, legend, 0.02)
+        bar = draw.small_colour_bar(figure, image, grid, "mean cos² of principal angles", 0.02)
         gaussian = result.controls["gaussian"]
         control = gaussian.geometries[0].overlap["query"] if gaussian else None
         if control is not None:
@@ -141,9 +134,6 @@ def _largest(*overlaps: Sequence[Sequence[float]]) -> float:
         (v for o in overlaps for i, row in enumerate(o) for j, v in enumerate(row) if i != j),
         default=1.0,
     )
-
-
-# --- shared projections -----------------------------------------------------------------------
 
 
 def _shared(shared: SharedProjections, model: str) -> Figure:
@@ -164,7 +154,6 @@ def _shared(shared: SharedProjections, model: str) -> Figure:
         ("truncated_fidelity", "s-", draw.PURPLE),
     ):
         right.plot(x, [getattr(item, field) for item in shared.widths], style, color=colour)
-    for field, colour in (("fidelity", draw.BLUE), ("truncated_fidelity", draw.PURPLE)):
         bounds = [getattr(i, f"{field}_interval") or (np.nan, np.nan) for i in shared.widths]
         low, high = np.array(bounds).T
         right.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)

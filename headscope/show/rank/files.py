@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from headscope.results import RankResult, SharedProjections
-from headscope.show.cells import csv_text
+from headscope.show.cells import csv_text, to_csv
 from headscope.show.folders import folder_files, names_of
-from headscope.show.rank.tables import rank_csv
 
 #: Only a run with shared projections writes these.
 STALE = names_of("shared_projections")
@@ -18,7 +17,7 @@ def rank_files(result: RankResult) -> dict[str, bytes]:
     """Return rank.csv, the figures and, if asked for, shared_projections.csv."""
     from headscope.show.rank.figures import rank_figures
 
-    tables = {"rank": rank_csv(result)}
+    tables = {"rank": to_csv(result)}
     if result.shared is not None:
         tables["shared_projections"] = _shared_csv(result.shared)
     return folder_files(tables, rank_figures(result))

@@ -1,4 +1,4 @@
-"""Terminal tables and CSV of ``rank``, drawn from its result; 80 columns."""
+"""Terminal tables of ``rank``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ from headscope.results import (
     NumericalRank,
     RankResult,
 )
-from headscope.show.cells import (
-    decimal,
-    frame_csv,
-    interval_text,
-    make_table,
-    mean_of,
-    model_line,
-    tiny,
-)
+from headscope.show.cells import decimal, interval_text, make_table, mean_of, model_line, tiny
 from headscope.show.rank.words import NAMES, rank_notes, rank_sentence
 
 _PAIRS = (("qk", "ov"), ("w_q", "w_k"))
@@ -40,8 +32,8 @@ def rank_report(result: RankResult) -> Iterator[RenderableType]:
         ("Heads of a layer concatenated", result.layers),
     ):
         for pair in _PAIRS:
-            names = f"{NAMES[pair[0]]} (left), {NAMES[pair[1]]} (right)"
-            yield Text(f"\n{kind}: {names}", style="bold")
+            left, right = (NAMES[matrix] for matrix in pair)
+            yield Text(f"\n{kind}: {left} (left), {right} (right)", style="bold")
             yield _pair_table(result, rows, pair)
     yield from _overlap_table(result)
     yield from _text_tables(result)
@@ -75,11 +67,6 @@ def _header(result: RankResult) -> Iterator[Text]:
 def _rtol(result: RankResult) -> str:
     values = sorted({layer.qk.numerical_rank.rtol for layer in result.layers})
     return " to ".join(f"{value:.1e}" for value in {values[0]: 0, values[-1]: 0})
-
-
-def _names(pair: tuple[str, str]) -> str:
-    left, right = pair
-    return f"{NAMES[left]} (left), {NAMES[right]} (right)"
 
 
 def _pair_table(
@@ -120,9 +107,6 @@ def _cells(found: MatrixRank | ControlStatistics) -> list[str]:
     dims = "/".join(decimal(dim, 0) for dim in found.dims.values())
     ranks = decimal(found.stable_rank, 1), decimal(found.effective_rank, 1)
     return [decimal(value, 0), *ranks, dims]
-
-
-# --- overlap, text, shared projections --------------------------------------------------------
 
 
 def _overlap_table(result: RankResult) -> Iterator[RenderableType]:
@@ -205,11 +189,3 @@ def _shared_table(result: RankResult) -> Iterator[RenderableType]:
         if shared.knee
         else "No knee: the error falls evenly, or fewer than three widths were asked for."
     )
-
-
-# --- CSV --------------------------------------------------------------------------------------
-
-
-def rank_csv(result: RankResult) -> str:
-    """One line per head and matrix, and per layer and matrix, with the controls."""
-    return frame_csv(result.to_frame())

@@ -41,19 +41,13 @@ def spectrum_curves(result: SpectrumResult) -> Figure:
         x = "largest singular values counted"
         draw.plain_axes(axes, x, title=f"share of the sum of {label}", title_size=9)
     panels[0].set_ylabel("cumulative share", fontsize=8)
-    _legend(figure)
+    draw.legend_beside(figure, "outside right center")
     figure.suptitle(
         f"Singular values of attention patterns, {draw.model_name(result)}: mean over "
         f"{result.sequences:,} sequences of {result.length} tokens",
         fontsize=10,
     )
     return figure
-
-
-def _legend(figure: Figure) -> None:
-    """Both panels have the same entries."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    draw.legend_beside(figure, "outside right center", handles=handles, labels=labels)
 
 
 def _curves(axes: Axes, result: SpectrumResult, name: str) -> None:
@@ -111,7 +105,7 @@ def cost_curves(result: SpectrumResult, found: EfficientResult) -> Figure:
     _finish(panels[1], "1 - cosine of the pooled last state", found.points, "fidelity")
     panels[0].set_title("each head alone", fontsize=9)
     panels[1].set_title("the model with all heads replaced", fontsize=9)
-    _legend(figure)
+    draw.legend_beside(figure, "outside right center")
     figure.suptitle(
         f"What could replace attention in {draw.model_name(result)}: {found.sequences} sequences "
         f"of {result.length} tokens",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from headscope.results import EfficientResult, SpectrumResult
-from headscope.show.cells import csv_text
+from headscope.show.cells import csv_text, to_csv
 from headscope.show.folders import folder_files, names_of
-from headscope.show.spectrum.tables import spectrum_csv
 
 #: Only a run that measured the cheap forms writes these.
 STALE = names_of("spectrum_efficient")
@@ -15,7 +14,7 @@ def spectrum_files(result: SpectrumResult) -> dict[str, bytes]:
     """Return the tables as CSV and the figures."""
     from headscope.show.spectrum.figures import cost_curves, share_map, spectrum_curves
 
-    tables = {"spectrum": spectrum_csv(result)}
+    tables = {"spectrum": to_csv(result)}
     figures = {
         "spectrum_curves": spectrum_curves(result),
         "spectrum_map": share_map(result),

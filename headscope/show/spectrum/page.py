@@ -8,12 +8,7 @@ from headscope.results import SpectrumResult
 from headscope.show.cells import plus_minus
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Chart, Line, chart
-from headscope.show.spectrum.words import (
-    control_sentence,
-    mean_share,
-    sampling_sentence,
-    verdict_sentence,
-)
+from headscope.show.spectrum import words
 from headscope.show.view import KeyNumber
 
 SCALES = (Scale("share", "Share of the largest singular values", of_pattern=True),)
@@ -21,7 +16,11 @@ SCALES = (Scale("share", "Share of the largest singular values", of_pattern=True
 
 def section(result: SpectrumResult) -> Part:
     """For which heads low rank holds, and how sure that is."""
-    texts = [verdict_sentence(result), control_sentence(result), sampling_sentence(result)]
+    texts = [
+        words.verdict_sentence(result),
+        words.control_sentence(result),
+        words.sampling_sentence(result),
+    ]
     return Part("spectrum", "Spectrum of the softmax", texts, _chart(result))
 
 
@@ -72,4 +71,4 @@ def key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
     if result.random_weights is not None:
         control = f"random weights {result.random_weights.share_at_k.mean:.3f}, {control}"
     what = f"share of the {result.k} largest of {result.length} singular values, mean of heads"
-    yield what, f"{mean_share(result):.3f}", control
+    yield what, f"{words.mean_share(result):.3f}", control

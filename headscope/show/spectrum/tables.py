@@ -1,4 +1,4 @@
-"""Terminal tables and CSV of ``spectrum``, drawn from its result; 80 columns."""
+"""Terminal tables of ``spectrum``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
@@ -11,21 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
-from headscope.show.cells import (
-    decimal,
-    frame_csv,
-    head_map,
-    make_table,
-    model_line,
-    plus_minus,
-)
-from headscope.show.spectrum.words import (
-    FORM_NAMES,
-    bound_sentence,
-    control_sentence,
-    sampling_sentence,
-    verdict_sentence,
-)
+from headscope.show.cells import decimal, head_map, make_table, model_line, plus_minus
+from headscope.show.spectrum import words
 
 #: Heads beside each other in one block of the map.
 _HEADS_ACROSS = 14
@@ -34,8 +21,8 @@ _HEADS_ACROSS = 14
 def spectrum_report(result: SpectrumResult) -> Iterator[RenderableType]:
     """Show what was run, the verdict, the map, the controls, and the cheap forms if measured."""
     yield from _header(result)
-    yield Text("\n" + verdict_sentence(result), style="bold")
-    yield Text(control_sentence(result) + "\n")
+    yield Text("\n" + words.verdict_sentence(result), style="bold")
+    yield Text(words.control_sentence(result) + "\n")
     yield from _map(result)
     yield Text("")
     yield _controls(result)
@@ -46,7 +33,7 @@ def spectrum_report(result: SpectrumResult) -> Iterator[RenderableType]:
 
 def _header(result: SpectrumResult) -> Iterator[Text]:
     yield model_line(result)
-    yield Text(f"Text    {result.provenance['data']['name']}: {sampling_sentence(result)}")
+    yield Text(f"Text    {result.provenance['data']['name']}: {words.sampling_sentence(result)}")
     if result.roles is not None:
         yield Text(f"Roles   from a classification on {result.roles.corpus}")
 
@@ -100,7 +87,7 @@ def _efficient(found: EfficientResult) -> Iterator[RenderableType]:
     for point in found.points:
         control = point.form in found.controls
         table.add_row(
-            f"{'control: ' if control else ''}{FORM_NAMES[point.form]}",
+            f"{'control: ' if control else ''}{words.FORM_NAMES[point.form]}",
             str(point.size),
             decimal(point.cost),
             _plus_minus(point.error, point.error_half_width),
@@ -109,14 +96,9 @@ def _efficient(found: EfficientResult) -> Iterator[RenderableType]:
             style="dim" if control else None,
         )
     yield table
-    yield Text(bound_sentence(found), style="dim")
+    yield Text(words.bound_sentence(found), style="dim")
 
 
 def _plus_minus(value: float, half: float | None) -> str:
     """Write a number with half of its interval; without one where that is unknown."""
     return plus_minus(f"{value:z.3f}", half).replace("+-0.", "+-.")
-
-
-def spectrum_csv(result: SpectrumResult) -> str:
-    """One line per head: the flat numbers of :meth:`SpectrumResult.to_frame`."""
-    return frame_csv(result.to_frame())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headscope.results import EfficientResult, SpectrumResult
+from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
 from headscope.show.cells import joined, plural, plus_minus
 from headscope.show.classify.words import describe_offset
 
@@ -27,11 +27,11 @@ FORM_NAMES = {
 def verdict_sentence(result: SpectrumResult) -> str:
     """Say in one sentence for which heads "self-attention is low rank" holds."""
     verdict = result.verdict
-    n = len(result.heads)
     if all(head.half_width is None for head in result.heads):
         return "A single sequence gives no interval, so no head is called low rank, or not."
     holds = (
-        f"Low rank holds for {len(verdict.low_rank)} of {n} heads{_by_layer(result)}: the "
+        f"Low rank holds for {len(verdict.low_rank)} of {len(result.heads)} "
+        f"heads{_by_layer(result)}: the "
         f"{result.k} largest of their {result.length} singular values hold more than "
         f"{verdict.threshold:.0%} of the sum (95% confidence)"
     )
@@ -40,19 +40,18 @@ def verdict_sentence(result: SpectrumResult) -> str:
 
 def _fails(result: SpectrumResult) -> str:
     exceptions = result.verdict.not_low_rank
-    reach = f"no more than random scores ({result.verdict.random:.3f})"
+    level = f"random scores ({result.verdict.random:.3f}){_between(result)}"
     if not exceptions:
-        return f"no head is down at random scores ({result.verdict.random:.3f}){_between(result)}"
-    named = _named(result, exceptions)
+        return f"no head is down at {level}"
     if result.roles is None:
         return (
-            f"it does not for {named}, which reach {reach}{_between(result)} "
+            f"it does not for {_named(result, exceptions)}, which reach no more than {level} "
             "(no classification: --roles would tell which heads are positional)"
         )
     positional, others = _split(result, exceptions)
     groups = [f"the positional {_named(result, positional)}"] if positional else []
     groups += [f"{_named(result, others)}, not positional"] if others else []
-    return f"it does not for {' and for '.join(groups)}, which reach {reach}{_between(result)}"
+    return f"it does not for {' and for '.join(groups)}, which reach no more than {level}"
 
 
 def _split(result: SpectrumResult, names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -77,21 +76,19 @@ def _between(result: SpectrumResult) -> str:
 def _named(result: SpectrumResult, names: Sequence[str]) -> str:
     """List heads with what they look at and their share."""
     heads = {head.name: head for head in result.heads}
-    listed = [
-        f"{name} ({_looks_at(result, name)}, {heads[name].share_at_k.mean:.3f})"
-        for name in names[:_MOST_NAMES]
-    ]
-    more = len(names) - len(listed)
-    if more > 0:
-        listed.append(f"{more} more")
+    shown = names[:_MOST_NAMES]
+    listed = [f"{n} ({_looks_at(result, heads[n])}, {heads[n].share_at_k.mean:.3f})" for n in shown]
+    if len(names) > len(shown):
+        listed.append(f"{len(names) - len(shown)} more")
     return joined(listed)
 
 
-def _looks_at(result: SpectrumResult, name: str) -> str:
+def _looks_at(result: SpectrumResult, head: SpectrumHead) -> str:
     """Say where a head looks: by the classification, or else by its mean weights."""
-    if result.roles is not None and (offset := result.roles.positional.get(name)) is not None:
+    known = result.roles.positional if result.roles is not None else {}
+    offset = known.get(head.name)
+    if offset is not None:
         return describe_offset(offset)
-    head = next(head for head in result.heads if head.name == name)
     return f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
 
 
