@@ -121,8 +121,8 @@ def _print(
     from rich.text import Text as Line
 
     from headscope.show.insights.tables import insights_csv, scoreboard
-    from headscope.show.key_numbers import certificate
     from headscope.show.report.files import report_json
+    from headscope.show.report.words import certificate
 
     if format is shared.Format.json:
         print_data(report_json(document))
