@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.heads import Head
+from headscope.results.measured import Measured
 from headscope.results.serialise import to_dict
-from headscope.results.validation import ValidationSummary
 
 if TYPE_CHECKING:
     import pandas
@@ -57,7 +58,23 @@ class Label:
 
 @dataclass(frozen=True)
 class PositionalScore:
-    """Hit rates by offset; ``score`` is the largest, at ``offset``."""
+    """How often a head looks at one fixed relative position.
+
+    Attributes
+    ----------
+    score : float or None
+        The largest of ``rates``; None without a trial.
+    offset : int or None
+        Where it is reached; -1 is the token before.
+    rates, mass : dict of str to float
+        By offset: share of the queries whose largest weight is there, and mean weight there.
+    interval : tuple of two floats
+        95% Wilson interval of ``score``.
+    chance : float or None
+        The rate of a head that picks at random.
+    p_adjusted : float
+        Of the score against chance, Benjamini-Hochberg adjusted over heads and offsets.
+    """
 
     score: float | None
     offset: int | None
@@ -86,6 +103,7 @@ class Confirmation:
         Of the worst of the paired tests against offset, first, last and uniform;
         Benjamini-Hochberg over what was selected.
     trials : int
+        Pairs of the relation on the other half.
     """
 
     accuracy: float
@@ -104,6 +122,7 @@ class SyntacticScore:
     Attributes
     ----------
     relation, direction : str
+        A label of Universal Dependencies, and ``dep->head`` or ``head->dep``.
     accuracy : float
         Hits / trials over all sentences.
     accuracy_mean : float
@@ -115,6 +134,7 @@ class SyntacticScore:
         last word), ``uniform`` (evenly spread attention) and ``kernel`` (the head's own habit of
         looking at a distance).
     trials : int
+        Pairs of the relation in the corpus.
     uniform : float
         As in ``baselines``.
     interval : tuple of two floats
@@ -144,9 +164,22 @@ class SyntacticScore:
 
 @dataclass(frozen=True)
 class RareScore:
-    """Rate on the rarest word, with the rates of chance, a random word and uniform attention.
+    """How often a head looks at the rarest word of the sentence.
 
-    ``interval`` and ``p_adjusted`` take the ``sentences``, not the queries, as what was sampled.
+    Attributes
+    ----------
+    rate, two_rarest : float or None
+        Share of the queries (words) whose largest weight is on the rarest word, on one of the two
+        rarest.
+    chance, null, uniform : float or None
+        The same rate of a head that picks at random, of this head with a random word as target,
+        and of evenly spread attention.
+    queries, sentences : int
+        What was counted, and what is taken as sampled.
+    interval : tuple of two floats
+        95% interval of ``rate``, over sentences.
+    p_adjusted : float
+        Over sentences too, Benjamini-Hochberg adjusted.
     """
 
     rate: float | None
@@ -161,8 +194,8 @@ class RareScore:
 
 
 @dataclass(frozen=True)
-class HeadResult:
-    """Everything measured about one head.
+class HeadResult(Head):
+    """Everything measured about one head; a rate is None where nothing could be counted.
 
     Attributes
     ----------
@@ -170,24 +203,27 @@ class HeadResult:
         The first of its roles in the order positional, syntactic, rare, special, punctuation,
         broad; ``none`` if it has none of these.
     roles : tuple of str
+        All of its roles, as in :data:`headscope.results.roles.ROLES`.
     labels : tuple of Label
         One for each role, and one for each relation of a syntactic head.
+    positional : PositionalScore
+        Its fixed offsets, labelled or not.
     syntactic : tuple of SyntacticScore
         Every relation and direction, labelled or not; empty without trees.
+    rare : RareScore
+        Its attention to rare words, labelled or not.
     confidence : float
         Mean largest weight on a content key.
     entropy : float
         Mean row entropy, nats.
     relative_entropy, long_entropy : float
         Mean of row entropy / ln n, over all sequences and over those of 20 tokens or more.
-    special_mass, punctuation_mass : float
-        Mean mass on special tokens, on punctuation.
+    special_mass, first_special_mass, last_special_mass, punctuation_mass : float
+        Mean mass on special tokens, on the first and the last of them, on punctuation.
     self_rate, duplicate_rate : float
         Share of rows that look at themselves; of repeated tokens that look at another copy.
     """
 
-    layer: int
-    head: int
     primary: str
     roles: tuple[str, ...]
     labels: tuple[Label, ...]
@@ -205,17 +241,27 @@ class HeadResult:
     duplicate_rate: float | None
     long_entropy: float | None = None
 
-    @property
-    def name(self) -> str:
-        """``L3H5``."""
-        return f"L{self.layer}H{self.head}"
-
 
 @dataclass(frozen=True)
 class CorpusInfo:
-    """What was read: ``sentences`` were measured, ``skipped`` left out, ``queries`` are tokens.
+    """What was read.
 
-    ``note`` is what a reader of any count on this corpus should know; mostly empty.
+    Attributes
+    ----------
+    name, sha256 : str
+        Of the text or treebank.
+    sentences, skipped : int
+        Measured, and left out because they are longer than the model allows or have an empty word.
+    queries : int
+        Tokens that were measured.
+    trees : bool
+        Whether it has dependency trees.
+    language : str or None
+        Two-letter code, where it is known.
+    frequencies : str
+        Where the words' frequencies come from.
+    note : str
+        What a reader of any count on this corpus should know; mostly empty.
     """
 
     name: str
@@ -285,17 +331,15 @@ class ControlResult:
 
 
 @dataclass(frozen=True)
-class ClassifyResult:
+class ClassifyResult(Measured):
     """What every attention head does, measured on one corpus.
 
     Attributes
     ----------
-    schema : int
-    provenance : dict
-        Versions, model, weights' SHA-256, data, seed, dtype, device, command.
-    validation : ValidationSummary
     corpus : CorpusInfo
+        What it was measured on.
     thresholds : dict
+        The values of :class:`headscope.Thresholds` that were used.
     heads : tuple of HeadResult
         In the order of layer, head.
     control : ControlResult or None
@@ -304,9 +348,6 @@ class ClassifyResult:
         Roles that this corpus cannot show, each with the reason.
     """
 
-    schema: int
-    provenance: dict[str, Any]
-    validation: ValidationSummary
     corpus: CorpusInfo
     thresholds: dict[str, Any]
     heads: tuple[HeadResult, ...]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headscope.results import HeadRank, HeadResult, PruneResult, RankResult, ReportResult
+from headscope.results.heads import head_name, parse_head
 from headscope.results.prune import HeadEffect
 from headscope.results.roles import NO_ROLE, role_name
 from headscope.show.cells import interval_text, p_text, ratio_text, share_text
@@ -72,15 +73,13 @@ def head_names(report: ReportResult) -> list[Place]:
         if section is not None:
             found |= {(head.layer, head.head) for head in section.heads}
     for sample in report.samples:
-        for name in sample.patterns:
-            layer, _, head = name[1:].partition("H")
-            found.add((int(layer), int(head)))
+        found |= set(map(parse_head, sample.patterns))
     return sorted(found)
 
 
 def cards(report: ReportResult) -> list[Card]:
     """Gather what every section says of each head."""
-    made = {place: Card(f"L{place[0]}H{place[1]}", *place) for place in head_names(report)}
+    made = {place: Card(head_name(*place), *place) for place in head_names(report)}
     if report.classify is not None:
         for head in report.classify.heads:
             _add_roles(made[head.layer, head.head], head)
