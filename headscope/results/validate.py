@@ -9,7 +9,7 @@ from typing import Any
 
 from headscope.results.serialise import SCHEMA
 
-__all__ = ["LayerCheck", "ProbeSize", "ValidationResult", "ValidationSummary"]
+__all__ = ["LayerCheck", "ProbeSize", "ValidationResult", "ValidationSummary", "certificate_of"]
 
 
 @dataclass(frozen=True)
@@ -159,3 +159,9 @@ class ValidationSummary:
             calls=sum(check.calls for check in result.layers),
             layers=len(result.layers),
         )
+
+
+def certificate_of(result: object) -> ValidationResult | ValidationSummary | None:
+    """Return the certificate that a result of any section is or carries; None without one."""
+    found = getattr(result, "validation", result)
+    return found if isinstance(found, ValidationResult | ValidationSummary) else None
