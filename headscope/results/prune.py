@@ -144,6 +144,11 @@ class Curve:
     repair: str
     points: tuple[Point, ...]
 
+    @property
+    def name(self) -> str:
+        """``fisher + scale``; the method alone where nothing was repaired."""
+        return self.method if self.repair == "none" else f"{self.method} + {self.repair}"
+
 
 @dataclass(frozen=True)
 class HeadScores:
@@ -336,6 +341,11 @@ class PruneResult(Measured):
     kept: KeptModel | None = None
     saved: tuple[SavedModel, ...] = ()
     speed: SpeedResult | None = None
+
+    @property
+    def sign(self) -> int:
+        """What a difference of the metric is multiplied by so that more is better: 1 or -1."""
+        return 1 if self.higher_is_better else -1
 
     def curve(self, method: str, repair: str = "none") -> Curve:
         """Return the curve of a method with a repair.

@@ -1,86 +1,84 @@
-"""The claims in their own words, and how the parts of one make its verdict."""
+"""The claims of the source articles: THE list, with what judges each."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from headscope.results import Insight, InsightPart
-
-__all__ = ["CLAIMS", "concluded", "not_applicable", "not_measured", "undecided"]
-
-CLAIMS = {
-    0: "Self-attention is not symmetric: attention is a directed graph.",
-    1: "Heads route: they pass on nearly all of what they read, rather than a narrow part.",
-    2: "A few kinds of heads (positional, syntactic, rare-word) do the work; the rest can go.",
-    3: "Single heads are not low rank, but the concatenated product is: heads share projections.",
-    4: "Cross-attention depends on many heads more than self-attention does.",
-    5: "After the softmax, attention is low rank.",
-    6: "Without the softmax, keys interfere unless they are orthogonal.",
-    7: "Pure attention collapses to rank one with depth; skip connections prevent it, feed-forward "
-    "networks slow it, LayerNorm plays no role.",
-    8: "LayerNorm parameters are the most useful small set to fine-tune.",
-    9: "Pretrained attention is a ready computation primitive: frozen does about as well as tuned.",
-    10: "Fine-tuning attention on small data can diverge.",
-}
-#: Parts of this verdict wait for a measurement that headscope does not have.
-_WAITING = "not measured yet"
+__all__ = ["CLAIMS", "Claim"]
 
 
-def not_measured(number: int, rule: str, why: str = "") -> Insight:
-    """Say that a claim has no measurement, and why."""
-    return Insight(number, CLAIMS[number], "not measured yet", why, "", rule, {})
+@dataclass(frozen=True)
+class Claim:
+    """One claim.
 
-
-def not_applicable(number: int, rule: str, why: str) -> Insight:
-    """Say why a claim has no meaning for this model."""
-    return Insight(number, CLAIMS[number], "not applicable", why, "", rule, {})
-
-
-def undecided(number: int, rule: str, why: str) -> Insight:
-    """Say that there are numbers but no interval, so that nothing is decided."""
-    return Insight(number, CLAIMS[number], "not measured", why, "", rule, {})
-
-
-def concluded(
-    number: int,
-    parts: Sequence[InsightPart],
-    measured: str,
-    control: str,
-    rule: str,
-    values: dict[str, object],
-    *,
-    refuting: Collection[str] = (),
-    refuted: bool = False,
-) -> Insight:
-    """Give the verdict of parts: holds if all do, does not hold if none does, else mixed.
-
-    A part whose interval is unknown leaves the claim "not measured", unless the verdict is the same
-    whichever way it would come out.
-
-    Parameters
+    Attributes
     ----------
     number : int
-    parts : sequence of InsightPart
-    measured, control, rule : str
-    values : dict
-    refuting : collection of str
-        Names of parts that decide against the claim where they do not hold.
-    refuted : bool
-        The claim does not hold, whatever the parts say.
+        As the articles count.
+    text : str
+        What they say.
+    judge : str
+        Module of ``headscope.verdicts.insights`` whose ``judge`` decides it; empty where nothing
+        measures it so far.
+    needs : str
+        What will decide a claim that has no judge.
     """
-    counted = [part for part in parts if part.verdict != _WAITING]
-    possible = {
-        "does not hold" if refuted else _verdict(counted, refuting, unknown)
-        for unknown in ("holds", "does not hold")
-    }
-    verdict = possible.pop() if len(possible) == 1 else "not measured"
-    return Insight(number, CLAIMS[number], verdict, measured, control, rule, values, tuple(parts))
+
+    number: int
+    text: str
+    judge: str = ""
+    needs: str = ""
 
 
-def _verdict(parts: Sequence[InsightPart], refuting: Collection[str], unknown: str) -> str:
-    """Return the verdict if every part of unknown outcome came out in one way."""
-    found = [(p.name, unknown if p.verdict == "not measured" else p.verdict) for p in parts]
-    verdicts = {verdict for _, verdict in found}
-    if any(name in refuting and verdict == "does not hold" for name, verdict in found):
-        return "does not hold"
-    return verdicts.pop() if verdicts in ({"holds"}, {"does not hold"}) else "mixed"
+CLAIMS = (
+    Claim(0, "Self-attention is not symmetric: attention is a directed graph.", "asymmetry"),
+    Claim(
+        1,
+        "Heads route: they pass on nearly all of what they read, rather than a narrow part.",
+        needs="Will need the spectra of W_V and W_V W_O and what z tells of the attended state.",
+    ),
+    Claim(
+        2,
+        "A few kinds of heads (positional, syntactic, rare-word) do the work; the rest can go.",
+        "labelled_heads",
+    ),
+    Claim(
+        3,
+        "Single heads are not low rank, but the concatenated product is: heads share projections.",
+        "shared_projections",
+    ),
+    Claim(
+        4,
+        "Cross-attention depends on many heads more than self-attention does.",
+        needs="Will need pruning curves of encoder, decoder and cross-attention of one model.",
+    ),
+    Claim(5, "After the softmax, attention is low rank.", "low_rank"),
+    Claim(
+        6,
+        "Without the softmax, keys interfere unless they are orthogonal.",
+        needs="Will need the coherence of keys and the error of attention without softmax.",
+    ),
+    Claim(
+        7,
+        "Pure attention collapses to rank one with depth; skip connections prevent it, "
+        "feed-forward networks slow it, LayerNorm plays no role.",
+        "collapse",
+    ),
+    Claim(
+        8,
+        "LayerNorm parameters are the most useful small set to fine-tune.",
+        needs="Will need fine-tuning of LayerNorm alone against equally many other parameters.",
+    ),
+    Claim(
+        9,
+        "Pretrained attention is a ready computation primitive: frozen does about as well as "
+        "tuned.",
+        needs="Will need fine-tuning with frozen attention against full, and against random "
+        "weights.",
+    ),
+    Claim(
+        10,
+        "Fine-tuning attention on small data can diverge.",
+        needs="Will need fine-tuning of attention over seeds and data sizes.",
+    ),
+)

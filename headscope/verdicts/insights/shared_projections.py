@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from headscope.results import ControlRank, Insight, InsightPart, RankResult
-from headscope.verdicts.insights.claims import concluded, not_applicable, not_measured
+from headscope.results import ControlRank, InsightPart, RankResult
+from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate, common, mean_estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["judge_shared"]
+__all__ = ["judge"]
 
 #: The part that decides against the claim where it does not hold.
 _LAYERS = "layers need fewer dimensions than the control"
 
 
-def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insight:
+def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 3 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
     below, within = thresholds.layer_below, thresholds.head_within
     rule = (
@@ -22,17 +22,18 @@ def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insi
         "over heads; one layer has none); does not hold if the layers' does not against "
         "any."
     )
+    rank = evidence.rank
     if rank is None:
-        return not_measured(3, rule, "rank was not part of this run")
+        return Finding.not_measured(rule, "rank was not part of this run")
     found = {
         name: ratios
         for name, control in rank.controls.items()
         if control is not None and (ratios := _ratios(rank, control)) is not None
     }
     if not found:
-        return not_measured(3, rule, "no control was measured")
+        return Finding.not_measured(rule, "no control was measured")
     if max(len(layer.heads) for layer in rank.layers) < 2:
-        return not_applicable(3, rule, "Each layer has one head, which shares with nobody.")
+        return Finding.not_applicable(rule, "Each layer has one head, which shares with nobody.")
     low = common([layer.below(1 - below) for layer, _ in found.values()])
     near = common([head.within(1 - within, 1 + within) for _, head in found.values()])
     heads = [h.qk.dims["90"] for h in rank.heads if h.qk.dims["90"] is not None]
@@ -48,8 +49,7 @@ def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insi
             _beside({name: head for name, (_, head) in found.items()}),
         ),
     )
-    return concluded(
-        3,
+    return Finding.concluded(
         parts,
         f"dims90 of W_Q W_K^T: {_mean(heads):.1f} for one head, {_mean(layers):.1f} for all heads "
         f"of a layer together.",

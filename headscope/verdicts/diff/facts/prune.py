@@ -10,15 +10,14 @@ from headscope.verdicts.diff.facts.fact import Facts, Number
 
 def collect(result: PruneResult, facts: Facts) -> None:
     """Add the metric of every model that was measured, and which heads it lost."""
-    metric, sign = result.metric, 1 if result.higher_is_better else -1
-    whole = Number.within(result.baseline.value, result.baseline.ci, sign)
+    metric = result.metric
+    whole = Number.within(result.baseline.value, result.baseline.ci, result.sign)
     facts.metric("unpruned model", metric, whole)
     for curve in result.curves:
-        repair = "" if curve.repair == "none" else f" + {curve.repair}"
         control = curve.method == "random"  # what random heads cost is no merit of the model
         for point in curve.points:
-            where = f"{curve.method}{repair}, {_percent(point.fraction)} removed"
-            value = Number.within(point.value, point.ci, 0 if control else sign)
+            where = f"{curve.name}, {_percent(point.fraction)} removed"
+            value = Number.within(point.value, point.ci, 0 if control else result.sign)
             facts.metric(where, metric, value)
             if not control:
                 removed = ("L" + "H".join(map(str, place)) for place in point.heads_removed)
