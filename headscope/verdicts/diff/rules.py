@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from headscope.errors import InputError
@@ -18,13 +18,21 @@ __all__ = ["RULES", "Rule", "parse_rules", "undecided", "with_fired"]
 #: A drop of exactly the limit does not fire, whatever its last digit.
 _SLACK = 1e-9
 _WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:([>=])\s*(\S+?)\s*)?")
-#: Verdicts, best first: a step to the right is a loss.
-_HOLDS = "holds"
+#: From a comparison and the rule's limit: why the rule fires, or an empty string.
+Reason = Callable[[DiffResult, float | None], str]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule, as written: its name and, where it has one, its limit."""
+    """One rule, as written.
+
+    Attributes
+    ----------
+    name : str
+        One of :data:`RULES`.
+    limit : float or None
+        What a change may be; None where none was written.
+    """
 
     name: str
     limit: float | None = None
@@ -49,7 +57,7 @@ class _Kind:
     """
 
     section: str | None
-    reason: Callable[[DiffResult, float | None], str]
+    reason: Reason
     limited: bool = False
 
 
@@ -122,7 +130,7 @@ def _some(items: Iterable[str], what: str) -> str:
     return f"{what}: {', '.join(names[:3])}{more}"
 
 
-def _identity(what: str) -> Callable[[DiffResult, float | None], str]:
+def _identity(what: str) -> Reason:
     def reason(diff: DiffResult, limit: float | None) -> str:
         rows = [row for row in diff.identity if row.what == what]
         return _some((f"{row.name} {row.old} -> {row.new}".strip() for row in rows), what)
@@ -130,7 +138,7 @@ def _identity(what: str) -> Callable[[DiffResult, float | None], str]:
     return reason
 
 
-def _moved(*sections: str) -> Callable[[DiffResult, float | None], str]:
+def _moved(*sections: str) -> Reason:
     def reason(diff: DiffResult, limit: float | None) -> str:
         changes = [*diff.scores, *(curve.worst for curve in diff.curves)]
         changes += [change for change in diff.metrics if change.beyond]
@@ -145,17 +153,13 @@ def _change(change: Change) -> str:
     return f"{change.where} {change.name} {' -> '.join(numbers)}"
 
 
-def _roles(diff: DiffResult, limit: float | None) -> str:
-    return _some(map(_role, diff.roles), f"{_heads(diff.roles)} changed role")
+def _roles(words: str, *, lost: bool = False) -> Reason:
+    def reason(diff: DiffResult, limit: float | None) -> str:
+        rows = [change for change in diff.roles if change.lost or not lost]
+        heads = "1 head" if len(rows) == 1 else f"{len(rows)} heads"
+        return _some(map(_role, rows), f"{heads} {words}")
 
-
-def _lost(diff: DiffResult, limit: float | None) -> str:
-    rows = [change for change in diff.roles if change.lost]
-    return _some(map(_role, rows), f"{_heads(rows)} lost a role")
-
-
-def _heads(changes: Sequence[SetChange]) -> str:
-    return "1 head" if len(changes) == 1 else f"{len(changes)} heads"
+    return reason
 
 
 def _role(change: SetChange) -> str:
@@ -181,17 +185,13 @@ def _drop(change: Change) -> str:
     return f"{_change(change)} (worse by {change.worsening:.4g})"
 
 
-def _insight(diff: DiffResult, limit: float | None) -> str:
-    return _verdicts(diff, "insights")
+def _insights(was: str = "") -> Reason:
+    def reason(diff: DiffResult, limit: float | None) -> str:
+        rows = (row for row in diff.verdicts if row.section == "insights")
+        changed = (f"{row.where} {row.old} -> {row.new}" for row in rows if was in ("", row.old))
+        return _some(changed, "verdict changed")
 
-
-def _insight_lost(diff: DiffResult, limit: float | None) -> str:
-    return _verdicts(diff, "insights", was=_HOLDS)
-
-
-def _verdicts(diff: DiffResult, section: str, was: str = "") -> str:
-    rows = [v for v in diff.verdicts if v.section == section and (not was or v.old == was)]
-    return _some((f"{row.where} {row.old} -> {row.new}" for row in rows), "verdict changed")
+    return reason
 
 
 def _validation(diff: DiffResult, limit: float | None) -> str:
@@ -208,12 +208,12 @@ def _any(diff: DiffResult, limit: float | None) -> str:
 
 #: Every rule by name.
 RULES: dict[str, _Kind] = {
-    "role-changed": _Kind("classify", _roles),
-    "role-lost": _Kind("classify", _lost),
+    "role-changed": _Kind("classify", _roles("changed role")),
+    "role-lost": _Kind("classify", _roles("lost a role", lost=True)),
     "metric-drop": _Kind("prune", _metric_drop, limited=True),
     "validation": _Kind(None, _validation),
-    "insight-changed": _Kind("insights", _insight),
-    "insight-lost": _Kind("insights", _insight_lost),
+    "insight-changed": _Kind("insights", _insights()),
+    "insight-lost": _Kind("insights", _insights(was="holds")),
     "score-moved": _Kind(None, _moved()),
     "rank-changed": _Kind("rank", _moved("rank")),
     "spectrum-changed": _Kind("spectrum", _moved("spectrum")),
