@@ -10,12 +10,14 @@ from headscope.results.depth import *
 from headscope.results.efficient import *
 from headscope.results.heads import *
 from headscope.results.insights import *
+from headscope.results.labels import *
 from headscope.results.measured import *
 from headscope.results.prune import *
 from headscope.results.rank import *
 from headscope.results.report import *
 from headscope.results.sections import *
 from headscope.results.serialise import *
+from headscope.results.shared_projections import *
 from headscope.results.spectrum import *
 from headscope.results.speed import *
 from headscope.results.validate import *

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from headscope.errors import InputError
 from headscope.results.diff import Change, DiffResult, FiredRule, SetChange
@@ -121,43 +122,17 @@ def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
 # --- reasons ------------------------------------------------------------------------------------
 
 
-def _some(items: Iterable[str], what: str) -> str:
-    """Count, and name the first three."""
-    names = [visible(item) for item in items]
-    if not names:
-        return ""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{what}: {', '.join(names[:3])}{more}"
+def _named(words: str, rows: Callable[[DiffResult], Iterable[str]]) -> Reason:
+    """Name the first three of the rows that a rule is about; ``{heads}`` counts all of them."""
 
-
-def _identity(what: str) -> Reason:
     def reason(diff: DiffResult, limit: float | None) -> str:
-        rows = [row for row in diff.identity if row.what == what]
-        return _some((f"{row.name} {row.old} -> {row.new}".strip() for row in rows), what)
-
-    return reason
-
-
-def _moved(*sections: str) -> Reason:
-    def reason(diff: DiffResult, limit: float | None) -> str:
-        changes = [*diff.scores, *(curve.worst for curve in diff.curves)]
-        changes += [change for change in diff.metrics if change.beyond]
-        rows = [change for change in changes if not sections or change.section in sections]
-        return _some(map(_change, rows), "moved beyond interval or tolerance")
-
-    return reason
-
-
-def _change(change: Change) -> str:
-    numbers = ("none" if v is None else f"{v:.4g}" for v in (change.old, change.new))
-    return f"{change.where} {change.name} {' -> '.join(numbers)}"
-
-
-def _roles(words: str, *, lost: bool = False) -> Reason:
-    def reason(diff: DiffResult, limit: float | None) -> str:
-        rows = [change for change in diff.roles if change.lost or not lost]
-        heads = "1 head" if len(rows) == 1 else f"{len(rows)} heads"
-        return _some(map(_role, rows), f"{heads} {words}")
+        names = [visible(row) for row in rows(diff)]
+        if not names:
+            return ""
+        heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        said = words.format(heads=heads, new=visible(diff.new))
+        return f"{said}: {', '.join(names[:3])}{more}"
 
     return reason
 
@@ -167,61 +142,74 @@ def _role(change: SetChange) -> str:
     return f"{change.where} ({', '.join(signs) or f'{change.old} -> {change.new}'})"
 
 
+def _verdicts(diff: DiffResult, was: str = "") -> Iterator[str]:
+    for row in diff.verdicts:
+        if row.section == "insights" and was in ("", row.old):
+            yield f"{row.where} {row.old} -> {row.new}"
+
+
+def _moved(section: str = "") -> Reason:
+    """Name the numbers of a section, or of all, that moved."""
+
+    def rows(diff: DiffResult) -> Iterator[str]:
+        metrics = (change for change in diff.metrics if change.beyond)
+        for change in chain(diff.scores, (curve.worst for curve in diff.curves), metrics):
+            if section in ("", change.section):
+                yield _change(change)
+
+    return _named("moved beyond interval or tolerance", rows)
+
+
+def _change(change: Change) -> str:
+    numbers = ("none" if v is None else f"{v:.4g}" for v in (change.old, change.new))
+    return f"{change.where} {change.name} {' -> '.join(numbers)}"
+
+
 def _metric_drop(diff: DiffResult, limit: float | None) -> str:
     if "prune" in diff.compared and not diff.metrics_compared:
         return "no value of pruning is in both: the metric, methods or fractions differ"
-    return _some(map(_drop, _drops(diff, limit)), "worse")
+    return _named("worse", lambda diff: _drops(diff, limit))(diff, limit)
 
 
-def _drops(diff: DiffResult, limit: float | None) -> Iterator[Change]:
+def _drops(diff: DiffResult, limit: float | None) -> Iterator[str]:
     """Without a limit: what is worse with its interval apart."""
     for change in sorted(diff.metrics, key=lambda row: -(row.worsening or 0.0)):
         drop = change.worsening or 0.0
         if (drop > limit + _SLACK) if limit is not None else (drop > 0 and change.beyond):
-            yield change
+            yield f"{_change(change)} (worse by {drop:.4g})"
 
 
-def _drop(change: Change) -> str:
-    return f"{_change(change)} (worse by {change.worsening:.4g})"
+def _identity(what: str) -> Reason:
+    def rows(diff: DiffResult) -> Iterator[str]:
+        for row in diff.identity:
+            if row.what == what:
+                yield f"{row.name} {row.old} -> {row.new}".strip()
 
-
-def _insights(was: str = "") -> Reason:
-    def reason(diff: DiffResult, limit: float | None) -> str:
-        rows = (row for row in diff.verdicts if row.section == "insights")
-        changed = (f"{row.where} {row.old} -> {row.new}" for row in rows if was in ("", row.old))
-        return _some(changed, "verdict changed")
-
-    return reason
-
-
-def _validation(diff: DiffResult, limit: float | None) -> str:
-    return _some(diff.not_valid, f"{visible(diff.new)} is not validated")
-
-
-def _missing(diff: DiffResult, limit: float | None) -> str:
-    return _some(diff.missing, f"not in {visible(diff.new)}")
+    return _named(what, rows)
 
 
 def _any(diff: DiffResult, limit: float | None) -> str:
     return "" if diff.equal else "the results are not equal"
 
 
+_CHANGED = _named("{heads} changed role", lambda diff: map(_role, diff.roles))
+_LOST = _named("{heads} lost a role", lambda diff: (_role(c) for c in diff.roles if c.lost))
+_INSIGHT_LOST = _named("verdict changed", lambda diff: _verdicts(diff, was="holds"))
+
 #: Every rule by name.
 RULES: dict[str, _Kind] = {
-    "role-changed": _Kind("classify", _roles("changed role")),
-    "role-lost": _Kind("classify", _roles("lost a role", lost=True)),
+    "role-changed": _Kind("classify", _CHANGED),
+    "role-lost": _Kind("classify", _LOST),
     "metric-drop": _Kind("prune", _metric_drop, limited=True),
-    "validation": _Kind(None, _validation),
-    "insight-changed": _Kind("insights", _insights()),
-    "insight-lost": _Kind("insights", _insights(was="holds")),
+    "validation": _Kind(None, _named("{new} is not validated", lambda diff: diff.not_valid)),
+    "insight-changed": _Kind("insights", _named("verdict changed", _verdicts)),
+    "insight-lost": _Kind("insights", _INSIGHT_LOST),
     "score-moved": _Kind(None, _moved()),
-    "rank-changed": _Kind("rank", _moved("rank")),
-    "spectrum-changed": _Kind("spectrum", _moved("spectrum")),
-    "depth-changed": _Kind("depth", _moved("depth")),
-    "missing": _Kind(None, _missing),
-    "model-changed": _Kind(None, _identity("model")),
-    "data-changed": _Kind(None, _identity("data")),
-    "schema-changed": _Kind(None, _identity("schema")),
-    "setting-changed": _Kind(None, _identity("setting")),
+    **{f"{name}-changed": _Kind(name, _moved(name)) for name in ("rank", "spectrum", "depth")},
+    "missing": _Kind(None, _named("not in {new}", lambda diff: diff.missing)),
+    **{
+        f"{what}-changed": _Kind(None, _identity(what))
+        for what in ("model", "data", "schema", "setting")
+    },
     "any": _Kind(None, _any),
 }
