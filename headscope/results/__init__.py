@@ -7,6 +7,7 @@ lists what can be imported from here.
 # ruff: noqa: F403
 from headscope.results.classify import *
 from headscope.results.depth import *
+from headscope.results.diff import *
 from headscope.results.efficient import *
 from headscope.results.heads import *
 from headscope.results.insights import *
@@ -15,9 +16,11 @@ from headscope.results.measured import *
 from headscope.results.prune import *
 from headscope.results.rank import *
 from headscope.results.report import *
+from headscope.results.roles import *
 from headscope.results.sections import *
 from headscope.results.serialise import *
 from headscope.results.shared_projections import *
 from headscope.results.spectrum import *
 from headscope.results.speed import *
+from headscope.results.thresholds import *
 from headscope.results.validate import *

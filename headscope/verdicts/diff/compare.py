@@ -141,15 +141,8 @@ class _Moves:
                 yield CurveChange(*key, len(moved), points, max(moved, key=_size))
 
     def _change(self, key: Key, old: Number, new: Number) -> Change:
-        return Change(
-            *key,
-            old.value,
-            new.value,
-            old.interval,
-            new.interval,
-            self._beyond(old, new),
-            _worsening(old, new),
-        )
+        beyond, worse = self._beyond(old, new), _worsening(old, new)
+        return Change(*key, old.value, new.value, old.interval, new.interval, beyond, worse)
 
     def _beyond(self, old: Number, new: Number) -> bool:
         if old.value is None or new.value is None:

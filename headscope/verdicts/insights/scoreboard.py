@@ -1,18 +1,95 @@
-"""All claims in their order."""
+"""The claims of the source articles: THE list, with what judges each, and all verdicts in order."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from headscope.results import Insight
-from headscope.verdicts.insights.claims import CLAIMS, Claim
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["Judge", "judge_of", "scoreboard"]
+__all__ = ["CLAIMS", "Claim", "Judge", "judge_of", "scoreboard"]
 
 Judge = Callable[[Evidence, InsightThresholds], Finding]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim.
+
+    Attributes
+    ----------
+    number : int
+        As the articles count.
+    text : str
+        What they say.
+    judge : str
+        Module of ``headscope.verdicts.insights`` whose ``judge`` decides it; empty where nothing
+        measures it so far.
+    needs : str
+        What will decide a claim that has no judge.
+    """
+
+    number: int
+    text: str
+    judge: str = ""
+    needs: str = ""
+
+
+CLAIMS = (
+    Claim(0, "Self-attention is not symmetric: attention is a directed graph.", "asymmetry"),
+    Claim(
+        1,
+        "Heads route: they pass on nearly all of what they read, rather than a narrow part.",
+        needs="Will need the spectra of W_V and W_V W_O and what z tells of the attended state.",
+    ),
+    Claim(
+        2,
+        "A few kinds of heads (positional, syntactic, rare-word) do the work; the rest can go.",
+        "labelled_heads",
+    ),
+    Claim(
+        3,
+        "Single heads are not low rank, but the concatenated product is: heads share projections.",
+        "shared_projections",
+    ),
+    Claim(
+        4,
+        "Cross-attention depends on many heads more than self-attention does.",
+        needs="Will need pruning curves of encoder, decoder and cross-attention of one model.",
+    ),
+    Claim(5, "After the softmax, attention is low rank.", "low_rank"),
+    Claim(
+        6,
+        "Without the softmax, keys interfere unless they are orthogonal.",
+        needs="Will need the coherence of keys and the error of attention without softmax.",
+    ),
+    Claim(
+        7,
+        "Pure attention collapses to rank one with depth; skip connections prevent it, "
+        "feed-forward networks slow it, LayerNorm plays no role.",
+        "collapse",
+    ),
+    Claim(
+        8,
+        "LayerNorm parameters are the most useful small set to fine-tune.",
+        needs="Will need fine-tuning of LayerNorm alone against equally many other parameters.",
+    ),
+    Claim(
+        9,
+        "Pretrained attention is a ready computation primitive: frozen does about as well as "
+        "tuned.",
+        needs="Will need fine-tuning with frozen attention against full, and against random "
+        "weights.",
+    ),
+    Claim(
+        10,
+        "Fine-tuning attention on small data can diverge.",
+        needs="Will need fine-tuning of attention over seeds and data sizes.",
+    ),
+)
 
 
 def judge_of(module: str) -> Judge:

@@ -16,7 +16,7 @@ from headscope.results.insights import VERDICTS
 from headscope.safe_text import visible
 from headscope.verdicts.diff.compare import TOLERANCE, compare
 from headscope.verdicts.diff.rules import parse_rules, undecided, with_fired
-from headscope.verdicts.insights.claims import CLAIMS
+from headscope.verdicts.insights.scoreboard import CLAIMS
 from headscope.verdicts.limits.checks import EXAMPLES, LIMITS, SHARE, Limit, absent, limit_of, shown
 from headscope.verdicts.reading import Results
 

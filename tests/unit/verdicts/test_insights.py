@@ -45,10 +45,9 @@ from headscope.verdicts.insights import (
     low_rank,
     shared_projections,
 )
-from headscope.verdicts.insights.claims import CLAIMS
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate, common, every, mean_estimate
-from headscope.verdicts.insights.scoreboard import judge_of, scoreboard
+from headscope.verdicts.insights.scoreboard import CLAIMS, judge_of, scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 T = InsightThresholds()
