@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headscope.errors import InputError
+from headscope.errors import InputError, nearest
 
 __all__ = ["ThresholdSet", "parse_pairs"]
 
@@ -54,8 +53,7 @@ class ThresholdSet:
         parsed = {}
         for name, value in values.items():
             if name not in kinds:
-                near = difflib.get_close_matches(name, kinds, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(kinds)}."
+                hint = nearest(name, kinds, "known are")
                 raise InputError(f"There is no threshold {name!r}; {hint}")
             parsed[name] = _value(name, value, kinds[name])
         return cls(**parsed)

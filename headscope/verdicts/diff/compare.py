@@ -16,7 +16,7 @@ from headscope.errors import InputError
 from headscope.results import SCHEMA
 from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
 from headscope.results.validate import certificate_of
-from headscope.safe_text import visible
+from headscope.safe_text import listed, visible
 from headscope.verdicts.diff.facts import facts_of
 from headscope.verdicts.diff.facts.fact import Facts, Interval, Key, Number
 from headscope.verdicts.diff.identity import identity
@@ -232,23 +232,18 @@ def _only(
     gone = dict.fromkeys(key[:2] for key in keys if key[:2] not in places)
     for section in dict.fromkeys(section for section, _ in gone):
         names = [where for place, where in gone if place == section]
-        yield f"{section}: {_listed(names)}"
+        yield f"{section}: {listed(names)}"
     rest: dict[tuple[str, str], list[str]] = {}
     for section, where, name in keys:
         if (section, where, name) not in known and (section, where) not in gone:
             rest.setdefault((section, name), []).append(where)
     for (section, name), names in rest.items():
-        yield f"{section}: {name} of {_listed([where for where in names if where] or ['it'])}"
+        yield f"{section}: {name} of {listed([where for where in names if where] or ['it'])}"
 
 
 def _keys(facts: Facts) -> list[Key]:
     numbers = chain(facts.metrics, facts.numbers, facts.curves)
     return list(dict.fromkeys(chain(facts.labels, facts.texts, numbers)))
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 # --- the rest -----------------------------------------------------------------------------------

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from headscope.errors import InputError
+from headscope.errors import InputError, nearest
 from headscope.results.diff import Change, DiffResult, FiredRule, SetChange
-from headscope.safe_text import visible
+from headscope.safe_text import listed, visible
 
 __all__ = ["RULES", "Rule", "parse_rules", "undecided", "with_fired"]
 
@@ -78,8 +77,7 @@ def _parse(text: str) -> Rule:
     match = _WRITTEN.fullmatch(text)
     name = match[1].replace("_", "-").lower() if match else text.strip()
     if match is None or name not in RULES:
-        near = difflib.get_close_matches(name.partition(">")[0], RULES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"rules are {', '.join(RULES)}."
+        hint = nearest(name.partition(">")[0], RULES, "rules are")
         raise InputError(f"There is no rule {visible(text)!r}; {hint}")
     if match[2] is None:
         return Rule(name)
@@ -130,9 +128,7 @@ def _named(words: str, rows: Callable[[DiffResult], Iterable[str]]) -> Reason:
         if not names:
             return ""
         heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        said = words.format(heads=heads, new=visible(diff.new))
-        return f"{said}: {', '.join(names[:3])}{more}"
+        return f"{words.format(heads=heads, new=visible(diff.new))}: {listed(names)}"
 
     return reason
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headscope.results import InsightPart, SpectrumResult
+from headscope.safe_text import listed
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds
@@ -45,7 +46,7 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     measured = (
         f"The {spectrum.k} largest of {spectrum.length} singular values hold more than {limit:g} "
         f"of the sum in {len(low)} of {n} heads, not more in {len(high)} (mean share {mean:.2f})"
-        + (f"; positional exceptions: {_listed(positional)}" if positional else "")
+        + (f"; positional exceptions: {listed(positional, _SHOWN)}" if positional else "")
         + "."
     )
     verdict = "holds" if len(low) > most * n else "open"
@@ -106,8 +107,3 @@ def _control(spectrum: SpectrumResult, mean: float) -> str:
         f"{text}; this model's mean minus theirs is {gap.mean:+.2f} {gap.interval('+.2f')}: "
         f"{meaning}. {closed}"
     )
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -6,12 +6,11 @@ failure too.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headscope.errors import InputError, LimitError
+from headscope.errors import InputError, LimitError, nearest
 from headscope.results.insights import VERDICTS
 from headscope.safe_text import visible
 from headscope.verdicts.diff.compare import TOLERANCE, compare
@@ -148,9 +147,7 @@ def _baseline_failures(new: Results, limits: Limits, baseline: Results | None) -
 def _known(where: str, name: str) -> Limit:
     found = limit_of(name)
     if found is None:
-        near = difflib.get_close_matches(name, LIMIT_NAMES, n=1)
-        known = ", ".join(LIMIT_NAMES)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {known}."
+        hint = nearest(name, LIMIT_NAMES, "there are")
         raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
     return found
 
