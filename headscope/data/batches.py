@@ -17,7 +17,7 @@ from torch import Tensor
 from headscope.data.encode import EncodedSentence, is_punctuation
 from headscope.data.sentence import Sentence
 from headscope.measures.accumulator import Array, Keys
-from headscope.measures.batch import Batch, EdgeTrials, RareTargets
+from headscope.measures.batch import Batch, EdgeTrials, OffsetName, RareTargets, RelationName
 
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)
@@ -161,7 +161,7 @@ def _piece_counts(batch: Sequence[EncodedSentence], longest: int) -> Tensor:
 
 def _edges(batch: Sequence[EncodedSentence], trees: Sequence[Sentence | None]) -> EdgeTrials:
     """Lay out the trials of a batch; each sentence is asked about the tree given for it."""
-    relations, offsets = Keys(), Keys()
+    relations, offsets = Keys[RelationName](), Keys[OffsetName]()
     trials: list[tuple[int, bool, bool]] = []
     columns = [np.zeros((5, 0), np.int64)]
     weights = [np.zeros(0)]

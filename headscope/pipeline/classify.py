@@ -20,9 +20,9 @@ from headscope.data.places import placed
 from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError, HeadscopeError, InputError
 from headscope.measures.batch import Batch
-from headscope.measures.classify.head_measures import HeadMeasures
 from headscope.measures.classify.kernel import kernel_argmax
 from headscope.measures.classify.labels import judge, judge_swapped
+from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.testable import untestable
 from headscope.measures.classify.thresholds import Thresholds

@@ -14,7 +14,7 @@ from headscope.data.batches import BATCH_TOKENS, WINDOW, buckets, windows
 from headscope.data.plain import PlainText, encode_lines
 from headscope.errors import CorpusError
 from headscope.measures.accumulator import Array
-from headscope.measures.fidelity import cosine, mean_pooled
+from headscope.measures.pooling import cosine, mean_pooled
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Mechanism, Router, routed
 

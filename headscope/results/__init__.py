@@ -11,11 +11,11 @@ from headscope.results.diff import *
 from headscope.results.efficient import *
 from headscope.results.heads import *
 from headscope.results.insights import *
-from headscope.results.labels import *
 from headscope.results.measured import *
 from headscope.results.prune import *
 from headscope.results.rank import *
 from headscope.results.report import *
+from headscope.results.role_scores import *
 from headscope.results.roles import *
 from headscope.results.sections import *
 from headscope.results.serialise import *

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.heads import Head
-from headscope.results.labels import Label, PositionalScore, RareScore, SyntacticScore
 from headscope.results.measured import Measured
+from headscope.results.role_scores import Label, PositionalScore, RareScore, SyntacticScore
 from headscope.results.serialise import to_dict
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from headscope.errors import InputError, nearest
 
@@ -59,17 +60,15 @@ class ThresholdSet:
         return cls(**parsed)
 
 
-def _value(name: str, value: Any, kind: type) -> Any:
+def _value(name: str, value: object, kind: type) -> float | bool:
     if kind is bool:
         if str(value).lower() in ("true", "false"):
             return str(value).lower() == "true"
         raise InputError(f"The threshold {name} is {value!r}; give true or false.")
-    try:
-        number = float(value)
-        if not isinstance(value, bool) and (kind is float or number.is_integer()):
-            return kind(number)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise InputError(
-        f"The threshold {name} is {value!r}; give a {'whole ' if kind is int else ''}number."
-    )
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
+            number = float(value)
+            if kind is float or number.is_integer():
+                return int(number) if kind is int else number
+    whole = "whole " if kind is int else ""
+    raise InputError(f"The threshold {name} is {value!r}; give a {whole}number.")

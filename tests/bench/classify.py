@@ -39,7 +39,7 @@ from headscope.data.frequencies import find_frequencies
 from headscope.data.places import placed
 from headscope.data.sentence import Sentence
 from headscope.measures.batch import Batch
-from headscope.measures.classify.head_measures import HeadMeasures
+from headscope.measures.classify.sums import HeadMeasures
 from headscope.models.demo import demo_folder
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation

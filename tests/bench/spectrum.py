@@ -35,8 +35,8 @@ from threadpoolctl import threadpool_limits
 import headscope
 from headscope.data.packing import Windows, pack
 from headscope.data.plain import open_plain
-from headscope.measures.lapack import MatrixPool, singular_values
-from headscope.measures.spectrum.singular_values import PatternSpectra, Spectrum, shares
+from headscope.measures.spectrum.decompositions import MatrixPool, singular_values
+from headscope.measures.spectrum.shares import PatternSpectra, Spectrum, shares
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.classify import classify
-from headscope.pruning.method import Role
 from headscope.results import ClassifyResult, HeadResult, from_dict
 from headscope.results.prune import HeadRoles
 
@@ -29,7 +28,7 @@ class KnownRoles:
     warnings : tuple of str
     """
 
-    by_place: dict[tuple[int, int], Role]
+    by_place: dict[tuple[int, int], HeadResult]
     heads: tuple[HeadRoles, ...] = ()
     corpus: str | None = None
     warnings: tuple[str, ...] = ()
@@ -64,7 +63,7 @@ def find_roles(
         for place, name in enumerate(site.head_ids)
     }
     by_place = {
-        place_of[head.layer, head.head]: _role(head)
+        place_of[head.layer, head.head]: head
         for head in result.heads
         if (head.layer, head.head) in place_of
     }
@@ -101,16 +100,6 @@ def read_classification(path: str | Path) -> ClassifyResult:
             f"--roles {path} is not a result of headscope classify; make one with "
             "'headscope classify MODEL -o DIR' and give DIR/classify.json."
         ) from None
-
-
-def _role(head: HeadResult) -> Role:
-    gains = [label.score - label.baseline for label in head.labels]
-    return Role(
-        roles=head.roles,
-        primary=head.primary,
-        strength=max(gains, default=0.0),
-        confidence=head.confidence or 0.0,
-    )
 
 
 def _other_model(loaded: LoadedModel, result: ClassifyResult) -> tuple[str, ...]:

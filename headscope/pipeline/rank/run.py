@@ -11,10 +11,10 @@ import torch
 
 from headscope.data.plain import PlainText, open_plain
 from headscope.errors import HeadscopeError, InputError, UnsupportedModelError
+from headscope.measures.rank.dimensions import Reading
 from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
 from headscope.measures.rank.gaussian import layer_control
 from headscope.measures.rank.layer import measure_layer
-from headscope.measures.rank.ranks import Reading
 from headscope.models.control import random_twin
 from headscope.models.coverage import relative_terms, rotary
 from headscope.models.layouts import AttentionSite

@@ -10,9 +10,9 @@ from headscope.data.packing import check_length, pack
 from headscope.data.plain import PlainText, as_plain
 from headscope.errors import HeadscopeError, InputError
 from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.lapack import MatrixPool
 from headscope.measures.spectrum.closed_forms import ControlCurves, control_curves
-from headscope.measures.spectrum.singular_values import Spectrum
+from headscope.measures.spectrum.decompositions import MatrixPool
+from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.opening import open_model

@@ -15,7 +15,6 @@ from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.fidelity import mean_pooled
 from headscope.measures.metrics import (
     RESAMPLES,
     Bootstrap,
@@ -24,6 +23,7 @@ from headscope.measures.metrics import (
     paired_bootstrap,
     resampled,
 )
+from headscope.measures.pooling import mean_pooled
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select

@@ -12,8 +12,8 @@ from headscope.data.corpus import sample_corpus
 from headscope.data.encode import Encoder
 from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence
-from headscope.measures.classify.head_measures import HeadMeasures
 from headscope.measures.classify.labels import judge
+from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.loading import LoadedModel
