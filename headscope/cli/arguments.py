@@ -96,6 +96,8 @@ def _thresholds(command: str, left: dict[str, Any]) -> dict[str, Any]:
     kind = thresholds_of(command)
     if kind is None or not (table or flags):
         return {}
+    from headscope.results.thresholds import parse_pairs
+
     pairs = parse_pairs(flags, example=THRESHOLDS[command][1])
     return {"thresholds": kind.parse({**table, **pairs})}
 
@@ -130,25 +132,6 @@ def _corpus(left: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- options that are an argument of another name or type ----------------------------------------
-
-
-def parse_pairs(items: Iterable[str], *, example: str) -> dict[str, str]:
-    """Read texts such as ``positional=0.8``.
-
-    Parameters
-    ----------
-    items : iterable of str
-        Each NAME=VALUE; of two with the same name the later counts.
-    example : str
-        Shown to whoever leaves out the ``=``.
-    """
-    pairs = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise InputError(f"--threshold {item!r}: write NAME=VALUE, such as {example}.")
-        pairs[name.strip()] = value.strip()
-    return pairs
 
 
 def _plain(value: Any) -> Any:

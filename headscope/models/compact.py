@@ -15,6 +15,7 @@ from headscope.models.cutting import cut_module, fill_module
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel, wrap
+from headscope.results.heads import head_name
 
 __all__ = ["cut_like", "expand_all", "origin_of", "remove_heads", "removed_heads", "with_shared"]
 
@@ -117,8 +118,8 @@ def _check_place(loaded: LoadedModel, layer: int, head: int) -> None:
     total = original_heads(loaded)
     if not (0 <= layer < loaded.n_layers and 0 <= head < total):
         raise InputError(
-            f"There is no head L{layer}H{head}: {loaded.name} has layers 0 to "
+            f"There is no head {head_name(layer, head)}: {loaded.name} has layers 0 to "
             f"{loaded.n_layers - 1} with heads 0 to {total - 1}."
         )
     if head not in loaded.sites[layer].head_ids:
-        raise InputError(f"L{layer}H{head} has been removed from {loaded.name} already.")
+        raise InputError(f"{head_name(layer, head)} has been removed from {loaded.name} already.")

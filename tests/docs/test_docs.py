@@ -22,7 +22,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
-from headscope.measures.classify.thresholds import Thresholds, ThresholdSet
+from headscope.measures.classify.thresholds import Thresholds
+from headscope.results.thresholds import ThresholdSet
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 ROOT = Path(__file__).parents[2]

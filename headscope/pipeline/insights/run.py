@@ -17,6 +17,7 @@ from headscope.pipeline.provenance import provenance
 from headscope.pipeline.sections.runner import Progress, Runner
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, InsightsResult, KeptRoles, ValidationSummary
+from headscope.verdicts.insights.finding import Evidence
 from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
@@ -106,14 +107,7 @@ def conclude(
     """Give the verdicts that the sections of a run allow."""
     thresholds = thresholds or InsightThresholds()
     kept = _kept(run, task, data, draws)
-    found = scoreboard(
-        thresholds,
-        classified=run.found.get("classify"),
-        rank=run.found.get("rank"),
-        spectrum=run.found.get("spectrum"),
-        depth=run.found.get("depth"),
-        kept=kept,
-    )
+    found = scoreboard(thresholds, Evidence(**run.found, kept=kept))
     return InsightsResult(
         schema=SCHEMA,
         provenance=provenance(run.loaded, command=run.command, seed=run.seed),

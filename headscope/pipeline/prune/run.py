@@ -21,7 +21,7 @@ from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
-from headscope.results.validation import ValidationSummary
+from headscope.results.validate import ValidationSummary
 
 __all__ = ["prune", "prune_with"]
 

@@ -13,6 +13,7 @@ from headscope.measures.activations import Activations
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.results import SamplePatterns
+from headscope.results.heads import head_name
 
 __all__ = ["sample_patterns"]
 
@@ -74,7 +75,7 @@ def _patterns(loaded: LoadedModel, ids: list[int]) -> dict[str, tuple[tuple[floa
     with routed(loaded.model, Router(loaded.sites, [keep])) as router:
         router.run(functools.partial(loaded.forward, *loaded.pad([ids])))
     return {
-        f"L{site.layer}H{head}": _rounded(pattern)
+        head_name(site.layer, head): _rounded(pattern)
         for site, patterns in zip(loaded.sites, keep.found, strict=True)
         for head, pattern in zip(site.head_ids, patterns, strict=True)
     }

@@ -11,7 +11,6 @@ from typing import Any
 
 from headscope.data.plain import sample_plain
 from headscope.errors import InputError, UnsupportedModelError
-from headscope.measures.classify.thresholds import ThresholdSet
 from headscope.models.casting import cast
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.classify import classify
@@ -23,6 +22,7 @@ from headscope.pipeline.sections.previous import Previous
 from headscope.pipeline.spectrum.run import spectrum
 from headscope.pipeline.validate import validate
 from headscope.results import to_json
+from headscope.results.thresholds import ThresholdSet
 
 __all__ = ["Progress", "Runner", "own_defaults"]
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from headscope.results import ReportResult
-from headscope.show.page.parts import Card, Place, Scale
+from headscope.results.heads import parse_head
+from headscope.show.page.parts import Card, Scale
 from headscope.show.view import view_of
 
 
 def cards(report: ReportResult) -> list[Card]:
     """Make a card of every head that samples or sections know, by their original numbers."""
-    made = {place: Card(*place) for place in _sampled(report)}
+    made = {
+        place: Card(*place)
+        for sample in report.samples
+        for place in map(parse_head, sample.patterns)
+    }
     for name, result in report.sections.items():
         for said in view_of(name).facts(result, sorted(made)):
             _add(made.setdefault((said.layer, said.head), Card(said.layer, said.head)), said)
@@ -23,13 +26,6 @@ def scales(report: ReportResult, made: list[Card]) -> list[Scale]:
     every = [scale for name in report.sections for scale in view_of(name).scales]
     every.sort(key=lambda scale: not scale.of_pattern)
     return [scale for scale in every if any(scale.key in card.values for card in made)]
-
-
-def _sampled(report: ReportResult) -> Iterator[Place]:
-    for sample in report.samples:
-        for name in sample.patterns:
-            layer, _, head = name[1:].partition("H")
-            yield int(layer), int(head)
 
 
 def _add(card: Card, said: Card) -> None:

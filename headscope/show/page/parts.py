@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headscope.results.heads import head_name
 from headscope.show.page.svg import Chart
 
 Place = tuple[int, int]
@@ -100,4 +101,4 @@ class Card:
     @property
     def name(self) -> str:
         """``L3H5``."""
-        return f"L{self.layer}H{self.head}"
+        return head_name(self.layer, self.head)

@@ -151,7 +151,7 @@ def _rows_table(name: str, result: PruneResult, rows: Sequence[HeadEffect]) -> R
     for row in rows:
         low, high = (number(value, result.metric, signed=True) for value in row.difference_ci)
         table.add_row(
-            f"L{row.layer}H{row.head}",
+            row.name,
             number(row.value, result.metric),
             number(row.difference, result.metric, signed=True),
             f"{low} to {high}",
