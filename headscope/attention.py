@@ -31,9 +31,11 @@ Vaswani et al. 2017, arXiv:1706.03762, section 3.2.
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -55,6 +57,8 @@ __all__ = [
 
 #: Sees ``(rows, heads, pattern, z)`` of one chunk; ``rows`` and ``heads`` say which part it is.
 Visitor = Callable[[slice, slice, Tensor, Tensor], None]
+#: Which keys may be attended: boolean or additive as above, or all of them (None).
+Mask = Tensor | None
 
 #: Pattern entries kept at a time by the streaming form: 2 MiB in float32, two cores' L2 caches.
 CHUNK_ENTRIES = 1 << 19
@@ -67,9 +71,13 @@ class AttentionWeights:
     Parameters
     ----------
     W_Q, W_K, W_V : Tensor, (n_heads, d_model, d_head)
+        What a head's queries, keys and values are made with.
     b_Q, b_K, b_V : Tensor, (n_heads, d_head)
+        Their biases; zeros where the model has none.
     W_O : Tensor, (n_heads, d_head, d_model)
+        Maps each head's z back to the residual stream.
     b_O : Tensor, (d_model,)
+        Added once, after the sum over heads.
     """
 
     W_Q: Tensor
@@ -88,13 +96,9 @@ class AttentionWeights:
         n_heads, _, d_head = self.W_Q.shape
         d_in, d_v, d_out = self.W_K.shape[1], self.W_V.shape[2], self.W_O.shape[2]
         expected = {
-            "W_K": (n_heads, d_in, d_head),
-            "W_V": (n_heads, d_in, d_v),
-            "W_O": (n_heads, d_v, d_out),
-            "b_Q": (n_heads, d_head),
-            "b_K": (n_heads, d_head),
-            "b_V": (n_heads, d_v),
-            "b_O": (d_out,),
+            **{"W_K": (n_heads, d_in, d_head), "W_V": (n_heads, d_in, d_v)},
+            **{"b_Q": (n_heads, d_head), "b_K": (n_heads, d_head), "b_V": (n_heads, d_v)},
+            **{"W_O": (n_heads, d_v, d_out), "b_O": (d_out,)},
         }
         for name, shape in expected.items():
             if (found := tuple(getattr(self, name).shape)) != shape:
@@ -134,13 +138,10 @@ def causal_mask(n_q: int, n_k: int, device: torch.device | None = None) -> Tenso
     return torch.ones(n_q, n_k, dtype=torch.bool, device=device).tril()[None, None]
 
 
-def combine_masks(*masks: Tensor | None) -> Tensor | None:
+def combine_masks(*masks: Mask) -> Mask:
     """Boolean mask of what *every* given boolean mask allows; None stands for no mask."""
-    combined: Tensor | None = None
-    for mask in masks:
-        if mask is not None:
-            combined = mask if combined is None else combined & mask
-    return combined
+    given = [mask for mask in masks if mask is not None]
+    return reduce(operator.and_, given) if given else None
 
 
 def _blocked(mask: Tensor) -> Tensor:
@@ -164,12 +165,13 @@ def _without(attn_scores: Tensor, blocked: Tensor) -> Tensor:
     return attn_scores + bias.masked_fill_(blocked, lowest / 2)
 
 
-def masked_softmax(attn_scores: Tensor, mask: Tensor | None = None) -> Tensor:
+def masked_softmax(attn_scores: Tensor, mask: Mask = None) -> Tensor:
     """Softmax over the last axis in which masked keys get exactly zero.
 
     Parameters
     ----------
     attn_scores : Tensor, (..., query_pos, key_pos)
+        Scaled scores, any real number.
     mask : Tensor, optional
         Broadcastable to ``attn_scores``; boolean (True: may be attended) or additive.
 
@@ -199,7 +201,7 @@ def masked_softmax(attn_scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def attention_pattern(
-    q: Tensor, k: Tensor, *, scale: float | None = None, mask: Tensor | None = None
+    q: Tensor, k: Tensor, *, scale: float | None = None, mask: Mask = None
 ) -> Tensor:
     """Return softmax(q k^T * scale + mask), (..., query_pos, key_pos), from (..., pos, d_head)."""
     scale = default_scale(q.shape[-1]) if scale is None else scale
@@ -212,7 +214,7 @@ def attention_by_head(
     x_k: Tensor,
     weights: AttentionWeights,
     *,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     scale: float | None = None,
     gate: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -225,6 +227,7 @@ def attention_by_head(
     x_k : Tensor, (batch, key_pos, d_model)
         What keys and values are made from; the same tensor for self-attention.
     weights : AttentionWeights
+        Of one layer.
     mask : Tensor, optional
         Broadcastable to (batch, n_heads, query_pos, key_pos).
     scale : float, optional
@@ -235,7 +238,9 @@ def attention_by_head(
     Returns
     -------
     out : Tensor, (batch, query_pos, d_model)
+        The sum over heads, and b_O.
     pattern : Tensor, (batch, n_heads, query_pos, key_pos)
+        In [0, 1]; rows sum to 1, and masked keys are exactly 0.
     """
     out = weights.b_O.expand(*x_q.shape[:-1], -1)
     patterns = []
@@ -263,16 +268,13 @@ def attention_fused(
     x_k: Tensor,
     weights: AttentionWeights,
     *,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     scale: float | None = None,
     gate: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Multi-head attention with all heads in one product; arguments of :func:`attention_by_head`.
+    """Multi-head attention with all heads in one product.
 
-    Returns
-    -------
-    out : Tensor, (batch, query_pos, d_model)
-    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
+    Arguments and results are those of :func:`attention_by_head`.
     """
     q = project(x_q, weights.W_Q, weights.b_Q)  # (batch, n_heads, query_pos, d_head)
     k = project(x_k, weights.W_K, weights.b_K)  # (batch, n_heads, key_pos, d_head)
@@ -302,7 +304,7 @@ def stream_attention(
     k: Tensor,
     v: Tensor,
     *,
-    mask: Tensor | None = None,
+    mask: Mask = None,
     scale: float | None = None,
     gate: Tensor | None = None,
     visit: Visitor | None = None,
@@ -313,7 +315,9 @@ def stream_attention(
     Parameters
     ----------
     q : Tensor, (batch, n_heads, query_pos, d_head)
+        Queries, not yet scaled.
     k, v : Tensor, (batch, n_heads, key_pos, d_head)
+        Keys and values.
     mask : Tensor, optional
         Broadcastable to (batch, n_heads, query_pos, key_pos).
     scale, gate : optional
@@ -350,10 +354,8 @@ def _chunks(q: Tensor, n_k: int, entries: int) -> Iterator[tuple[slice, slice]]:
     rows_at_once = max(1, entries // (per_head * n_heads))
     for row in range(0, batch, rows_at_once):
         for head in range(0, n_heads, heads_at_once):
-            yield (
-                slice(row, min(row + rows_at_once, batch)),
-                slice(head, min(head + heads_at_once, n_heads)),
-            )
+            rows = slice(row, min(row + rows_at_once, batch))
+            yield rows, slice(head, min(head + heads_at_once, n_heads))
 
 
 def _mask_of_chunk(mask: Tensor, rows: slice, heads: slice) -> Tensor:

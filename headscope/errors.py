@@ -18,6 +18,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "HeadscopeError",
     "InputError",
@@ -30,6 +33,7 @@ __all__ = [
     "LimitError",
     "ValidationFailedError",
     "MaskedRowWarning",
+    "nearest",
 ]
 
 
@@ -79,3 +83,20 @@ class ValidationFailedError(LimitError):
 
 class MaskedRowWarning(UserWarning):
     """Some query may attend to no key at all; its pattern row and its output are zeros."""
+
+
+def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
+    """Say which known name an unknown one may stand for, or name all: the end of a message.
+
+    Parameters
+    ----------
+    name : str
+        As it was given.
+    known : iterable of str
+        What it could have been.
+    all_of_them : str
+        What stands before the list of all where none is near, such as ``rules are``.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"{all_of_them} {', '.join(names)}."

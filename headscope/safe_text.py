@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
-__all__ = ["markdown", "visible"]
+__all__ = ["listed", "markdown", "visible"]
 
 #: What opens markup in GitHub's Markdown, in a table or outside; and what GitHub makes a link or a
 #: notification of by itself.
@@ -43,3 +44,9 @@ def markdown(text: object) -> str:
 
 def _inert(match: re.Match[str]) -> str:
     return f"&#{ord(match[0])};" if match["markup"] else match[0] + _BREAK
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Name the first of some: ``L0H1, L0H2, L0H3 and 4 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

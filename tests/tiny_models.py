@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -53,6 +54,16 @@ def framed_tokenizer(template: str) -> PreTrainedTokenizerFast:
         single=template, special_tokens=special
     )
     return tokenizer
+
+
+@dataclass
+class TextOnly:
+    """What the data floor asks of a model: a tokenizer and its limits."""
+
+    tokenizer: PreTrainedTokenizerFast = field(default_factory=tiny_tokenizer)
+    max_length: int = 64
+    vocab_size: int = len(VOCABULARY)
+    name: str = "tiny"
 
 
 _WITH_HEAD = {

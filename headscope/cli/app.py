@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Annotated
 
 import typer
 
 from headscope import __version__
-from headscope.cli import (
-    classify,
-    config,
-    depth,
-    diff,
-    insights,
-    prune,
-    rank,
-    report,
-    spectrum,
-    validate,
-)
+from headscope.cli import config
 from headscope.cli.collector import rest_collector
 from headscope.cli.errors import error_boundary
 from headscope.cli.memory import bound_memory
 from headscope.cli.threads import calm_threads
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
+
+#: THE list of commands. Each is the function of that name in the module of that name beside this
+#: one, which also holds EXAMPLES for the end of its help.
+COMMANDS = (
+    "classify",
+    "depth",
+    "diff",
+    "insights",
+    "prune",
+    "rank",
+    "report",
+    "spectrum",
+    "validate",
+)
 
 app = typer.Typer(
     name="headscope",
@@ -38,15 +42,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
-app.command("classify", epilog=classify.EXAMPLES)(classify.classify)
-app.command("depth", epilog=depth.EXAMPLES)(depth.depth)
-app.command("diff", epilog=diff.EXAMPLES)(diff.diff)
-app.command("insights", epilog=insights.EXAMPLES)(insights.insights)
-app.command("prune", epilog=prune.EXAMPLES)(prune.prune)
-app.command("rank", epilog=rank.EXAMPLES)(rank.rank)
-app.command("report", epilog=report.EXAMPLES)(report.report)
-app.command("spectrum", epilog=spectrum.EXAMPLES)(spectrum.spectrum)
-app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
+for name in COMMANDS:
+    module = importlib.import_module(f"headscope.cli.{name}")
+    app.command(name, epilog=module.EXAMPLES)(getattr(module, name))
 app.add_typer(config.config, name="config", epilog=config.EXAMPLES)
 
 

@@ -1,136 +1,221 @@
-"""From the tables of a config file to the arguments of a report's sections."""
+"""From options to arguments: one mapping, for the commands and for the sections of a report."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import enum
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import typer
 
-from headscope.cli import settings as config
+from headscope.cli.settings import THRESHOLDS, given, options_by_command, thresholds_of
 from headscope.errors import InputError
 
-__all__ = ["section_settings", "thresholds_from"]
-
-#: Options of commands that a report decides for itself, or that concern presentation.
-_OWN = {
-    "output",
-    "format",
-    "dtype",
-    "device",
-    "revision",
-    "allow_pickle",
-    "quiet",
-    "debug",
-    "resume",
-    "no_validate",
-    "save",
-    "save_dense",
-    "benchmark",
-    "log",
-    "config",
-    "model",
+#: Options that a report sets for all its sections at once, or that keep something.
+_FOR_ALL_SECTIONS = {
+    *("output", "device", "revision", "allow_pickle", "no_validate"),
+    *("resume", "save", "save_dense", "benchmark"),
 }
-_SECTIONS = ("classify", "rank", "spectrum", "depth", "prune")
-#: Options whose arguments have other names.
-_NAMES = {"method": "methods", "repair": "repairs", "fraction": "fractions"}
+#: What a command on several sections measures them on.
+_INPUTS = ("treebank", "text", "limit")
+#: Options that concern the command line alone, or that a command makes something else of.
+_NO_ARGUMENTS = ("model", "format", "config", "quiet", "debug")
+_NO_ARGUMENTS_OF = {"depth": ("log",), "insights": _INPUTS, "report": (*_INPUTS, "fresh")}
+
+
+class OptionError(Exception):
+    """Options that cannot be used; whoever reads them says where they stand.
+
+    Parameters
+    ----------
+    *options : str
+        Parameter names: one whose value cannot be read, or two of which only one may be given.
+    why : str
+        What is wrong with the one.
+    """
+
+    def __init__(self, *options: str, why: str = "") -> None:
+        super().__init__(*options, why)
+        self.options, self.why = options, why
+
+    def on_command_line(self) -> typer.BadParameter:
+        """Return it as a usage error that names the flags."""
+        flags = [f"--{option.replace('_', '-')}" for option in self.options]
+        if self.why:
+            return typer.BadParameter(self.why, param_hint=f"'{flags[0]}'")
+        return typer.BadParameter(f"give {' or '.join(flags)}, not both")
+
+    def in_table(self, name: str) -> InputError:
+        """Return it as a known failure that names the table of the config file."""
+        if self.why:
+            return InputError(f"[{name}] {self.options[0]}: {self.why}.")
+        return InputError(f"[{name}] sets {' and '.join(self.options)}; give one of them.")
+
+
+def arguments(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn options into keyword arguments of the command's function.
+
+    Parameters
+    ----------
+    command : str
+        Name of a command, or of the section that it measures.
+    values : mapping of str to object
+        Options by parameter name, all of them or some; ``thresholds`` is a table of a config file.
+        None leaves an option to the function's default.
+
+    Returns
+    -------
+    dict of str to object
+        Without what concerns the command line alone, such as ``format``.
+
+    Raises
+    ------
+    OptionError
+        For options that do not fit together, or text that cannot be read.
+    InputError
+        For a threshold or a file that cannot be used.
+    """
+    none = (*_NO_ARGUMENTS, *_NO_ARGUMENTS_OF.get(command, ()))
+    left = {name: v for name, v in values.items() if v is not None and name not in none}
+    found = _thresholds(command, left) | _roles(left) | _state(command, left)
+    if command == "classify":
+        found |= _corpus(left)
+    for option, value in left.items():
+        name, convert = _CONVERTED.get(option, (option, _plain))
+        found[name] = convert(value)
+    return found
+
+
+# --- options that make one argument together; each function takes its own out of ``left`` --------
+
+
+def _thresholds(command: str, left: dict[str, Any]) -> dict[str, Any]:
+    """Build the thresholds of the table and the flags; flags win."""
+    table, flags = left.pop("thresholds", {}), left.pop("threshold", [])
+    kind = thresholds_of(command)
+    if kind is None or not (table or flags):
+        return {}
+    from headscope.results.thresholds import parse_pairs
+
+    pairs = parse_pairs(flags, example=THRESHOLDS[command][1])
+    return {"thresholds": kind.parse({**table, **pairs})}
+
+
+def _roles(left: dict[str, Any]) -> dict[str, Any]:
+    if not left.pop("no_roles", False):
+        return {}
+    if "roles" in left:
+        raise OptionError("roles", "no_roles")
+    return {"roles": False}
+
+
+def _state(command: str, left: dict[str, Any]) -> dict[str, Any]:
+    """Name the file that an interrupted run goes on from, where the command can."""
+    output = left.pop("output", None)
+    if output is None or "resume" not in left:
+        return {}
+    from headscope.show.files import state_name
+
+    return {"state": output / state_name(command)}
+
+
+def _corpus(left: dict[str, Any]) -> dict[str, Any]:
+    if "treebank" in left and "text" in left:
+        raise OptionError("treebank", "text")
+    if not left.keys() & {"treebank", "text"}:
+        return {}
+    from headscope.data.corpus import open_text, open_treebank
+
+    treebank = left.pop("treebank", None)
+    return {"corpus": open_treebank(treebank) if treebank else open_text(left.pop("text"))}
+
+
+# --- options that are an argument of another name or type ----------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """Return an enumeration's member as its value, alone or in a list."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _role_names(text: str) -> list[str]:
+    """Read ``positional,syntactic``; an empty list is a slip, not a wish."""
+    if names := _names(text):
+        return names
+    raise OptionError("keep_roles", why="name a role, such as positional")
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    """Read ``48,96,192``."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        why = f"{text!r} is not a list of widths; write them as 48,96,192"
+        raise OptionError("share_projections", why=why) from None
+
+
+_CONVERTED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "no_validate": ("validate", operator.not_),
+    "biases": ("biases", lambda value: value == "include"),
+    "share_projections": ("share_projections", _widths),
+    "method": ("methods", _plain),
+    "repair": ("repairs", _plain),
+    "fraction": ("fractions", _plain),
+    "keep_roles": ("keep_roles", _role_names),
+    "only": ("only", _names),
+    "skip": ("skip", _names),
+}
+
+
+# --- the tables of a config file ------------------------------------------------------------------
+
+
+def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a table of a config file into arguments; :func:`arguments` says how."""
+    try:
+        return arguments(name, table)
+    except OptionError as slip:
+        raise slip.in_table(name) from None
 
 
 def section_settings(
-    context: typer.Context,
-    *,
-    treebank: Path | None = None,
-    text: Path | None = None,
-    limit: int | None = None,
+    context: typer.Context, sections: Iterable[str], flags: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Return each section's arguments: what its table in the config file sets, then the flags.
 
     Parameters
     ----------
     context : typer.Context
-    treebank : Path, optional
-        What heads are classified on.
-    text : Path, optional
-        What everything else is measured on (classify too, without a treebank).
-    limit : int, optional
-        Sentences of classify, lines of rank's text.
+        Holds the config file.
+    sections : iterable of str
+        Names of sections.
+    flags : mapping of str to object
+        Options of the command; ``treebank``, ``text`` and ``limit`` go to every section that is
+        measured on a text and has them.
     """
-    found = {name: _arguments(name, config.given(context, name)) for name in _SECTIONS}
-    if treebank is not None or text is not None:
-        found["classify"]["corpus"] = _corpus(treebank, text if treebank is None else None)
-    if text is not None:
-        for name in ("rank", "spectrum", "depth"):
-            found[name]["text"] = text
-    if limit is not None:
-        for name in ("classify", "rank"):
-            found[name]["limit"] = limit
+    known, found = options_by_command(context), {}
+    inputs = {name: flags[name] for name in _INPUTS if flags[name] is not None}
+    for name in sections:
+        # What depth measures falls below the rounding of float32: it alone has a type of its own.
+        common = _FOR_ALL_SECTIONS | (set() if name == "depth" else {"dtype"})
+        table = {key: value for key, value in given(context, name).items() if key not in common}
+        if "text" in known[name]:
+            table = _overlaid(table, {key: v for key, v in inputs.items() if key in known[name]})
+        found[name] = table_arguments(name, table)
     return found
 
 
-def _arguments(section: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Turn a command's options into its function's arguments."""
-    values = {_NAMES.get(k, k): v for k, v in given.items() if k not in _OWN or _wanted(section, k)}
-    if section == "classify":
-        _classify(values)
-    if section == "rank":
-        if "biases" in values:
-            values["biases"] = values["biases"] == "include"
-        if "share_projections" in values:
-            values["share_projections"] = _widths(values["share_projections"])
-    if section == "prune":
-        if isinstance(values.get("keep_roles"), str):
-            names = values["keep_roles"].split(",")
-            values["keep_roles"] = [name.strip() for name in names if name.strip()]
-        if values.pop("no_roles", False):
-            values["roles"] = False
-    return values
-
-
-def _wanted(section: str, option: str) -> bool:
-    return section == "depth" and option == "dtype"
-
-
-def _classify(values: dict[str, Any]) -> None:
-    from headscope.measures.classify.thresholds import Thresholds
-
-    thresholds = dict(values.pop("thresholds", {}))
-    for item in values.pop("threshold", None) or []:
-        name, _, value = item.partition("=")
-        thresholds[name.strip()] = value.strip()
-    if thresholds:
-        values["thresholds"] = Thresholds.parse(thresholds)
-    treebank, text = values.pop("treebank", None), values.pop("text", None)
-    if treebank is not None and text is not None:
-        raise InputError("[classify] sets treebank and text; give one of them.")
-    if treebank is not None or text is not None:
-        values["corpus"] = _corpus(treebank, text)
-
-
-def _corpus(treebank: Path | None, text: Path | None) -> Any:
-    from headscope.data.corpus import open_text, open_treebank
-
-    if treebank is not None:
-        return open_treebank(treebank)
-    return open_text(text) if text is not None else None
-
-
-def _widths(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"[rank] share_projections is {text!r}; write widths such as 48,96,192."
-        ) from None
-
-
-def thresholds_from(context: typer.Context, flags: list[str] | None) -> Any:
-    """Build the thresholds of the claims from [insights.thresholds] and the flags; flags win."""
-    from headscope.verdicts.insights.thresholds import InsightThresholds
-
-    values = dict(config.given(context, "insights").get("thresholds", {}))
-    for item in flags or []:
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise InputError(f"--threshold {item!r}: write NAME=VALUE, such as most=0.6.")
-        values[name.strip()] = value.strip()
-    return InsightThresholds.parse(values)
+def _overlaid(table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """Lay flags over a table; a treebank takes the place of a text, and the other way round."""
+    if "treebank" in flags:
+        flags = {name: value for name, value in flags.items() if name != "text"}
+    if flags.keys() & {"treebank", "text"}:
+        table = {name: v for name, v in table.items() if name not in ("treebank", "text")}
+    return table | flags

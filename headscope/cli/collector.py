@@ -10,8 +10,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["modules_are_loaded", "rest_collector"]
-
 #: New containers between two looks for garbage; Python's own number is 700.
 _RARELY = 100_000
 _USUAL = gc.get_threshold()

@@ -22,8 +22,6 @@ from headscope.cli.settings import (
 )
 from headscope.errors import InputError
 
-__all__ = ["EXAMPLES", "config"]
-
 EXAMPLES = """Examples:
 
 `headscope config show classify`

@@ -6,13 +6,11 @@ import enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from headscope.cli import shared_options as options
+from headscope.cli import shared_options as shared
 from headscope.cli.output import print_data, print_human, print_note
 from headscope.errors import LimitError
-
-__all__ = ["diff"]
 
 EXAMPLES = """Examples:
 
@@ -32,46 +30,36 @@ class DiffFormat(enum.StrEnum):
     md = "md"
 
 
-Old = Annotated[
-    Path,
-    typer.Argument(
-        metavar="OLD", help="A result (JSON) or a folder of results.", show_default=False
-    ),
-]
-New = Annotated[
-    Path, typer.Argument(metavar="NEW", help="What it is compared with.", show_default=False)
-]
-FailOn = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-on",
-        metavar="RULE",
-        help="Exit with 3 when this rule fires; repeatable: role-changed, role-lost, "
-        "metric-drop>X, validation, insight-changed, insight-lost, score-moved, rank-changed, "
-        "spectrum-changed, depth-changed, missing, model-changed, data-changed, schema-changed, "
-        "setting-changed, any. See docs/diff.md.",
-    ),
-]
-Tolerance = Annotated[
-    float,
-    typer.Option(
-        help="Share of a number (of 1, where it is smaller) that it may differ where it has no "
-        "interval."
-    ),
-]
-FormatOption = Annotated[DiffFormat, typer.Option("--format", help="What goes to stdout.")]
-
-
 def diff(
-    old: Old,
-    new: New,
-    fail_on: FailOn = None,
-    tolerance: Tolerance = 0.01,
-    output: options.Output = None,
-    format: FormatOption = DiffFormat.human,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
+    old: Annotated[
+        Path,
+        Argument(metavar="OLD", help="A result (JSON) or a folder of results.", show_default=False),
+    ],
+    new: Annotated[
+        Path, Argument(metavar="NEW", help="What it is compared with.", show_default=False)
+    ],
+    fail_on: Annotated[
+        list[str] | None,
+        Option(
+            metavar="RULE",
+            help="Exit with 3 when this rule fires; repeatable: role-changed, role-lost, "
+            "metric-drop>X, validation, insight-changed, insight-lost, score-moved, rank-changed, "
+            "spectrum-changed, depth-changed, missing, model-changed, data-changed, "
+            "schema-changed, setting-changed, any. See docs/diff.md.",
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float,
+        Option(
+            help="Share of a number (of 1, where it is smaller) that it may differ where it has "
+            "no interval."
+        ),
+    ] = 0.01,
+    output: shared.Output = None,
+    format: Annotated[DiffFormat, Option(help="What goes to stdout.")] = DiffFormat.human,
+    config: shared.Config = None,
+    quiet: shared.Quiet = False,
+    debug: shared.Debug = False,
 ) -> None:
     """Say what differs between two results: roles, scores, curves, verdicts.
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 
 from headscope.errors import HeadscopeError
 
-__all__ = ["error_boundary"]
-
 
 @contextmanager
 def error_boundary(debug: bool) -> Iterator[None]:

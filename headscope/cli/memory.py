@@ -11,8 +11,6 @@ from __future__ import annotations
 import ctypes
 import sys
 
-__all__ = ["bound_memory"]
-
 # From glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _MIB = 1 << 20

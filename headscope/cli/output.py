@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,28 +14,10 @@ from headscope.cli.shared_options import Format
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = [
-    "command_line",
-    "print_data",
-    "print_human",
-    "print_note",
-    "print_result",
-    "progress_bar",
-]
-
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
-_PRESENTATION = {
-    "-o": 1,
-    "--output": 1,
-    "--format": 1,
-    "--resume": 0,
-    "--quiet": 0,
-    "-q": 0,
-    "--log": 0,
-    "--no-log": 0,
-    "--fresh": 0,
-}
+_WITH_VALUE = {"-o", "--output", "--format"}
+_ALONE = {"--resume", "--quiet", "-q", "--log", "--no-log", "--fresh"}
 
 
 def print_human(*parts: RenderableType) -> None:
@@ -54,22 +36,18 @@ def print_data(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_result(
-    result: Any,
-    format: Format,
-    *,
-    human: Callable[[Any], Iterable[RenderableType]],
-    csv: Callable[[Any], str],
-) -> None:
-    """Print a result in the format that was asked for."""
+def print_result(command: str, result: Any, format: Format) -> None:
+    """Print a command's result in the format that was asked for, as the command's view has it."""
     from headscope.results import to_json
+    from headscope.show.view import view_of
 
+    view = view_of(command)
     if format is Format.json:
         print_data(to_json(result))
     elif format is Format.csv:
-        print_data(csv(result))
+        print_data(view.csv(result))
     else:
-        print_human(*human(result))
+        print_human(*view.human(result))
 
 
 def print_note(text: str, quiet: bool) -> None:
@@ -87,35 +65,25 @@ def command_line() -> str:
     arguments = iter(sys.argv[1:])
     for word in arguments:
         name, has_value, _ = word.partition("=")
-        if name in _PRESENTATION:
-            if _PRESENTATION[name] and not has_value:
-                next(arguments, None)
-            continue
-        if word.startswith("-o"):  # -oDIR
-            continue
-        words.append(word)
+        if name in _WITH_VALUE and not has_value:
+            next(arguments, None)
+        elif name not in _WITH_VALUE | _ALONE and not word.startswith("-o"):  # -oDIR
+            words.append(word)
     return shlex.join(["headscope", *words])
 
 
 @contextmanager
-def progress_bar(
-    quiet: bool, unit: str = "sentences"
-) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show a bar on stderr while a pass runs; nothing where stderr is no terminal."""
+def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, int], None] | None]:
+    """Show a bar on stderr while a pass runs; nothing without a unit or where it is no terminal."""
     modules_are_loaded()
-    if quiet or not sys.stderr.isatty():
+    if quiet or unit is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Remaining(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
     console = Console(stderr=True)
     # Steps differ in cost: the time that remains is told from the last ten minutes, not seconds.
     with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:

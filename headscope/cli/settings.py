@@ -10,36 +10,27 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import typer
 
+import headscope
 from headscope.errors import InputError
 
 if typing.TYPE_CHECKING:
     from headscope.verdicts.limits import Limits
 
-__all__ = [
-    "LIMITS",
-    "Option",
-    "Settings",
-    "current",
-    "effective",
-    "for_typer",
-    "limits",
-    "given",
-    "nearest",
-    "options_by_command",
-    "read_settings",
-    "thresholds_of",
-]
-
 #: The table that belongs to no command.
 LIMITS = "limits"
 _FORMERLY = "gates"
+#: Commands that have thresholds: the class in ``headscope`` that checks them, and an example.
+THRESHOLDS = {
+    "classify": ("Thresholds", "positional=0.8"),
+    "insights": ("InsightThresholds", "most=0.6"),
+}
 #: Where ``context.meta`` holds the settings of this run.
 _META = "headscope.settings"
 _KINDS = {
@@ -68,6 +59,7 @@ class Option:
     default : object
         None where it has none; an enumeration's value.
     required : bool
+        Whether the command does not run without it.
     """
 
     name: str
@@ -118,17 +110,16 @@ def options_by_command(context: typer.Context) -> dict[str, dict[str, Option]]:
 
 def _options(callback: Any) -> dict[str, Option]:
     """Read them from the function's signature: typer's own objects differ between versions."""
-    function = inspect.unwrap(callback)
-    hints = typing.get_type_hints(function, include_extras=True)
-    found = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        hint = hints[name]
-        if name != "config" and hint is not typer.Context:
-            found[name] = _option(name, hint, parameter.default)
-    return found
+    parameters = inspect.signature(callback, eval_str=True).parameters.values()
+    return {
+        parameter.name: _option(parameter)
+        for parameter in parameters
+        if parameter.name not in ("context", "config")
+    }
 
 
-def _option(name: str, hint: Any, default: Any) -> Option:
+def _option(parameter: inspect.Parameter) -> Option:
+    hint, default = parameter.annotation, parameter.default
     kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else [hint]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
@@ -136,7 +127,7 @@ def _option(name: str, hint: Any, default: Any) -> Option:
     metavar = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), "")
     required = default is inspect.Parameter.empty
     return Option(
-        name=name,
+        name=parameter.name,
         kind=typing.get_args(kind)[0] if repeatable else kind,
         repeatable=repeatable,
         listed=not repeatable and "," in metavar,
@@ -264,15 +255,7 @@ def _shown(value: Any) -> str:
 
 def thresholds_of(command: str) -> Any:
     """Return the class that checks a command's thresholds: a dataclass with ``parse``; or None."""
-    if command == "classify":
-        from headscope.measures.classify.thresholds import Thresholds
-
-        return Thresholds
-    if command == "insights":
-        from headscope.verdicts.insights.thresholds import InsightThresholds
-
-        return InsightThresholds
-    return None
+    return getattr(headscope, THRESHOLDS[command][0]) if command in THRESHOLDS else None
 
 
 def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
@@ -313,27 +296,6 @@ def given(context: typer.Context, command: str) -> dict[str, Any]:
     return dict(current(context).tables.get(command, {}))
 
 
-def effective(context: typer.Context, command: str) -> dict[str, Any]:
-    """Return every option of a command by parameter name: its defaults overlaid by the file."""
-    options = options_by_command(context)[command]
-    values = {name: option.default for name, option in options.items()}
-    values |= given(context, command)
-    if "threshold" in values:
-        pairs = (item.partition("=") for item in values.pop("threshold") or [])
-        overlay = {name.strip(): value.strip() for name, _, value in pairs}
-        values["thresholds"] = {**values.get("thresholds", {}), **overlay}
-    return values
-
-
 def limits(context: typer.Context) -> Limits:
     """Return the limits of the file; none without."""
     return _limits(current(context))
-
-
-def for_typer(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return converted values as typer wants its defaults."""
-    return {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in values.items()
-        if name != "thresholds"
-    }

@@ -6,28 +6,9 @@ import enum
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Context, Option
 
-from headscope.cli.settings import for_typer, read_settings
-
-__all__ = [
-    "AllowPickle",
-    "Config",
-    "Debug",
-    "Device",
-    "DeviceOption",
-    "Dtype",
-    "DtypeOption",
-    "Format",
-    "FormatOption",
-    "Limit",
-    "Model",
-    "NoValidate",
-    "Output",
-    "Quiet",
-    "Revision",
-    "Seed",
-]
+from headscope.cli.settings import read_settings
 
 
 class Format(enum.StrEnum):
@@ -56,54 +37,97 @@ class Device(enum.StrEnum):
     mps = "mps"
 
 
-def _read_config(context: typer.Context, path: Path | None) -> Path | None:
+class TaskName(enum.StrEnum):
+    """What the model is measured by."""
+
+    fidelity = "fidelity"
+    mlm = "mlm"
+    classification = "classification"
+    similarity = "similarity"
+
+
+def _read_config(context: Context, path: Path | None) -> Path | None:
     """Make the file's values the defaults of the command's options; flags still win."""
-    table = dict(read_settings(path, context).tables.get(context.info_name or "", {}))
-    context.meta["thresholds"] = table.pop("thresholds", {})
-    context.default_map = {**(context.default_map or {}), **for_typer(table)}
+    table = read_settings(path, context).tables.get(context.info_name or "", {})
+    defaults = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in table.items()
+        if name != "thresholds"
+    }
+    context.default_map = {**(context.default_map or {}), **defaults}
     return path
 
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A model folder, a hub id, or 'demo' for all-MiniLM-L6-v2.",
-        show_default=False,
-    ),
-]
-FormatOption = Annotated[Format, typer.Option("--format", help="What goes to stdout.")]
-DtypeOption = Annotated[
-    Dtype, typer.Option("--dtype", help="Compute in this type, whatever the checkpoint stores.")
-]
-DeviceOption = Annotated[Device, typer.Option("--device", help="Where to compute.")]
-Revision = Annotated[
-    str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id.")
-]
-AllowPickle = Annotated[
-    bool,
-    typer.Option(
-        "--allow-pickle",
-        help="Accept pickled weights; they can hide code, so only if you trust their author.",
-    ),
-]
+# --- of commands that measure -------------------------------------------------------------------
+
 NoValidate = Annotated[
-    bool, typer.Option("--no-validate", help="Skip the certificate; the result records it.")
+    bool, Option("--no-validate", help="Skip the certificate; the result records it.")
 ]
 Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Folder for JSON, CSV and figures.", file_okay=False),
+    Path | None, Option("--output", "-o", help="Folder for JSON, CSV and figures.", file_okay=False)
 ]
-Limit = Annotated[int | None, typer.Option("--limit", help="Only the first sentences.")]
-Seed = Annotated[int, typer.Option("--seed", help="For everything that is drawn at random.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no messages.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+Resume = Annotated[
+    bool, Option("--resume", help="Go on from an interrupted run in the folder of -o.")
+]
+Limit = Annotated[int | None, Option(help="Only the first sentences.")]
+Seed = Annotated[int, Option(help="For everything that is drawn at random.")]
+
+# --- of commands that measure several sections --------------------------------------------------
+
+Treebank = Annotated[
+    Path | None,
+    Option(help="CoNLL-U file that heads are classified on. Default: the built-in sample."),
+]
+Texts = Annotated[
+    Path | None,
+    Option(help="Plain text for ranks, spectra and depth. Default: the built-in sample."),
+]
+TaskOption = Annotated[
+    TaskName, Option(help="Measures the model with only its labelled heads (claim 2).")
+]
+TaskData = Annotated[
+    Path | None, Option(help="What that task is measured on. Default: the built-in sample.")
+]
+Draws = Annotated[int, Option(help="Random sets of heads that they are compared with, 20 or more.")]
+
+# --- of every command ---------------------------------------------------------------------------
+
+DtypeOption = Annotated[Dtype, Option(help="Compute in this type, whatever the checkpoint stores.")]
 Config = Annotated[
     Path | None,
-    typer.Option(
-        "--config",
+    Option(
         help="TOML file with a table per command; flags win over it.",
         callback=_read_config,
         is_eager=True,
     ),
 ]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bar, no messages.")]
+Debug = Annotated[bool, Option("--debug", help="Show tracebacks.")]
+
+
+def of_every_model_command(
+    context: Context,
+    model: Annotated[
+        str,
+        Argument(
+            metavar="MODEL",
+            help="A model folder, a hub id, or 'demo' for all-MiniLM-L6-v2.",
+            show_default=False,
+        ),
+    ],
+    format: Annotated[Format, Option(help="What goes to stdout.")] = Format.human,
+    dtype: DtypeOption = Dtype.float32,
+    device: Annotated[Device, Option(help="Where to compute.")] = Device.auto,
+    revision: Annotated[str | None, Option(help="Branch, tag or commit of a hub id.")] = None,
+    allow_pickle: Annotated[
+        bool,
+        Option(
+            "--allow-pickle",
+            help="Accept pickled weights; they can hide code, so only if you trust their author.",
+        ),
+    ] = False,
+    config: Config = None,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Declare what every command that takes a model has; its own options come after the model."""

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["calm_threads"]
-
 #: ``OMP_WAIT_POLICY`` is understood by every OpenMP runtime; GNU's takes the spins in numbers.
 _CALM = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
 #: Whoever has set one of these has decided how threads wait.

@@ -13,16 +13,15 @@ from typing import TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from headscope.data.encode import EncodedSentence, is_punctuation
-from headscope.data.sentence import Sentence
+from headscope.data.encode import EncodedSentence
+from headscope.data.sentence import Sentence, is_punctuation
 from headscope.measures.accumulator import Array, Keys
-from headscope.measures.batch import Batch, EdgeTrials, RareTargets
+from headscope.measures.batch import Batch, EdgeTrials, OffsetName, RareTargets, RelationName
 
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)
-
-__all__ = ["BATCH_TOKENS", "WINDOW", "buckets", "collate", "windows"]
 
 #: Sentences that are sorted by length together.
 WINDOW = 2048
@@ -53,14 +52,12 @@ def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterat
 def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     """Pad sentences into one :class:`Batch`."""
     longest = max(map(len, batch))
-    ids = _padded([s.ids for s in batch], longest, pad_id)
-    word_of = _padded([s.word_of for s in batch], longest, -1)
-    real = _padded([np.ones(len(s), dtype=np.int64) for s in batch], longest, 0)
+    ids = _padded([s.ids for s in batch], pad_id)
+    word_of = _padded([s.word_of for s in batch], -1)
+    real = _padded([np.ones(len(s), dtype=np.int64) for s in batch], 0)
     content = word_of >= 0
     special = real.bool() & ~content
-    first = np.stack([_at(longest, s.first) for s in batch])
     has_trees = batch[0].sentence.heads is not None
-    punctuation = np.stack([_at(longest, _punctuation(s)) for s in batch])
     return Batch(
         input_ids=ids,
         attention_mask=real,
@@ -68,8 +65,8 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         special=special,
         first_special=special & (special.cumsum(1) == 1),
         last_special=special & (special.flip(1).cumsum(1).flip(1) == 1),
-        punctuation=_whole_words(torch.from_numpy(punctuation), word_of),
-        first_piece=torch.from_numpy(first),
+        punctuation=_whole_words(_marked(longest, [_punctuation(s) for s in batch]), word_of),
+        first_piece=_marked(longest, [s.first for s in batch]),
         folds=_folds(batch),
         half=torch.tensor([s.half for s in batch]),
         pieces=_piece_counts(batch, longest),
@@ -79,18 +76,17 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     )
 
 
-def _padded(arrays: Sequence[Array], longest: int, fill: int) -> Tensor:
-    out = np.full((len(arrays), longest), fill, dtype=np.int64)
-    for row, array in enumerate(arrays):
-        out[row, : len(array)] = array
-    return torch.from_numpy(out)
+def _padded(arrays: Sequence[Array], fill: int) -> Tensor:
+    rows = [torch.from_numpy(array) for array in arrays]
+    return pad_sequence(rows, batch_first=True, padding_value=fill)
 
 
-def _at(longest: int, positions: Sequence[int] | Array) -> Array:
-    """Boolean row with True at ``positions``."""
-    row = np.zeros(longest, dtype=bool)
-    row[np.asarray(positions, dtype=np.int64)] = True
-    return row
+def _marked(longest: int, positions: Sequence[Array]) -> Tensor:
+    """Give each sentence a boolean row with True at its positions."""
+    rows = np.zeros((len(positions), longest), dtype=bool)
+    for row, at in zip(rows, positions, strict=True):
+        row[at] = True
+    return torch.from_numpy(rows)
 
 
 def _punctuation(s: EncodedSentence) -> Array:
@@ -161,7 +157,7 @@ def _piece_counts(batch: Sequence[EncodedSentence], longest: int) -> Tensor:
 
 def _edges(batch: Sequence[EncodedSentence], trees: Sequence[Sentence | None]) -> EdgeTrials:
     """Lay out the trials of a batch; each sentence is asked about the tree given for it."""
-    relations, offsets = Keys(), Keys()
+    relations, offsets = Keys[RelationName](), Keys[OffsetName]()
     trials: list[tuple[int, bool, bool]] = []
     columns = [np.zeros((5, 0), np.int64)]
     weights = [np.zeros(0)]

@@ -22,8 +22,6 @@ from headscope.data.lines import read_lines
 from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError
 
-__all__ = ["read_treebank"]
-
 _COLUMNS = 10
 _ID, _FORM, _HEAD, _DEPREL = 0, 1, 6, 7
 

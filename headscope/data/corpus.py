@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import regex
-
 from headscope.data.conllu import read_treebank
 from headscope.data.lines import read_lines
-from headscope.data.sentence import Sentence
+from headscope.data.sentence import Sentence, split_words
+from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError
-
-__all__ = ["Corpus", "as_corpus", "open_text", "open_treebank", "sample_corpus", "split_words"]
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
 ANNOTATED = 68
-_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
 #: Universal Dependencies names its files LANGUAGE_TREEBANK-ud-SPLIT.conllu.
 _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 
@@ -37,6 +32,7 @@ class Corpus:
     sha256 : str
         Of the file's bytes (of the words and trees, for sentences handed over in memory).
     n_sentences : int
+        What one pass yields, at least 1.
     has_trees : bool
         Whether sentences carry gold dependency trees.
     language : str or None
@@ -72,19 +68,14 @@ def open_treebank(path: str | Path, *, name: str | None = None) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    return _open(
-        path,
-        lambda: read_treebank(path),
-        name=name or str(path),
-        has_trees=True,
-        language=stated[1] if stated else None,
-    )
+    corpus = _open(path, lambda: read_treebank(path), name or str(path), has_trees=True)
+    return dataclasses.replace(corpus, language=stated[1] if stated else None)
 
 
 def open_text(path: str | Path) -> Corpus:
-    """Open plain text: one sentence a line, empty lines skipped, split by :func:`split_words`."""
+    """Open plain text: one sentence a line, lines without a word skipped, cut by split_words."""
     path = Path(path)
-    return _open(path, lambda: _read_text(path), name=str(path), has_trees=False, language=None)
+    return _open(path, lambda: _read_text(path), str(path), has_trees=False)
 
 
 def sample_corpus() -> Corpus:
@@ -113,43 +104,25 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
     return _in_memory(corpus)
 
 
-def split_words(line: str) -> tuple[str, ...]:
-    """Split plain text into words.
-
-    A word is a run of letters and digits, inner apostrophes kept, or one punctuation mark or
-    symbol.
-    """
-    return tuple(_WORD.findall(line))
-
-
 def _read_text(path: Path) -> Iterator[Sentence]:
-    for _, line in read_lines(path):
-        if words := split_words(line):
-            yield Sentence(words)
+    return (Sentence(words) for _, line in read_lines(path) if (words := split_words(line)))
 
 
 def _open(
-    path: Path,
-    read: Callable[[], Iterator[Sentence]],
-    *,
-    name: str,
-    has_trees: bool,
-    language: str | None,
+    path: Path, read: Callable[[], Iterator[Sentence]], name: str, *, has_trees: bool
 ) -> Corpus:
     n_sentences = sum(1 for _ in read())
     if n_sentences == 0:
         raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return Corpus(name, sha256, n_sentences, has_trees, language, read)
+    return Corpus(name, sha256_of_file(path), n_sentences, has_trees, None, read)
 
 
-def _in_memory(items: Iterable[Sentence | str]) -> Corpus:
+def _in_memory(items: Sequence[Sentence | str]) -> Corpus:
     sentences = [Sentence(split_words(item)) if isinstance(item, str) else item for item in items]
     sentences = [sentence for sentence in sentences if sentence.words]
     if not sentences:
         raise CorpusError("The corpus holds no sentence; give at least one.")
-    digest = hashlib.sha256(repr(sentences).encode()).hexdigest()
+    digest = sha256_of(repr(sentences))
     has_trees = all(sentence.heads is not None for sentence in sentences)
     if not has_trees:  # trees of some sentences alone would make a treebank of another size
         sentences = [Sentence(sentence.words) for sentence in sentences]

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headscope.data.frequencies import Frequencies
-from headscope.data.pieces import Encoding, tokenise
+from headscope.data.pieces import Encoding, TextModel, tokenise
 from headscope.data.sentence import Sentence
-
-__all__ = ["EncodedSentence", "Encoder", "Rarity", "is_punctuation"]
 
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Rarity:
-    """Which words of one sentence count as rare; indices of words."""
+    """Which words of one sentence count as rare; indices of words.
+
+    Attributes
+    ----------
+    rarest, two_rarest : tuple of int
+        The words of the lowest frequency, and those of the two lowest; ties count.
+    candidates : tuple of int
+        All words with a letter or digit.
+    """
 
     rarest: tuple[int, ...]
     two_rarest: tuple[int, ...]
@@ -36,11 +40,13 @@ class EncodedSentence:
     Attributes
     ----------
     ids : array of int, (tokens,)
+        Token ids, special tokens included.
     word_of : array of int, (tokens,)
         Index of each token's word, -1 for special tokens.
     first : array of int, (words,)
         Position of each word's first piece.
     sentence : Sentence
+        Its words and tree.
     rarity : Rarity or None
         None where the rare-word score skips the sentence.
     half : int
@@ -66,20 +72,14 @@ class Encoder:
 
     Parameters
     ----------
-    tokenizer : transformers fast tokenizer
-    max_length : int
-        Longest sequence of the model, special tokens included.
-    vocab_size : int
-        Rows of the model's embedding.
+    model : TextModel
+        Whose tokenizer is used, and whose limit holds.
     frequencies : Frequencies
+        Tell which words are rare.
     """
 
-    def __init__(
-        self, tokenizer: Any, max_length: int, vocab_size: int, frequencies: Frequencies
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._max_length = max_length
-        self._vocab_size = vocab_size
+    def __init__(self, model: TextModel, frequencies: Frequencies) -> None:
+        self._model = model
         self._frequencies = frequencies
 
     def encode(self, sentences: Iterator[Sentence]) -> Iterator[EncodedSentence | None]:
@@ -90,11 +90,11 @@ class Encoder:
         """
         ours, theirs = tee(sentences)
         words = (sentence.words for sentence in theirs)
-        yield from map(self._align, ours, tokenise(self._tokenizer, words, self._vocab_size))
+        yield from map(self._align, ours, tokenise(self._model, words))
 
     def _align(self, sentence: Sentence, encoding: Encoding) -> EncodedSentence | None:
         ids = np.asarray(encoding.ids, dtype=np.int64)
-        if len(ids) > self._max_length:
+        if len(ids) > self._model.max_length:
             return None
         word_of = np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
         words, first = np.unique(word_of, return_index=True)
@@ -104,7 +104,7 @@ class Encoder:
         return EncodedSentence(ids, word_of, first, sentence, self._rarity(sentence.words))
 
     def _rarity(self, words: Sequence[str]) -> Rarity | None:
-        candidates = [i for i, word in enumerate(words) if _has_letter_or_digit(word)]
+        candidates = [i for i, word in enumerate(words) if any(map(str.isalnum, word))]
         if not candidates or len(words) < 2:
             return None
         frequency = {i: self._frequencies.frequency(words[i].lower()) for i in candidates}
@@ -115,12 +115,3 @@ class Encoder:
             return None
         two_rarest = tuple(i for i in candidates if frequency[i] <= second)
         return Rarity(rarest, two_rarest, tuple(candidates))
-
-
-def _has_letter_or_digit(word: str) -> bool:
-    return any(map(str.isalnum, word))
-
-
-def is_punctuation(word: str) -> bool:
-    """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
-    return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from headscope.data.corpus import open_treebank
-from headscope.data.plain import open_plain, sample_plain
-from headscope.data.records import Columns, read_records
+from headscope.data.plain import PlainText, open_plain, plain_of, sample_plain
+from headscope.data.records import Columns, Record, read_records
+from headscope.digest import sha256_of_file
 from headscope.errors import CorpusError, InputError
-
-__all__ = ["Examples", "class_ids", "read_labelled", "read_pairs", "read_texts", "sample_texts"]
 
 _FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
 _SECOND = ("sentence2", "text2", "hypothesis", "question2")
+_LABEL = ("label", "labels", "gold_label", "class", "target")
+_SCORE = ("score", "similarity", "similarity_score", "label", "gold")
 _LABELLED = Columns(
-    names={
-        "sentence": _FIRST,
-        "sentence2": _SECOND,
-        "label": ("label", "labels", "gold_label", "class", "target"),
-    },
+    names={"sentence": _FIRST, "sentence2": _SECOND, "label": _LABEL},
     order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},
     needed=("sentence", "label"),
 )
 _PAIRS = Columns(
-    names={
-        "sentence1": _FIRST,
-        "sentence2": _SECOND,
-        "score": ("score", "similarity", "similarity_score", "label", "gold"),
-    },
+    names={"sentence1": _FIRST, "sentence2": _SECOND, "score": _SCORE},
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
 )
@@ -55,6 +47,7 @@ class Examples:
     sha256 : str
         Of the file's bytes.
     first : tuple of str
+        The sentences, or the first sentence of each pair.
     second : tuple of str or None
         The other sentence of each pair.
     labels : tuple of str or None
@@ -107,10 +100,10 @@ def read_labelled(path: str | Path, limit: int | None = None) -> Examples:
         line = rows[paired.index(False)][0]
         raise CorpusError(f"{path}, line {line}: no sentence2, though other rows have one.")
     return Examples(
-        name=str(path),
-        sha256=_sha256(path),
-        first=tuple(cells["sentence"] for _, cells in rows),
-        second=tuple(cells["sentence2"] for _, cells in rows) if all(paired) else None,
+        str(path),
+        sha256_of_file(path),
+        first=_column(rows, "sentence"),
+        second=_column(rows, "sentence2") if all(paired) else None,
         labels=labels,
         lines=tuple(line for line, _ in rows),
     )
@@ -133,10 +126,10 @@ def read_pairs(path: str | Path, limit: int | None = None) -> Examples:
             "with them exists; give pairs of different similarity."
         )
     return Examples(
-        name=str(path),
-        sha256=_sha256(path),
-        first=tuple(cells["sentence1"] for _, cells in rows),
-        second=tuple(cells["sentence2"] for _, cells in rows),
+        str(path),
+        sha256_of_file(path),
+        first=_column(rows, "sentence1"),
+        second=_column(rows, "sentence2"),
         scores=scores,
         lines=tuple(line for line, _ in rows),
     )
@@ -158,18 +151,13 @@ def read_texts(path: str | Path | None, limit: int | None = None) -> Examples:
     path = Path(path)
     if path.suffix.lower() in _TABLES:
         return _table_texts(path, limit)
-    if path.suffix.lower() in (".conllu", ".conll"):
-        corpus = open_treebank(path)
-        lines = (" ".join(sentence.words) for sentence in corpus)
-        return _texts(str(path), corpus.sha256, lines, limit)
-    plain = open_plain(path)
-    return _texts(plain.name, plain.sha256, iter(plain), limit)
+    is_treebank = path.suffix.lower() in (".conllu", ".conll")
+    return _of_plain(plain_of(open_treebank(path)) if is_treebank else open_plain(path), limit)
 
 
 def sample_texts(limit: int | None = None) -> Examples:
     """Return the sentences of the built-in sample."""
-    plain = sample_plain()
-    return _texts(plain.name, plain.sha256, iter(plain), limit)
+    return _of_plain(sample_plain(), limit)
 
 
 def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
@@ -203,20 +191,28 @@ def _whole(label: str) -> int:
     return int(value) if value.is_integer() else -1
 
 
-def _read(path: Path, columns: Columns, limit: int | None) -> list[tuple[int, dict[str, str]]]:
+def _read(path: Path, columns: Columns, limit: int | None) -> list[Record]:
     rows = list(islice(read_records(path, columns), limit))
     _check_size(path, len(rows))
     return rows
+
+
+def _column(rows: Sequence[Record], column: str) -> tuple[str, ...]:
+    return tuple(cells[column] for _, cells in rows)
 
 
 def _table_texts(path: Path, limit: int | None) -> Examples:
     rows = _read(path, _TEXTS, limit)
     pairs = [(cells["sentence"], cells.get("sentence2", "")) for _, cells in rows]
     lines = (text for pair in pairs for text in pair if text.strip())
-    return _texts(str(path), _sha256(path), lines, limit)
+    return _texts(str(path), sha256_of_file(path), lines, limit)
 
 
-def _texts(name: str, sha256: str, lines: Iterator[str], limit: int | None) -> Examples:
+def _of_plain(plain: PlainText, limit: int | None) -> Examples:
+    return _texts(plain.name, plain.sha256, plain, limit)
+
+
+def _texts(name: str, sha256: str, lines: Iterable[str], limit: int | None) -> Examples:
     first = tuple(islice(lines, limit))
     _check_size(name, len(first))
     return Examples(name=name, sha256=sha256, first=first)
@@ -238,8 +234,3 @@ def _number(path: Path, line: int, text: str) -> float:
     if not math.isfinite(value):
         raise CorpusError(f"{path}, line {line}: the score {text.strip()!r} is not a number.")
     return value
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

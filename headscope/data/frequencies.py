@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headscope.data.corpus import Corpus
-from headscope.data.lines import read_lines
+from headscope.data.lines import read_filled
+from headscope.digest import sha256_of_file
 from headscope.errors import CorpusError, InputError
-
-__all__ = ["N_FREQUENT", "Frequencies", "find_frequencies"]
 
 #: Sentences whose rarest word is among this many most frequent words say nothing about rarity.
 N_FREQUENT = 500
-
-
 #: What the second column of a frequency file may be called in a heading.
 _HEADINGS = ("count", "freq", "frequency")
 #: Languages that wordfreq counts in a list of another code.
@@ -52,6 +48,7 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
     Parameters
     ----------
     corpus : Corpus
+        Counted when there is no other source; may state its language.
     path : path, optional
         Tab-separated ``word count`` lines.
     language : str, optional
@@ -67,9 +64,7 @@ def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | No
 
 def _from_file(path: Path) -> Frequencies:
     counts: dict[str, float] = {}
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
+    for number, line in read_filled(path):
         word, tab, count = line.rpartition("\t")
         try:
             value = float(count)
@@ -85,8 +80,7 @@ def _from_file(path: Path) -> Frequencies:
         counts[word.lower()] = counts.get(word.lower(), 0.0) + value
     if not counts:
         raise CorpusError(f"{path} holds no 'word<TAB>count' line.")
-    found = _from_counts(f"file {path}", counts)
-    return replace(found, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    return replace(_from_counts(f"file {path}", counts), sha256=sha256_of_file(path))
 
 
 def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
@@ -103,13 +97,11 @@ def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
         tag = Language.get(language)
     except LanguageTagError:
         raise InputError(
-            f"--language {language!r} is not a language code; give an ISO code such as en or de."
+            f"The language {language!r} is not a language code; give an ISO code such as en or de."
         ) from None
-    lists = wordfreq.available_languages()
-    found = next(
-        (code for code in (tag.language, _SAME_LIST.get(tag.language or "")) if code in lists), None
-    )
-    if found is None:
+    lists, code = wordfreq.available_languages(), tag.language or ""
+    found = code if code in lists else _SAME_LIST.get(code)
+    if found not in lists:
         return None
     try:
         frequent = wordfreq.top_n_list(found, N_FREQUENT)
@@ -119,7 +111,7 @@ def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
             return None
         raise InputError(
             f"wordfreq needs the package {error.name} to look up words of the language {found}; "
-            "install it (pip install 'wordfreq[cjk]') or give --frequencies."
+            "install it (pip install 'wordfreq[cjk]') or give a file of frequencies."
         ) from None
 
     def frequency(word: str) -> float:  # wordfreq keeps a bounded cache of its own
@@ -130,14 +122,8 @@ def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
 
 
 def _from_corpus(corpus: Corpus) -> Frequencies:
-    return _from_counts(f"the corpus itself ({corpus.name})", _count(corpus))
-
-
-def _count(corpus: Corpus) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for sentence in corpus:
-        counts.update(word.lower() for word in sentence.words)
-    return counts
+    counts = Counter(word.lower() for sentence in corpus for word in sentence.words)
+    return _from_counts(f"the corpus itself ({corpus.name})", counts)
 
 
 def _from_counts(source: str, counts: Mapping[str, float]) -> Frequencies:

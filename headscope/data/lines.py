@@ -7,8 +7,6 @@ from pathlib import Path
 
 from headscope.errors import CorpusError
 
-__all__ = ["read_lines"]
-
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end) of a UTF-8 file.
@@ -35,3 +33,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     f"{path}, line {number}: not UTF-8; convert the file (iconv -t UTF-8)."
                 ) from None
             yield number, line.rstrip("\r\n")
+
+
+def read_filled(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield what :func:`read_lines` yields, without blank lines."""
+    return (numbered for numbered in read_lines(path) if numbered[1].strip())

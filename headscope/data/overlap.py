@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Overlap", "overlap"]
-
 
 @dataclass(frozen=True)
 class Overlap:
@@ -15,6 +13,7 @@ class Overlap:
     Attributes
     ----------
     shared, sentences : int
+        Sentences that both sets have, and sentences of the first set.
     """
 
     shared: int

@@ -1,4 +1,4 @@
-"""Windows of exactly n tokens, cut from a text without padding: a padded row fakes low rank.
+"""Windows of exactly n tokens, cut from a text without padding, which would lower the rank.
 
 Lines are tokenised one by one without special tokens and joined into one stream. Window i of W is::
 
@@ -12,16 +12,13 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headscope.data.pieces import frame, token_stream
+from headscope.data.pieces import TextModel, frame, token_stream
 from headscope.data.plain import PlainText
 from headscope.errors import CorpusError, InputError
-
-__all__ = ["SHORTEST", "Windows", "check_length", "pack"]
 
 #: Fewest tokens of a window: a quarter of it must be at least one singular value.
 SHORTEST = 4
@@ -42,6 +39,7 @@ class Windows:
     before, after : tuple of int
         The special tokens around each window.
     stream : array of int32, (tokens of the text,)
+        Token ids of the whole text, without special ones.
     """
 
     name: str
@@ -106,31 +104,25 @@ def check_length(length: int, max_length: int, name: str) -> None:
         If the length is below 4 or above the model's limit.
     """
     if length < SHORTEST:
-        raise InputError(f"The length is {length}; give {SHORTEST} tokens or more (--length).")
+        raise InputError(f"The length is {length}; give {SHORTEST} tokens or more.")
     if length > max_length:
         raise InputError(
             f"The length is {length}, but {name} takes at most {max_length} tokens, special ones "
-            f"included; give --length {max_length} or less."
+            f"included; give a length of {max_length} or less."
         )
 
 
-def pack(
-    text: PlainText, tokenizer: Any, length: int, *, max_length: int, vocab_size: int, name: str
-) -> Windows:
+def pack(text: PlainText, model: TextModel, length: int) -> Windows:
     """Cut a text into windows of exactly ``length`` tokens.
 
     Parameters
     ----------
     text : PlainText
-    tokenizer : transformers fast tokenizer
+        What to cut; tokenised line by line.
+    model : TextModel
+        Whose tokenizer is used, and whose limit holds.
     length : int
         Tokens of a window, special ones included.
-    max_length : int
-        Longest sequence of the model, special tokens included.
-    vocab_size : int
-        Rows of the model's embedding.
-    name : str
-        The model's, for messages.
 
     Raises
     ------
@@ -139,15 +131,15 @@ def pack(
     CorpusError
         If the text is too short for one window, or the tokenizer is of another model.
     """
-    check_length(length, max_length, name)
-    around = frame(tokenizer, length)
-    ids = array.array("i", token_stream(tokenizer, text, vocab_size))
+    check_length(length, model.max_length, model.name)
+    around = frame(model, length)
+    ids = array.array("i", token_stream(model, text))
     stream = np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
     windows = Windows(text.name, text.sha256, length, around.before, around.after, stream)
     if len(windows) == 0:
         raise CorpusError(
             f"{text.name} is too short: it has {len(stream):,} tokens, and one sequence of "
             f"{length} takes {around.width:,} besides {length - around.width} special ones; give "
-            "a longer text (--text) or a smaller --length."
+            "a longer text or a smaller length."
         )
     return windows

@@ -9,10 +9,38 @@ from typing import Any, Protocol
 
 from headscope.errors import CorpusError, InputError
 
-__all__ = ["Encoding", "Frame", "frame", "token_stream", "tokenise"]
-
 #: Texts handed to the tokenizer at a time.
 _AT_ONCE = 256
+
+
+class Tokenizer(Protocol):
+    """What is asked of the fast tokenizers of transformers."""
+
+    backend_tokenizer: Any
+    model_input_names: list[str]
+
+    def __call__(self, *texts: Sequence[object] | None, **options: bool) -> Any:
+        """Encode texts (and their pairs); the result's ``encodings`` holds one for each."""
+
+
+class TextModel(Protocol):
+    """What is asked of a model for which text is encoded."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its own fast tokenizer."""
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of its longest sequence, special ones included."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of its input embedding."""
 
 
 class Encoding(Protocol):
@@ -21,6 +49,7 @@ class Encoding(Protocol):
     Attributes
     ----------
     ids, type_ids, special_tokens_mask : list of int, (tokens,)
+        Vocabulary index, 0 or 1 for the first or second text, 1 for special tokens.
     word_ids : list of int or None, (tokens,)
         Index of each token's word, None for special tokens.
     """
@@ -49,9 +78,8 @@ class Frame:
 
 
 def tokenise(
-    tokenizer: Any,
+    model: TextModel,
     texts: Iterable[str | Sequence[str]],
-    vocab_size: int,
     *,
     pairs: Iterable[str] | None = None,
     special: bool = True,
@@ -60,11 +88,10 @@ def tokenise(
 
     Parameters
     ----------
-    tokenizer : transformers fast tokenizer
+    model : TextModel
+        Whose tokenizer is used.
     texts : iterable of str, or of sequences of words
         All of one kind. Words keep their borders: a piece never spans two of them.
-    vocab_size : int
-        Rows of the model's embedding.
     pairs : iterable of str, optional
         The second text of each sequence.
     special : bool
@@ -75,11 +102,11 @@ def tokenise(
     CorpusError
         If the tokenizer gives an id that the embedding lacks.
     """
-    before = " " if _spells_spaces(tokenizer) else ""
+    before = " " if _spells_spaces(model.tokenizer) else ""
     firsts, seconds = iter(texts), None if pairs is None else iter(pairs)
     while chunk := list(islice(firsts, _AT_ONCE)):
         in_words = not isinstance(chunk[0], str)
-        encodings: Sequence[Encoding] = tokenizer(
+        encodings: Sequence[Encoding] = model.tokenizer(
             [[before + word for word in words] for words in chunk] if in_words else chunk,
             None if seconds is None else list(islice(seconds, len(chunk))),
             is_split_into_words=in_words,
@@ -89,23 +116,21 @@ def tokenise(
             verbose=False,
         ).encodings
         for encoding in encodings:
-            _check_vocabulary(max(encoding.ids, default=0), vocab_size)
+            if (highest := max(encoding.ids, default=0)) >= model.vocab_size:
+                raise CorpusError(
+                    f"The tokenizer gives token id {highest}, but the model's embedding has "
+                    f"{model.vocab_size} rows; tokenizer and weights do not belong together."
+                )
             yield encoding
 
 
-def token_stream(tokenizer: Any, lines: Iterable[str], vocab_size: int) -> Iterator[int]:
-    """Tokenise lines one by one without special tokens, and join them into one run of ids.
-
-    Raises
-    ------
-    CorpusError
-        If the tokenizer gives an id that the embedding lacks.
-    """
-    for encoding in tokenise(tokenizer, lines, vocab_size, special=False):
+def token_stream(model: TextModel, lines: Iterable[str]) -> Iterator[int]:
+    """Tokenise lines one by one, without special tokens and as :func:`tokenise`; join their ids."""
+    for encoding in tokenise(model, lines, special=False):
         yield from encoding.ids
 
 
-def frame(tokenizer: Any, length: int) -> Frame:
+def frame(model: TextModel, length: int) -> Frame:
     """Find the special tokens around a sequence of ``length`` tokens, those included.
 
     Raises
@@ -113,7 +138,7 @@ def frame(tokenizer: Any, length: int) -> Frame:
     InputError
         If they leave no room, or the tokenizer has no token for a plain letter.
     """
-    (encoding,) = tokenizer(["a"], truncation=False, padding=False).encodings
+    (encoding,) = model.tokenizer(["a"], truncation=False, padding=False).encodings
     ids, special = encoding.ids, encoding.special_tokens_mask
     inner = [i for i, is_special in enumerate(special) if not is_special]
     if not inner:
@@ -128,15 +153,7 @@ def frame(tokenizer: Any, length: int) -> Frame:
     return Frame(before, after, length - n_special)
 
 
-def _check_vocabulary(highest: int, vocab_size: int) -> None:
-    if highest >= vocab_size:
-        raise CorpusError(
-            f"The tokenizer gives token id {highest}, but the model's embedding has "
-            f"{vocab_size} rows; tokenizer and weights do not belong together."
-        )
-
-
-def _spells_spaces(tokenizer: Any) -> bool:
+def _spells_spaces(tokenizer: Tokenizer) -> bool:
     """Whether the vocabulary spells the space before a word as part of its first piece.
 
     Byte-level and sentence-piece vocabularies do. Handed a bare word, some of them take it for the

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator
 from headscope.data.encode import EncodedSentence
 from headscope.data.sentence import Sentence
 
-__all__ = ["placed"]
-
 
 def placed(
     sentences: Iterable[Sentence], encoded: Iterable[EncodedSentence | None]
@@ -30,6 +28,7 @@ def placed(
     Yields
     ------
     EncodedSentence or None
+        In the order of ``encoded``; None stays None.
     """
     before: dict[int, Sentence] = {}
     for index, (sentence, item) in enumerate(zip(sentences, encoded, strict=True)):

@@ -1,19 +1,16 @@
-"""Plain text for a model's eyes: lines, tokenised as they stand."""
+"""Plain text: lines that are tokenised as they stand."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from headscope.data.corpus import sample_corpus
-from headscope.data.lines import read_lines
-from headscope.data.pieces import tokenise
+from headscope.data.corpus import Corpus, sample_corpus
+from headscope.data.lines import read_filled
+from headscope.data.pieces import TextModel, tokenise
+from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError
-
-__all__ = ["PlainText", "as_plain", "encode_lines", "open_plain", "sample_plain"]
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,12 @@ def open_plain(path: str | Path | None) -> PlainText:
     if path is None:
         return sample_plain()
     path = Path(path)
-    n_lines = sum(1 for _ in _lines(path))
+    n_lines = sum(1 for _ in read_filled(path))
     if n_lines == 0:
         raise CorpusError(f"{path} holds no text; give a file with at least one line.")
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return PlainText(str(path), sha256, n_lines, lambda: _lines(path))
+    return PlainText(
+        str(path), sha256_of_file(path), n_lines, lambda: (line for _, line in read_filled(path))
+    )
 
 
 def as_plain(text: PlainText | str | Path | Sequence[str] | None) -> PlainText:
@@ -75,43 +72,22 @@ def as_plain(text: PlainText | str | Path | Sequence[str] | None) -> PlainText:
     lines = [line for line in text if line.strip()]
     if not lines:
         raise CorpusError("The text holds no line that is not blank; give at least one.")
-    digest = hashlib.sha256(repr(lines).encode()).hexdigest()
-    return PlainText("in memory", digest, len(lines), lambda: iter(lines))
+    return PlainText("in memory", sha256_of(repr(lines)), len(lines), lambda: iter(lines))
 
 
 def sample_plain() -> PlainText:
     """Open the sentences of the built-in sample treebank, words joined by spaces."""
-    corpus = sample_corpus()
+    return plain_of(sample_corpus())
+
+
+def plain_of(corpus: Corpus) -> PlainText:
+    """Read a corpus as plain text, one sentence a line, words joined by spaces."""
     return PlainText(
-        corpus.name,
-        corpus.sha256,
-        corpus.n_sentences,
-        lambda: (" ".join(sentence.words) for sentence in corpus),
+        corpus.name, corpus.sha256, corpus.n_sentences, lambda: (item.text for item in corpus)
     )
 
 
-def encode_lines(
-    tokenizer: Any, lines: Iterable[str], max_length: int, vocab_size: int
-) -> Iterator[list[int] | None]:
-    """Yield each line's token ids with special tokens, or None where it is longer than allowed.
-
-    Parameters
-    ----------
-    tokenizer : transformers fast tokenizer
-    lines : iterable of str
-    max_length : int
-        Longest sequence of the model, special tokens included.
-    vocab_size : int
-        Rows of the model's embedding.
-
-    Raises
-    ------
-    CorpusError
-        If the tokenizer gives an id that the embedding lacks.
-    """
-    for encoding in tokenise(tokenizer, lines, vocab_size):
-        yield encoding.ids if len(encoding.ids) <= max_length else None
-
-
-def _lines(path: Path) -> Iterator[str]:
-    return (line for _, line in read_lines(path) if line.strip())
+def encode_lines(model: TextModel, lines: Iterable[str]) -> Iterator[list[int] | None]:
+    """Yield each line's token ids with special tokens, or None where it is longer than allowed."""
+    for encoding in tokenise(model, lines):
+        yield encoding.ids if len(encoding.ids) <= model.max_length else None

@@ -6,12 +6,11 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
-from headscope.data.lines import read_lines
+from headscope.data.lines import read_filled, read_lines
 from headscope.errors import CorpusError
-
-__all__ = ["Columns", "read_records"]
 
 #: One row: its line number (from 1) and its cells by column.
 Record = tuple[int, dict[str, str]]
@@ -65,24 +64,15 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
 
 
 def _cell_rows(path: Path, columns: Columns) -> Iterator[Record]:
-    lines = _split(path)
-    first = next(lines, None)
-    if first is None:
-        return
-    header = _header(path, first[1], columns)
+    rows = _split(path)
+    first = list(islice(rows, 1))
+    header = _header(path, first[0][1], columns) if first else None
     if header is None:
-        yield _by_order(path, first, columns)
-    for line, cells in lines:
-        if header is None:
-            yield _by_order(path, (line, cells), columns)
-        else:
-            yield line, dict(_named(header, cells))
-
-
-def _named(header: Sequence[str | None], cells: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for column, cell in zip(header, cells, strict=False):  # a short row is found by its gaps
-        if column is not None:
-            yield column, cell
+        yield from (_by_order(path, row, columns) for row in chain(first, rows))
+    else:
+        for line, cells in rows:
+            named = zip(header, cells, strict=False)  # a short row is found by its gaps
+            yield line, {column: cell for column, cell in named if column is not None}
 
 
 def _header(path: Path, cells: Sequence[str], columns: Columns) -> list[str | None] | None:
@@ -115,9 +105,7 @@ def _by_order(path: Path, row: tuple[int, Sequence[str]], columns: Columns) -> R
 def _split(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of the rows that are not blank."""
     if path.suffix.lower() != ".csv":
-        for number, line in read_lines(path):
-            if line.strip():
-                yield number, line.split("\t")
+        yield from ((number, line.split("\t")) for number, line in read_filled(path))
         return
     # A quoted cell may hold line breaks; the number is that of the line where its row ends.
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
@@ -133,9 +121,7 @@ def _split(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json_rows(path: Path, columns: Columns) -> Iterator[Record]:
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
+    for number, line in read_filled(path):
         try:
             item = json.loads(line)
         except json.JSONDecodeError as error:

@@ -1,10 +1,13 @@
-"""One sentence, with its gold tree if there is one."""
+"""One sentence: its words, how plain text is cut into words, and its gold tree if there is one."""
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
-__all__ = ["Sentence"]
+import regex
+
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,7 @@ class Sentence:
     Attributes
     ----------
     words : tuple of str
+        In order, punctuation marks included; none is empty.
     heads : tuple of int, optional
         For each word the zero-based index of its head, -1 for the root.
     relations : tuple of str, optional
@@ -23,3 +27,22 @@ class Sentence:
     words: tuple[str, ...]
     heads: tuple[int, ...] | None = None
     relations: tuple[str, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """The words joined by spaces."""
+        return " ".join(self.words)
+
+
+def split_words(line: str) -> tuple[str, ...]:
+    """Split plain text into words.
+
+    A word is a run of letters and digits, inner apostrophes kept, or one punctuation mark or
+    symbol.
+    """
+    return tuple(_WORD.findall(line))
+
+
+def is_punctuation(word: str) -> bool:
+    """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
+    return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)

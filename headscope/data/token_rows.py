@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from headscope.data.pieces import frame, token_stream, tokenise
-
-__all__ = ["MASKED_SHARE", "Padded", "Row", "encode_rows", "mask_row", "pad_rows", "window_rows"]
+from headscope.data.pieces import TextModel, frame, token_stream, tokenise
+from headscope.measures.accumulator import Array
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15
@@ -28,6 +27,7 @@ class Row:
     index : int
         Its place among all rows of the task.
     ids : tuple of int
+        Token ids, special tokens included.
     types : tuple of int or None
         Token types, for pairs of models that have them.
     content : tuple of int
@@ -56,14 +56,18 @@ class Padded:
     Attributes
     ----------
     index : array of int, (batch,)
+        The place of each row among all rows of the task.
     input_ids, attention_mask : Tensor, (batch, pos), int64
+        Token ids; 1 for tokens and 0 for padding.
     token_type_ids : Tensor, (batch, pos), or None
+        0 or 1 for the first or second text of a pair.
     masked : Tensor, (2, masked)
         Row and position of every masked token, row by row.
     gold : Tensor, (masked,)
+        The token ids that stood there.
     """
 
-    index: Any
+    index: Array
     input_ids: Tensor
     attention_mask: Tensor
     token_type_ids: Tensor | None
@@ -77,53 +81,34 @@ class Padded:
 
 
 def encode_rows(
-    tokenizer: Any,
-    first: Sequence[str],
-    second: Sequence[str] | None,
-    *,
-    max_length: int,
-    vocab_size: int,
+    model: TextModel, first: Sequence[str], second: Sequence[str] | None
 ) -> Iterator[Row | None]:
     """Yield each text (or pair) as a row, or None where it is longer than allowed; never cut.
 
-    Raises
-    ------
-    CorpusError
-        If the tokenizer gives an id that the embedding lacks.
+    Texts are encoded by :func:`~headscope.data.pieces.tokenise`, whose errors pass.
     """
-    typed = second is not None and "token_type_ids" in tokenizer.model_input_names
-    for i, encoding in enumerate(tokenise(tokenizer, first, vocab_size, pairs=second)):
-        if len(encoding.ids) > max_length:
+    typed = second is not None and "token_type_ids" in model.tokenizer.model_input_names
+    for i, encoding in enumerate(tokenise(model, first, pairs=second)):
+        if len(encoding.ids) > model.max_length:
             yield None
             continue
         special = encoding.special_tokens_mask
-        yield Row(
-            index=i,
-            ids=tuple(encoding.ids),
-            types=tuple(encoding.type_ids) if typed else None,
-            content=tuple(p for p, is_special in enumerate(special) if not is_special),
-        )
+        content = tuple(p for p, is_special in enumerate(special) if not is_special)
+        types = tuple(encoding.type_ids) if typed else None
+        yield Row(i, tuple(encoding.ids), types, content)
 
 
-def window_rows(
-    tokenizer: Any, lines: Iterable[str], *, length: int, count: int, vocab_size: int
-) -> list[Row]:
+def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
     """Cut text into windows of exactly ``length`` tokens, and take the first ``count`` of them.
 
     Lines are tokenised one by one without special tokens and joined into one stream; window i
     covers stream tokens [i (n - s), (i + 1)(n - s)) with the model's s special tokens around them;
-    a partial last window is dropped.
-
-    Raises
-    ------
-    InputError
-        If the special tokens leave no room in a window.
-    CorpusError
-        If the tokenizer gives an id that the embedding lacks.
+    a partial last window is dropped. Errors are those of :func:`~headscope.data.pieces.frame` and
+    :func:`~headscope.data.pieces.tokenise`.
     """
-    around = frame(tokenizer, length)
+    around = frame(model, length)
     content = tuple(range(len(around.before), len(around.before) + around.width))
-    stream = token_stream(tokenizer, lines, vocab_size)
+    stream = token_stream(model, lines)
     rows: list[Row] = []
     while len(rows) < count:
         window = tuple(islice(stream, around.width))
@@ -147,31 +132,27 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
     ids = list(row.ids)
     for position in masked:
         ids[position] = mask_id
-    return replace(
-        row, ids=tuple(ids), masked=masked, gold=tuple(row.ids[position] for position in masked)
-    )
+    gold = tuple(row.ids[position] for position in masked)
+    return replace(row, ids=tuple(ids), masked=masked, gold=gold)
 
 
 def pad_rows(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
     """Right-pad rows into one batch."""
-    longest = max(map(len, rows))
     masked = [(i, position) for i, row in enumerate(rows) for position in row.masked]
     lengths = torch.tensor([len(row) for row in rows])
     types = None
     if rows[0].types is not None:
-        types = _filled([row.types or () for row in rows], longest, 0).to(device)
+        types = _filled([row.types or () for row in rows], 0).to(device)
     return Padded(
         index=np.array([row.index for row in rows]),
-        input_ids=_filled([row.ids for row in rows], longest, pad_id).to(device),
-        attention_mask=(torch.arange(longest) < lengths[:, None]).long().to(device),
+        input_ids=_filled([row.ids for row in rows], pad_id).to(device),
+        attention_mask=(torch.arange(int(lengths.max())) < lengths[:, None]).long().to(device),
         token_type_ids=types,
         masked=torch.tensor(masked, dtype=torch.long).reshape(-1, 2).t().to(device),
         gold=torch.tensor([t for row in rows for t in row.gold], dtype=torch.long).to(device),
     )
 
 
-def _filled(rows: Sequence[Sequence[int]], longest: int, fill: int) -> Tensor:
-    out = torch.full((len(rows), longest), fill, dtype=torch.long)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = torch.tensor(row, dtype=torch.long)
-    return out
+def _filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=fill)

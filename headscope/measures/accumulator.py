@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Accumulator", "Array", "Keys", "numpy"]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = NDArray[Any]
+Name = TypeVar("Name", bound=Hashable)
 
 
 def numpy(tensor: Tensor) -> Array:
@@ -20,53 +21,56 @@ def numpy(tensor: Tensor) -> Array:
     return array
 
 
-class Keys:
+def zeros(count: int, *shape: int, dtype: DTypeLike = np.float64) -> tuple[Array, ...]:
+    """Make ``count`` arrays of zeros, each of its own memory."""
+    return tuple(np.zeros(shape, dtype=dtype) for _ in range(count))
+
+
+class Keys(Generic[Name]):
     """Names in the order in which they were first seen; each has an index."""
 
-    def __init__(self, names: list[Any] | None = None) -> None:
-        self.names: list[Any] = []
-        self._index: dict[Any, int] = {}
-        for name in names or []:
-            self.index(tuple(name))
+    def __init__(self, names: Iterable[Name] = ()) -> None:
+        self.names: list[Name] = []
+        self._index: dict[Name, int] = {}
+        self.indices(names)
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def index(self, name: Any) -> int:
+    def index(self, name: Name) -> int:
         """Return the index of ``name``, adding it at the end if it is new."""
         if name not in self._index:
             self._index[name] = len(self.names)
             self.names.append(name)
         return self._index[name]
 
-    def indices(self, names: tuple[Any, ...]) -> NDArray[np.int64]:
+    def indices(self, names: Iterable[Name]) -> NDArray[np.int64]:
         """Return the indices of several names."""
         return np.array([self.index(name) for name in names], dtype=np.int64)
 
-    def known(self, names: Iterable[Any]) -> list[int]:
+    def known(self, names: Iterable[Name]) -> list[int]:
         """Return the indices of those names that have been seen."""
         return [self._index[name] for name in names if name in self._index]
 
 
 class Accumulator:
-    """Sums over the corpus, as named arrays.
+    """Sums over the corpus: every array that a subclass has as an attribute is one.
 
-    Subclasses list their arrays in ``_sums`` (all additive). Those that also have growing name
-    tables override :meth:`merge`.
+    All are additive, and are added to in place. Subclasses that also have growing tables of names
+    override :meth:`merge`.
     """
-
-    _sums: tuple[str, ...] = ()
 
     def state(self) -> dict[str, Array]:
         """Return the sums by name; enough to go on from."""
-        return {name: getattr(self, name) for name in self._sums}
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def load_state(self, state: dict[str, Array]) -> None:
         """Go on from a state that :meth:`state` gave."""
-        for name in self._sums:
+        for name in self.state():
             setattr(self, name, state[name].copy())
 
     def merge(self, other: Self) -> None:
         """Add the sums of another accumulator of the same model."""
-        for name in self._sums:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        mine = self.state()
+        for name, array in other.state().items():
+            mine[name] += array

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["Activations"]
-
 
 @dataclass(frozen=True)
 class Activations:
@@ -18,11 +16,13 @@ class Activations:
     stack : str
         ``encoder``, ``decoder`` or ``cross``.
     layer : int
+        Zero-based, within the stack.
     rows, heads : slice
         Which examples of the batch and which heads of the layer this chunk holds.
     n_heads : int
         Heads of the layer in all.
     q, k, v : Tensor, (rows, heads, pos, d_head)
+        Queries at query positions, keys and values at key positions.
     pattern : Tensor, (rows, heads, query_pos, key_pos)
         Rows sum to 1; padded keys are exactly 0.
     z : Tensor, (rows, heads, query_pos, d_head)

@@ -18,8 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Agreement", "Scale", "ScaleSums", "agreement", "out_error"]
-
 #: Fewest rows and columns, in effect, that a standard error over them is worth anything with.
 MIN_ROWS = 16
 #: Query rows looked at in a sequence, evenly spread: more would cost more and tell nothing new.
@@ -83,6 +81,7 @@ class Agreement:
         The same in units of what rounding explains: epsilon times ``1 + |score|``, averaged over
         the row by its pattern.
     scale : ScaleSums
+        What the factor on the scores is fitted from.
     """
 
     error: Tensor
@@ -96,11 +95,18 @@ def agreement(pattern: Tensor, q: Tensor, k: Tensor, scale: float, real: Tensor)
     Parameters
     ----------
     pattern : Tensor, (batch, n_heads, pos, pos)
+        As recorded, in the model's dtype.
     q, k : Tensor, (batch, n_heads, pos, d_head)
+        As recorded in the same pass.
     scale : float
         What the scores ought to be multiplied by.
     real : Tensor, (batch, pos), boolean
         Positions that are no padding; no other row or key counts.
+
+    Returns
+    -------
+    Agreement
+        Errors in [0, 2] of each head, and the sums behind the factor on its scores.
     """
     step = math.ceil(q.shape[-2] / QUERIES)
     queries = real[:, ::step]
@@ -111,11 +117,8 @@ def agreement(pattern: Tensor, q: Tensor, k: Tensor, scale: float, real: Tensor)
     error = _over_rows(off, queries)
     spread = _over_rows(1 + (exact * scores.abs()).sum(-1), queries)
     seen = (queries[:, :, None] & real[:, None, :])[:, None]
-    return Agreement(
-        error,
-        error / (spread * torch.finfo(pattern.dtype).eps),
-        _scale_sums(pattern, scores, exact, seen),
-    )
+    rounding = error / (spread * torch.finfo(pattern.dtype).eps)
+    return Agreement(error, rounding, _scale_sums(pattern, scores, exact, seen))
 
 
 def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor) -> float:
@@ -127,10 +130,20 @@ def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Ten
     Parameters
     ----------
     out : Tensor, (batch, pos, d_model)
+        As recorded, in half precision.
     z : Tensor, (batch, pos, n_heads * d_head)
+        Recorded in the same pass, heads side by side.
     W_O : Tensor, (n_heads * d_head, d_model)
+        The output map.
     b_O : Tensor, (d_model,), optional
+        Its bias; none by default.
     real : Tensor, (batch, pos), boolean
+        Positions that are no padding; no other counts.
+
+    Returns
+    -------
+    float
+        About 1 where only rounding differs; the plain difference where everything is 0.
     """
     rows, W = _wide(z[real]), _wide(W_O)
     b = W.new_zeros(()) if b_O is None else _wide(b_O)

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "EdgeTrials", "RareTargets"]
+#: (half, relation, direction): the half is 0 for sentences of even zero-based index in the corpus,
+#: 1 for the others; and the same with a word offset.
+RelationName = tuple[int, str, str]
+OffsetName = tuple[int, str, str, int]
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,10 @@ class EdgeTrials:
     uniform : Tensor, (trials,), float64
         Probability that evenly spread attention hits: its word-level argmax is the *other* word
         with most pieces, any of them where several have as many.
-    relation_names : tuple of (half, relation, direction)
-        The half is 0 for sentences of even zero-based index in the corpus, 1 for the others.
-    offset_names : tuple of (half, relation, direction, word offset)
+    relation_names : tuple of RelationName
+        What ``relation_key`` counts in: (half, relation, direction).
+    offset_names : tuple of OffsetName
+        What ``offset_key`` counts in: (half, relation, direction, word offset).
     """
 
     row: Tensor
@@ -52,8 +56,8 @@ class EdgeTrials:
     first: Tensor
     last: Tensor
     uniform: Tensor
-    relation_names: tuple[tuple[int, str, str], ...]
-    offset_names: tuple[tuple[int, str, str, int], ...]
+    relation_names: tuple[RelationName, ...]
+    offset_names: tuple[OffsetName, ...]
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,11 @@ class Batch:
     Attributes
     ----------
     input_ids, attention_mask : Tensor, (batch, pos), int64
+        What the model reads; the mask is 1 at real tokens.
     content : Tensor, (batch, pos), bool
         Real tokens that are not special.
     special, first_special, last_special, punctuation : Tensor, (batch, pos), bool
+        Special tokens, the first and the last of each sentence, pieces of punctuation.
     first_piece : Tensor, (batch, pos), bool
         The first piece of each word.
     folds : tuple of Tensor, (3, pieces), int64
@@ -112,6 +118,7 @@ class Batch:
     swapped : EdgeTrials or None
         The same of another sentence's tree with as many words; without trials where there is none.
     rare : RareTargets
+        Without candidates where no frequencies are known.
     """
 
     input_ids: Tensor

@@ -33,27 +33,13 @@ Dong, Cordonnier & Loukas 2021, arXiv:2103.03404.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from torch import Tensor
 
-from headscope.measures.accumulator import Accumulator, Array
+from headscope.measures.accumulator import Array
 from headscope.measures.moments import RunningMoments
 from headscope.measures.statistics import t_half_width
-
-__all__ = [
-    "COMPARISONS",
-    "TRENDS",
-    "VARIANTS",
-    "Comparison",
-    "DepthSums",
-    "Moments",
-    "Variant",
-    "collapsed_after",
-    "composite_norm",
-    "residual_ratio",
-]
 
 #: A variant has collapsed once its ratio is below this share of where it started.
 COLLAPSED = 0.01
@@ -66,6 +52,7 @@ class Variant:
     Attributes
     ----------
     name : str
+        What results call it.
     skip : bool
         The skip connection around attention.
     ffn : bool
@@ -160,37 +147,23 @@ class Moments:
     windows: Array
 
 
-class DepthSums(Accumulator):
+class DepthSums(RunningMoments):
     """Mean and spread over windows of every variant's ratio, of shares and of trends.
+
+    The rows are those of VARIANTS (ratios), COMPARISONS (shares) and TRENDS, the columns the points
+    0 .. n_layers.
 
     Parameters
     ----------
     n_layers : int
+        Layers of the model.
     floor : float
         Ratios up to this are rounding.
-
-    Attributes
-    ----------
-    moments : RunningMoments, (len(VARIANTS) + len(COMPARISONS) + len(TRENDS), n_layers + 1)
-        Of the ratios, then of the shares, then of the trends.
     """
 
     def __init__(self, n_layers: int, floor: float = 0.0) -> None:
-        rows = len(VARIANTS) + len(COMPARISONS) + len(TRENDS)
-        self.moments = RunningMoments((rows, n_layers + 1))
+        super().__init__((len(VARIANTS) + len(COMPARISONS) + len(TRENDS), n_layers + 1))
         self._floor = floor
-
-    def state(self) -> dict[str, Array]:
-        """Return the sums by name."""
-        return self.moments.state()
-
-    def load_state(self, state: dict[str, Array]) -> None:
-        """Go on from a state that :meth:`state` gave."""
-        self.moments.load_state(state)
-
-    def merge(self, other: Self) -> None:
-        """Add the windows of another accumulator of the same model."""
-        self.moments.merge(other.moments)
 
     def update(self, ratios: Array) -> None:
         """Add a batch of windows.
@@ -207,9 +180,8 @@ class DepthSums(Accumulator):
             )
             trends, counted = _trends(ratios, self._floor)
             always = np.ones((len(ratios) + len(shares), *full.shape), dtype=bool)
-            self.moments.update(
-                np.concatenate([ratios, shares, trends]), np.concatenate([always, counted])
-            )
+            values = np.concatenate([ratios, shares, trends])
+            self.add(values, np.concatenate([always, counted]))
 
     def ratio_moments(self) -> Moments:
         """Moments of the ratios, each array (len(VARIANTS), n_layers + 1)."""
@@ -224,8 +196,7 @@ class DepthSums(Accumulator):
         return self._moments(slice(-len(TRENDS), None))
 
     def _moments(self, rows: slice) -> Moments:
-        n = self.moments.counts[rows]
-        mean, std = self.moments.means()[rows], self.moments.std()[rows]
+        n, mean, std = self.counts[rows], self.means()[rows], self.std()[rows]
         # One window says nothing about the next: no standard deviation, no interval.
         half = np.where(n > 1, t_half_width(std / np.sqrt(np.maximum(n, 1)), n), np.nan)
         return Moments(mean, std, mean - half, mean + half, n)

@@ -21,19 +21,6 @@ from scipy import stats
 
 from headscope.measures.accumulator import Array
 
-__all__ = [
-    "Bootstrap",
-    "Outputs",
-    "accuracy",
-    "macro_f1",
-    "matthews",
-    "mean_of",
-    "paired_bootstrap",
-    "ratio_of",
-    "resampled",
-    "spearman",
-]
-
 #: Per-example arrays by name; the first axis of each is the example.
 Outputs = Mapping[str, Array]
 #: A metric: (outputs, counts (resamples, n)) -> one value per resample.
@@ -52,8 +39,7 @@ def mean_of(name: str) -> Metric:
     """Return the metric that is the mean of one per-example array."""
 
     def mean(outputs: Outputs, counts: Array) -> Array:
-        found: Array = counts @ outputs[name] / counts.sum(axis=1)
-        return found
+        return np.asarray(counts @ outputs[name] / counts.sum(axis=1))
 
     return mean
 
@@ -63,8 +49,7 @@ def ratio_of(total: str, size: str, scale: float = 1.0) -> Metric:
 
     def ratio(outputs: Outputs, counts: Array) -> Array:
         sizes = np.maximum(counts @ outputs[size], 1e-300)
-        found: Array = scale * (counts @ outputs[total]) / sizes
-        return found
+        return np.asarray(scale * (counts @ outputs[total]) / sizes)
 
     return ratio
 
@@ -72,8 +57,7 @@ def ratio_of(total: str, size: str, scale: float = 1.0) -> Metric:
 def accuracy(outputs: Outputs, counts: Array) -> Array:
     """Share of examples whose ``predicted`` is their ``label``, times 100."""
     hit = (outputs["predicted"] == outputs["label"]).astype(float)
-    found: Array = 100.0 * (counts @ hit) / counts.sum(axis=1)
-    return found
+    return np.asarray(100.0 * (counts @ hit) / counts.sum(axis=1))
 
 
 def macro_f1(outputs: Outputs, counts: Array) -> Array:
@@ -86,8 +70,7 @@ def macro_f1(outputs: Outputs, counts: Array) -> Array:
     total = table.sum(axis=1) + table.sum(axis=2)
     with np.errstate(invalid="ignore"):
         f1 = np.where(total > 0, 2.0 * both / np.maximum(total, 1e-300), 0.0)
-    found: Array = 100.0 * f1.sum(axis=1) / (total > 0).sum(axis=1)
-    return found
+    return np.asarray(100.0 * f1.sum(axis=1) / (total > 0).sum(axis=1))
 
 
 def matthews(outputs: Outputs, counts: Array) -> Array:
@@ -102,10 +85,7 @@ def matthews(outputs: Outputs, counts: Array) -> Array:
     label, predicted = table.sum(axis=2), table.sum(axis=1)
     agreement = table.trace(axis1=1, axis2=2) * n - (label * predicted).sum(axis=1)
     spread = (n**2 - (label**2).sum(axis=1)) * (n**2 - (predicted**2).sum(axis=1))
-    found: Array = np.where(
-        spread > 0, 100.0 * agreement / np.sqrt(np.maximum(spread, 1e-300)), 0.0
-    )
-    return found
+    return np.where(spread > 0, 100.0 * agreement / np.sqrt(np.maximum(spread, 1e-300)), 0.0)
 
 
 def _confusion(outputs: Outputs, counts: Array) -> Array:
@@ -117,8 +97,7 @@ def _confusion(outputs: Outputs, counts: Array) -> Array:
     cell = codes[:n] * k + codes[n:]
     one_hot = np.zeros((n, k * k))
     one_hot[np.arange(n), cell] = 1.0
-    table: Array = (counts @ one_hot).reshape(-1, k, k)
-    return table
+    return np.asarray(counts @ one_hot).reshape(-1, k, k)
 
 
 def spearman(outputs: Outputs, counts: Array) -> Array:
@@ -132,8 +111,7 @@ def spearman(outputs: Outputs, counts: Array) -> Array:
     x, y = x - (n[:, None] + 1) / 2, y - (n[:, None] + 1) / 2
     covariance = (counts * x * y).sum(axis=1)
     spread = (counts * x * x).sum(axis=1) * (counts * y * y).sum(axis=1)
-    found: Array = np.where(spread > 0, 100.0 * covariance / np.sqrt(np.maximum(spread, 1e-300)), 0)
-    return found
+    return np.where(spread > 0, 100.0 * covariance / np.sqrt(np.maximum(spread, 1e-300)), 0)
 
 
 def _ranks(values: Array, counts: Array) -> Array:
@@ -148,8 +126,7 @@ def _ranks(values: Array, counts: Array) -> Array:
     mean_rank = np.cumsum(size, axis=1) - (size - 1) / 2
     group = np.empty(len(values), dtype=np.int64)
     group[order] = np.cumsum(new) - 1
-    ranks: Array = mean_rank[:, group]
-    return ranks
+    return np.asarray(mean_rank)[:, group]
 
 
 # --- the bootstrap ----------------------------------------------------------------------------
@@ -162,6 +139,7 @@ class Bootstrap:
     Attributes
     ----------
     value, low, high : float
+        The metric itself, and the 2.5% and 97.5% quantiles of its resamples.
     difference, difference_low, difference_high : float or None
         Of the metric minus the baseline's, on the same resamples; None without a baseline.
     p_value : float or None
@@ -196,13 +174,16 @@ def paired_bootstrap(
     outputs, baseline : mapping of str to array, (n, ...)
         Of two models on the *same* examples in the same order.
     resamples : int
+        How often examples are drawn anew.
     seed : int
+        Of the draws; the same seed and number of examples give the same ones.
     drawn : array, (resamples,), optional
         What :func:`resampled` gave for the baseline, where many models share it.
 
     Returns
     -------
     Bootstrap
+        In the metric's own unit; no difference and no p-value without a baseline.
 
     Notes
     -----
@@ -211,23 +192,16 @@ def paired_bootstrap(
     """
     value = _value(metric, outputs)
     values = resampled(metric, outputs, resamples=resamples, seed=seed)
-    low, high = np.quantile(values, (0.025, 0.975))
+    low, high = np.quantile(values, (0.025, 0.975)).tolist()
     if baseline is None:
-        return Bootstrap(value, float(low), float(high))
+        return Bootstrap(value, low, high)
     if drawn is None:
         drawn = resampled(metric, baseline, resamples=resamples, seed=seed)
     gaps = values - drawn
     difference = value - _value(metric, baseline)
-    gap_low, gap_high = np.quantile(gaps, (0.025, 0.975))
-    return Bootstrap(
-        value,
-        float(low),
-        float(high),
-        difference,
-        float(gap_low),
-        float(gap_high),
-        _normal_p(difference, float(gaps.std(ddof=1))),
-    )
+    gap_low, gap_high = np.quantile(gaps, (0.025, 0.975)).tolist()
+    p_value = _two_sided_p(difference, float(gaps.std(ddof=1)))
+    return Bootstrap(value, low, high, difference, gap_low, gap_high, p_value)
 
 
 def resampled(
@@ -253,7 +227,7 @@ def _resamples(n: int, resamples: int, seed: int) -> Iterator[Array]:
         yield np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
 
 
-def _normal_p(difference: float, error: float) -> float:
+def _two_sided_p(difference: float, error: float) -> float:
     if error == 0.0:
         return 1.0 if difference == 0.0 else 0.0
     return float(2.0 * stats.norm.sf(abs(difference) / error))

@@ -6,9 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from headscope.measures.accumulator import Accumulator, Array
-
-__all__ = ["RunningMoments"]
+from headscope.measures.accumulator import Accumulator, Array, zeros
 
 
 class RunningMoments(Accumulator):
@@ -20,6 +18,7 @@ class RunningMoments(Accumulator):
     Parameters
     ----------
     shape : tuple of int
+        Of the numbers that are followed.
 
     Attributes
     ----------
@@ -33,14 +32,11 @@ class RunningMoments(Accumulator):
     Chan, Golub & LeVeque 1983, The American Statistician 37.
     """
 
-    _sums = ("mean", "squares", "counts")
-
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.mean: Array = np.zeros(shape)
-        self.squares: Array = np.zeros(shape)
+        self.mean, self.squares = zeros(2, *shape)
         self.counts: Array = np.zeros(shape, dtype=np.int64)
 
-    def update(self, values: Array, counted: Array) -> None:
+    def add(self, values: Array, counted: Array) -> None:
         """Add observations, (*shape, n); those that are not ``counted`` are passed over."""
         n = counted.sum(axis=-1)
         safe = np.maximum(n, 1)

@@ -13,20 +13,6 @@ from scipy import stats
 
 from headscope.measures.accumulator import Array
 
-__all__ = [
-    "adjust",
-    "binomial_p",
-    "finite",
-    "mcnemar_p",
-    "normal_interval",
-    "normal_p",
-    "paired_p",
-    "ratio_error",
-    "standard_error",
-    "t_half_width",
-    "wilson",
-]
-
 #: Normal quantile of a two-sided 95% interval.
 Z95 = float(stats.norm.ppf(0.975))
 
@@ -58,8 +44,7 @@ def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
         1 where they never disagree.
     """
     a, b = np.asarray(only_head), np.asarray(only_baseline)
-    p: Array = np.minimum(1.0, 2.0 * stats.binom.cdf(np.minimum(a, b), a + b, 0.5))
-    return p
+    return np.asarray(np.minimum(1.0, 2.0 * stats.binom.cdf(np.minimum(a, b), a + b, 0.5)))
 
 
 def paired_p(
@@ -76,6 +61,12 @@ def paired_p(
     expected, expected_squared : float
         Sums over all trials of the baseline's probability, and of its square.
     trials : int
+        Of the relation and direction.
+
+    Returns
+    -------
+    array, in [0, 1]
+        Small where the head hits more than the baseline.
     """
     h, n = np.asarray(hits, dtype=float), max(trials, 1)
     mean = (h - expected) / n
@@ -86,10 +77,8 @@ def paired_p(
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
     """One-sided exact binomial test: probability of at least ``hits`` at rate ``chance``."""
-    p: Array = np.asarray(
-        stats.binom.sf(np.asarray(hits) - 1, np.asarray(trials), np.asarray(chance)), dtype=float
-    )
-    return np.where(np.asarray(trials) > 0, p, 1.0)
+    n = np.asarray(trials)
+    return np.where(n > 0, stats.binom.sf(np.asarray(hits) - 1, n, np.asarray(chance)), 1.0)
 
 
 def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
@@ -98,8 +87,7 @@ def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -
     error = np.asarray(standard_error, dtype=float)
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(error > 0, gap / error, np.sign(gap) * np.inf)
-    p: Array = stats.norm.sf(np.nan_to_num(z, nan=0.0, posinf=np.inf, neginf=-np.inf))
-    return p
+    return np.asarray(stats.norm.sf(np.nan_to_num(z, nan=0.0, posinf=np.inf, neginf=-np.inf)))
 
 
 def normal_interval(mean: ArrayLike, standard_error: ArrayLike) -> tuple[Array, Array]:
@@ -108,12 +96,27 @@ def normal_interval(mean: ArrayLike, standard_error: ArrayLike) -> tuple[Array, 
     return centre - half, centre + half
 
 
-def adjust(p: Array) -> Array:
-    """Benjamini-Hochberg adjusted p-values over all entries of ``p``, in its shape."""
-    if p.size == 0:
-        return p
-    adjusted: Array = stats.false_discovery_control(p.ravel(), method="bh").reshape(p.shape)
+def adjust(p: Array, among: Array | None = None) -> Array:
+    """Benjamini-Hochberg adjusted p-values, in the shape of ``p``.
+
+    Parameters
+    ----------
+    p : array of float
+        In [0, 1].
+    among : array of bool, optional
+        Which entries make up the family; all by default. The others get 1.
+    """
+    family = np.ones(p.shape, dtype=bool) if among is None else among
+    adjusted = np.ones(p.shape)
+    if family.any():
+        adjusted[family] = stats.false_discovery_control(p[family], method="bh")
     return adjusted
+
+
+def ratio(sums: ArrayLike, counts: ArrayLike) -> Array:
+    """Return sums / counts; NaN where nothing was counted."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.asarray(sums) / np.asarray(counts))
 
 
 def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
@@ -125,12 +128,16 @@ def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
         Sum of the values, and of their squares.
     n : array of int
         Number of values.
+
+    Returns
+    -------
+    array, at least 0
+        As the arguments broadcast; 0 where rounding makes the variance negative.
     """
     total, squares, n = np.asarray(total), np.asarray(squares), np.asarray(n)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = (squares - total**2 / n) / (n - 1)
-        error: Array = np.sqrt(np.clip(variance, 0.0, None) / n)
-    return error
+        return np.asarray(np.sqrt(np.clip(variance, 0.0, None) / n))
 
 
 def ratio_error(
@@ -152,19 +159,23 @@ def ratio_error(
     queries, queries_squared : array of int, broadcastable
         Over sentences: number of queries, and its square.
     sentences : int
-        Sentences that were sampled. Infinite errors where there are fewer than 2: one sentence says
-        nothing about the next.
+        Sentences that were sampled.
+
+    Returns
+    -------
+    array, at least 0
+        In the shape of ``sums``; infinite where there are fewer than 2 sentences: one says nothing
+        about the next. NaN where there is no query.
     """
     total = np.asarray(sums, dtype=float)
     if sentences < 2:
         return np.full(total.shape, np.inf)
     queries, squares = np.asarray(queries), np.asarray(squares)
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = total / queries
-        residual = squares - 2 * ratio * np.asarray(products)
-        residual = (residual + ratio**2 * np.asarray(queries_squared)).clip(min=0.0)
-        error: Array = np.sqrt(residual * sentences / (sentences - 1)) / queries
-    return error
+        rate = total / queries
+        residual = squares - 2 * rate * np.asarray(products)
+        residual = (residual + rate**2 * np.asarray(queries_squared)).clip(min=0.0)
+        return np.asarray(np.sqrt(residual * sentences / (sentences - 1)) / queries)
 
 
 def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
@@ -179,8 +190,7 @@ def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
     """
     n = np.asarray(n)
     quantile = stats.t.ppf(0.975, np.maximum(n - 1, 1))
-    half: Array = np.where(n == 1, np.inf, quantile * np.asarray(error))
-    return half
+    return np.where(n == 1, np.inf, quantile * np.asarray(error))
 
 
 def finite(value: float) -> float | None:

@@ -29,81 +29,60 @@ Dong, Cordonnier & Loukas 2021, arXiv:2103.03404, section 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headscope.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
+from headscope.models.hooks import hooked
 from headscope.models.layouts import AttentionSite, follow
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router
 
-__all__ = ["Block", "find_blocks", "norm_placement", "own_states", "run_variant"]
-
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Where one family's layer keeps its parts; dotted paths from the layer itself."""
+    """Where one family's layer keeps its parts: dotted paths from the layer, BERT's by default.
+
+    Attributes
+    ----------
+    name : str
+        The family that it is known from.
+    attention, norm_attention : str
+        The attention module that ``router`` answers, and the LayerNorm of its sublayer.
+    up, activation, down, norm_ffn : str
+        The feed-forward network and the LayerNorm of its sublayer.
+    """
 
     name: str
-    attention: str
-    norm_attention: str
-    up: str
-    activation: str
-    down: str
-    norm_ffn: str
+    attention: str = "attention.self"
+    norm_attention: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    activation: str = "intermediate.intermediate_act_fn"
+    down: str = "output.dense"
+    norm_ffn: str = "output.LayerNorm"
 
 
 #: Tried in order; the first that fits wins.
 LAYOUTS = (
+    BlockLayout("bert"),
     BlockLayout(
-        "bert",
-        "attention.self",
-        "attention.output.LayerNorm",
-        "intermediate.dense",
-        "intermediate.intermediate_act_fn",
-        "output.dense",
-        "output.LayerNorm",
+        *("albert", "attention", "attention.LayerNorm"),
+        *("ffn", "activation", "ffn_output", "full_layer_layer_norm"),
     ),
     BlockLayout(
-        "albert",
-        "attention",
-        "attention.LayerNorm",
-        "ffn",
-        "activation",
-        "ffn_output",
-        "full_layer_layer_norm",
-    ),
-    BlockLayout(
-        "distilbert",
-        "attention",
-        "sa_layer_norm",
-        "ffn.lin1",
-        "ffn.activation",
-        "ffn.lin2",
-        "output_layer_norm",
+        *("distilbert", "attention", "sa_layer_norm"),
+        *("ffn.lin1", "ffn.activation", "ffn.lin2", "output_layer_norm"),
     ),
     BlockLayout(
         "roberta-prelayernorm",
-        "attention.self",
-        "attention.LayerNorm",
-        "intermediate.dense",
-        "intermediate.intermediate_act_fn",
-        "output.dense",
-        "intermediate.LayerNorm",
+        norm_attention="attention.LayerNorm",
+        norm_ffn="intermediate.LayerNorm",
     ),
     BlockLayout(
-        "xlm-roberta-xl",
-        "attention.self",
-        "attention.self_attn_layer_norm",
-        "intermediate.dense",
-        "intermediate.intermediate_act_fn",
-        "output.dense",
-        "LayerNorm",
+        "xlm-roberta-xl", norm_attention="attention.self_attn_layer_norm", norm_ffn="LayerNorm"
     ),
 )
 
@@ -129,6 +108,7 @@ class Block:
     site : AttentionSite
         Its attention; a module that serves several layers (ALBERT) has a block for each.
     parts : _Parts
+        The modules of its layer.
     norm_first : bool
         Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     """
@@ -232,17 +212,17 @@ def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) 
     """
     states: list[Tensor] = []
 
-    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+    def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         if not states:
             states.append(args[0])
 
-    def after(module: nn.Module, args: Any, output: Any) -> None:
+    def after(module: nn.Module, args: object, output: Tensor | tuple[Tensor, ...]) -> None:
         states.append(output[0] if isinstance(output, tuple) else output)
 
     layers = dict.fromkeys(block.parts.layer for block in blocks)
     hooks = [layer.register_forward_pre_hook(before) for layer in layers]
     hooks += [layer.register_forward_hook(after) for layer in layers]
-    with _hooked(hooks), torch.no_grad():
+    with hooked(hooks), torch.no_grad():
         loaded.forward(input_ids, torch.ones_like(input_ids))
     return states
 
@@ -264,11 +244,12 @@ def _recognised(model: nn.Module, attentions: set[nn.Module]) -> dict[nn.Module,
 
 
 def _match(layer: nn.Module, layout: BlockLayout) -> _Parts | None:
-    norms = [follow(layer, path) for path in (layout.norm_attention, layout.norm_ffn)]
-    linears = [follow(layer, path) for path in (layout.up, layout.down)]
-    activation = follow(layer, layout.activation)
-    norm_attention, norm_ffn = norms
-    up, down = linears
+    norm_attention, norm_ffn = (
+        follow(layer, path) for path in (layout.norm_attention, layout.norm_ffn)
+    )
+    up, activation, down = (
+        follow(layer, path) for path in (layout.up, layout.activation, layout.down)
+    )
     if (
         isinstance(norm_attention, nn.LayerNorm)
         and isinstance(norm_ffn, nn.LayerNorm)
@@ -287,20 +268,9 @@ def _first_runs(loaded: LoadedModel, modules: Sequence[nn.Module]) -> dict[nn.Mo
     def note(module: nn.Module, args: object) -> None:
         order.setdefault(module, len(order))
 
-    ids = torch.arange(1, 5, device=loaded.device)[None] % loaded.vocab_size
-    with _hooked([module.register_forward_pre_hook(note) for module in modules]), torch.no_grad():
-        loaded.forward(ids, torch.ones_like(ids))
+    with hooked(module.register_forward_pre_hook(note) for module in modules):
+        loaded.run_tiny()
     return order
-
-
-@contextmanager
-def _hooked(hooks: Sequence[Any]) -> Iterator[None]:
-    """Remove the hooks when the block ends."""
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _unchanged(x: Tensor) -> Tensor:

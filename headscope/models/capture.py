@@ -7,13 +7,11 @@ from contextlib import suppress
 
 from torch import Tensor
 
-from headscope.attention import stream_attention
-from headscope.models.inputs import watch_inputs
+from headscope.attention import Mask, stream_attention
+from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
-
-__all__ = ["capture_layers"]
 
 
 class _Seen(BaseException):
@@ -32,9 +30,13 @@ def capture_layers(
     Parameters
     ----------
     loaded : LoadedModel
+        Run with its task head, as far as it gets.
     inputs : (input_ids, attention_mask, token_type_ids)
+        One batch, each (batch, pos); the last may be None.
     gates : Tensor, (n_layers, n_heads)
+        What the z of each head is multiplied by.
     layers : sequence of int
+        Zero-based, at least one.
     see : callable
         Told (site, x, z) with x (batch, pos, d_model) and z (batch, n_heads, pos, d_head), the
         latter before the gates.
@@ -43,12 +45,7 @@ def capture_layers(
     entered: dict[int, Tensor] = {}
 
     def attend(
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         z = stream_attention(q, k, v, mask=mask, scale=scale)
         if site.layer in layers:

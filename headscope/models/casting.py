@@ -8,8 +8,6 @@ import dataclasses
 from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.loading import DTYPES, LoadedModel, wrap
 
-__all__ = ["cast"]
-
 
 def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
     """Return a copy that computes in ``dtype``; the model itself where it does so already.

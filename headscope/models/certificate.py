@@ -29,22 +29,13 @@ from torch import Tensor
 
 from headscope.errors import MaskedRowWarning
 from headscope.measures.agreement import Scale, ScaleSums
-from headscope.models.evidence import (
-    PROGRAMS,
-    Evidence,
-    difference,
-    gather,
-    layer_check,
-    merge,
-    worst,
-)
+from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
 from headscope.models.fingerprint import Fingerprint, fingerprint
+from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.probes import Probe, probes
 from headscope.models.recording import OurRun, Recording, run_eager, run_ours, run_sdpa
 from headscope.results import LayerCheck, ProbeSize, ValidationResult
-
-__all__ = ["TOLERANCES", "training_reason", "validate_model"]
 
 #: What is allowed, by dtype.
 #:
@@ -79,7 +70,7 @@ class _Certified:
 
 @dataclass(frozen=True)
 class _Pass:
-    """All runs on one probe."""
+    """All runs on one probe: the model's own, ours, and the hidden state of its SDPA run."""
 
     probe: Probe
     eager: Recording
@@ -164,31 +155,21 @@ def _size(probe: Probe) -> ProbeSize:
 def _hidden_gap(
     passes: Sequence[_Pass], theirs: Sequence[Tensor | None], ours: bool
 ) -> float | None:
-    return worst(
-        [
-            difference(run.ours.recording.hidden if ours else None, hidden, run.probe.real)
-            for run, hidden in zip(passes, theirs, strict=True)
-        ]
+    return largest_gap(
+        (run.ours.recording.hidden if ours else None, hidden, run.probe.real)
+        for run, hidden in zip(passes, theirs, strict=True)
     )
 
 
 def _evidence(loaded: LoadedModel, passes: Sequence[_Pass]) -> list[Evidence]:
     """By site, all probes joined."""
-    return [
-        merge(
-            [
-                gather(
-                    site,
-                    run.ours.calls.get((site.stack, site.layer), 0),
-                    run.eager.site(i, site),
-                    run.ours.recording.site(i, site),
-                    run.probe.real,
-                )
-                for run in passes
-            ]
-        )
-        for i, site in enumerate(loaded.sites)
-    ]
+
+    def of_pass(run: _Pass, i: int, site: AttentionSite) -> Evidence:
+        calls = run.ours.calls.get((site.stack, site.layer), 0)
+        theirs, ours = run.eager.site(i, site), run.ours.recording.site(i, site)
+        return gather(site, calls, theirs, ours, run.probe.real)
+
+    return [merge([of_pass(p, i, site) for p in passes]) for i, site in enumerate(loaded.sites)]
 
 
 def _layers(loaded: LoadedModel, evidence: Sequence[Evidence]) -> tuple[LayerCheck, ...]:
@@ -274,9 +255,8 @@ def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: floa
             for place, fit in _places(sums, site.head_ids):
                 if fit is not None and fit.beyond(limit):
                     said = True
-                    yield _scale_reason(
-                        f"{site.stack} layer {site.layer}{place}", program, fit, limit
-                    )
+                    where = f"{site.stack} layer {site.layer}{place}"
+                    yield _scale_reason(where, program, fit, limit)
                     break
     complete = [found.scales for found in evidence if found.scales]
     if said or not complete:

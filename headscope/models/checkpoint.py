@@ -1,35 +1,28 @@
-"""Is this folder a whole, safe checkpoint? Asked before anything of it is loaded."""
+"""Check that a folder is a whole and safe checkpoint, before anything of it is loaded."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from headscope.errors import CheckpointError
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
 
-__all__ = ["Checkpoint", "file_sha256", "open_checkpoint"]
+from headscope.digest import sha256_of, sha256_of_file
+from headscope.errors import CheckpointError
 
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-    "tokenizer.model",
+    *("tokenizer.json", "vocab.txt", "vocab.json"),
+    *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
 )
 #: How safetensors calls the types that weights are stored in.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Checkpoint:
@@ -38,11 +31,18 @@ class Checkpoint:
     Attributes
     ----------
     folder : Path
+        Where they lie.
     config : dict
         config.json as it stands.
     weight_files : list of Path
+        At least one, sorted by name.
     pickled : bool
         Whether the weights are pickles (only with ``allow_pickle``).
+
+    Raises
+    ------
+    CheckpointError
+        Naming what is missing, damaged or unsafe, and how to mend it.
     """
 
     def __init__(self, folder: Path, *, allow_pickle: bool = False) -> None:
@@ -63,8 +63,6 @@ class Checkpoint:
 
     def stored_dtype(self) -> str | None:
         """Floating-point type of most stored numbers, such as ``float16``; None for pickles."""
-        from safetensors import safe_open
-
         counts: Counter[str] = Counter()
         for file in [] if self.pickled else self.weight_files:
             with safe_open(file, framework="numpy") as tensors:
@@ -77,33 +75,19 @@ class Checkpoint:
     def weights_sha256(self) -> str:
         """SHA-256 of the weights; for several files, of the lines ``name sha256`` in order."""
         if len(self.weight_files) == 1:
-            return file_sha256(self.weight_files[0])
-        lines = "".join(f"{file.name} {file_sha256(file)}\n" for file in self.weight_files)
-        return hashlib.sha256(lines.encode()).hexdigest()
+            return sha256_of_file(self.weight_files[0])
+        lines = (f"{file.name} {sha256_of_file(file)}\n" for file in self.weight_files)
+        return sha256_of("".join(lines))
 
-    def tensors(self) -> dict[str, Any]:
+    def tensors(self) -> dict[str, Tensor]:
         """Read all weights by name, as torch tensors."""
-        import torch
-        from safetensors.torch import load_file
-
-        found: dict[str, Any] = {}
+        found: dict[str, Tensor] = {}
         for file in self.weight_files:
             if self.pickled:
                 found |= torch.load(file, map_location="cpu", weights_only=True)
             else:
                 found |= load_file(file)
         return found
-
-
-def open_checkpoint(folder: Path, *, allow_pickle: bool = False) -> Checkpoint:
-    """Check ``folder`` and describe it.
-
-    Raises
-    ------
-    CheckpointError
-        Naming what is missing, damaged or unsafe, and how to mend it.
-    """
-    return Checkpoint(folder, allow_pickle=allow_pickle)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -123,17 +107,16 @@ def _read_config(folder: Path) -> dict[str, Any]:
             "Use a checkpoint of a family that transformers itself implements."
         )
     tokenizer = folder / "tokenizer_config.json"
-    if tokenizer.is_file():
-        settings = read_json(tokenizer)
-        if isinstance(settings, dict) and settings.get("auto_map"):
-            raise CheckpointError(
-                f"{tokenizer} asks for code of its own (auto_map); headscope never runs remote "
-                "code. Save the tokenizer again as a fast tokenizer (tokenizer.json)."
-            )
+    settings = read_json(tokenizer) if tokenizer.is_file() else None
+    if isinstance(settings, dict) and settings.get("auto_map"):
+        raise CheckpointError(
+            f"{tokenizer} asks for code of its own (auto_map); headscope never runs remote code. "
+            "Save the tokenizer again as a fast tokenizer (tokenizer.json)."
+        )
     return config
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> object:
     """Read a JSON file of a checkpoint, or say what is wrong with it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -153,8 +136,8 @@ def _safetensors_files(folder: Path) -> list[Path]:
         return []
     data = read_json(index)
     weight_map = data.get("weight_map") if isinstance(data, dict) else None
-    names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
-    files = [folder / name for name in sorted(filter(_is_name, names))]
+    stated = weight_map.values() if isinstance(weight_map, dict) else ()
+    files = [folder / name for name in sorted({name for name in stated if isinstance(name, str)})]
     missing = [file.name for file in files if not file.is_file()]
     if missing or not files:
         raise CheckpointError(
@@ -162,10 +145,6 @@ def _safetensors_files(folder: Path) -> list[Path]:
             f"({', '.join(missing) or 'none at all'}); download the model again."
         )
     return files
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _pickle_files(folder: Path, allow_pickle: bool) -> list[Path]:
@@ -177,14 +156,12 @@ def _pickle_files(folder: Path, allow_pickle: bool) -> list[Path]:
     if not allow_pickle:
         raise CheckpointError(
             f"{folder} has only pickled weights ({files[0].name}), which can hide code: convert "
-            "them to safetensors, or pass --allow-pickle if you trust their author."
+            "them to safetensors, or set allow_pickle if you trust their author."
         )
     return files
 
 
 def _check_safetensors(path: Path) -> None:
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="numpy") as file:
             empty = not list(file.keys())

@@ -5,23 +5,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
+
+from torch import nn
 
 from headscope.errors import InputError
 from headscope.models.cutting import cut_module, fill_module
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel, wrap
+from headscope.results.heads import head_name
 
-__all__ = [
-    "cut_like",
-    "expand_all",
-    "origin_of",
-    "original_heads",
-    "remove_heads",
-    "removed_heads",
-    "with_shared",
-]
+__all__ = ["cut_like", "expand_all", "origin_of", "remove_heads", "removed_heads", "with_shared"]
 
 Place = tuple[int, int]
 
@@ -52,8 +48,8 @@ def remove_heads(
     InputError
         If a head does not exist or is gone already, or if none would be left.
     """
-    wanted = set(with_shared(loaded.sites, heads))
-    for layer, head in sorted(wanted):
+    wanted = with_shared(loaded.sites, heads)
+    for layer, head in wanted:
         _check_place(loaded, layer, head)
     if len(wanted) == sum(site.n_heads for site in loaded.sites):
         raise InputError(f"That would remove every head of {loaded.name}; keep at least one.")
@@ -68,7 +64,7 @@ def remove_heads(
     )
 
 
-def _copied(network: Any, share: bool) -> Any:
+def _copied(network: nn.Module, share: bool) -> nn.Module:
     """Copy a network; cutting gives every attention map weights of its own in either case."""
     tensors = (*network.parameters(), *network.buffers()) if share else ()
     return copy.deepcopy(network, {id(tensor): tensor for tensor in tensors})
@@ -83,7 +79,7 @@ def origin_of(loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def cut_like(network: Any, loaded: LoadedModel) -> None:
+def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
     """Cut a full network of the same architecture down, in place, to the heads of ``loaded``."""
     for site, like in zip(wrap(network).sites, loaded.sites, strict=True):
         cut_module(site.module, site.projections, like.head_ids)
@@ -92,20 +88,14 @@ def cut_like(network: Any, loaded: LoadedModel) -> None:
 def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Place]) -> tuple[Place, ...]:
     """Add to each head the heads that share its weights in other layers (ALBERT), sorted."""
     group_of = {layer: group for group in shared_layers(sites) for layer in group}
-    return tuple(
-        sorted({(other, head) for layer, head in heads for other in group_of.get(layer, (layer,))})
-    )
+    places = {(other, head) for layer, head in heads for other in group_of.get(layer, (layer,))}
+    return tuple(sorted(places))
 
 
 def removed_heads(loaded: LoadedModel) -> tuple[Place, ...]:
     """List the heads that a model has lost, by their original indices."""
-    total = original_heads(loaded)
-    return tuple(
-        (site.layer, head)
-        for site in loaded.sites
-        for head in range(total)
-        if head not in site.head_ids
-    )
+    places = product(loaded.sites, range(original_heads(loaded)))
+    return tuple((site.layer, head) for site, head in places if head not in site.head_ids)
 
 
 def original_heads(loaded: LoadedModel) -> int:
@@ -128,8 +118,8 @@ def _check_place(loaded: LoadedModel, layer: int, head: int) -> None:
     total = original_heads(loaded)
     if not (0 <= layer < loaded.n_layers and 0 <= head < total):
         raise InputError(
-            f"There is no head L{layer}H{head}: {loaded.name} has layers 0 to "
+            f"There is no head {head_name(layer, head)}: {loaded.name} has layers 0 to "
             f"{loaded.n_layers - 1} with heads 0 to {total - 1}."
         )
     if head not in loaded.sites[layer].head_ids:
-        raise InputError(f"L{layer}H{head} has been removed from {loaded.name} already.")
+        raise InputError(f"{head_name(layer, head)} has been removed from {loaded.name} already.")

@@ -10,8 +10,6 @@ from headscope.models.compact import cut_like
 from headscope.models.loading import LoadedModel, wrap
 from headscope.models.routing import quiet_transformers
 
-__all__ = ["random_twin"]
-
 
 def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     """Initialise the architecture of ``loaded`` afresh, as its authors' training started.
@@ -19,6 +17,7 @@ def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     Parameters
     ----------
     loaded : LoadedModel
+        Left as it is; heads that it has lost, the twin lacks too.
     seed : int
         The global random state is left as it was.
     """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["relative_terms", "rotary"]
-
 
 def rotary(model: Any) -> bool:
     """Whether queries and keys are rotated by position, as config and modules say.

@@ -9,8 +9,6 @@ from torch import nn
 from headscope.models.layouts import HEAD_IDS, Projections, heads_of
 from headscope.pruning.surgery import expand_heads, keep_heads
 
-__all__ = ["cut_module", "fill_module"]
-
 
 def cut_module(module: nn.Module, projections: Projections, kept: Collection[int]) -> None:
     """Leave only the heads ``kept``, in place, named by their original index.
@@ -34,11 +32,12 @@ def fill_module(module: nn.Module, projections: Projections, n_heads: int) -> No
 
 def _mark(module: nn.Module, ids: Sequence[int], d_head: int) -> None:
     setattr(module, HEAD_IDS, tuple(ids))
-    sizes = {
-        "num_attention_heads": len(ids),
-        "n_heads": len(ids),
-        "all_head_size": len(ids) * d_head,
-    }
-    for name, size in sizes.items():
+    n_heads = len(ids)
+    sizes = (
+        ("num_attention_heads", n_heads),
+        ("n_heads", n_heads),
+        ("all_head_size", n_heads * d_head),
+    )
+    for name, size in sizes:
         if isinstance(getattr(module, name, None), int):
             setattr(module, name, size)

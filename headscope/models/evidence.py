@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -17,8 +17,6 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.recording import SiteRecord
 from headscope.results import LayerCheck
 
-__all__ = ["PROGRAMS", "Evidence", "difference", "gather", "layer_check", "merge"]
-
 #: Whose pattern is held against the exact one.
 PROGRAMS = ("the model's own attention", "the installed attention", "the canonical weights")
 
@@ -29,6 +27,12 @@ class Evidence:
 
     Attributes
     ----------
+    calls : int
+        How often our attention ran in one pass.
+    pattern, out : float or None
+        Largest absolute differences from the model's; None if not comparable.
+    mean, rounding, rounding_out : float or None
+        Mean differences from the exact ones, the last two in units of what rounding explains.
     scales : tuple of ScaleSums
         By program; empty where there was nothing to compare.
     """
@@ -49,11 +53,14 @@ def gather(
 
     Parameters
     ----------
+    site : AttentionSite
+        Gives the canonical weights and the scale.
     calls : int
         How often our attention ran.
     theirs, ours : SiteRecord
         Of the model's eager run, and of the run through our attention.
     real : Tensor, (batch, pos), boolean
+        Positions that are no padding; only these are compared.
     """
     if not calls or theirs.x is None:
         return Evidence(calls)
@@ -61,34 +68,28 @@ def gather(
     pairs = [_by_query(p) for p in (ours.pattern, pattern)]
     against = _by_query(theirs.pattern)
     near = _agreements(site, theirs, ours, pattern, real)
+    sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
     return Evidence(
         calls,
-        pattern=worst([difference(p, against, real) for p in pairs]),
-        out=worst([difference(o, theirs.out, real) for o in (ours.out, out)]),
-        mean=worst([_largest(a.error) for a in near]),
-        rounding=worst([_largest(a.rounding) for a in near]),
-        rounding_out=worst(
-            [
-                _out_error(site, at.z, o, real)
-                for at, o in ((theirs, theirs.out), (ours, ours.out), (theirs, out))
-            ]
-        ),
+        pattern=largest_gap((p, against, real) for p in pairs),
+        out=largest_gap((o, theirs.out, real) for o in (ours.out, out)),
+        mean=_worst([_largest(a.error) for a in near]),
+        rounding=_worst([_largest(a.rounding) for a in near]),
+        rounding_out=_worst([_out_error(site, z, o, real) for z, o in sums]),
         scales=tuple(a.scale for a in near),
     )
 
 
 def merge(found: Sequence[Evidence]) -> Evidence:
     """Join the evidence of several probes on one site."""
-    scales = [e.scales for e in found if e.scales]
-    return Evidence(
-        max((e.calls for e in found), key=lambda calls: abs(calls - 1)),
-        worst([e.pattern for e in found]),
-        worst([e.out for e in found]),
-        worst([e.mean for e in found]),
-        worst([e.rounding for e in found]),
-        worst([e.rounding_out for e in found]),
-        tuple(reduce(add, sums) for sums in zip(*scales, strict=True)),
+    calls = max((e.calls for e in found), key=lambda calls: abs(calls - 1))
+    gaps = zip(
+        *((e.pattern, e.out, e.mean, e.rounding, e.rounding_out) for e in found), strict=True
     )
+    scales = zip(*(e.scales for e in found if e.scales), strict=True)
+    pattern, out, mean, rounding, rounding_out = map(_worst, gaps)
+    joined = tuple(reduce(add, sums) for sums in scales)
+    return Evidence(calls, pattern, out, mean, rounding, rounding_out, joined)
 
 
 def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
@@ -96,20 +97,20 @@ def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
     fits = [fit for sums in evidence.scales if (fit := sums.pooled()) is not None]
     scale = max(fits, key=lambda fit: abs(fit.value - 1), default=None)
     return LayerCheck(
-        site.stack,
-        site.layer,
-        evidence.calls,
-        evidence.pattern,
-        evidence.out,
-        evidence.mean,
-        evidence.rounding,
-        evidence.rounding_out,
-        None if scale is None else scale.value,
-        None if scale is None else scale.error,
+        *(site.stack, site.layer, evidence.calls, evidence.pattern, evidence.out),
+        *(evidence.mean, evidence.rounding, evidence.rounding_out),
+        *((None, None) if scale is None else (scale.value, scale.error)),
     )
 
 
-def difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None:
+def largest_gap(
+    compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]],
+) -> float | None:
+    """Return the largest |a - b| of all (a, b, real); None if any are not comparable."""
+    return _worst([_difference(*item) for item in compared])
+
+
+def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None:
     """Largest |a - b| over real positions (leading axes batch, pos); None if not comparable."""
     if a is None or b is None or a.shape != b.shape:
         return None
@@ -118,7 +119,7 @@ def difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None
     return _finite(float((a[real].double() - b[real].double()).abs().max()))
 
 
-def worst(gaps: Sequence[float | None]) -> float | None:
+def _worst(gaps: Sequence[float | None]) -> float | None:
     """Return the largest gap, or None if any is missing."""
     known = [gap for gap in gaps if gap is not None]
     return max(known, default=None) if len(known) == len(gaps) else None

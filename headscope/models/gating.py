@@ -15,12 +15,11 @@ from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from headscope.attention import attention_pattern, stream_attention
+from headscope.attention import Mask, attention_pattern, stream_attention
+from headscope.models.hooks import grouped
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
-
-__all__ = ["GatedAttention", "gated", "shared_layers"]
 
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
@@ -32,7 +31,8 @@ class GatedAttention:
     Parameters
     ----------
     gates : Tensor
-        (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos).
+        The factor of each head: (n_layers, n_heads), (batch, n_layers, n_heads) or
+        (batch, n_layers, n_heads, pos).
     gradients : bool
         Whether autograd is to record; the streaming form needs none.
     """
@@ -42,13 +42,7 @@ class GatedAttention:
         self._gradients = gradients
 
     def __call__(
-        self,
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
+        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         """Return the gated z of one site."""
         if self._gradients:
@@ -74,6 +68,7 @@ def gated(
     Parameters
     ----------
     loaded : LoadedModel
+        Its task head runs too, if it has one.
     gates : Tensor, optional
         As :class:`GatedAttention` takes them.
     gradients : bool
@@ -88,22 +83,14 @@ def gated(
     mechanism = None if gates is None else GatedAttention(gates, gradients=gradients)
     router = Router(loaded.sites, mechanism=mechanism)
 
-    def run(*args: Tensor | None, **kwargs: object) -> tuple[Tensor, Tensor | None]:
-        router.begin()
-        result: tuple[Tensor, Tensor | None] = loaded.run(*args, **kwargs)  # type: ignore[arg-type]
-        router.check_calls()
-        return result
-
     with _frozen(loaded.network), routed(loaded.network, router, gradients=gradients):
-        yield run
+        yield lambda *args, **options: router.checked(loaded.run, *args, **options)
 
 
 def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:
     """Group the layers that run one and the same module (ALBERT): their heads go together."""
-    groups: dict[nn.Module, list[int]] = {}
-    for site in sites:
-        groups.setdefault(site.module, []).append(site.layer)
-    return tuple(map(tuple, groups.values()))
+    groups = grouped(sites, lambda site: site.module).values()
+    return tuple(tuple(site.layer for site in group) for group in groups)
 
 
 @contextmanager

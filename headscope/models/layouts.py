@@ -15,16 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
-
-__all__ = [
-    "LAYOUTS",
-    "AttentionSite",
-    "Layout",
-    "attention_modules",
-    "find_sites",
-    "follow",
-    "heads_of",
-]
+from headscope.models.hooks import hooked
 
 #: Attribute of an attention module whose heads were removed: the original indices of the rest.
 HEAD_IDS = "headscope_head_ids"
@@ -34,8 +25,14 @@ HEAD_IDS = "headscope_head_ids"
 class Layout:
     """The attribute names of one attention layout.
 
-    ``out`` is looked up from the attention module itself, or from its parent when it starts
-    with ``..``.
+    Attributes
+    ----------
+    name : str
+        The family that it is known from.
+    q, k, v : str
+        Attributes of the attention module.
+    out : str
+        Dotted path from the attention module, or from its parent when it starts with ``..``.
     """
 
     name: str
@@ -46,17 +43,11 @@ class Layout:
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Return the four projections if ``module`` has this layout."""
-        q, k, v = (getattr(module, name, None) for name in (self.q, self.k, self.v))
-        start, path = (parent, self.out[2:]) if self.out.startswith("..") else (module, self.out)
-        out = follow(start, path)
-        if (
-            isinstance(q, nn.Linear)
-            and isinstance(k, nn.Linear)
-            and isinstance(v, nn.Linear)
-            and isinstance(out, nn.Linear)
-        ):
-            return Projections(q, k, v, out)
-        return None
+        start = parent if self.out.startswith("..") else module
+        found = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
+        found.append(follow(start, self.out.removeprefix("..")))
+        linears = [item for item in found if isinstance(item, nn.Linear)]
+        return Projections(*linears) if len(linears) == len(found) else None
 
 
 @dataclass(frozen=True)
@@ -88,7 +79,12 @@ class AttentionSite:
         ``encoder`` (``decoder`` and ``cross`` are reserved for encoder-decoder models).
     layer : int
         Zero-based, in the order of execution within the stack.
+    module : nn.Module
+        The attention module of transformers; several layers may share one (ALBERT).
+    projections : Projections
+        Its four linear maps.
     n_heads, d_head : int
+        Heads that it has now, and the width of each.
     head_ids : tuple of int
         The original index of each head: what it is called even after others were removed.
     """
@@ -110,17 +106,11 @@ class AttentionSite:
     def weights(self) -> AttentionWeights:
         """Return the canonical weights (views where possible), biases as zeros where absent."""
         p = self.projections
-        return AttentionWeights(
-            W_Q=self._split_in(p.q),
-            W_K=self._split_in(p.k),
-            W_V=self._split_in(p.v),
-            b_Q=self._split_bias(p.q),
-            b_K=self._split_bias(p.k),
-            b_V=self._split_bias(p.v),
-            # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
-            W_O=p.out.weight.t().reshape(self.n_heads, self.d_head, p.out.out_features),
-            b_O=_bias(p.out),
-        )
+        W_Q, W_K, W_V = map(self._split_in, (p.q, p.k, p.v))
+        b_Q, b_K, b_V = map(self._split_bias, (p.q, p.k, p.v))
+        # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
+        W_O = p.out.weight.t().reshape(self.n_heads, self.d_head, p.out.out_features)
+        return AttentionWeights(W_Q, W_K, W_V, b_Q, b_K, b_V, W_O, bias_of(p.out))
 
     def _split_in(self, linear: nn.Linear) -> Tensor:
         # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
@@ -128,7 +118,7 @@ class AttentionSite:
         return linear.weight.view(shape).transpose(1, 2)
 
     def _split_bias(self, linear: nn.Linear) -> Tensor:
-        return _bias(linear).view(self.n_heads, self.d_head)
+        return bias_of(linear).view(self.n_heads, self.d_head)
 
 
 def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSite, ...]:
@@ -137,6 +127,7 @@ def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSi
     Parameters
     ----------
     model : nn.Module
+        The base model.
     run : callable
         Does one forward pass of ``model`` on any input.
 
@@ -147,15 +138,9 @@ def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSi
     """
     known = dict(attention_modules(model))
     order: list[nn.Module] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda module, _: order.append(module)) for module in known
-    ]
-    try:
-        with torch.no_grad():
-            run()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    notes = (module.register_forward_pre_hook(lambda ran, _: order.append(ran)) for module in known)
+    with hooked(notes), torch.no_grad():
+        run()
     return tuple(_site(module, known[module], layer) for layer, module in enumerate(order))
 
 
@@ -182,14 +167,13 @@ def heads_of(module: nn.Module, projections: Projections) -> tuple[int, tuple[in
     d_head = getattr(module, "attention_head_size", None)
     if not isinstance(d_head, int):
         d_head = width // getattr(module, "num_attention_heads", 1)
-    n_heads = width // d_head
-    ids = getattr(module, HEAD_IDS, None)
-    if isinstance(ids, tuple) and len(ids) == n_heads:
-        return d_head, ids
-    return d_head, tuple(range(n_heads))
+    every = tuple(range(width // d_head))
+    ids = getattr(module, HEAD_IDS, every)
+    return d_head, ids if isinstance(ids, tuple) and len(ids) == len(every) else every
 
 
-def _bias(linear: nn.Linear) -> Tensor:
+def bias_of(linear: nn.Linear) -> Tensor:
+    """Return the bias of a linear map, (out_features,); zeros where it has none."""
     bias: Tensor | None = linear.bias
     return linear.weight.new_zeros(linear.out_features) if bias is None else bias
 

@@ -1,4 +1,4 @@
-"""Open a checkpoint: the base model in eval mode, its tokenizer, and what it can be trusted for."""
+"""Open a checkpoint: the base model in eval mode, its tokenizer and its attention sites."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from headscope.errors import CheckpointError, InputError, UnsupportedModelError
-from headscope.models.checkpoint import open_checkpoint
+from headscope.models.checkpoint import Checkpoint
 from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.layouts import AttentionSite, find_sites
 from headscope.models.manifest import kept_heads
-from headscope.models.network import check_config, check_finite, load_network, load_tokenizer
+from headscope.models.network import check_finite, load_network, load_tokenizer, read_config
 from headscope.models.routing import quiet_transformers
 from headscope.models.source import find_source
 from headscope.models.task_heads import Select, run_with_task_head, task_head_of
 
 __all__ = ["DTYPES", "LoadedModel", "load", "pick_device", "wrap"]
 
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
+#: What a model can compute in.
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")
 }
 #: Tokenizers without a limit of their own report an astronomically large one.
 _NO_LIMIT = 10**9
@@ -45,36 +44,40 @@ class LoadedModel:
         The base model (no task head), in eval mode.
     network : nn.Module
         The base model with its task head around it, or the base model itself where there is none.
-    head : str or None
+    task_head : str or None
         ``mlm``, ``classification`` or None.
-    tokenizer : object or None
-        A fast tokenizer; None where the folder has none and the caller allowed it.
+    tokenizer : transformers tokenizer or None
+        A fast one; None where the folder has none and the caller allowed it.
     sites : tuple of AttentionSite
         Where its attention runs.
     file : FileWeights or None
         The weights as they were read; None for a model that was handed over in memory.
+    revision : str or None
+        The hub's commit, where it is known.
+    dtype, device : str
+        Of its weights, as torch spells them.
+    origin : dict or None
+        For a copy without some of its heads: id, revision and weights_sha256 of what it was made
+        from.
+    stored_dtype : str or None
+        Floating-point type of the checkpoint's file, where it is known.
+    certificate : object or None
+        The last certificate and what it was made on; see :mod:`headscope.models.certificate`.
     """
 
     name: str
     model: Any
-    tokenizer: Any | None
+    network: Any = field(repr=False)
+    tokenizer: Any
     sites: tuple[AttentionSite, ...]
+    task_head: str | None
+    dtype: str
+    device: str
     revision: str | None = None
     file: FileWeights | None = field(default=None, repr=False)
-    dtype: str = "float32"
-    device: str = "cpu"
-    network: Any = field(default=None, repr=False)
-    task_head: str | None = None
-    #: For a copy without some of its heads: what it was made from.
     origin: dict[str, Any] | None = field(default=None, repr=False)
-    #: Floating-point type of the checkpoint's file, where it is known.
     stored_dtype: str | None = None
-    #: The last certificate and what it was made on; see headscope.models.certificate.
-    certificate: Any | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.network is None:
-            self.network = self.model
+    certificate: object = field(default=None, repr=False)
 
     @property
     def weights_sha256(self) -> str | None:
@@ -136,23 +139,25 @@ class LoadedModel:
         *,
         select: Select | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the model with its head: last hidden state and logits (None without a head).
+        """Run the model with its task head: last hidden state and logits (None without one).
 
-        ``select`` picks what the head gets from the last hidden state; all of it by default.
+        ``select`` picks what the task head gets from the last hidden state; all of it by default.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
         return run_with_task_head(self.network, self.model, inputs, select)
 
+    def run_tiny(self) -> None:
+        """Run the base model once on three tokens, for whoever watches its modules."""
+        with torch.no_grad():
+            self.forward(*self.pad([[self.vocab_size - 1, 0, self.vocab_size // 2]]))
+
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
-        longest = max(map(len, sequences))
-        ids = torch.full((len(sequences), longest), self.pad_id, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, sequence in enumerate(sequences):
-            ids[row, : len(sequence)] = torch.as_tensor(sequence)
-            mask[row, : len(sequence)] = 1
+        rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         return ids.to(self.device), mask.to(self.device)
 
 
@@ -171,6 +176,7 @@ def load(
     Parameters
     ----------
     model : str
+        What the command line calls MODEL.
     dtype : str
         What to compute in, whatever the checkpoint stores.
     device : str
@@ -188,11 +194,11 @@ def load(
     Raises
     ------
     InputError
-        If the checkpoint lacks the head.
+        If the checkpoint lacks the task head.
     ModelNotFoundError, CheckpointError, UnsupportedModelError
     """
     source = find_source(model, revision=revision, allow_pickle=allow_pickle)
-    checkpoint = open_checkpoint(source.folder, allow_pickle=allow_pickle)
+    checkpoint = Checkpoint(source.folder, allow_pickle=allow_pickle)
     if need_tokenizer and not checkpoint.has_tokenizer:
         raise CheckpointError(
             f"{source.folder} has no tokenizer (tokenizer.json); save the model's fast tokenizer "
@@ -202,7 +208,7 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
-        check_config(source)
+        read_config(source)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         kept = kept_heads(checkpoint)
         network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
@@ -237,18 +243,10 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
         raise UnsupportedModelError(f"{name} ({config.model_type}) is not a text encoder.")
     parameter = next(network.parameters())
-    loaded = LoadedModel(
-        name=name,
-        model=network,
-        tokenizer=tokenizer,
-        sites=(),
-        dtype=str(parameter.dtype).removeprefix("torch."),
-        device=str(parameter.device),
-        network=whole if task_head else network,
-        task_head=task_head,
-    )
-    ids, mask = loaded.pad([[loaded.vocab_size - 1, 0, loaded.vocab_size // 2]])
-    loaded.sites = find_sites(network, lambda: loaded.forward(ids, mask))
+    dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
+    outer = whole if task_head else network
+    loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
+    loaded.sites = find_sites(network, loaded.run_tiny)
     return loaded
 
 
@@ -257,9 +255,9 @@ def pick_device(device: str) -> torch.device:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda: this torch sees no CUDA device; use cpu or auto.")
+        raise InputError("device cuda: this torch sees no CUDA device; use cpu or auto.")
     if device == "mps" and not torch.backends.mps.is_available():
-        raise InputError("--device mps: this machine has no Apple GPU; use cpu or auto.")
+        raise InputError("device mps: this machine has no Apple GPU; use cpu or auto.")
     return torch.device(device)
 
 

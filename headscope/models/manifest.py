@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint, read_json
 
-__all__ = ["COMPACT", "DENSE", "MANIFEST", "KeptHeads", "kept_heads"]
-
 MANIFEST = "headscope.json"
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
 COMPACT, DENSE = "compact", "dense"
-_SCHEMA = 1
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -99,9 +97,9 @@ def kept_heads(checkpoint: Checkpoint) -> KeptHeads | None:
 
 def _from_manifest(path: Path) -> KeptHeads | None:
     data = read_json(path)
-    if not isinstance(data, dict) or data.get("schema") != _SCHEMA:
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise CheckpointError(
-            f"{path} is not a manifest of schema {_SCHEMA}; it is damaged, or written by a newer "
+            f"{path} is not a manifest of schema {SCHEMA}; it is damaged, or written by a newer "
             "headscope."
         )
     form, entries = data.get("form"), data.get("attention")
@@ -110,7 +108,7 @@ def _from_manifest(path: Path) -> KeptHeads | None:
     if form == DENSE:
         return None
     n_heads = data.get("n_heads")
-    if not isinstance(n_heads, int) or not _is_count(n_heads) or n_heads == 0:
+    if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: n_heads is {n_heads!r}, not a number of heads.")
     modules, layers = {}, {}
     for i, entry in enumerate(entries):
@@ -149,14 +147,13 @@ def _from_config(checkpoint: Checkpoint) -> KeptHeads | None:
 
 def _heads(path: Path, value: object, limit: int | None) -> tuple[int, ...]:
     """Check a list of different indices below ``limit``."""
-    fits = isinstance(value, list) and all(
-        _is_count(item) and (limit is None or item < limit) for item in value
-    )
-    if not isinstance(value, list) or not fits or len(set(value)) != len(value):
+    items = value if isinstance(value, list) else [None]
+    fits = all(_is_count(item) and (limit is None or item < limit) for item in items)
+    if not fits or len(set(items)) != len(items):
         below = "" if limit is None else f" below {limit}"
         raise CheckpointError(f"{path}: {value!r} is not a list of different numbers{below}.")
-    return tuple(sorted(value))
+    return tuple(sorted(items))
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0

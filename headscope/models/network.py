@@ -1,4 +1,4 @@
-"""From a checkpoint that has been looked at to transformers' own network and tokenizer."""
+"""Load the network and the tokenizer of a checked checkpoint, by transformers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 from headscope.errors import CheckpointError
@@ -18,26 +19,20 @@ from headscope.models.source import Source
 from headscope.models.task_heads import class_for, missing_task_head, task_head_of
 from headscope.pruning.surgery import head_rows, scatter_rows
 
-__all__ = ["check_config", "check_finite", "load_network", "load_tokenizer"]
-
-#: Parts that a base model may lack in the checkpoint of a model with another head.
+#: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)
+#: Every reader of transformers gets these: files of this machine, no code of the checkpoint.
+_SAFE = {"trust_remote_code": False, "local_files_only": True}
 
 
 def load_tokenizer(source: Source) -> Any:
     """Load the fast tokenizer of a folder, or say what is wrong with it."""
-    from transformers import AutoTokenizer
-
-    # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            source.folder, add_prefix_space=True, trust_remote_code=False, local_files_only=True
+    remedy = "save it again with tokenizer.save_pretrained."
+    with _explained(f"The tokenizer in {source.folder} cannot be read (", f"); {remedy}"):
+        # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            source.folder, add_prefix_space=True, **_SAFE
         )
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"The tokenizer in {source.folder} cannot be read ({in_one_line(error)}); save it "
-            "again with tokenizer.save_pretrained."
-        ) from error
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointError(
             f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
@@ -46,17 +41,11 @@ def load_tokenizer(source: Source) -> Any:
     return tokenizer
 
 
-def check_config(source: Source) -> None:
-    """Read config.json as transformers does, before the tokenizer is blamed for a slip in it."""
-    from transformers import AutoConfig
-
-    try:
-        AutoConfig.from_pretrained(source.folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"{source.folder / 'config.json'} is not a config that transformers understands: "
-            f"{in_one_line(error)}"
-        ) from error
+def read_config(source: Source) -> Any:
+    """Read config.json as transformers does; done first, as its tokenizers fail on a bad one."""
+    path = source.folder / "config.json"
+    with _explained(f"{path} is not a config that transformers understands: "):
+        return transformers.AutoConfig.from_pretrained(source.folder, **_SAFE)
 
 
 def load_network(
@@ -70,6 +59,12 @@ def load_network(
 
     Parameters
     ----------
+    source : Source
+        Where the checkpoint lies.
+    checkpoint : Checkpoint
+        The same folder, looked at.
+    dtype : torch.dtype
+        What to compute in, whatever is stored.
     task_head : str or None
         ``mlm``, ``classification``, ``auto`` or None, as :func:`headscope.load` takes it.
     kept : KeptHeads or None
@@ -78,7 +73,7 @@ def load_network(
     Raises
     ------
     InputError
-        If the checkpoint lacks the head.
+        If the checkpoint lacks the task head.
     CheckpointError
         If it is not a whole model.
     """
@@ -91,18 +86,15 @@ def load_network(
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # so that _check_complete can name them
     }
-    with _named(source, checkpoint):
+    kind = checkpoint.config["model_type"]
+    with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
         if kept is None:
             network, info = class_for(task_head).from_pretrained(
-                source.folder,
-                use_safetensors=not checkpoint.pickled,
-                trust_remote_code=False,
-                local_files_only=True,
-                **options,
+                source.folder, use_safetensors=not checkpoint.pickled, **_SAFE, **options
             )
         else:
-            network, info = _load_pruned(source, checkpoint, task_head, kept, options)
-    if task_head is not None and _head_is_new(network, info):
+            network, info = _load_pruned(source, checkpoint, task_head, kept, **options)
+    if task_head is not None and _task_head_is_new(network, info):
         raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(info, source)
     if kept is not None:
@@ -112,43 +104,31 @@ def load_network(
 
 
 @contextmanager
-def _named(source: Source, checkpoint: Checkpoint) -> Iterator[None]:
-    """Turn whatever transformers raises into one sentence."""
+def _explained(before: str, after: str = "") -> Iterator[None]:
+    """Turn whatever transformers raises, and it raises many kinds, into one sentence."""
     try:
         yield
     except CheckpointError:
         raise
-    except Exception as error:  # transformers raises many kinds here
-        raise CheckpointError(
-            f"{source.folder} cannot be loaded as a {checkpoint.config['model_type']} model: "
-            f"{in_one_line(error)}"
-        ) from error
+    except Exception as error:
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CheckpointError(f"{before}{said}{after}") from error
 
 
 def _load_pruned(
-    source: Source,
-    checkpoint: Checkpoint,
-    task_head: str | None,
-    kept: KeptHeads,
-    options: dict[str, Any],
+    source: Source, checkpoint: Checkpoint, task_head: str | None, kept: KeptHeads, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Load a pruned checkpoint in its full shape, zeros where heads are missing.
 
     That leaves tied weights, old names and missing parts to transformers; cutting comes after.
     """
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(
-        source.folder, trust_remote_code=False, local_files_only=True
-    )
+    config = read_config(source)
     with torch.device("meta"):
         shell = class_for(task_head).from_config(config)
     state = checkpoint.tensors()
     _fill_gaps(state, shell.base_model, kept)
-    loaded: tuple[Any, dict[str, Any]] = type(shell).from_pretrained(
-        None, config=config, state_dict=state, **options
-    )
-    return loaded
+    network, info = type(shell).from_pretrained(None, config=config, state_dict=state, **options)
+    return network, info
 
 
 def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> None:
@@ -183,8 +163,8 @@ def _check_rows(key: str, tensor: Tensor, axis: int, expected: int, kept: KeptHe
         )
 
 
-def _head_is_new(network: Any, info: dict[str, Any]) -> bool:
-    """Whether tensors outside the base model are missing, so that the head would be random."""
+def _task_head_is_new(network: Any, info: dict[str, Any]) -> bool:
+    """Whether tensors outside the base model are missing, so that the task head would be random."""
     prefix = f"{network.base_model_prefix}."
     return any(not key.startswith(prefix) for key in info["missing_keys"])
 
@@ -206,9 +186,5 @@ def check_finite(network: nn.Module, source: Source) -> None:
         if not bool(torch.isfinite(parameter).all()):
             raise CheckpointError(
                 f"The weights in {source.folder} are not finite: {name} holds NaN or infinity; "
-                "the checkpoint is broken (or overflows the chosen --dtype)."
+                "the checkpoint is broken (or overflows the chosen dtype)."
             )
-
-
-def in_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headscope.models.inputs import watch_inputs
+from headscope.models.hooks import hooked, watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
-
-__all__ = ["gain_and_shift", "preceding_norms"]
 
 
 def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
@@ -33,13 +31,9 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
             found[site.layer] = norm
 
     norms = [module for module in loaded.model.modules() if isinstance(module, nn.LayerNorm)]
-    hooks = [norm.register_forward_hook(note) for norm in norms]
-    try:
-        with watch_inputs(loaded.sites, see):
-            _tiny_pass(loaded)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    notes = hooked(norm.register_forward_hook(note) for norm in norms)
+    with notes, watch_inputs(loaded.sites, see):
+        loaded.run_tiny()
     return found
 
 
@@ -49,9 +43,3 @@ def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
     gain: Tensor | None = norm.weight
     shift: Tensor | None = norm.bias
     return like if gain is None else gain, torch.zeros_like(like) if shift is None else shift
-
-
-def _tiny_pass(loaded: LoadedModel) -> None:
-    ids, mask = loaded.pad([[0, loaded.vocab_size // 2]])
-    with torch.no_grad():
-        loaded.forward(ids, mask)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts import AttentionSite, bias_of
 from headscope.models.loading import LoadedModel
 from headscope.pruning.surgery import head_rows, scale_heads
-
-__all__ = ["OutputMap", "make_permanent", "output_map", "replaced_outputs"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,9 @@ class OutputMap:
     Attributes
     ----------
     W : Tensor, (n_heads * d_head, d_model)
+        W_O of all heads, stacked.
     b : Tensor, (d_model,)
+        b_O; zeros where the layer has none.
     """
 
     W: Tensor
@@ -33,19 +33,20 @@ class OutputMap:
 def output_map(site: AttentionSite) -> OutputMap:
     """Copy a site's W_O and b_O."""
     out = site.projections.out
-    bias = out.weight.new_zeros(out.out_features) if out.bias is None else out.bias
-    return OutputMap(out.weight.detach().t().clone(), bias.detach().clone())
+    return OutputMap(out.weight.detach().t().clone(), bias_of(out).detach().clone())
 
 
 @contextmanager
 def replaced_outputs(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> Iterator[None]:
     """Run a model with other output maps, given by layer, then put its own back."""
     before = {layer: output_map(loaded.sites[layer]) for layer in maps}
-    _write(loaded, maps)
     try:
+        for layer, new in maps.items():
+            _fill(loaded.sites[layer], new)
         yield
     finally:
-        _write(loaded, before)
+        for layer, own in before.items():
+            _fill(loaded.sites[layer], own)
 
 
 def make_permanent(
@@ -73,11 +74,6 @@ def make_permanent(
             here = maps[site.layer]
             _fill(site, OutputMap(here.W[rows.to(here.W.device)], here.b))
         scale_heads(site.projections.out, gates[site.layer, kept], site.d_head)
-
-
-def _write(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> None:
-    for layer, new in maps.items():
-        _fill(loaded.sites[layer], new)
 
 
 def _fill(site: AttentionSite, new: OutputMap) -> None:

@@ -11,8 +11,6 @@ from torch import Tensor
 from headscope.errors import HeadscopeError
 from headscope.models.loading import LoadedModel
 
-__all__ = ["LONG", "Probe", "probes"]
-
 #: Tokens of the long probe, where the model has room for them.
 LONG = 256
 _TEXT = (
@@ -34,6 +32,7 @@ class Probe:
     name : str
         ``right-padded``, ``left-padded`` or ``unpadded``.
     input_ids, attention_mask : Tensor, (batch, pos)
+        On the model's device; the mask is 1 for tokens and 0 for padding.
     """
 
     name: str

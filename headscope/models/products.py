@@ -3,14 +3,14 @@
 Nearly all of a pass is spent in nn.Linear. On a CPU torch hands float32 to MKL, which on processors
 that are not Intel's uses half of their vector width; oneDNN, also part of torch, uses all of it and
 is more than twice as fast there. It is float32 all the same, rounded in another order. The
-certificate runs through the same products, so it vouches for them too.
+certificate runs through the same products, so it covers them too.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["fast_products"]
+#: oneDNN's linear map: (x, W, b, and three settings of what follows it) to x W^T + b.
+Product = Callable[..., Tensor]
 
 # torch and oneDNN keep a compiled product for each of the last 1,024 shapes, about half a megabyte
 # each, so memory would grow with the corpus. A batch uses a handful of shapes, again in every
@@ -34,8 +35,11 @@ def fast_products(model: nn.Module) -> Iterator[None]:
     Where autograd records, only maps whose weights are frozen do. Does nothing where torch lacks
     the operation, on other devices and for other dtypes.
     """
-    product = _onednn_product()
-    linears = [m for m in model.modules() if product and _is_plain_float32(m)]
+    product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if product is None:
+        yield
+        return
+    linears = [module for module in model.modules() if _is_plain_float32(module)]
     for linear in linears:
         vars(linear)["forward"] = functools.partial(_apply, product, linear, [])
     try:
@@ -45,13 +49,12 @@ def fast_products(model: nn.Module) -> Iterator[None]:
             del vars(linear)["forward"]
 
 
-def _apply(product: Any, linear: nn.Linear, transposed: list[Tensor], x: Tensor) -> Tensor:
+def _apply(product: Product, linear: nn.Linear, transposed: list[Tensor], x: Tensor) -> Tensor:
     """Multiply; ``transposed`` keeps the weights as a backward pass wants them."""
     if torch.is_grad_enabled() and linear.weight.requires_grad:
         return functional.linear(x, linear.weight, linear.bias)
     if not (torch.is_grad_enabled() and x.requires_grad):
-        out: Tensor = product(x, linear.weight, linear.bias, "none", [], "")
-        return out
+        return product(x, linear.weight, linear.bias, "none", [], "")
     if not transposed:
         transposed.append(linear.weight.detach().t().contiguous())
     wanted: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
@@ -65,11 +68,10 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, product: Any, W: Tensor, b: Tensor | None, transposed: Tensor
+        ctx: Any, x: Tensor, product: Product, W: Tensor, b: Tensor | None, transposed: Tensor
     ) -> Tensor:
         ctx.product, ctx.transposed = product, transposed
-        out: Tensor = product(x, W, b, "none", [], "")
-        return out
+        return product(x, W, b, "none", [], "")
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
@@ -86,7 +88,3 @@ def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
         and module.weight.device.type == "cpu"
         and module.weight.numel() > 0  # a layer without heads: oneDNN refuses it
     )
-
-
-def _onednn_product() -> Any | None:
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)

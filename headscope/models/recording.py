@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,13 +13,11 @@ from torch import Tensor, nn
 
 from headscope.errors import HeadscopeError
 from headscope.measures.activations import Activations
+from headscope.models.hooks import hooked
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.probes import Probe
 from headscope.models.routing import Router, routed, use_implementation
-
-__all__ = ["OurRun", "Recording", "SiteRecord", "run_eager", "run_ours", "run_sdpa"]
-
 
 #: Pattern entries at a time: fewer than in use, so that the long probe is cut into chunks for every
 #: model with more than two heads.
@@ -31,11 +30,16 @@ class SiteRecord:
 
     Attributes
     ----------
-    x : (batch, pos, d_model)
-    q, k : (batch, n_heads, pos, d_head)
-    z : (batch, pos, n_heads * d_head)
-    out : (batch, pos, d_model)
-    pattern : (batch, n_heads, query_pos, key_pos)
+    x : Tensor, (batch, pos, d_model)
+        What enters the attention module.
+    q, k : Tensor, (batch, n_heads, pos, d_head)
+        What leaves W_Q and W_K.
+    z : Tensor, (batch, pos, n_heads * d_head)
+        What enters W_O.
+    out : Tensor, (batch, pos, d_model)
+        What leaves W_O.
+    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
+        After softmax.
     """
 
     x: Tensor | None
@@ -60,15 +64,26 @@ class Recording:
 
     def site(self, i: int, site: AttentionSite) -> SiteRecord:
         """Return what was seen at one site, the ``i``-th to run."""
-        q, k = (_by_head(_item(side, i), site) for side in (self.q, self.k))
-        return SiteRecord(
-            _item(self.x, i), q, k, _item(self.z, i), _item(self.out, i), _item(self.patterns, i)
-        )
+        lists = (self.x, self.q, self.k, self.z, self.out, self.patterns)
+        x, q, k, z, out, pattern = (items[i] if i < len(items) else None for items in lists)
+        return SiteRecord(x, _by_head(q, site), _by_head(k, site), z, out, pattern)
 
 
 @dataclass
 class OurRun:
-    """The pass through our attention, and what the router counted."""
+    """The pass through our attention, and what the router counted.
+
+    Attributes
+    ----------
+    recording : Recording
+        What was seen.
+    calls : dict of (stack, layer) to int
+        How often our attention ran.
+    masks_seen : int
+        Calls that came with a mask.
+    failure : str or None
+        Why the pass broke off, if it did.
+    """
 
     recording: Recording
     calls: dict[tuple[str, int], int]
@@ -80,27 +95,19 @@ def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
     """Run the model with its own attention that returns patterns."""
     seen = Recording()
 
-    def keep_input(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.x.append(args[0] if args else kwargs["hidden_states"])
 
-    def keep_pattern(module: Any, args: Any, output: Any) -> None:
+    def keep_pattern(_: nn.Module, args: object, output: object) -> None:
         second = output[1] if isinstance(output, tuple) and len(output) > 1 else None
         seen.patterns.append(second if isinstance(second, Tensor) else None)
 
-    hooks: list[Any] = []
-    for module in dict.fromkeys(site.module for site in loaded.sites):
-        hooks.append(module.register_forward_pre_hook(keep_input, with_kwargs=True))
-        hooks.append(module.register_forward_hook(keep_pattern))
-    try:
-        with (
-            use_implementation(loaded.model, "eager"),
-            torch.no_grad(),
-            _projections_seen(loaded.sites, seen),
-        ):
-            seen.hidden = loaded.forward(probe.input_ids, probe.attention_mask)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    modules = dict.fromkeys(site.module for site in loaded.sites)
+    hooks = [module.register_forward_pre_hook(keep_input, with_kwargs=True) for module in modules]
+    hooks += [module.register_forward_hook(keep_pattern) for module in modules]
+    eager = use_implementation(loaded.model, "eager")
+    with hooked(hooks), eager, torch.no_grad(), _projections_seen(loaded.sites, seen):
+        seen.hidden = loaded.forward(probe.input_ids, probe.attention_mask)
     return seen
 
 
@@ -138,29 +145,20 @@ def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
         return None
 
 
-@contextmanager
-def _projections_seen(sites: Sequence[AttentionSite], seen: Recording) -> Iterator[None]:
+def _projections_seen(
+    sites: Sequence[AttentionSite], seen: Recording
+) -> AbstractContextManager[None]:
     """Collect what leaves W_Q and W_K, and what enters and leaves W_O, in every site's turn."""
     hooks = []
     for p in dict.fromkeys(site.projections for site in sites):
-        hooks += [
-            p.q.register_forward_hook(_keeping(seen.q)),
-            p.k.register_forward_hook(_keeping(seen.k)),
-            p.out.register_forward_hook(_keeping(seen.out)),
-            p.out.register_forward_pre_hook(lambda _module, args: seen.z.append(args[0])),
-        ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+        for linear, outputs in ((p.q, seen.q), (p.k, seen.k), (p.out, seen.out)):
+            hooks.append(linear.register_forward_hook(partial(_keep, outputs)))
+        hooks.append(p.out.register_forward_pre_hook(lambda _, args: seen.z.append(args[0])))
+    return hooked(hooks)
 
 
-def _keeping(outputs: list[Tensor]) -> Any:
-    def keep(module: nn.Module, args: Any, output: Tensor) -> None:
-        outputs.append(output)
-
-    return keep
+def _keep(outputs: list[Tensor], _: nn.Module, args: object, output: Tensor) -> None:
+    outputs.append(output)
 
 
 def _pattern(
@@ -176,15 +174,9 @@ def _pattern(
     return torch.cat([torch.cat([chunks[row, head] for head in heads], dim=1) for row in rows])
 
 
-def _item(items: Sequence[Tensor | None], i: int) -> Tensor | None:
-    return items[i] if i < len(items) else None
-
-
 def _by_head(projected: Tensor | None, site: AttentionSite) -> Tensor | None:
     """(batch, pos, n_heads * d_head) -> (batch, n_heads, pos, d_head)."""
-    if projected is None or projected.dim() != 3:
+    width = site.n_heads * site.d_head
+    if projected is None or projected.dim() != 3 or projected.shape[-1] != width:
         return None
-    if projected.shape[-1] != site.n_heads * site.d_head:
-        return None
-    split = projected.view(*projected.shape[:2], site.n_heads, site.d_head)
-    return split.transpose(1, 2)
+    return projected.view(*projected.shape[:2], site.n_heads, site.d_head).transpose(1, 2)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 
-from headscope.attention import default_scale, stream_attention
-from headscope.models.inputs import watch_inputs
+from headscope.attention import Mask, default_scale, stream_attention
+from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
-
-__all__ = ["ReplacedScores"]
 
 
 class ReplacedScores:
@@ -25,6 +23,7 @@ class ReplacedScores:
     Parameters
     ----------
     loaded : LoadedModel
+        Its sites, b_Q, W_K and dtype are used.
     factors : mapping of layer to (L, R)
         Each (n_heads, d_model, width).
     """
@@ -36,24 +35,16 @@ class ReplacedScores:
             layer: (left.to(like), right.to(like)) for layer, (left, right) in factors.items()
         }
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> AbstractContextManager[None]:
         """Keep each site's input while the block runs: the factors are applied to it."""
 
         def see(site: AttentionSite, x: Tensor) -> None:
             self._x = x[:, None]  # (batch, 1, pos, d_model)
 
-        with watch_inputs(self._sites, see):
-            yield
+        return watch_inputs(self._sites, see)
 
     def __call__(
-        self,
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
+        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         """Attend with replaced scores; returns z (batch, n_heads, query_pos, d_head)."""
         if site.layer not in self._factors:  # a layer that has lost all its heads

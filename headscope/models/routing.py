@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +14,19 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import logging as transformers_logging
 
-from headscope.attention import CHUNK_ENTRIES, stream_attention
+from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention
 from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.activations import Activations
+from headscope.models.hooks import grouped
+from headscope.models.layouts import AttentionSite
 from headscope.models.products import fast_products
 
-if TYPE_CHECKING:
-    from headscope.models.layouts import AttentionSite
-
-__all__ = ["Mechanism", "Router", "quiet_transformers", "routed", "use_implementation"]
-
 IMPLEMENTATION = "headscope"
+#: What turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head), as
+#: :func:`~headscope.attention.stream_attention` does; anything may be put in its place.
+Mechanism = Callable[[AttentionSite, Tensor, Tensor, Tensor, Mask, float | None], Tensor]
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 _active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
 #: Keyword arguments that change the scores; an attention that passes one is not covered yet.
 _SCORE_CHANGING = ("position_bias", "softcap", "s_aux", "sinks", "cache")
@@ -38,21 +40,6 @@ class SiteObserver(Protocol):
 
     def finish(self, stack: str, layer: int) -> None:
         """Note that all chunks of this site have been shown."""
-
-
-class Mechanism(Protocol):
-    """What turns one site's q, k, v into z; anything may be put in place of attention."""
-
-    def __call__(
-        self,
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
-    ) -> Tensor:
-        """Return z (batch, n_heads, query_pos, d_head); arguments as stream_attention's."""
 
 
 class _LastSiteSeen(BaseException):
@@ -87,9 +74,7 @@ class Router:
         self._mechanism = mechanism
         self.calls: Counter[tuple[str, int]] = Counter()
         self.masks_seen = 0
-        self._sites: dict[nn.Module, list[AttentionSite]] = {}
-        for site in sites:
-            self._sites.setdefault(site.module, []).append(site)
+        self._sites = grouped(sites, lambda site: site.module)
         self._turn: Counter[nn.Module] = Counter()
         self._stop_at: int | None = None
 
@@ -98,6 +83,15 @@ class Router:
         self.calls.clear()
         self._turn.clear()
         self.masks_seen = 0
+
+    def checked(
+        self, forward: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
+    ) -> Result:
+        """Run one whole forward pass, check that it called every site once, return its result."""
+        self.begin()
+        result = forward(*args, **options)
+        self.check_calls()
+        return result
 
     def run(self, forward: Callable[[], object]) -> None:
         """Run one forward pass for its observers alone, and check that it called every site once.
@@ -131,13 +125,7 @@ class Router:
                     )
 
     def attend(
-        self,
-        module: nn.Module,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         """Run one site's attention; returns z (batch, n_heads, query_pos, d_head)."""
         site = self._next_site(module)
@@ -151,40 +139,19 @@ class Router:
         return z
 
     def _stream(
-        self,
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
+        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         """Run our attention and show its patterns to the observers."""
 
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
-            chunk = Activations(
-                site.stack,
-                site.layer,
-                rows,
-                heads,
-                q.shape[1],
-                q[rows, heads],
-                k[rows, heads],
-                v[rows, heads],
-                pattern,
-                z,
-            )
+            part = q[rows, heads], k[rows, heads], v[rows, heads]
+            chunk = Activations(site.stack, site.layer, rows, heads, q.shape[1], *part, pattern, z)
             for observer in self.observers:
                 observer.observe(chunk)
 
+        show = visit if self.observers else None
         z = stream_attention(
-            q,
-            k,
-            v,
-            mask=mask,
-            scale=scale,
-            visit=visit if self.observers else None,
-            chunk_entries=self._chunk_entries,
+            q, k, v, mask=mask, scale=scale, visit=show, chunk_entries=self._chunk_entries
         )
         for observer in self.observers:
             observer.finish(site.stack, site.layer)
@@ -275,7 +242,9 @@ def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[R
     Parameters
     ----------
     model : nn.Module
+        The base model, or one with its task head.
     router : Router
+        Answers every call while the block runs.
     gradients : bool
         Let autograd record. Frozen weights keep the faster products.
     """

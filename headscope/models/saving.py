@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from headscope.errors import InputError
 from headscope.models.compact import expand_all, origin_of, original_heads
 from headscope.models.gating import shared_layers
 from headscope.models.loading import LoadedModel
-from headscope.models.manifest import COMPACT, DENSE, MANIFEST
+from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
 from headscope.models.routing import quiet_transformers
 
 __all__ = ["check_target", "save", "save_dense", "whole_folder", "write_model"]
@@ -61,8 +61,8 @@ def save(
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
     """
-    with whole_folder(folder) as room:
-        write_model(loaded, room, COMPACT, method=method, repair=repair, provenance=provenance)
+    with whole_folder(folder) as temporary:
+        write_model(loaded, temporary, COMPACT, method=method, repair=repair, provenance=provenance)
     return Path(folder)
 
 
@@ -78,14 +78,14 @@ def save_dense(
 
     Parameters, returns and errors as :func:`save`; ``AutoModel.from_pretrained`` loads the folder.
     """
-    with whole_folder(folder) as room:
-        write_model(loaded, room, DENSE, method=method, repair=repair, provenance=provenance)
+    with whole_folder(folder) as temporary:
+        write_model(loaded, temporary, DENSE, method=method, repair=repair, provenance=provenance)
     return Path(folder)
 
 
 def write_model(
     loaded: LoadedModel,
-    room: Path,
+    temporary: Path,
     form: str,
     *,
     method: str | None,
@@ -97,8 +97,9 @@ def write_model(
     Parameters
     ----------
     loaded : LoadedModel
-    room : Path
-        Of :func:`whole_folder`, so that nothing unfinished ever has the folder's name.
+        As :func:`save` takes it.
+    temporary : Path
+        Empty; made by :func:`whole_folder`, so that nothing unfinished has the final name.
     form : str
         ``compact`` or ``dense``.
     method, repair, provenance
@@ -109,11 +110,11 @@ def write_model(
     manifest["provenance"] = provenance
     network = loaded.network if form == COMPACT else expand_all(loaded)
     with quiet_transformers():
-        _write_network(network, room, _gone(manifest) if form == COMPACT else {})
+        _write_network(network, temporary, _gone(manifest) if form == COMPACT else {})
         if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(room)
+            loaded.tokenizer.save_pretrained(temporary)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
-    (room / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def check_target(folder: str | Path) -> None:
@@ -122,6 +123,7 @@ def check_target(folder: str | Path) -> None:
     Raises
     ------
     InputError
+        If it is a file, or holds what no save of headscope wrote.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -134,22 +136,20 @@ def check_target(folder: str | Path) -> None:
 
 def _manifest(loaded: LoadedModel, form: str) -> dict[str, Any]:
     total = original_heads(loaded)
-    kept = [loaded.sites[group[0]].head_ids for group in shared_layers(loaded.sites)]
     return {
-        "schema": 1,
+        "schema": SCHEMA,
         "form": form,
         "headscope": importlib.metadata.version("headscope"),
         "n_heads": total,
         "d_head": loaded.sites[0].d_head,
-        "attention": [
-            {
-                "layers": list(group),
-                "kept": list(heads),
-                "removed": [head for head in range(total) if head not in heads],
-            }
-            for group, heads in zip(shared_layers(loaded.sites), kept, strict=True)
-        ],
+        "attention": [_entry(loaded, group, total) for group in shared_layers(loaded.sites)],
     }
+
+
+def _entry(loaded: LoadedModel, layers: Sequence[int], total: int) -> dict[str, list[int]]:
+    kept = list(loaded.sites[layers[0]].head_ids)
+    removed = [head for head in range(total) if head not in kept]
+    return {"layers": list(layers), "kept": kept, "removed": removed}
 
 
 def _gone(manifest: dict[str, Any]) -> dict[str, list[int]]:
@@ -166,10 +166,9 @@ def _write_network(network: Any, folder: Path, pruned: dict[str, list[int]]) -> 
     if pruned:
         settings["pruned_heads"] = pruned
     try:
-        if _fits_half(network):
-            network.save_pretrained(folder, state_dict=_halved(network))
-        else:
-            network.save_pretrained(folder)
+        network.save_pretrained(
+            folder, state_dict=_halved(network) if _fits_half(network) else None
+        )
     finally:
         settings.clear()
         settings.update(before)
@@ -197,9 +196,9 @@ def _halved(network: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def whole_folder(folder: str | Path) -> Iterator[Path]:
-    """Yield a room to write in that takes the folder's name once everything is there.
+    """Yield a temporary folder, which takes the folder's name once everything is there.
 
-    If the block fails, the room is gone and what the folder held before is still there.
+    If the block fails, it is deleted, and what the folder held before is still there.
 
     Raises
     ------
@@ -211,19 +210,19 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
     made = [path for path in folder.parents if not path.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        room = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise InputError(
             f"The folder {folder} cannot be made ({error.strerror}); choose another."
         ) from None
     try:
-        yield room
-        room.chmod(0o755)  # mkdtemp's folders are for their owner alone
+        yield temporary
+        temporary.chmod(0o755)  # mkdtemp's folders are for their owner alone
         if folder.exists():
             shutil.rmtree(folder)
-        room.rename(folder)
+        temporary.rename(folder)
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         for path in made:
             if any(path.iterdir()):
                 break

@@ -1,4 +1,4 @@
-"""From what the user typed as MODEL to a folder on disk."""
+"""Find the folder of a model: a hub id, a path, or the demo."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from pathlib import Path
 from headscope.errors import ModelNotFoundError
 from headscope.models.demo import demo_folder
 
-__all__ = ["Source", "find_source"]
-
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = [
-    "config.json",
-    "model.safetensors",
-    "model-*.safetensors",
-    "model.safetensors.index.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
+    *("config.json", "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
+    *("tokenizer*", "vocab*", "merges.txt", "*.model"),
+    *("special_tokens_map.json", "added_tokens.json"),
 ]
 _PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model lies: its display name, its folder and (for a hub id) its commit."""
+    """Where a model lies.
+
+    Attributes
+    ----------
+    name : str
+        As the user gave it.
+    folder : Path
+        Holds config.json and the weights.
+    revision : str or None
+        The commit of a hub id; version of the demo package.
+    """
 
     name: str
     folder: Path
@@ -68,38 +69,29 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
 
 
 def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors, snapshot_download
 
     patterns = _FILES + (_PICKLES if allow_pickle else [])
     try:
         folder = snapshot_download(model, revision=revision, allow_patterns=patterns)
-    except GatedRepoError:
+    except errors.GatedRepoError:
         raise ModelNotFoundError(
             f"The hub wants you to accept the terms of {model} first; do so on its page, "
             "log in with 'hf auth login' and try again."
         ) from None
-    except HFValidationError:
+    except errors.HFValidationError:
         raise ModelNotFoundError(
             f"There is no folder {model}, and a hub id cannot be spelt like that; give a model "
             "folder, a hub id such as 'google-bert/bert-base-uncased', or 'demo'."
         ) from None
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         raise ModelNotFoundError(f"{model} has no revision {revision} on the hub.") from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         raise ModelNotFoundError(
             f"There is neither a folder {model} nor a model of that id on the hub; "
             "check the spelling, or log in with 'hf auth login' if it is private."
         ) from None
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+    except OSError as error:  # the hub's other errors are of this kind too
         at = f" (revision {revision})" if revision else ""
         raise ModelNotFoundError(
             f"There is no folder {model}; as a hub id{at} it is not in the local cache, and the "

@@ -5,44 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+import transformers
+from torch import Tensor, nn
 
 from headscope.errors import InputError
 
-__all__ = [
-    "TASK_HEADS",
-    "Select",
-    "class_for",
-    "task_head_of",
-    "missing_task_head",
-    "run_with_task_head",
-]
-
-#: The heads that headscope knows, by the ending of their transformers class.
+#: The task heads that headscope knows, by the ending of their transformers class.
 TASK_HEADS = {"mlm": "ForMaskedLM", "classification": "ForSequenceClassification"}
 _NAMES = {"mlm": "masked-language-model", "classification": "classification"}
 
-#: Picks what the head gets from the last hidden state (batch, pos, d_model).
+#: Picks what the task head gets from the last hidden state (batch, pos, d_model).
 Select = Callable[[Tensor], Tensor]
 
 
 def task_head_of(architecture: object) -> str | None:
-    """Return the head of a transformers class by its name, None for a base model or another one."""
+    """Return the task head of a transformers class by its name, None if it has none of ours."""
     name = str(architecture or "")
     return next((head for head, ending in TASK_HEADS.items() if name.endswith(ending)), None)
 
 
 def class_for(task_head: str | None) -> Any:
     """Return the transformers auto class that builds a base model or one with this head."""
-    import transformers
-
     if task_head is None:
         return transformers.AutoModel
     return getattr(transformers, f"AutoModel{TASK_HEADS[task_head]}")
 
 
 def missing_task_head(folder: object, task_head: str, architecture: object) -> InputError:
-    """Return the error for a checkpoint that lacks the wanted head."""
+    """Return the error for a checkpoint that lacks the wanted task head."""
     name = str(architecture or "a base model")
     return InputError(
         f"{folder} has no {_NAMES[task_head]} head: its checkpoint holds {name}; choose a task "
@@ -53,38 +43,38 @@ def missing_task_head(folder: object, task_head: str, architecture: object) -> I
 def run_with_task_head(
     network: Any, base: Any, inputs: dict[str, Tensor], select: Select | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Run a network and keep the last hidden state of its base model on the way.
+    """Run a network; return its logits and the last hidden state of its base model.
 
     Parameters
     ----------
     network : transformers model
-        The base model itself, or a model with a head around it.
+        The base model itself, or a model with a task head around it.
     base : transformers model
+        The base model inside ``network``.
     inputs : dict of str to Tensor
+        Keyword arguments: ``input_ids``, ``attention_mask``, perhaps ``token_type_ids``.
     select : callable, optional
-        What the head gets in place of the last hidden state, such as its masked positions only: the
-        output embedding of a language model costs as much as the whole encoder.
+        What the task head gets in place of the last hidden state, such as its masked positions
+        only: the output embedding of a language model costs as much as the whole encoder.
 
     Returns
     -------
     hidden : Tensor, (batch, pos, d_model)
+        The last hidden state, before ``select``.
     logits : Tensor or None
-        None for a base model.
+        What the task head gives; None for a base model.
     """
     if network is base:
         hidden: Tensor = base(**inputs, return_dict=True).last_hidden_state
         return hidden, None
     kept: list[Tensor] = []
 
-    def keep(_module: Any, _args: Any, output: Any) -> Any:
+    def keep(_module: nn.Module, _args: object, output: Any) -> Any:
         kept.append(output.last_hidden_state)
         if select is not None:
             output.last_hidden_state = select(output.last_hidden_state)
         return output
 
-    hook = base.register_forward_hook(keep)
-    try:
+    with base.register_forward_hook(keep):
         logits: Tensor = network(**inputs, return_dict=True).logits
-    finally:
-        hook.remove()
     return kept[0], logits

@@ -20,17 +20,17 @@ from headscope.data.places import placed
 from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError, HeadscopeError
 from headscope.measures.batch import Batch
-from headscope.measures.classify.head_measures import HeadMeasures
 from headscope.measures.classify.kernel import kernel_argmax
 from headscope.measures.classify.labels import judge, judge_swapped
+from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.testable import untestable
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.checks import check_limit, check_seed
 from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import RunState, check_resume, open_state
@@ -66,7 +66,7 @@ class _Batches:
     def __init__(
         self, loaded: LoadedModel, corpus: Corpus, words: Frequencies, n_sentences: int
     ) -> None:
-        self._encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, words)
+        self._encoder = Encoder(loaded, words)
         self._pad_id = loaded.pad_id
         self._corpus = corpus
         self._n_sentences = n_sentences

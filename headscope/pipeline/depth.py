@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headscope.data.batches import BATCH_TOKENS
-from headscope.data.packing import Windows
+from headscope.data.packing import Windows, pack
 from headscope.data.plain import open_plain
 from headscope.errors import InputError, ValidationFailedError
 from headscope.measures.accumulator import Array, numpy
@@ -32,11 +32,10 @@ from headscope.models.control import random_twin
 from headscope.models.loading import DTYPES, LoadedModel
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
-from headscope.pipeline.checks import check_seed
 from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.texts import windows_of
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.results.depth import Curve, Protection, Trend
@@ -127,7 +126,7 @@ def depth(
     loaded = open_model(model, dtype=dtype or DTYPE, **options)
     loaded = cast(loaded, dtype) if dtype else loaded
     need_tokenizer(loaded, "depth")
-    windows = windows_of(loaded, source, length)
+    windows = pack(source, loaded, length)
     validation = require_valid(loaded, validate)
     blocks = find_blocks(loaded)
     run = _Pass(windows, windows.spread(sequences), progress or silent)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
-from headscope.pruning.method import Role
 from headscope.results import SCHEMA, ClassifyResult, HeadResult, from_dict
 from headscope.results.prune import HeadRoles
 
@@ -25,7 +24,7 @@ class KnownRoles:
 
     Attributes
     ----------
-    by_place : dict of (layer, head) to Role
+    by_place : dict of (layer, head) to HeadResult
         Zero-based places in the loaded model.
     heads : tuple of HeadRoles
         By the heads' original numbers.
@@ -35,7 +34,7 @@ class KnownRoles:
         What makes the roles doubtful.
     """
 
-    by_place: dict[tuple[int, int], Role]
+    by_place: dict[tuple[int, int], HeadResult]
     heads: tuple[HeadRoles, ...] = ()
     corpus: str | None = None
     warnings: tuple[str, ...] = ()
@@ -90,7 +89,7 @@ def classification_of(
         raise InputError(
             f"The classification {'' if isinstance(source, ClassifyResult) else f'{source} '}is of "
             f"another model ({result.provenance['model']['id']}): its weights differ from those of "
-            f"{loaded.name}. Run 'headscope classify {loaded.name} -o DIR' first."
+            f"{loaded.name}. Run 'headscope classify MODEL -o DIR' on it first."
         )
     return result
 
@@ -105,11 +104,11 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
     """
     place_of = places(loaded)
     there = [head for head in result.heads if (head.layer, head.head) in place_of]
-    by_place = {place_of[head.layer, head.head]: _role(head) for head in there}
+    by_place = {place_of[head.layer, head.head]: head for head in there}
     if len(by_place) < len(place_of):
         raise InputError(
             f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
-            f"{loaded.name}; make it anew with 'headscope classify {loaded.name} -o DIR'."
+            f"{loaded.name}; make it anew with 'headscope classify MODEL -o DIR'."
         )
     return KnownRoles(
         by_place=by_place,
@@ -126,15 +125,6 @@ def places(loaded: LoadedModel) -> dict[tuple[int, int], tuple[int, int]]:
         for site in loaded.sites
         for place, name in enumerate(site.head_ids)
     }
-
-
-def _role(head: HeadResult) -> Role:
-    return Role(
-        roles=head.roles,
-        primary=head.primary,
-        strength=max((label.score - label.baseline for label in head.labels), default=0.0),
-        confidence=head.confidence or 0.0,
-    )
 
 
 def _weights(result: ClassifyResult) -> str | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscope.data.plain import PlainText
 from headscope.measures.accumulator import Array
-from headscope.measures.pooled import cosine, mean_pooled
+from headscope.measures.pooling import cosine, mean_pooled
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Mechanism, Router, routed
 from headscope.pipeline.texts import check_measured, line_batches

@@ -1,4 +1,4 @@
-"""A text as a model reads it: batches of whole lines, or windows of equal length."""
+"""Batches of whole lines of a text, counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 
 from headscope.data.batches import BATCH_TOKENS, WINDOW, Item, buckets, windows
-from headscope.data.packing import Windows, pack
 from headscope.data.plain import PlainText, encode_lines
 from headscope.errors import CorpusError
 from headscope.models.loading import LoadedModel
@@ -17,9 +16,7 @@ def line_batches(
 ) -> Iterator[tuple[int, list[list[int]]]]:
     """Yield (lines seen so far, token ids of the next batch); too long lines are left out."""
     lines = itertools.islice(iter(text), limit)
-    return counted_batches(
-        encode_lines(loaded.tokenizer, lines, loaded.max_length, loaded.vocab_size)
-    )
+    return counted_batches(encode_lines(loaded, lines))
 
 
 def counted_batches(encoded: Iterable[Item | None]) -> Iterator[tuple[int, list[Item]]]:
@@ -39,15 +36,3 @@ def check_measured(text: PlainText, lines: int) -> None:
             f"No line of {text.name} fits into the model's limit; break the text into sentences, "
             "one a line."
         )
-
-
-def windows_of(loaded: LoadedModel, text: PlainText, length: int) -> Windows:
-    """Cut a text into windows of ``length`` tokens, as :func:`headscope.data.packing.pack` does."""
-    return pack(
-        text,
-        loaded.tokenizer,
-        length,
-        max_length=loaded.max_length,
-        vocab_size=loaded.vocab_size,
-        name=loaded.name,
-    )

@@ -11,8 +11,6 @@ import torch
 
 from headscope.pruning.method import Given, Ranking
 
-__all__ = ["ablation", "ablation_greedy"]
-
 
 def ablation(given: Given) -> Ranking:
     """Drop in the calibration metric without each head: n_units + 1 forward passes."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
-from headscope.pruning.method import Given, Ranking, Role
-from headscope.pruning.units import Units
-
-__all__ = ["confidence", "keep_roles", "roles"]
+from headscope.pruning.method import Given, Ranking
+from headscope.pruning.units import Head, Units
+from headscope.results import HeadResult
 
 
 def roles(given: Given) -> Ranking:
@@ -25,20 +23,21 @@ def roles(given: Given) -> Ranking:
     """
     given.need_roles("roles")
 
-    def value(role: Role) -> float:
-        # Confidence is at most 1, so it never lifts a head over one with a role.
-        return 1.0 + role.strength if role.roles else role.confidence - 1.0
+    def value(found: HeadResult) -> float:
+        if found.labels:
+            return 1.0 + max(label.score - label.baseline for label in found.labels)
+        return (found.confidence or 0.0) - 1.0  # at most 0: never above a head with a role
 
-    return Ranking(_largest(given, {head: value(role) for head, role in given.roles.items()}))
+    return _by_largest(given, value)
 
 
 def confidence(given: Given) -> Ranking:
     """Mean largest attention weight on a content token (Voita et al. 2019, section 4)."""
     given.need_roles("confidence")
-    return Ranking(_largest(given, {head: r.confidence for head, r in given.roles.items()}))
+    return _by_largest(given, lambda found: found.confidence or 0.0)
 
 
-def keep_roles(units: Units, found: Mapping[tuple[int, int], Role], wanted: set[str]) -> list[int]:
+def keep_roles(units: Units, found: Mapping[Head, HeadResult], wanted: set[str]) -> list[int]:
     """List the units to remove so that those with one of the ``wanted`` roles are left."""
     return [
         unit
@@ -47,9 +46,8 @@ def keep_roles(units: Units, found: Mapping[tuple[int, int], Role], wanted: set[
     ]
 
 
-def _largest(given: Given, values: dict[tuple[int, int], float]) -> Tensor:
-    """Largest value among the heads of each unit."""
-    return torch.tensor(
-        [max(values.get(head, 0.0) for head in heads) for heads in given.units.members],
-        dtype=torch.float64,
-    )
+def _by_largest(given: Given, value: Callable[[HeadResult], float]) -> Ranking:
+    """Rank units by the largest value among their heads; 0 for a head that was not classified."""
+    values = {head: value(found) for head, found in given.roles.items()}
+    largest = [max(values.get(head, 0.0) for head in heads) for heads in given.units.members]
+    return Ranking(torch.tensor(largest, dtype=torch.float64))

@@ -24,8 +24,6 @@ from headscope.pruning.gauss_newton import GaussNewton, labelled_rows, sample
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.normalise import per_layer
 
-__all__ = ["FisherRanking", "exchange", "fisher", "information", "outputs_matrix"]
-
 
 class FisherRanking(Ranking):
     """The lowest diagonal entries, exchanged inside layers for the sake of the other entries.
@@ -33,8 +31,13 @@ class FisherRanking(Ranking):
     Parameters
     ----------
     values : Tensor, (n_units,)
+        The diagonal, normalised or not.
     matrix : Tensor, (n_units, n_units)
+        Symmetric.
     layers : Tensor, (n_units,)
+        The layer of each unit.
+    passes : dict
+        As :class:`Ranking` has it.
     """
 
     def __init__(
@@ -64,6 +67,11 @@ def fisher(given: Given, *, normalise: bool = False) -> Ranking:
         ``use_labels`` says which matrix: of the labelled loss, or of the model's outputs.
     normalise : bool
         Divide the diagonal by each layer's l2 norm.
+
+    Returns
+    -------
+    Ranking
+        Values of 0 or more: what removing the unit alone adds to the loss, about.
     """
     matrix, diagonal = information(given, directions=1)
     values = per_layer(diagonal, given.units.layers) if normalise else diagonal
@@ -71,8 +79,8 @@ def fisher(given: Given, *, normalise: bool = False) -> Ranking:
 
 
 def information(given: Given, directions: int) -> tuple[Tensor, Tensor]:
-    """Return the matrix (n_units, n_units) and the scores (n_units,) of its diagonal."""
-    if given.use_labels and given.calibration.has_labels:
+    """Return the matrix (n_units, n_units) and the scores (n_units,) of its diagonal, float64."""
+    if given.labelled:
         rows = torch.cat(list(labelled_rows(given.calibration.batches(labels=True), given.units)))
         matrix = rows.t() @ rows
         return matrix, matrix.diagonal()
@@ -82,16 +90,12 @@ def information(given: Given, directions: int) -> tuple[Tensor, Tensor]:
 
 def outputs_matrix(given: Given, directions: int) -> GaussNewton:
     """Return the label-free sums at the unpruned model, made once for each number of directions."""
-    name = f"gauss-newton {directions}"
-    if name not in given.memo:
-        given.memo[name] = sample(
-            given.calibration.batches(labels=False),
-            given.units,
-            directions=directions,
-            seed=given.seed,
-        )
-    found: GaussNewton = given.memo[name]
-    return found
+
+    def make() -> GaussNewton:
+        batches = given.calibration.batches(labels=False)
+        return sample(batches, given.units, directions=directions, seed=given.seed)
+
+    return given.remember(f"gauss-newton {directions}", make)
 
 
 def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
@@ -100,7 +104,9 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
     Parameters
     ----------
     matrix : Tensor, (n, n), symmetric
+        Its entries among the removed units are summed.
     removed : Tensor of bool, (n,)
+        Which units go at first.
 
     Returns
     -------
@@ -112,13 +118,10 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
         out, kept = removed.nonzero().flatten(), (~removed).nonzero().flatten()
         pull = matrix[:, out].sum(dim=1)
         # Change of the sum when unit i comes back and unit j goes instead.
-        change = (
-            (matrix.diagonal()[out] - 2 * pull[out])[:, None]
-            + (matrix.diagonal()[kept] + 2 * pull[kept])[None, :]
-            - 2 * matrix[out][:, kept]
-        )
-        best = int(change.argmin())
-        i, j = divmod(best, len(kept))
+        back = matrix.diagonal()[out] - 2 * pull[out]
+        away = matrix.diagonal()[kept] + 2 * pull[kept]
+        change = back[:, None] + away[None, :] - 2 * matrix[out][:, kept]
+        i, j = divmod(int(change.argmin()), len(kept))
         if change[i, j] >= -1e-12 * matrix.diagonal().abs().max():
             break
         removed[out[i]], removed[kept[j]] = False, True

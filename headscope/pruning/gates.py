@@ -17,8 +17,6 @@ from headscope.pruning.hard_concrete import draw_gates, open_probability
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.training import train_logits
 
-__all__ = ["STRENGTH", "gates"]
-
 #: Cost of one open gate in units of the loss: about what removing a middling head of the demo model
 #: alone takes from the cosine.
 STRENGTH = 0.002
@@ -32,6 +30,7 @@ def gates(given: Given, *, strength: float = STRENGTH) -> Ranking:
     Parameters
     ----------
     given : Given
+        Its loss is minimised, over ``seed``'s draws of gates.
     strength : float
         Weight of the sum over heads of P(open).
     """

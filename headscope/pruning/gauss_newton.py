@@ -17,8 +17,6 @@ from torch.nn import functional as F
 from headscope.pruning.method import GradientBatch
 from headscope.pruning.units import Units
 
-__all__ = ["GaussNewton", "full_output", "labelled_rows", "sample"]
-
 
 @dataclass(frozen=True)
 class GaussNewton:
@@ -56,7 +54,9 @@ def sample(
     Parameters
     ----------
     batches : iterator of GradientBatch
+        One pass over the examples.
     units : Units
+        What the gates belong to.
     at : Tensor, (n_units,), optional
         Gates at which to differentiate; ones by default.
     targets : sequence of Tensor (size, d) or None, optional
@@ -65,6 +65,7 @@ def sample(
     directions : int
         Random directions per example; each costs one more backward pass.
     seed : int
+        Of the random directions.
     """
     n = len(units)
     matrix = torch.zeros(n, n, dtype=torch.float64)

@@ -19,8 +19,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["STRETCH", "TEMPERATURE", "draw_gates", "open_probability"]
-
 TEMPERATURE = 0.33
 STRETCH = (-0.1, 1.1)
 

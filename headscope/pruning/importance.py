@@ -25,8 +25,6 @@ from torch import Tensor
 from headscope.pruning.method import Given, GradientBatch, Ranking
 from headscope.pruning.normalise import per_layer
 
-__all__ = ["importance_example", "importance_token"]
-
 
 def importance_token(given: Given, *, normalise: bool = True) -> Ranking:
     """Mean over real tokens of ``abs(z . dL/dz)``.
@@ -37,6 +35,11 @@ def importance_token(given: Given, *, normalise: bool = True) -> Ranking:
         Its calibration must have labels.
     normalise : bool
         Divide by each layer's l2 norm.
+
+    Returns
+    -------
+    Ranking
+        Values of 0 or more, in units of the loss where not normalised.
 
     Raises
     ------

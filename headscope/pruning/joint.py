@@ -29,8 +29,6 @@ from torch import Tensor
 from headscope.pruning.fisher import information
 from headscope.pruning.method import Given, Ranking
 
-__all__ = ["DIRECTIONS", "RIDGE", "eliminate", "fisher_joint"]
-
 #: Random directions per example; the matrix needs more of them than its diagonal.
 DIRECTIONS = 4
 #: Pull of the kept gates towards 1, in units of the mean diagonal of G.
@@ -43,8 +41,11 @@ def fisher_joint(given: Given, *, ridge: float = RIDGE, directions: int = DIRECT
     Parameters
     ----------
     given : Given
+        ``use_labels`` says which matrix, as for ``fisher``.
     ridge : float
+        Pull of the kept gates towards 1, in units of the mean diagonal.
     directions : int
+        Random directions per example, where the matrix is label-free.
 
     Returns
     -------
@@ -54,9 +55,7 @@ def fisher_joint(given: Given, *, ridge: float = RIDGE, directions: int = DIRECT
     """
     matrix, _ = information(given, directions)
     order, rises = eliminate(matrix, ridge)
-    labelled = given.use_labels and given.calibration.has_labels
-    passes = {"forward": 1, "backward": 1 if labelled else directions}
-    return Ranking(rises, order, passes)
+    return Ranking(rises, order, {"forward": 1, "backward": 1 if given.labelled else directions})
 
 
 def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
@@ -65,6 +64,7 @@ def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
     Parameters
     ----------
     matrix : Tensor, (n, n), symmetric, positive semidefinite
+        The quadratic form of ``1 - xi`` that is to stay small.
     ridge : float
         In units of the mean of its diagonal.
 

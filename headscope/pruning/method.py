@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypeVar, cast
 
 from torch import Tensor
 
 from headscope.attention import AttentionWeights
 from headscope.errors import InputError
-from headscope.pruning.units import Units
+from headscope.pruning.units import Head, Units
+from headscope.results import HeadResult
 
-__all__ = ["Calibration", "Given", "GradientBatch", "Ranking", "Role"]
+T = TypeVar("T")
 
 
 class GradientBatch(Protocol):
@@ -54,34 +55,19 @@ class Calibration(Protocol):
 
 
 @dataclass(frozen=True)
-class Role:
-    """What the classification says about one head: its roles, and how strongly it has the best.
-
-    ``strength`` is the largest gain of a labelled score over its baseline, 0 without a role.
-    """
-
-    roles: tuple[str, ...]
-    primary: str
-    strength: float
-    confidence: float
-
-
-def _silent(name: str, done: int, total: int) -> None:
-    """Report nothing."""
-
-
-@dataclass(frozen=True)
 class Given:
     """Everything that a method may look at.
 
     Attributes
     ----------
     units : Units
+        What can be removed.
     calibration : Calibration
+        The model, and the examples that scores are computed on.
     weights : sequence of AttentionWeights
         Of each layer.
-    roles : mapping of (layer, head) to Role
-        Empty where the model was not classified.
+    roles : mapping of (layer, head) to HeadResult
+        The classification, by places in the loaded model; empty where it was not classified.
     use_labels : bool
         Whether methods that can do with or without labels use them.
     budget : int
@@ -89,21 +75,34 @@ class Given:
     largest : int
         Most units that any point of the curve removes; greedy methods may stop there.
     seed : int
+        Of everything that a method draws at random.
     progress : callable
         Told (what, done, total).
+    memo : dict
+        What several methods and repairs would otherwise compute again, by name.
     """
 
     units: Units
     calibration: Calibration
     weights: Sequence[AttentionWeights] = ()
-    roles: Mapping[tuple[int, int], Role] = field(default_factory=dict)
+    roles: Mapping[Head, HeadResult] = field(default_factory=dict)
     use_labels: bool = False
     budget: int = 0
     largest: int = 0
     seed: int = 0
-    progress: Callable[[str, int, int], None] = _silent
-    #: What several methods and repairs would otherwise compute again.
-    memo: dict[str, Any] = field(default_factory=dict)
+    progress: Callable[[str, int, int], None] = lambda *_: None
+    memo: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the loss is the labelled one, and not the distance to the unpruned model."""
+        return self.use_labels and self.calibration.has_labels
+
+    def remember(self, name: str, make: Callable[[], T]) -> T:
+        """Return what ``make`` gives; made once for each name."""
+        if name not in self.memo:
+            self.memo[name] = make()
+        return cast(T, self.memo[name])
 
     def need_labels(self, method: str) -> None:
         """Refuse calibration data without labels.
@@ -111,12 +110,13 @@ class Given:
         Raises
         ------
         InputError
+            Where there are none; the message names ``method``.
         """
         if not self.calibration.has_labels:
             raise InputError(
                 f"{method} is made of first derivatives of a loss, and the label-free loss has "
-                "none at the unpruned model (distance 0, gradient 0); choose fisher, or a --task "
-                "with labels (mlm needs only text) and a --calibration file that has them."
+                "none at the unpruned model (distance 0, gradient 0); choose fisher, or a task "
+                "with labels (mlm needs only text) and calibration data that have them."
             )
 
     def need_roles(self, method: str) -> None:
@@ -125,11 +125,12 @@ class Given:
         Raises
         ------
         InputError
+            Where it was not; the message names ``method``.
         """
         if not self.roles:
             raise InputError(
-                f"{method} needs to know what the heads do; leave --no-roles out, or give "
-                "--roles classify.json."
+                f"{method} needs to know what the heads do; give roles (the classify.json of "
+                "this model), or let the model be classified."
             )
 
 
@@ -146,6 +147,7 @@ class Ranking:
     Attributes
     ----------
     values : Tensor, (n_units,), float64
+        The same, on the CPU.
     passes : dict
         How often the calibration data were run ``forward`` and ``backward``.
     """

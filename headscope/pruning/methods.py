@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headscope.errors import InputError
 from headscope.pruning.ablation import ablation, ablation_greedy
+from headscope.pruning.baselines import magnitude, random
 from headscope.pruning.by_role import confidence, roles
 from headscope.pruning.fisher import fisher
 from headscope.pruning.gates import gates
@@ -14,9 +15,6 @@ from headscope.pruning.importance import importance_example, importance_token
 from headscope.pruning.joint import fisher_joint
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.topk import topk
-from headscope.pruning.weights import magnitude, random
-
-__all__ = ["DEFAULT", "METHODS", "MethodInfo", "check_methods", "rank"]
 
 #: The method of a run that names none.
 DEFAULT = "fisher-joint"
@@ -29,6 +27,7 @@ class MethodInfo:
     Attributes
     ----------
     run : callable
+        From :class:`Given` (and ``normalise``, where it can) to a :class:`Ranking`.
     needs_labels : bool
         A loss whose gradient does not vanish at the unpruned model.
     needs_roles : bool
@@ -68,6 +67,7 @@ def check_methods(names: tuple[str, ...]) -> None:
     Raises
     ------
     InputError
+        For the first of them; the message lists the methods.
     """
     for name in names:
         if name not in METHODS:
@@ -80,7 +80,9 @@ def rank(name: str, given: Given, *, normalise: bool | None = None) -> Ranking:
     Parameters
     ----------
     name : str
+        A key of :data:`METHODS`.
     given : Given
+        What the method may look at.
     normalise : bool, optional
         Per-layer l2 normalisation; the method's own default if None.
     """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["per_layer"]
-
 
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     """Divide each layer's scores by their l2 norm, so that layers compete on equal terms.
@@ -13,6 +11,7 @@ def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     Parameters
     ----------
     values : Tensor, (n_units,)
+        Scores, not negative.
     layers : Tensor, (n_units,)
         The layer of each unit.
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["RidgeSums"]
-
 
 class RidgeSums:
     """Sums over tokens of everything that the regression needs.
@@ -39,8 +37,11 @@ class RidgeSums:
         Parameters
         ----------
         z : Tensor, (tokens, d_in)
+            What the kept heads put out now, side by side.
         target : Tensor, (tokens, d_out)
+            What all heads of the layer would have put out.
         weight : Tensor, (tokens,)
+            How much each token counts, 0 or more.
         """
         z, target, weight = (part.double().cpu() for part in (z, target, weight))
         weighted = z * weight[:, None]
@@ -71,9 +72,8 @@ class RidgeSums:
         # Where z does not vary at all there is nothing to fit, and the present map stays.
         strength = max(max(ridge, 1e-12) * float(covariance.diagonal().mean()), 1e-30)
         identity = torch.eye(len(now), dtype=torch.float64)
-        solved: Tensor = torch.linalg.solve(
-            covariance + strength * identity, cross + strength * now
-        )
+        left, right = covariance + strength * identity, cross + strength * now
+        solved: Tensor = torch.linalg.solve(left, right)
         return solved
 
     def _mean_outer(self, other: Tensor) -> Tensor:

@@ -21,11 +21,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headscope.pruning.gauss_newton import GaussNewton, full_output, sample
+from headscope.pruning.gauss_newton import full_output, sample
 from headscope.pruning.joint import RIDGE
 from headscope.pruning.method import Given
-
-__all__ = ["DAMPING", "ROUNDS", "distance", "full_outputs", "scale_gates"]
 
 #: Linearisations after the first guess.
 ROUNDS = 3
@@ -52,25 +50,40 @@ def scale_gates(
     Parameters
     ----------
     given : Given
+        Its calibration data, without labels, are what the distance is measured on.
     removed : sequence of int
+        Units whose gates are zero.
     matrix : Tensor, (n_units, n_units)
         Gauss-Newton matrix at the unpruned model.
-    targets : sequence of Tensor
-        The unpruned model's outputs of each calibration batch.
+    targets : sequence of Tensor or None
+        The unpruned model's outputs of each calibration batch, as :func:`full_outputs` gives them.
     rounds : int
+        Linearisations after the first guess, at most.
+
+    Returns
+    -------
+    Tensor of float64, (n_units,)
+        Never farther from the unpruned model's outputs than gates of 1.
     """
     kept = [unit for unit in range(len(given.units)) if unit not in set(removed)]
     best = given.units.gates(removed).double()
     if not kept or not removed:
         return best
     best_distance = distance(given, best, targets)
-    step = _first_guess(matrix, kept, removed)
+    step = _solve(matrix, kept, matrix[kept][:, list(removed)].sum(dim=1), RIDGE)
     for number in range(rounds + 1):
         before = best_distance
         best, best_distance = _search(given, best, best_distance, kept, step, targets)
         if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
             break
-        found = _linearise(given, best, targets, number)
+        found = sample(
+            given.calibration.batches(labels=False),
+            given.units,
+            at=best,
+            targets=targets,
+            directions=DIRECTIONS,
+            seed=given.seed + 1 + number,
+        )
         step = _solve(found.matrix, kept, -found.gradient[kept], DAMPING)
     return best
 
@@ -128,26 +141,8 @@ def distance(
     return total / count
 
 
-def _linearise(
-    given: Given, gates: Tensor, targets: Sequence[Tensor | None], number: int
-) -> GaussNewton:
-    return sample(
-        given.calibration.batches(labels=False),
-        given.units,
-        at=gates,
-        targets=targets,
-        directions=DIRECTIONS,
-        seed=given.seed + 1 + number,
-    )
-
-
-def _first_guess(matrix: Tensor, kept: Sequence[int], removed: Sequence[int]) -> Tensor:
-    pull = matrix[list(kept)][:, list(removed)].sum(dim=1)
-    return _solve(matrix, kept, pull, RIDGE)
-
-
-def _solve(matrix: Tensor, kept: Sequence[int], right: Tensor, damping: float) -> Tensor:
-    inner = matrix[list(kept)][:, list(kept)].double()
+def _solve(matrix: Tensor, kept: list[int], right: Tensor, damping: float) -> Tensor:
+    inner = matrix[kept][:, kept].double()
     damping = max(damping * float(inner.diagonal().mean()), 1e-30)
     solved: Tensor = torch.linalg.solve(inner + damping * torch.eye(len(kept)).double(), right)
     return solved

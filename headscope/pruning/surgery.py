@@ -20,8 +20,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["expand_heads", "head_rows", "keep_heads", "scale_heads", "scatter_rows"]
-
 
 def head_rows(heads: Sequence[int], d_head: int) -> Tensor:
     """Return the rows that heads own in a map of (n_heads * d_head) outputs, in their order."""
@@ -39,9 +37,11 @@ def keep_heads(
     inputs : sequence of nn.Linear, (d_model -> n_heads * d_head)
         The query, key and value maps.
     out : nn.Linear, (n_heads * d_head -> d_model)
+        The output map.
     heads : sequence of int
         Which to keep, in the order that they are to have; none is allowed.
     d_head : int
+        Width of one head.
     """
     rows = head_rows(heads, d_head)
     for linear in inputs:
@@ -56,10 +56,12 @@ def expand_heads(
 
     Parameters
     ----------
-    inputs, out : as in :func:`keep_heads`
+    inputs, out : sequence of nn.Linear, nn.Linear
+        As in :func:`keep_heads`.
     heads : sequence of int
         Where each head that is there belongs among ``n_heads``.
     n_heads, d_head : int
+        Heads of the full shape, and the width of each.
     """
     rows, width = head_rows(heads, d_head), n_heads * d_head
     for linear in inputs:
@@ -74,8 +76,11 @@ def scale_heads(out: nn.Linear, factors: Tensor, d_head: int) -> None:
     Parameters
     ----------
     out : nn.Linear, (n_heads * d_head -> d_model)
+        The output map.
     factors : Tensor, (n_heads,)
+        The gate of each head.
     d_head : int
+        Width of one head.
     """
     with torch.no_grad():
         out.weight *= factors.to(out.weight).repeat_interleave(d_head)

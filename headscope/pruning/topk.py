@@ -20,8 +20,6 @@ from torch import Tensor
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.training import train_logits
 
-__all__ = ["TEMPERATURE", "hard_sample", "relaxed_sample", "topk"]
-
 TEMPERATURE = 0.5
 
 

@@ -9,13 +9,8 @@ from torch import Tensor
 
 from headscope.pruning.method import Given
 
-__all__ = ["EPOCHS", "PATIENCE", "train_logits"]
-
 #: Passes over the calibration data at most, and without a change of the chosen heads to stop.
 EPOCHS, PATIENCE = 40, 4
-
-#: From logits, a number of examples and a generator to gates (size, n_units).
-Draw = Callable[[Tensor, int, torch.Generator], Tensor]
 
 
 def train_logits(
@@ -23,7 +18,7 @@ def train_logits(
     name: str,
     start: Tensor,
     *,
-    draw: Draw,
+    draw: Callable[[Tensor, int, torch.Generator], Tensor],
     penalty: Callable[[Tensor], Tensor],
     chosen: Callable[[Tensor], Tensor],
     rate: float,
@@ -40,29 +35,34 @@ def train_logits(
     name : str
         For the progress bar.
     start : Tensor, (n_units,)
-    draw, penalty : callable
+        The first logits.
+    draw : callable
+        From logits, a number of examples and a generator to gates (size, n_units).
+    penalty : callable
+        From logits to what is added to the loss, a tensor ().
     chosen : callable
         From logits to the boolean choice (n_units,) they stand for: training stops when it has not
         changed for ``patience`` passes.
     rate : float
         Step size of Adam.
     epochs, patience : int
+        Passes over the calibration data: at most, and without a change to stop.
 
     Returns
     -------
     logits : Tensor, (n_units,)
+        After the last pass.
     passes : int
         Over the calibration data.
     """
     logits = start.clone().requires_grad_(True)
     adam = torch.optim.Adam([logits], lr=rate, betas=(0.9, 0.99))
     generator = torch.Generator().manual_seed(given.seed)
-    labels = given.use_labels and given.calibration.has_labels
     before, still = chosen(logits.detach()), 0
     for epoch in range(1, epochs + 1):
-        for batch in given.calibration.batches(labels=labels):
+        for batch in given.calibration.batches(labels=given.labelled):
             gates = given.units.expand(draw(logits, batch.size, generator))
-            loss = batch.loss(_like(batch.gates("example"), gates)).mean() + penalty(logits)
+            loss = batch.loss(gates.to(batch.gates("example"))).mean() + penalty(logits)
             (logits.grad,) = torch.autograd.grad(loss, logits)
             adam.step()
         now = chosen(logits.detach())
@@ -73,8 +73,3 @@ def train_logits(
             given.progress(name, epochs, epochs)
             break
     return logits.detach(), epoch
-
-
-def _like(ones: Tensor, gates: Tensor) -> Tensor:
-    """Move gates to the device and type that a batch wants."""
-    return gates.to(device=ones.device, dtype=ones.dtype)

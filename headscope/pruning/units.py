@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Head", "Units"]
-
 #: (layer, head), zero-based, as the loaded model counts them.
 Head = tuple[int, int]
 

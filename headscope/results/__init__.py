@@ -1,134 +1,26 @@
 """Raw values of every command, frozen, with a JSON round trip; display lives in show/.
 
-A rate that has no trial behind it is None (JSON null), never NaN.
+A rate that has no trial behind it is None (JSON null), never NaN. The ``__all__`` of each module
+lists what can be imported from here.
 """
 
-from headscope.results.classify import (
-    ClassifyResult,
-    Confirmation,
-    ControlResult,
-    CorpusInfo,
-    HeadResult,
-    Label,
-    PositionalScore,
-    RareScore,
-    SwappedControl,
-    SyntacticScore,
-)
-from headscope.results.depth import (
-    Decomposition,
-    DepthControl,
-    DepthCurves,
-    DepthResult,
-    Protection,
-    Trend,
-)
-from headscope.results.efficient import CheapHead, CheapPoint, EfficientResult
-from headscope.results.insights import Insight, InsightPart, InsightsResult, KeptRoles
-from headscope.results.prune import (
-    Baseline,
-    Curve,
-    HeadEffect,
-    HeadScores,
-    Point,
-    PruneResult,
-)
-from headscope.results.rank import (
-    ControlRank,
-    ControlStatistics,
-    DataControl,
-    HeadRank,
-    LayerControl,
-    LayerRank,
-    MatrixRank,
-    MeanSem,
-    NumericalRank,
-    Overlap,
-    RankResult,
-    SharedProjections,
-    SharedWidth,
-)
-from headscope.results.report import ReportResult, SamplePatterns
-from headscope.results.sections import SECTIONS, Section, Sections, section_of
-from headscope.results.serialise import SCHEMA, from_dict, to_dict, to_json
-from headscope.results.spectrum import (
-    RandomDraw,
-    RandomWeights,
-    Roles,
-    Sampling,
-    SpectrumControl,
-    SpectrumHead,
-    SpectrumResult,
-    Verdict,
-)
-from headscope.results.speed import SpeedResult, SpeedRow
-from headscope.results.validation import LayerCheck, ProbeSize, ValidationResult, ValidationSummary
-
-__all__ = [
-    "SCHEMA",
-    "SECTIONS",
-    "Section",
-    "Sections",
-    "Baseline",
-    "CheapHead",
-    "CheapPoint",
-    "ClassifyResult",
-    "ControlRank",
-    "Confirmation",
-    "ControlResult",
-    "ControlStatistics",
-    "CorpusInfo",
-    "Curve",
-    "DataControl",
-    "Decomposition",
-    "DepthControl",
-    "DepthCurves",
-    "DepthResult",
-    "EfficientResult",
-    "HeadEffect",
-    "HeadRank",
-    "HeadResult",
-    "HeadScores",
-    "Insight",
-    "InsightPart",
-    "InsightsResult",
-    "KeptRoles",
-    "Label",
-    "LayerCheck",
-    "ProbeSize",
-    "LayerControl",
-    "LayerRank",
-    "MatrixRank",
-    "MeanSem",
-    "NumericalRank",
-    "Overlap",
-    "Point",
-    "PositionalScore",
-    "Protection",
-    "PruneResult",
-    "RandomDraw",
-    "RandomWeights",
-    "RankResult",
-    "RareScore",
-    "Roles",
-    "ReportResult",
-    "SamplePatterns",
-    "Sampling",
-    "SharedProjections",
-    "SharedWidth",
-    "SpectrumControl",
-    "SpectrumHead",
-    "SpectrumResult",
-    "SpeedResult",
-    "SpeedRow",
-    "SwappedControl",
-    "SyntacticScore",
-    "Trend",
-    "ValidationResult",
-    "ValidationSummary",
-    "Verdict",
-    "from_dict",
-    "section_of",
-    "to_dict",
-    "to_json",
-]
+# ruff: noqa: F403
+from headscope.results.classify import *
+from headscope.results.depth import *
+from headscope.results.diff import *
+from headscope.results.efficient import *
+from headscope.results.heads import *
+from headscope.results.insights import *
+from headscope.results.measured import *
+from headscope.results.prune import *
+from headscope.results.rank import *
+from headscope.results.report import *
+from headscope.results.role_scores import *
+from headscope.results.roles import *
+from headscope.results.sections import *
+from headscope.results.serialise import *
+from headscope.results.shared_projections import *
+from headscope.results.spectrum import *
+from headscope.results.speed import *
+from headscope.results.thresholds import *
+from headscope.results.validate import *

@@ -5,164 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.heads import Head
+from headscope.results.measured import Measured
+from headscope.results.role_scores import Label, PositionalScore, RareScore, SyntacticScore
 from headscope.results.serialise import to_dict
-from headscope.results.validation import ValidationSummary
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "ClassifyResult",
-    "Confirmation",
-    "ControlResult",
-    "CorpusInfo",
-    "HeadResult",
-    "Label",
-    "PositionalScore",
-    "RareScore",
-    "SwappedControl",
-    "SyntacticScore",
-]
+__all__ = ["ClassifyResult", "ControlResult", "CorpusInfo", "HeadResult", "SwappedControl"]
 
 
 @dataclass(frozen=True)
-class Label:
-    """One role that a head has earned, with what a reader needs to doubt it.
-
-    Attributes
-    ----------
-    role : str
-        positional, syntactic, rare, special, punctuation, broad, self or duplicate.
-    detail : str
-        The offset (``-1``), the relation and direction (``obj dep->head``), the token, or empty.
-    score, baseline : float
-        The measured rate or mean, and what it must beat.
-    interval : tuple of two floats
-        95% interval of the score: Wilson for positional and syntactic rates, for all others normal
-        with the sentence as the sampled unit.
-    p_adjusted : float
-        Benjamini-Hochberg adjusted p-value against the baseline.
-    against : str
-        Which baseline that is.
-    """
-
-    role: str
-    detail: str
-    score: float
-    baseline: float
-    interval: tuple[float, ...]
-    p_adjusted: float
-    against: str = ""
-
-
-@dataclass(frozen=True)
-class PositionalScore:
-    """Hit rates by offset; ``score`` is the largest, at ``offset``."""
-
-    score: float | None
-    offset: int | None
-    rates: dict[str, float | None]
-    mass: dict[str, float | None]
-    interval: tuple[float, ...]
-    chance: float | None
-    p_adjusted: float
-
-
-@dataclass(frozen=True)
-class Confirmation:
-    """A selected relation on the half of the corpus that it was not selected on.
-
-    Attributes
-    ----------
-    accuracy, accuracy_mean : float
-        As in :class:`SyntacticScore`.
-    baselines : dict of str to float
-        Offset and kernel as chosen on the other half.
-    strongest : str
-        The baseline with the highest accuracy.
-    interval : tuple of two floats
-        95% Wilson interval of ``accuracy``.
-    p_adjusted : float
-        Of the worst of the paired tests against offset, first, last and uniform;
-        Benjamini-Hochberg over what was selected.
-    trials : int
-    """
-
-    accuracy: float
-    accuracy_mean: float
-    baselines: dict[str, float]
-    strongest: str
-    interval: tuple[float, ...]
-    p_adjusted: float
-    trials: int
-
-
-@dataclass(frozen=True)
-class SyntacticScore:
-    """One relation and direction of one head.
-
-    Attributes
-    ----------
-    relation, direction : str
-    accuracy : float
-        Hits / trials over all sentences.
-    accuracy_mean : float
-        The same with attention to a word as the mean, not the sum, over its pieces.
-    baseline, baseline_offset : float, int
-        Accuracy of the best fixed offset on the same trials, and that offset.
-    baselines : dict of str to float
-        Accuracies of ``offset`` (as before), ``first`` and ``last`` (always the sentence's first or
-        last word), ``uniform`` (evenly spread attention) and ``kernel`` (the head's own habit of
-        looking at a distance).
-    trials : int
-    uniform : float
-        As in ``baselines``.
-    interval : tuple of two floats
-        95% Wilson interval of ``accuracy``.
-    selected : bool
-        Whether it exceeds every baseline on the first half of the corpus.
-    confirmed : Confirmation or None
-        What the other half says; None unless selected.
-    labelled : bool
-        Whether the other half confirms it.
-    """
-
-    relation: str
-    direction: str
-    accuracy: float
-    accuracy_mean: float
-    baseline: float
-    baseline_offset: int
-    baselines: dict[str, float]
-    trials: int
-    uniform: float
-    interval: tuple[float, ...]
-    selected: bool
-    confirmed: Confirmation | None
-    labelled: bool
-
-
-@dataclass(frozen=True)
-class RareScore:
-    """Rate on the rarest word, with the rates of chance, a random word and uniform attention.
-
-    ``interval`` and ``p_adjusted`` take the ``sentences``, not the queries, as what was sampled.
-    """
-
-    rate: float | None
-    two_rarest: float | None
-    chance: float | None
-    queries: int
-    null: float | None
-    uniform: float | None
-    interval: tuple[float, ...]
-    p_adjusted: float
-    sentences: int = 0
-
-
-@dataclass(frozen=True)
-class HeadResult:
-    """Everything measured about one head.
+class HeadResult(Head):
+    """Everything measured about one head; a rate is None where nothing could be counted.
 
     Attributes
     ----------
@@ -170,24 +26,27 @@ class HeadResult:
         The first of its roles in the order positional, syntactic, rare, special, punctuation,
         broad; ``none`` if it has none of these.
     roles : tuple of str
+        All of its roles, as in :data:`headscope.results.roles.ROLES`.
     labels : tuple of Label
         One for each role, and one for each relation of a syntactic head.
+    positional : PositionalScore
+        Its fixed offsets, labelled or not.
     syntactic : tuple of SyntacticScore
         Every relation and direction, labelled or not; empty without trees.
+    rare : RareScore
+        Its attention to rare words, labelled or not.
     confidence : float
         Mean largest weight on a content key.
     entropy : float
         Mean row entropy, nats.
     relative_entropy, long_entropy : float
         Mean of row entropy / ln n, over all sequences and over those of 20 tokens or more.
-    special_mass, punctuation_mass : float
-        Mean mass on special tokens, on punctuation.
+    special_mass, first_special_mass, last_special_mass, punctuation_mass : float
+        Mean mass on special tokens, on the first and the last of them, on punctuation.
     self_rate, duplicate_rate : float
         Share of rows that look at themselves; of repeated tokens that look at another copy.
     """
 
-    layer: int
-    head: int
     primary: str
     roles: tuple[str, ...]
     labels: tuple[Label, ...]
@@ -205,17 +64,27 @@ class HeadResult:
     duplicate_rate: float | None
     long_entropy: float | None = None
 
-    @property
-    def name(self) -> str:
-        """``L3H5``."""
-        return f"L{self.layer}H{self.head}"
-
 
 @dataclass(frozen=True)
 class CorpusInfo:
-    """What was read: ``sentences`` were measured, ``skipped`` left out, ``queries`` are tokens.
+    """What was read.
 
-    ``note`` is what a reader of any count on this corpus should know; mostly empty.
+    Attributes
+    ----------
+    name, sha256 : str
+        Of the text or treebank.
+    sentences, skipped : int
+        Measured, and left out because they are longer than the model allows or have an empty word.
+    queries : int
+        Tokens that were measured.
+    trees : bool
+        Whether it has dependency trees.
+    language : str or None
+        Two-letter code, where it is known.
+    frequencies : str
+        Where the words' frequencies come from.
+    note : str
+        What a reader of any count on this corpus should know; mostly empty.
     """
 
     name: str
@@ -285,17 +154,15 @@ class ControlResult:
 
 
 @dataclass(frozen=True)
-class ClassifyResult:
+class ClassifyResult(Measured):
     """What every attention head does, measured on one corpus.
 
     Attributes
     ----------
-    schema : int
-    provenance : dict
-        Versions, model, weights' SHA-256, data, seed, dtype, device, command.
-    validation : ValidationSummary
     corpus : CorpusInfo
+        What it was measured on.
     thresholds : dict
+        The values of :class:`headscope.Thresholds` that were used.
     heads : tuple of HeadResult
         In the order of layer, head.
     control : ControlResult or None
@@ -304,9 +171,6 @@ class ClassifyResult:
         Roles that this corpus cannot show, each with the reason.
     """
 
-    schema: int
-    provenance: dict[str, Any]
-    validation: ValidationSummary
     corpus: CorpusInfo
     thresholds: dict[str, Any]
     heads: tuple[HeadResult, ...]
@@ -352,6 +216,7 @@ def _flat_score(score: SyntacticScore) -> dict[str, Any]:
 
 def _flat(head: HeadResult) -> dict[str, Any]:
     best = max(head.syntactic, key=lambda s: (s.labelled, s.accuracy - s.baseline), default=None)
+    means = ("confidence", "entropy", "special_mass", "punctuation_mass")
     return {
         "layer": head.layer,
         "head": head.head,
@@ -360,16 +225,9 @@ def _flat(head: HeadResult) -> dict[str, Any]:
         "positional_score": head.positional.score,
         "positional_offset": head.positional.offset,
         "best_relation": f"{best.relation} {best.direction}" if best else None,
-        "best_accuracy": best.accuracy if best else None,
-        "best_baseline": best.baseline if best else None,
-        "best_labelled": best.labelled if best else None,
+        **{f"best_{x}": getattr(best, x, None) for x in ("accuracy", "baseline", "labelled")},
         "rare_rate": head.rare.rate,
         "rare_chance": head.rare.chance,
         "rare_uniform": head.rare.uniform,
-        "confidence": head.confidence,
-        "entropy": head.entropy,
-        "special_mass": head.special_mass,
-        "punctuation_mass": head.punctuation_mass,
-        "self_rate": head.self_rate,
-        "duplicate_rate": head.duplicate_rate,
+        **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
     }

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headscope.results.validation import ValidationSummary
+from headscope.results.measured import Measured
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "Curve",
-    "Decomposition",
-    "DepthControl",
-    "DepthCurves",
-    "DepthResult",
-    "Protection",
-    "Trend",
-]
+__all__ = ["Decomposition", "DepthControl", "DepthCurves", "DepthResult", "Protection", "Trend"]
 
 #: Values at the embeddings and after each layer: n_layers + 1; None where there is none.
 Curve = tuple[float | None, ...]
@@ -60,6 +53,7 @@ class Trend:
     Attributes
     ----------
     mean : Curve
+        Over the windows that count at a point.
     low, high : Curve
         95% interval of the mean (Student's t); None from fewer than two windows.
     windows : tuple of int
@@ -84,6 +78,7 @@ class DepthCurves:
     attention_without_layernorm, attention_without_layernorm_std : Curve
         Attention alone, its LayerNorm off too.
     protected : tuple of Protection
+        What each part of the layers prevents.
     collapsed_after : dict of str to int or None
         By variant: layers after which its ratio stays below 1% of its start; None if it never does.
     trends : dict of str to Trend
@@ -105,7 +100,13 @@ class DepthCurves:
 
 @dataclass(frozen=True)
 class DepthControl(DepthCurves):
-    """The same curves for the same architecture with random weights, on the same windows."""
+    """The same curves for the same architecture with random weights, on the same windows.
+
+    Attributes
+    ----------
+    seed : int
+        Of the weights.
+    """
 
     seed: int
 
@@ -127,16 +128,13 @@ class Decomposition:
 
 
 @dataclass(frozen=True)
-class DepthResult(DepthCurves):
+class DepthResult(Measured, DepthCurves):
     """How fast tokens become alike with depth, and which part of the layers prevents it.
 
     Attributes
     ----------
-    schema : int
-    provenance : dict
-        Versions, model, weights' SHA-256, data, seed, dtype, device, command.
-    validation : ValidationSummary
     decomposition : Decomposition
+        How far the full variant may lie from the model, and does.
     layer_norm : str
         ``post`` (after each sum), ``pre`` (before each sublayer) or ``mixed``; watched, not named.
     length, sequences, available : int
@@ -144,11 +142,9 @@ class DepthResult(DepthCurves):
     floor : float
         Ten times the dtype's precision: smaller ratios are rounding, not residual.
     control : DepthControl or None
+        Random weights; None unless it was asked for.
     """
 
-    schema: int
-    provenance: dict[str, Any]
-    validation: ValidationSummary
     decomposition: Decomposition
     layer_norm: str
     length: int
@@ -159,21 +155,17 @@ class DepthResult(DepthCurves):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per model, variant and point (pandas)."""
-        import pandas as pd
-
-        rows = _rows(self, "model")
-        if self.control is not None:
-            rows += _rows(self.control, "control")
-        return pd.DataFrame(rows)
+        return self._frame(_rows)
 
     def protected_frame(self) -> pandas.DataFrame:
         """One row per model, part, way and point (pandas)."""
+        return self._frame(_protected_rows)
+
+    def _frame(self, rows: Callable[[DepthCurves, str], list[dict[str, Any]]]) -> pandas.DataFrame:
         import pandas as pd
 
-        rows = _protected_rows(self, "model")
-        if self.control is not None:
-            rows += _protected_rows(self.control, "control")
-        return pd.DataFrame(rows)
+        control = [] if self.control is None else rows(self.control, "control")
+        return pd.DataFrame(rows(self, "model") + control)
 
 
 def _rows(curves: DepthCurves, weights: str) -> list[dict[str, Any]]:

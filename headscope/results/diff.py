@@ -18,6 +18,21 @@ __all__ = [
 
 
 @dataclass(frozen=True)
+class Fact:
+    """What was compared.
+
+    Attributes
+    ----------
+    section, where, name : str
+        For example ``classify``, ``L3H5``, ``roles``.
+    """
+
+    section: str
+    where: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Identity:
     """Something about the runs themselves that differs: what was measured, on what, and how.
 
@@ -30,6 +45,7 @@ class Identity:
     sections : tuple of str
         The results that it concerns.
     old, new : str
+        What each side has.
     """
 
     what: str
@@ -40,21 +56,17 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class SetChange:
+class SetChange(Fact):
     """What a head, or a point of a curve, gained and lost.
 
     Attributes
     ----------
-    section, where, name : str
-        For example ``classify``, ``L3H5``, ``roles``.
     gained, lost : tuple of str
+        Roles, relations or names of heads.
     old, new : str
         For roles the primary one; else empty.
     """
 
-    section: str
-    where: str
-    name: str
     gained: tuple[str, ...]
     lost: tuple[str, ...]
     old: str = ""
@@ -62,13 +74,13 @@ class SetChange:
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Fact):
     """One number that moved.
 
     Attributes
     ----------
-    section, where, name : str
     old, new : float or None
+        None where a side has the fact without a number.
     old_interval, new_interval : tuple of two floats, or None
         95%; None where there is none.
     beyond : bool
@@ -78,9 +90,6 @@ class Change:
         a number is neither.
     """
 
-    section: str
-    where: str
-    name: str
     old: float | None
     new: float | None
     old_interval: tuple[float, ...] | None
@@ -90,40 +99,45 @@ class Change:
 
 
 @dataclass(frozen=True)
-class CurveChange:
+class CurveChange(Fact):
     """One curve of which some points moved.
 
     Attributes
     ----------
-    section, where, name : str
     beyond, points : int
         Points that moved beyond their intervals or the tolerance, and points compared.
     worst : Change
         The point that moved farthest.
     """
 
-    section: str
-    where: str
-    name: str
     beyond: int
     points: int
     worst: Change
 
 
 @dataclass(frozen=True)
-class TextChange:
-    """A verdict, a certificate or another word that changed."""
+class TextChange(Fact):
+    """A verdict, a certificate or another word that changed.
 
-    section: str
-    where: str
-    name: str
+    Attributes
+    ----------
+    old, new : str
+        What each side says.
+    """
+
     old: str
     new: str
 
 
 @dataclass(frozen=True)
 class FiredRule:
-    """A rule of ``--fail-on`` that fired, and why."""
+    """A rule of ``headscope diff`` that fired.
+
+    Attributes
+    ----------
+    rule, reason : str
+        The rule as it was written, and why it fired.
+    """
 
     rule: str
     reason: str
@@ -146,6 +160,7 @@ class DiffResult:
     identity : tuple of Identity
         Schema, model, data, settings: to be read first.
     roles : tuple of SetChange
+        Roles of heads gained and lost, and other primary roles.
     relations : tuple of SetChange
         Syntactic labels gained and lost.
     choices : tuple of SetChange
@@ -157,6 +172,7 @@ class DiffResult:
     scores : tuple of Change
         Other numbers that moved beyond their intervals or the tolerance.
     curves : tuple of CurveChange
+        Those with points that moved beyond.
     within : int
         Numbers that moved, but not beyond.
     other : tuple of str
@@ -166,6 +182,9 @@ class DiffResult:
     metrics_compared : int
         Values of pruning that both have.
     fired : tuple of FiredRule
+        Of the rules that were asked for.
+    schema : int
+        Version of the JSON's fields.
     """
 
     old: str
@@ -192,17 +211,7 @@ class DiffResult:
     @property
     def equal(self) -> bool:
         """Whether nothing differs but when and how the runs were called."""
-        return not (
-            self.missing
-            or self.added
-            or self.identity
-            or self.roles
-            or self.relations
-            or self.choices
-            or self.verdicts
-            or self.metrics
-            or self.scores
-            or self.curves
-            or self.within
-            or self.other
-        )
+        runs = self.missing, self.added, self.identity, self.verdicts
+        heads = self.roles, self.relations, self.choices
+        numbers = self.metrics, self.scores, self.curves, self.within
+        return not any((*runs, *heads, *numbers, self.other))

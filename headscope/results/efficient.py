@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headscope.results.heads import Head
 from headscope.results.rank import MeanSem
 
 __all__ = ["CheapHead", "CheapPoint", "EfficientResult"]
@@ -16,6 +17,7 @@ class CheapPoint:
     Attributes
     ----------
     form : str
+        Such as ``window``; :data:`headscope.measures.spectrum.efficient.FORMS` lists all.
     size : int
         k of the projections, w of the windows.
     cost : float
@@ -53,14 +55,21 @@ class CheapPoint:
 
 
 @dataclass(frozen=True)
-class CheapHead:
-    """One head in one cheap form at one size, alone: relative error of z, and the mass kept.
+class CheapHead(Head):
+    """One head in one cheap form at one size, alone.
 
-    ``half_width`` is half of the 95% interval of the error, as in :class:`CheapPoint`.
+    Attributes
+    ----------
+    form, size : str, int
+        As in :class:`CheapPoint`.
+    error : MeanSem
+        Relative error of z, over sequences.
+    mass : float or None
+        Mean share of attention that the kept keys had; None for forms that keep no keys.
+    half_width : float or None
+        Half of the 95% interval of the error; None for a single sequence.
     """
 
-    layer: int
-    head: int
     form: str
     size: int
     error: MeanSem
@@ -75,12 +84,15 @@ class EfficientResult:
     Attributes
     ----------
     sequences : int
+        Sequences that were measured.
     block, random_blocks, global_tokens : int
         Tokens of a block, random key blocks of each query block, and tokens that all see.
     controls : tuple of str
         Forms that are there to compare with.
     points : tuple of CheapPoint
+        Each form at each size, in all heads at once.
     heads : tuple of CheapHead
+        Each form at each size, in one head.
     draws : int
         How often random projections, blocks and keys were drawn.
     """

@@ -5,31 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headscope.results.validation import ValidationSummary
+from headscope.results.measured import Measured
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["PART_VERDICTS", "VERDICTS", "Insight", "InsightPart", "InsightsResult", "KeptRoles"]
+__all__ = ["VERDICTS", "Insight", "InsightPart", "InsightsResult", "KeptRoles"]
 
 #: Every verdict that there is. "not measured": there are numbers, but an interval is unknown.
-VERDICTS = (
-    "holds",
-    "does not hold",
-    "mixed",
-    "not applicable",
-    "not measured",
-    "not measured yet",
-)
-#: Those of one part of a claim. "open": its interval holds the threshold.
-PART_VERDICTS = (
-    "holds",
-    "does not hold",
-    "mixed",
-    "open",
-    "not measured",
-    "not measured yet",
-)
+VERDICTS = ("holds", "does not hold", "mixed", "not applicable", "not measured", "not measured yet")
 
 
 @dataclass(frozen=True)
@@ -41,7 +25,8 @@ class InsightPart:
     name : str
         What the part says.
     verdict : str
-        One of :data:`PART_VERDICTS`.
+        One of :data:`VERDICTS` that is not "not applicable", or "open": the interval holds the
+        threshold.
     measured : str
         The numbers, with their intervals.
     """
@@ -58,7 +43,9 @@ class Insight:
     Attributes
     ----------
     number : int
+        0 to 10, as the source articles count.
     claim : str
+        What they say.
     verdict : str
         One of :data:`VERDICTS`.
     measured, control : str
@@ -90,6 +77,7 @@ class KeptRoles:
     roles : tuple of str
         The roles that were kept.
     kept : tuple of (layer, head)
+        The heads that have one of them.
     n_heads : int
         Heads of the model.
     classified_on, measured_on : str
@@ -97,7 +85,9 @@ class KeptRoles:
     examples : int
         That the metric was taken on.
     metric : str
+        Name of what was measured.
     higher_is_better : bool
+        False for a loss.
     baseline : float
         Of the whole model.
     value : float or None
@@ -127,7 +117,7 @@ class KeptRoles:
 
 
 @dataclass(frozen=True)
-class InsightsResult:
+class InsightsResult(Measured):
     """The claims of the source articles, each with its verdict for one model.
 
     Attributes
@@ -135,13 +125,11 @@ class InsightsResult:
     insights : tuple of Insight
         By number.
     thresholds : dict
+        The values of :class:`headscope.InsightThresholds` that were used.
     kept_roles : KeptRoles or None
         What claim 2 was decided on.
     """
 
-    schema: int
-    provenance: dict[str, Any]
-    validation: ValidationSummary
     insights: tuple[Insight, ...]
     thresholds: dict[str, Any]
     kept_roles: KeptRoles | None = None
@@ -157,14 +145,6 @@ class InsightsResult:
         """One row per claim, the sentences only (pandas)."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "number": found.number,
-                "claim": found.claim,
-                "verdict": found.verdict,
-                "measured": found.measured,
-                "control": found.control,
-                "rule": found.rule,
-            }
-            for found in self.insights
-        )
+        columns = ("number", "claim", "verdict", "measured", "control", "rule")
+        rows = ([getattr(found, name) for name in columns] for found in self.insights)
+        return pd.DataFrame(rows, columns=columns)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.heads import Head, head_name
+from headscope.results.measured import Measured
 from headscope.results.speed import SpeedResult
-from headscope.results.validation import ValidationSummary
 
 if TYPE_CHECKING:
     import pandas
@@ -29,9 +30,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What was read: ``examples`` were used, ``skipped`` are longer than the model allows.
+    """What was read.
 
-    ``labels`` says whether the methods used labels; None for evaluation data.
+    Attributes
+    ----------
+    name, sha256, task : str
+        Of the file, and what its examples are for.
+    examples, skipped : int
+        Used, and left out because they are longer than the model allows.
+    labels : bool or None
+        Whether the methods used labels; None for evaluation data.
     """
 
     name: str
@@ -44,7 +52,17 @@ class DataInfo:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The unpruned model: its value with a 95% interval, and every metric of the task."""
+    """The unpruned model.
+
+    Attributes
+    ----------
+    value : float
+        The task's metric.
+    ci : tuple of two floats
+        95% bootstrap interval over examples.
+    metrics : dict of str to float
+        Every metric of the task.
+    """
 
     value: float
     ci: tuple[float, ...]
@@ -53,7 +71,17 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Draw:
-    """One random set of heads and what the model is worth without it."""
+    """One random set of heads and what the model is worth without it.
+
+    Attributes
+    ----------
+    seed : int
+        Of the draw.
+    heads_removed : tuple of (layer, head)
+        As many as the point's fraction makes.
+    value : float
+        The task's metric.
+    """
 
     seed: int
     heads_removed: tuple[tuple[int, ...], ...]
@@ -74,7 +102,7 @@ class Point:
         The task's metric; for ``random`` the mean over draws.
     ci : tuple of two floats
         95% bootstrap interval over examples; for ``random`` the lowest and highest draw.
-    difference, difference_ci, p_value
+    difference, difference_ci, p_value : float, tuple of two floats, float, or None
         Value minus the unpruned model's on the same examples, with its paired bootstrap interval
         and two-sided p-value; None for ``random``.
     metrics : dict
@@ -102,11 +130,24 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """One method with one repair, from few heads removed to many."""
+    """One method with one repair.
+
+    Attributes
+    ----------
+    method, repair : str
+        As on the command line; ``none`` where nothing was repaired.
+    points : tuple of Point
+        From few heads removed to many.
+    """
 
     method: str
     repair: str
     points: tuple[Point, ...]
+
+    @property
+    def name(self) -> str:
+        """``fisher + scale``; the method alone where nothing was repaired."""
+        return self.method if self.repair == "none" else f"{self.method} + {self.repair}"
 
 
 @dataclass(frozen=True)
@@ -116,6 +157,7 @@ class HeadScores:
     Attributes
     ----------
     method : str
+        As on the command line.
     values : tuple of rows
         (n_layers, n_heads), higher is rather kept; None where a layer has no such head.
     passes : dict
@@ -128,15 +170,23 @@ class HeadScores:
 
 
 @dataclass(frozen=True)
-class HeadEffect:
+class HeadEffect(Head):
     """What one head does to the model: without it, or with it alone left in its layer.
 
-    In ALBERT the head goes from (or stays in) every layer. ``difference`` is value minus the
-    unpruned model's; ``p_adjusted`` is Benjamini-Hochberg over the rows of one table.
+    In ALBERT the head goes from (or stays in) every layer.
+
+    Attributes
+    ----------
+    value, ci : float, tuple of two floats
+        The task's metric with its 95% bootstrap interval over examples.
+    difference, difference_ci, p_value : float, tuple of two floats, float
+        Value minus the unpruned model's, as in :class:`Point`.
+    p_adjusted : float
+        Benjamini-Hochberg over the rows of one table.
+    significant : bool
+        Whether it is below 0.05.
     """
 
-    layer: int
-    head: int
     value: float
     ci: tuple[float, ...]
     difference: float
@@ -147,18 +197,30 @@ class HeadEffect:
 
 
 @dataclass(frozen=True)
-class HeadRoles:
-    """The roles of one head on the corpus that ``classify`` read."""
+class HeadRoles(Head):
+    """The roles of one head on the corpus that ``classify`` read.
 
-    layer: int
-    head: int
+    Attributes
+    ----------
+    primary, roles : str, tuple of str
+        As in :class:`headscope.results.HeadResult`.
+    """
+
     primary: str
     roles: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model that may be kept, and the metric that it earns on the *calibration* data."""
+    """A model that may be kept.
+
+    Attributes
+    ----------
+    method, repair : str
+        How it was made.
+    value : float
+        The metric that it earns on the *calibration* data.
+    """
 
     method: str
     repair: str
@@ -196,10 +258,13 @@ class SavedModel:
     Attributes
     ----------
     folder : str
+        Where it was written.
     form : str
         ``compact``: heads removed for real; ``dense``: zeros where they were.
     method, repair : str
+        How it was made.
     heads_removed : tuple of (layer, head)
+        Sorted, zero-based.
     fraction : float or None
         None in results of earlier versions, as the next two.
     value : float or None
@@ -219,17 +284,17 @@ class SavedModel:
 
 
 @dataclass(frozen=True)
-class PruneResult:
+class PruneResult(Measured):
     """Heads chosen, removed and measured again.
 
     Attributes
     ----------
-    schema : int
-    provenance : dict
-    validation : ValidationSummary
     task, metric : str
+        What the model is measured on, and the name of the number.
     higher_is_better : bool
+        False for a loss.
     baseline : Baseline
+        The unpruned model.
     data, calibration : DataInfo
         What the curves are measured on, and what heads are chosen on.
     n_heads : int
@@ -237,7 +302,9 @@ class PruneResult:
     shared_layers : bool
         Whether one decision holds for several layers (ALBERT).
     curves : tuple of Curve
+        One for each method and repair, random heads among them.
     scores : tuple of HeadScores
+        One for each method that scores heads.
     ablation : tuple of HeadEffect
         Each head removed alone; empty unless asked for.
     kept_alone : tuple of HeadEffect
@@ -247,16 +314,15 @@ class PruneResult:
     roles_from : str or None
         The corpus of that classification.
     warnings : tuple of str
+        Sentences about what a reader should not conclude.
     kept : KeptModel or None
-        The model that ``--save``, ``--save-dense`` and ``--benchmark`` speak of.
+        The one that is saved and timed.
     saved : tuple of SavedModel
+        The folders that it was written to.
     speed : SpeedResult or None
-        Full against pruned, of ``--benchmark``.
+        Full against pruned; None unless it was asked for.
     """
 
-    schema: int
-    provenance: dict[str, Any]
-    validation: ValidationSummary
     task: str
     metric: str
     higher_is_better: bool
@@ -275,6 +341,11 @@ class PruneResult:
     kept: KeptModel | None = None
     saved: tuple[SavedModel, ...] = ()
     speed: SpeedResult | None = None
+
+    @property
+    def sign(self) -> int:
+        """What a difference of the metric is multiplied by so that more is better: 1 or -1."""
+        return 1 if self.higher_is_better else -1
 
     def curve(self, method: str, repair: str = "none") -> Curve:
         """Return the curve of a method with a repair.
@@ -311,5 +382,5 @@ def _flat(curve: Curve, point: Point) -> dict[str, Any]:
         "difference_high": high,
         "p_value": point.p_value,
         "spread": point.spread,
-        "removed": " ".join(f"L{layer}H{head}" for layer, head in point.heads_removed),
+        "removed": " ".join(head_name(*place) for place in point.heads_removed),
     }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.heads import Head
 from headscope.results.serialise import SCHEMA
-from headscope.results.validation import ValidationSummary
+from headscope.results.shared_projections import SharedProjections
+from headscope.results.validate import ValidationSummary
 
 if TYPE_CHECKING:
     import pandas
@@ -23,8 +25,6 @@ __all__ = [
     "NumericalRank",
     "Overlap",
     "RankResult",
-    "SharedProjections",
-    "SharedWidth",
 ]
 
 #: The matrices that are measured, in the order in which they are shown.
@@ -40,6 +40,7 @@ class NumericalRank:
     value : int or None
         None where ``rtol`` is 1 or more: the stored dtype is too coarse to decide.
     rtol : float
+        As asked for; by default the stored dtype's epsilon times the larger size.
     """
 
     value: int | None
@@ -55,6 +56,7 @@ class MatrixRank:
     singular_values : tuple of float
         Descending; as many as the factors' width allows, the rest of the matrix's are 0.
     numerical_rank : NumericalRank
+        Singular values above the rounding of the stored dtype.
     stable_rank : float or None
         ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below.
     effective_rank : float or None
@@ -72,15 +74,23 @@ class MatrixRank:
 
 @dataclass(frozen=True)
 class MeanSem:
-    """A mean over sequences and its standard error (None for a single sequence)."""
+    """A mean over sequences.
+
+    Attributes
+    ----------
+    mean : float
+        The mean.
+    sem : float or None
+        Its standard error; None for a single sequence.
+    """
 
     mean: float
     sem: float | None
 
 
 @dataclass(frozen=True)
-class HeadRank:
-    """One head.
+class HeadRank(Head):
+    """One head's matrices.
 
     Attributes
     ----------
@@ -94,8 +104,6 @@ class HeadRank:
         ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
     """
 
-    layer: int
-    head: int
     qk: MatrixRank
     ov: MatrixRank
     w_q: MatrixRank
@@ -103,11 +111,6 @@ class HeadRank:
     asymmetry: float | None
     qk_data: MatrixRank | None = None
     pattern_asymmetry: MeanSem | None = None
-
-    @property
-    def name(self) -> str:
-        """``L3H5``."""
-        return f"L{self.layer}H{self.head}"
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,8 @@ class ControlStatistics:
     ----------
     singular_values : tuple of float
         Mean of sigma / ||B||_F: a random matrix has no scale of its own.
-    numerical_rank, stable_rank, effective_rank : float or None
-    dims : dict of str to float
+    numerical_rank, stable_rank, effective_rank, dims
+        Means of the fields of :class:`MatrixRank` with these names.
     std : dict of str to float
         Standard deviation of each statistic over the draws (``stable_rank``, ``dims90``, ...);
         empty where there was one draw.
@@ -155,7 +158,13 @@ class ControlStatistics:
 
 @dataclass(frozen=True)
 class DataControl:
-    """Gaussian factors in the data-aware form of one layer: with that layer's covariance."""
+    """Gaussian factors in the data-aware form of one layer: with that layer's covariance.
+
+    Attributes
+    ----------
+    heads, layer : ControlStatistics
+        Of single heads, and of as many concatenated as the layer has.
+    """
 
     heads: ControlStatistics
     layer: ControlStatistics
@@ -167,8 +176,14 @@ class LayerRank:
 
     Attributes
     ----------
+    layer : int
+        Zero-based.
     heads : tuple of int
         The heads there are.
+    qk, ov, w_q, w_k, asymmetry, qk_data
+        As in :class:`HeadRank`, of all heads together.
+    overlap : Overlap
+        Between the heads' subspaces.
     qk_data_control : DataControl or None
         Gaussian factors in the same data-aware form.
     folded : bool or None
@@ -190,7 +205,19 @@ class LayerRank:
 
 @dataclass(frozen=True)
 class LayerControl:
-    """Controls of one geometry: heads alone, and as many concatenated as the layer has."""
+    """Controls of one geometry: heads alone, and as many concatenated as the layer has.
+
+    Attributes
+    ----------
+    n_heads : int
+        Heads of such a layer.
+    heads, layers : dict of str to ControlStatistics
+        By matrix, as in :data:`MATRICES`.
+    asymmetry, layer_asymmetry : float or None
+        Means of ||B - B^T||_F / ||B||_F of heads, of layers.
+    overlap : dict of str to float
+        Mean of each matrix of :class:`Overlap` over pairs of different heads (``query_key``: all).
+    """
 
     n_heads: int
     heads: dict[str, ControlStatistics]
@@ -207,6 +234,7 @@ class ControlRank:
     Attributes
     ----------
     seeds : tuple of int
+        One for each draw.
     geometries : tuple of LayerControl
         One for each number of heads that a layer of the model has.
     """
@@ -220,76 +248,27 @@ class ControlRank:
 
 
 @dataclass(frozen=True)
-class SharedWidth:
-    """All layers' projections shared by their heads, at one width.
-
-    Attributes
-    ----------
-    width : int
-        Columns of the shared W_Q and W_K of each layer.
-    score_error, truncated_score_error, control_score_error : float or None
-        sqrt(sum_h ||B_h - B'_h||_F^2 / sum_h ||B_h||_F^2), mean over layers: shared projections;
-        each head cut to ``truncated_rank``, which costs as many parameters; shared projections of
-        Gaussian factors.
-    layer_score_errors : tuple of float
-    fidelity, truncated_fidelity : float or None
-        Mean cosine between the mean-pooled last states with replaced and with original scores.
-    fidelity_interval, truncated_fidelity_interval : tuple of float or None
-        95%, over the lines of the text.
-    parameters, parameters_saved : int
-        Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
-        cannot change a pattern).
-    share_saved : float
-    truncated_rank : int
-    """
-
-    width: int
-    score_error: float
-    layer_score_errors: tuple[float, ...]
-    truncated_rank: int
-    truncated_score_error: float
-    control_score_error: float | None
-    fidelity: float | None
-    fidelity_interval: tuple[float, ...] | None
-    truncated_fidelity: float | None
-    truncated_fidelity_interval: tuple[float, ...] | None
-    parameters: int
-    parameters_saved: int
-    share_saved: float
-
-
-@dataclass(frozen=True)
-class SharedProjections:
-    """The sweep of widths.
-
-    Attributes
-    ----------
-    widths : tuple of SharedWidth
-        Ascending.
-    knee : int or None
-        The width at the knee of the score error (largest distance below the chord); None for
-        fewer than three widths or a curve without one.
-    text : dict
-        Name, sha256, lines used and skipped, of the text that fidelity was measured on.
-    """
-
-    widths: tuple[SharedWidth, ...]
-    knee: int | None
-    text: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class RankResult:
     """Ranks of every head and layer, each with its controls.
 
     Attributes
     ----------
+    heads : tuple of HeadRank
+        In the order of layer, head.
+    layers : tuple of LayerRank
+        In their order.
+    controls : dict of str to ControlRank or None
+        ``gaussian`` and ``fresh``; None where it was not asked for.
     settings : dict
         share, biases, fold_layernorm, stored_dtype.
+    validation, provenance, schema : ValidationSummary, dict, int
+        As in :class:`headscope.results.Measured`.
     not_covered : tuple of str
         What W_Q W_K^T leaves out of this model's scores.
     text : dict or None
         What the data-aware form and the patterns were measured on.
+    shared : SharedProjections or None
+        None unless it was asked for.
     """
 
     heads: tuple[HeadRank, ...]

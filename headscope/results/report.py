@@ -17,6 +17,7 @@ class SamplePatterns:
     Attributes
     ----------
     text : str
+        The sentence as it stands in the data.
     tokens : tuple of str
         Special tokens included.
     patterns : dict of str to (query, key)
@@ -34,6 +35,8 @@ class ReportResult(Sections):
 
     Attributes
     ----------
+    schema, provenance : int, dict
+        As in :class:`headscope.results.Measured`.
     settings : dict
         By section, what differs from the defaults.
     left_out : dict of str to str
@@ -41,6 +44,9 @@ class ReportResult(Sections):
     keys : dict of str to str
         By section, a hash of everything that its result depends on.
     samples : tuple of SamplePatterns
+        Patterns that the page shows.
+    reused : tuple of str
+        Sections that were taken from the previous run; not part of the file.
     """
 
     schema: int
@@ -49,5 +55,4 @@ class ReportResult(Sections):
     left_out: dict[str, str]
     keys: dict[str, str]
     samples: tuple[SamplePatterns, ...] = ()
-    #: Sections that were taken from the previous run; not part of the file.
     reused: tuple[str, ...] = field(default=(), compare=False)

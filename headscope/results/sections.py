@@ -19,7 +19,7 @@ from headscope.results.insights import InsightsResult
 from headscope.results.prune import PruneResult
 from headscope.results.rank import RankResult
 from headscope.results.spectrum import SpectrumResult
-from headscope.results.validation import ValidationResult
+from headscope.results.validate import ValidationResult
 
 __all__ = ["SECTIONS", "Section", "Sections", "section_of"]
 
@@ -55,7 +55,13 @@ def _told_by(*marks: str, also: tuple[str, ...] = (), uses: tuple[str, ...] = ()
 
 @dataclass(frozen=True, kw_only=True)
 class Sections:
-    """One result for each section, in the order in which a report runs them; None where not run."""
+    """One result for each section, in the order in which a report runs them; None where not run.
+
+    Attributes
+    ----------
+    validate, classify, rank, spectrum, depth, prune, insights : result or None
+        What the command of that name found.
+    """
 
     validate: ValidationResult | None = field(
         default=None, metadata=_told_by("passed", "layers", "tolerance", also=("validation.json",))

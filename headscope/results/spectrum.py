@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headscope.results.efficient import EfficientResult
+from headscope.results.heads import Head
+from headscope.results.measured import Measured
 from headscope.results.rank import MeanSem
-from headscope.results.validation import ValidationSummary
 
 if TYPE_CHECKING:
     import pandas
@@ -27,8 +28,8 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class SpectrumHead:
-    """One head.
+class SpectrumHead(Head):
+    """One head's spectrum.
 
     Attributes
     ----------
@@ -46,8 +47,6 @@ class SpectrumHead:
         Primary role by ``headscope classify``, where there was a classification.
     """
 
-    layer: int
-    head: int
     share_at_k: MeanSem
     share_sq_at_k: MeanSem
     half_width: float | None
@@ -58,11 +57,6 @@ class SpectrumHead:
     offset_mass: float
     role: str | None = None
 
-    @property
-    def name(self) -> str:
-        """``L3H5``."""
-        return f"L{self.layer}H{self.head}"
-
 
 @dataclass(frozen=True)
 class SpectrumControl:
@@ -70,6 +64,8 @@ class SpectrumControl:
 
     Attributes
     ----------
+    share_at_k, share_sq_at_k, curve, curve_sq : float, tuple of float
+        As the means of :class:`SpectrumHead`.
     std : float or None
         Standard deviation of ``share_at_k`` between draws; None where nothing is drawn.
     draws : int
@@ -91,7 +87,9 @@ class RandomDraw:
     Attributes
     ----------
     seed : int
+        Of the weights.
     sequences : int
+        Windows that it was measured on.
     share_at_k, share_sq_at_k : float
         Mean over heads.
     lowest : float
@@ -118,6 +116,7 @@ class RandomWeights:
     Attributes
     ----------
     draws : tuple of RandomDraw
+        The initialisations.
     heads : int
         Of the model.
     share_at_k, share_sq_at_k : MeanSem
@@ -208,14 +207,22 @@ class Roles:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two means, and half of its 95% interval (None where it is unknown)."""
+    """A difference of two means.
+
+    Attributes
+    ----------
+    mean : float
+        The difference.
+    half_width : float or None
+        Half of its 95% interval; None where it is unknown.
+    """
 
     mean: float
     half_width: float | None
 
 
 @dataclass(frozen=True)
-class SpectrumResult:
+class SpectrumResult(Measured):
     """The spectra of every head's softmax matrix, and what they allow.
 
     Attributes
@@ -225,19 +232,23 @@ class SpectrumResult:
     sequences : int
         Sequences that were measured.
     k : int
+        How many of the largest singular values are summed.
+    sampling : Sampling
+        How the windows were chosen.
+    verdict : Verdict
+        Which heads are of low rank.
     heads : tuple of SpectrumHead
         In the order of layer, head.
     controls : dict of str to SpectrumControl
         ``uniform``, ``identity``, ``previous-token``, ``random-logits``.
+    roles : Roles or None
+        None where there was no classification.
     efficient : EfficientResult or None
         None unless it was asked for.
     random_weights : RandomWeights or None
         The control of every claim about learning; None unless it was asked for.
     """
 
-    schema: int
-    provenance: dict[str, Any]
-    validation: ValidationSummary
     length: int
     sequences: int
     k: int

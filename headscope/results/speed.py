@@ -24,6 +24,7 @@ class SpeedRow:
     attention_full_ms, attention_pruned_ms : float
         Median time spent in attention: W_Q, W_K, W_V, softmax(...) V and W_O of all layers.
     attention_ratio, attention_predicted_ratio : float
+        pruned / full of those times, and of the multiplications in attention.
     """
 
     length: int
@@ -51,13 +52,16 @@ class SpeedResult:
 
     Attributes
     ----------
+    device, dtype : str
+        Where and in what both ran.
     threads : int
         What torch computed with.
     implementation : str
         The attention of transformers that both ran: what a user of the model runs.
-    heads_full, heads_pruned : int
-    parameters_full, parameters_pruned : int
+    heads_full, heads_pruned, parameters_full, parameters_pruned : int
+        Of the two models.
     rows : tuple of SpeedRow
+        One for each shape of input.
     """
 
     device: str

@@ -1,39 +1,61 @@
-"""What the terminal tables and CSV files of all commands share: columns, numbers, intervals."""
+"""What the tables, sentences and CSV files of all commands share: columns, numbers, intervals."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "csv_text",
-    "frame_csv",
-    "interval_text",
-    "make_table",
-    "model_line",
-    "p_text",
-    "ratio_text",
-    "share_text",
-    "tiny",
-]
+# --- tables -------------------------------------------------------------------------------------
 
 
-def make_table(*columns: str) -> Table:
-    """Start a plain table whose first column is text and whose others are numbers."""
+def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Table:
+    """Make a plain table whose first column is text and whose others are numbers."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def model_line(result: Any, heads: int | None = None) -> str:
+def head_map(
+    cells: Mapping[tuple[int, int], Text], layers: Iterable[int], *, across: int, width: int
+) -> Iterator[Table]:
+    """Lay heads out as layers x heads, in blocks that fit into 80 columns.
+
+    Parameters
+    ----------
+    cells : mapping of (layer, head) to Text
+        Heads that are missing stay empty.
+    layers : iterable of int
+        The rows, zero-based.
+    across : int
+        Heads beside each other in one block.
+    width : int
+        Of a head's column, in characters.
+    """
+    n_heads = max(head for _, head in cells) + 1
+    for start in range(0, n_heads, across):
+        heads = range(start, min(start + across, n_heads))
+        table = Table(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
+        table.add_column("", width=5, no_wrap=True)
+        for head in heads:
+            table.add_column(f"H{head}", width=width, justify="right", no_wrap=True)
+        for layer in layers:
+            table.add_row(f"L{layer}", *(cells.get((layer, head), Text("")) for head in heads))
+        yield table
+
+
+def model_line(result: Any, heads: int | None = None) -> Text:
     """Say which model a result is of, and how well our attention equals its own.
 
     ``heads`` counts all heads, for a model whose layers have different numbers of them.
@@ -45,7 +67,12 @@ def model_line(result: Any, heads: int | None = None) -> str:
         else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
     )
     size = f" x {model['n_heads']} heads" if heads is None else f", {heads} heads"
-    return f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers{size}; {proof}"
+    return Text(
+        f"Model   {model['id']}: {model['family']}, {model['n_layers']} layers{size}; {proof}"
+    )
+
+
+# --- CSV ----------------------------------------------------------------------------------------
 
 
 def frame_csv(frame: pandas.DataFrame) -> str:
@@ -54,13 +81,24 @@ def frame_csv(frame: pandas.DataFrame) -> str:
     return text
 
 
+def to_csv(result: Any) -> str:
+    """Write a result's main table as CSV: its ``to_frame``."""
+    return frame_csv(result.to_frame())
+
+
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Write rows as CSV with a header line."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    csv.writer(buffer, lineterminator="\n").writerows([header, *rows])
     return buffer.getvalue()
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """Write a number with this many digits after the point, or a dash where there is none."""
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def tiny(value: float | None) -> str:
@@ -70,19 +108,38 @@ def tiny(value: float | None) -> str:
 
 def ratio_text(value: float | None) -> str:
     """Write a number of any size: three digits, or powers of ten where those would be zeros."""
-    return share_text(value) if value is None or abs(value) >= 0.001 or value == 0 else tiny(value)
+    return decimal(value) if value is None or abs(value) >= 0.001 or value == 0 else tiny(value)
 
 
-def interval_text(interval: Sequence[float]) -> str:
-    """Write a 95% interval."""
-    return f"{interval[0]:.3f}-{interval[1]:.3f}"
+def p_text(p: float | None) -> str:
+    """Write a p-value, or a dash where there is none."""
+    return "<1e-9" if p is not None and p < 1e-9 else tiny(p)
 
 
-def p_text(p: float) -> str:
-    """Write a p-value."""
-    return "<1e-9" if p < 1e-9 else f"{p:.1e}"
+def interval_text(interval: Sequence[float] | None) -> str:
+    """Write a 95% interval, or a dash where there is none."""
+    return f"{interval[0]:.3f}-{interval[1]:.3f}" if interval else "-"
 
 
-def share_text(value: float | None) -> str:
-    """Write a rate with three digits, or a dash where there is none."""
-    return "-" if value is None else f"{value:.3f}"
+def plus_minus(text: str, half: float | None, form: str = ".3f") -> str:
+    """Put half of an interval, or a spread, behind a number; nothing where it is unknown."""
+    return text if half is None else f"{text} +-{half:{form}}"
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of what is known, or None."""
+    known = [float(value) for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def plural(n: int, word: str) -> str:
+    """Return ``word`` as it stands behind the number ``n``."""
+    return word if n == 1 else f"{word}s"
+
+
+def joined(parts: Sequence[str], last: str = "and") -> str:
+    """List parts in a sentence: ``a, b and c``."""
+    return f" {last} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

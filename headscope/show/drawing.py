@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -12,7 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-__all__ = ["figure_files", "heat_map", "label_grid", "model_name", "new_figure"]
+#: The palette of Okabe & Ito 2008, which stays apart for colour-blind readers, and a grey.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
+
+Values = Sequence[Sequence[float | None]]
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -40,6 +44,39 @@ def model_name(result: Any) -> str:
     return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
 
 
+# --- axes ---------------------------------------------------------------------------------------
+
+
+def plain_axes(
+    axes: Axes, x: str = "", y: str = "", title: str = "", *, title_size: float = 10
+) -> None:
+    """Give axes their captions in small letters, and no frame above and on the right."""
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
+    axes.set_title(title, fontsize=title_size)
+    axes.tick_params(labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def legend_beside(
+    figure: Figure,
+    place: Literal["outside lower center", "outside right center"],
+    columns: int = 1,
+    **options: Any,
+) -> None:
+    """Put one legend outside all panels: by default that of the first one."""
+    options.setdefault("handles", figure.axes[0].get_legend_handles_labels()[0])
+    figure.legend(loc=place, ncols=columns, fontsize=7, frameon=False, **options)
+
+
+def note(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **options: Any
+) -> None:
+    """Write beside a point, ``offset`` points away from it."""
+    options = {"fontsize": 7, **options}
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **options)
+
+
 def label_grid(axes: Axes, n_layers: int, n_heads: int) -> None:
     """Turn axes into a grid of layers x heads, one cell a head."""
     axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=7)
@@ -50,8 +87,34 @@ def label_grid(axes: Axes, n_layers: int, n_heads: int) -> None:
     axes.tick_params(which="both", length=0)
 
 
+def small_colour_bar(figure: Figure, image: Any, axes: Any, legend: str, fraction: float) -> Axes:
+    """Put a colour bar beside axes, and return its own."""
+    bar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
+    bar.set_label(legend, fontsize=7)
+    bar.ax.tick_params(labelsize=7)
+    return bar.ax
+
+
+# --- maps ---------------------------------------------------------------------------------------
+
+
+def head_grid(cells: Mapping[tuple[int, int], float | None], n_layers: int | None = None) -> Values:
+    """Arrange values of heads as rows of layers, None where there is no such head.
+
+    Parameters
+    ----------
+    cells : mapping of (layer, head) to float or None
+        One value a head.
+    n_layers : int, optional
+        Rows; up to the last layer with a head by default.
+    """
+    n_layers = n_layers or max(layer for layer, _ in cells) + 1
+    n_heads = max((head for _, head in cells), default=0) + 1
+    return [[cells.get((layer, head)) for head in range(n_heads)] for layer in range(n_layers)]
+
+
 def heat_map(
-    values: Sequence[Sequence[float | None]],
+    values: Values,
     *,
     title: str,
     legend: str,
@@ -63,6 +126,7 @@ def heat_map(
     Parameters
     ----------
     values : (n_layers, n_heads)
+        As :func:`head_grid` arranges them.
     title, legend : str
         Above the map, and beside its colour bar.
     limits : (float, float), optional
@@ -70,7 +134,7 @@ def heat_map(
     digits : int
         After the decimal point.
     """
-    grid = np.array([[np.nan if v is None else v for v in row] for row in values], dtype=float)
+    grid = np.array(values, dtype=float)  # None becomes NaN
     n_layers, n_heads = grid.shape
     figure = new_figure(max(5.0, 1.8 + 0.55 * n_heads), 1.2 + 0.5 * n_layers)
     axes = figure.add_subplot()
@@ -79,18 +143,13 @@ def heat_map(
     label_grid(axes, n_layers, n_heads)
     for (layer, head), value in np.ndenumerate(grid):
         if np.isfinite(value):
-            dark = value < (low + high) / 2
-            axes.text(
-                head,
-                layer,
-                f"{value:.{digits}f}",
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                color="white" if dark else "black",
-            )
-    bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.02)
-    bar.set_label(legend, fontsize=7)
-    bar.ax.tick_params(labelsize=7)
+            colour = "white" if value < (low + high) / 2 else "black"
+            cell_text(axes, layer, head, f"{value:.{digits}f}", colour, 6.5)
+    small_colour_bar(figure, image, axes, legend, 0.03)
     axes.set_title(title, fontsize=10)
     return figure
+
+
+def cell_text(axes: Axes, layer: int, head: int, text: str, colour: str, size: float) -> None:
+    """Write into the middle of a head's cell."""
+    axes.text(head, layer, text, ha="center", va="center", fontsize=size, color=colour)

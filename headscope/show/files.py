@@ -12,8 +12,6 @@ from headscope.results import to_json
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 
-__all__ = ["state_name", "write_result"]
-
 
 def state_name(command: str) -> str:
     """Return the name of the file that a command saves its sums in while it runs."""
@@ -28,7 +26,9 @@ def write_result(command: str, result: Any, folder: Path, **presentation: Any) -
     command : str
         The section that the result belongs to.
     result : result of that command
+        As the command's function in ``headscope.pipeline`` returns it.
     folder : Path
+        There already.
     **presentation
         What the command's view understands, such as ``log`` for depth.
     """

@@ -6,16 +6,23 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headscope.atomic import write_atomically
 from headscope.errors import InputError
 
-__all__ = ["ready_folder", "write_files"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @contextmanager
 def ready_folder(folder: Path | None) -> Iterator[None]:
     """Make the folder before a long run starts; take it away again if nothing came of it.
+
+    Parameters
+    ----------
+    folder : Path or None
+        None where nothing is to be written.
 
     Raises
     ------
@@ -43,12 +50,25 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
             path.rmdir()
 
 
+def names_of(*stems: str) -> tuple[str, ...]:
+    """Return the names that a table and a figure of each stem have."""
+    return tuple(f"{stem}.{kind}" for stem in stems for kind in ("csv", "png", "svg"))
+
+
+def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> dict[str, bytes]:
+    """Return ``NAME.csv`` of every table, ``NAME.png`` and ``NAME.svg`` of every figure."""
+    from headscope.show.drawing import figure_files
+
+    return {f"{name}.csv": text.encode() for name, text in tables.items()} | figure_files(figures)
+
+
 def write_files(folder: Path, files: Mapping[str, bytes], *, stale: Iterable[str] = ()) -> None:
     """Write every file whole or not at all.
 
     Parameters
     ----------
     folder : Path
+        There already.
     files : mapping of name to content
         Written in order, so the one that readers wait for comes last.
     stale : iterable of str

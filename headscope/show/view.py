@@ -3,40 +3,61 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from headscope.show.cells import to_csv
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["View", "view_of"]
+    from headscope.show.page.parts import Card, Part, Place, Scale
+
+__all__ = ["KeyNumber", "View", "view_of"]
 
 R = TypeVar("R")
+#: What is measured, this model's value, the controls' value ("-" where there is none).
+KeyNumber = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
 class View(Generic[R]):
     """What people see of a result of class ``R``; every part is a function of the result.
 
+    A report's page and report.md ask every section that was run for the last four.
+
     Attributes
     ----------
     human : callable
         Tables and sentences for the terminal, 80 columns wide.
-    csv : callable
-        The main table as CSV.
     files : callable
         Name and content of every file of a result folder but the JSON. Presentation options, such
         as depth's ``log``, are keywords.
+    csv : callable
+        The main table as CSV: by default the result's ``to_frame``.
     stale : tuple of str
         Names of files that not every run writes: one that an earlier run left must not be taken
         for this run's.
+    facts : callable
+        What the page says of single heads: cards that fill in what this section knows. The second
+        argument lists the (layer, head) that samples and sections before this one know.
+    scales : tuple of Scale
+        The numbers on those cards that the map of heads can be coloured by.
+    section : callable
+        The section's part of the page, or None.
+    key_numbers : callable
+        The few numbers that a report leads with, each beside its control.
     """
 
     human: Callable[[R], Iterable[RenderableType]]
-    csv: Callable[[R], str]
     files: Callable[..., Mapping[str, bytes]]
+    csv: Callable[[R], str] = to_csv
     stale: tuple[str, ...] = ()
+    facts: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
+    scales: tuple[Scale, ...] = ()
+    section: Callable[[R], Part | None] = lambda result: None
+    key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
 
 
 def view_of(section: str) -> View[Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headscope.errors import InputError
-from headscope.results import SCHEMA, SECTIONS, from_dict, section_of
+from headscope.results import SCHEMA, SECTIONS, Sections, from_dict, section_of
 from headscope.safe_text import visible
 
 __all__ = ["Results", "read_results", "results_of"]
@@ -22,28 +22,19 @@ _REPORT = "report.json"
 
 
 @dataclass(frozen=True)
-class Results:
-    """The results that one file or folder holds.
+class Results(Sections):
+    """The results that one file or folder holds, by section.
 
     Attributes
     ----------
     name : str
         As the user gave it.
-    sections : dict of str to result
-        By section, in the order of :data:`SECTIONS`.
     raw : dict of str to dict
-        The same as they were written, fields of later versions included.
+        The results as they were written, fields of later versions included.
     """
 
     name: str
-    sections: dict[str, Any] = field(default_factory=dict)
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the section of that name, or None."""
-        if name in SECTIONS:
-            return self.sections.get(name)
-        raise AttributeError(name)
 
 
 def read_results(path: Path) -> Results:
@@ -149,7 +140,7 @@ def _typed(raw: dict[str, dict[str, Any]], name: str) -> Results:
                 sections[section] = from_dict(section_of(section).kind, raw[section])
             except TypeError as error:
                 _refuse(f"{visible(name)} ({section})", raw[section], error)
-    return Results(name, sections, raw)
+    return Results(name, raw, **sections)
 
 
 def _refuse(where: str, data: dict[str, Any], error: TypeError) -> NoReturn:

@@ -39,7 +39,7 @@ from headscope.data.frequencies import find_frequencies
 from headscope.data.places import placed
 from headscope.data.sentence import Sentence
 from headscope.measures.batch import Batch
-from headscope.measures.classify.head_measures import HeadMeasures
+from headscope.measures.classify.sums import HeadMeasures
 from headscope.models.demo import demo_folder
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
@@ -64,7 +64,7 @@ def side_by_side(**runs: Callable[[], Any]) -> dict[str, float]:
 
 def batches_of(loaded: LoadedModel, corpus: Corpus) -> list[Batch]:
     frequencies = find_frequencies(corpus, None, "en")
-    encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, frequencies)
+    encoder = Encoder(loaded, frequencies)
     return [
         collate(batch, loaded.pad_id)
         for window in windows(placed(corpus, encoder.encode(iter(corpus))))

@@ -106,14 +106,7 @@ def timed(run: Callable[[], Any]) -> float:
 def cost() -> None:
     """Ours against as many bare forward passes, in turn, so that a drift meets both."""
     loaded = headscope.load("demo", dtype="float64")
-    windows = pack(
-        open_plain(None),
-        loaded.tokenizer,
-        128,
-        max_length=512,
-        vocab_size=loaded.vocab_size,
-        name="demo",
-    )
+    windows = pack(open_plain(None), loaded, 128)
     chosen = windows.batch(windows.spread(16))
 
     def bare() -> None:
@@ -140,14 +133,7 @@ def main() -> None:
     windows = None
     if arguments.text is not None:
         demo = headscope.load("demo")
-        windows = pack(
-            open_plain(arguments.text),
-            demo.tokenizer,
-            128,
-            max_length=512,
-            vocab_size=demo.vocab_size,
-            name="demo",
-        )
+        windows = pack(open_plain(arguments.text), demo, 128)
     reference_curve(arguments.seeds, windows)
     cost()
 

@@ -32,9 +32,9 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import headscope
+from headscope.measures.rank.dimensions import Reading, product_singular_values
 from headscope.measures.rank.factors import Factors, layer_factors
 from headscope.measures.rank.layer import measure_layer
-from headscope.measures.rank.ranks import Reading, product_singular_values
 
 GEOMETRIES = {"base": (12, 12, 768), "large": (24, 16, 1024)}  # layers, heads, d_model
 N_SINGULAR = 64

@@ -35,8 +35,8 @@ from threadpoolctl import threadpool_limits
 import headscope
 from headscope.data.packing import Windows, pack
 from headscope.data.plain import open_plain
-from headscope.measures.lapack import MatrixPool, singular_values
-from headscope.measures.spectrum.singular_values import PatternSpectra, Spectrum, shares
+from headscope.measures.spectrum.decompositions import MatrixPool, singular_values
+from headscope.measures.spectrum.shares import PatternSpectra, Spectrum, shares
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 
@@ -262,14 +262,7 @@ def main() -> None:
     )
     plain = open_plain(arguments.text)
     for length, sequences in ((128, 4), (512, 1)):
-        windows = pack(
-            plain,
-            loaded.tokenizer,
-            length,
-            max_length=loaded.max_length,
-            vocab_size=loaded.vocab_size,
-            name=loaded.name,
-        )
+        windows = pack(plain, loaded, length)
         patterns = real_patterns(loaded, windows, sequences)
         torch.set_num_threads(1)
         routes_table(patterns)

@@ -149,7 +149,7 @@ BROKEN_MODELS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "index is a list": (sharded([]), ("index.json",)),
     "index without a map": (sharded({"weight_map": None}), ("index.json",)),
     "index with a number": (sharded({"weight_map": {"a": 1}}), ("index.json",)),
-    "only pickles": (pickled, ("pytorch_model.bin", "--allow-pickle", "safetensors")),
+    "only pickles": (pickled, ("pytorch_model.bin", "allow_pickle", "safetensors")),
     "remote code": (config(auto_map={"AutoModel": "x.X"}), ("auto_map", "never runs remote code")),
 }
 

@@ -12,7 +12,7 @@ from headscope.pruning.methods import METHODS
 from headscope.results.prune import Point
 from headscope.results.rank import MatrixRank
 from headscope.results.roles import PRIMARY
-from headscope.results.validation import ValidationResult
+from headscope.results.validate import ValidationResult
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

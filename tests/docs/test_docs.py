@@ -22,7 +22,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
-from headscope.measures.classify.thresholds import Thresholds, ThresholdSet
+from headscope.measures.classify.thresholds import Thresholds
+from headscope.results.thresholds import ThresholdSet
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +102,7 @@ def test_config_file_documents_every_option_at_its_default(config: Path) -> None
 
 def test_the_four_profiles_are_there() -> None:
     assert {path.stem for path in PROFILES} >= {"quick", "ci", "full", "paper"}
-    assert "gates" in tomllib.loads((ROOT / "configs" / "ci.toml").read_text(encoding="utf-8"))
+    assert "limits" in tomllib.loads((ROOT / "configs" / "ci.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda p: p.stem)

@@ -41,12 +41,9 @@ def tiny(family: str):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family(family: str) -> None:
     model, tokenizer = tiny(family), tiny_tokenizer(38)
-    result = headscope.spectrum(
-        headscope.wrap(model, tokenizer), LINES, length=16, sequences=4, efficient=True
-    )
-    windows = pack(
-        as_plain(LINES), tokenizer, 16, max_length=38, vocab_size=len(VOCABULARY), name="tiny"
-    )
+    loaded = headscope.wrap(model, tokenizer)
+    result = headscope.spectrum(loaded, LINES, length=16, sequences=4, efficient=True)
+    windows = pack(as_plain(LINES), loaded, 16)
     ids = torch.from_numpy(windows.batch(windows.spread(4)))
     with use_implementation(model, "eager"), torch.no_grad():
         attentions = model(

@@ -40,14 +40,7 @@ def test_full_variant_is_the_residual_of_transformers_states(
     from headscope.data.packing import pack
     from headscope.data.plain import open_plain
 
-    windows = pack(
-        open_plain(None),
-        demo.tokenizer,
-        128,
-        max_length=512,
-        vocab_size=demo.vocab_size,
-        name="demo",
-    )
+    windows = pack(open_plain(None), demo, 128)
     ids = torch.from_numpy(windows.batch(windows.spread(4)))
     with torch.no_grad():
         states = demo.model(input_ids=ids, output_hidden_states=True).hidden_states

@@ -41,14 +41,7 @@ def little() -> list[str]:
 
 
 def windows_of(demo: LoadedModel, length: int):
-    return pack(
-        open_plain(None),
-        demo.tokenizer,
-        length,
-        max_length=demo.max_length,
-        vocab_size=demo.vocab_size,
-        name="demo",
-    )
+    return pack(open_plain(None), demo, length)
 
 
 def test_equals_a_script_on_output_attentions(demo: LoadedModel, result: SpectrumResult) -> None:

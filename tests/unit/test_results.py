@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import json
+from types import ModuleType
 
 import pytest
 
 import headscope
-from headscope.results import ClassifyResult, ValidationResult, from_dict, to_json
+from headscope import results
+from headscope.errors import InputError
+from headscope.results import (
+    ClassifyResult,
+    Head,
+    ValidationResult,
+    from_dict,
+    head_name,
+    parse_head,
+    to_json,
+)
+from headscope.results.thresholds import parse_pairs
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +60,30 @@ def test_rates_without_trials_are_null(demo: object) -> None:
     assert head.rare.rate is None
     assert head.labels == ()
     assert "NaN" not in to_json(single)
+
+
+def test_no_two_modules_of_results_export_the_same_name() -> None:
+    modules = [found for found in vars(results).values() if isinstance(found, ModuleType)]
+    names = [name for module in modules for name in getattr(module, "__all__", ())]
+    assert len(names) == len(set(names)) > 60
+    for module in modules:
+        for name in getattr(module, "__all__", ()):
+            assert getattr(results, name) is getattr(module, name), name
+
+
+def test_the_name_of_a_head_reads_back() -> None:
+    assert head_name(3, 15) == Head(3, 15).name == "L3H15"
+    assert parse_head("L3H15") == (3, 15)
+    for text in ("", "L3", "3H1", "L3H*", "L-1H2", "L1H2 "):
+        with pytest.raises(ValueError, match="not the name of a head"):
+            parse_head(text)
+
+
+def test_pairs_of_name_and_value() -> None:
+    assert parse_pairs([" most = 0.6", "low_rank=1=2", "most=0.7"]) == {
+        "most": "0.7",
+        "low_rank": "1=2",
+    }
+    with pytest.raises(InputError) as error:
+        parse_pairs(["most"], example="most=0.6")
+    assert str(error.value) == "threshold 'most': write NAME=VALUE, such as most=0.6."

@@ -15,22 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.accumulator import Array, numpy
 from headscope.measures.batch import Batch
-from headscope.measures.classify.rows import FARTHEST, WORD_OFFSETS, RowSummary
-
-__all__ = ["Kernel", "kernel_argmax"]
+from headscope.measures.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure, RowSummary
 
 #: Entries of (sentences, heads, words, words) that exist at a time.
 _AT_ONCE = 1 << 18
 
 
-class Kernel(Accumulator):
+class Kernel(RowMeasure):
     """Attention by word offset, summed over the first half of a corpus.
 
     Parameters
     ----------
     n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
 
     Attributes
     ----------
@@ -39,8 +38,6 @@ class Kernel(Accumulator):
     pairs : array of int, (offsets,)
         Ordered word pairs at each offset.
     """
-
-    _sums = ("sums", "pairs")
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.sums = np.zeros((n_layers, n_heads, len(WORD_OFFSETS)))
@@ -54,16 +51,15 @@ class Kernel(Accumulator):
 
     def means(self) -> Array:
         """K, (n_layers, n_heads, offsets); 0 at an offset that was never seen."""
-        means: Array = self.sums / np.maximum(self.pairs, 1)
-        return means
+        return np.asarray(self.sums / np.maximum(self.pairs, 1))
 
 
 def _pairs(n_words: int) -> Array:
     """Count the ordered pairs of n words at each offset, far ones together at the ends."""
     distance = np.arange(1, n_words)
-    one_side = np.bincount(
-        np.minimum(distance, FARTHEST), weights=n_words - distance, minlength=FARTHEST + 1
-    )[1:].astype(np.int64)
+    near = np.minimum(distance, FARTHEST)
+    counts = np.bincount(near, weights=n_words - distance, minlength=FARTHEST + 1)
+    one_side = counts[1:].astype(np.int64)
     return np.concatenate([one_side[::-1], one_side])
 
 
@@ -73,7 +69,9 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
     Parameters
     ----------
     kernel : Tensor, (n_heads, offsets)
+        K of each head, by :data:`.rows.WORD_OFFSETS`.
     batch : Batch
+        Whose words and pieces are looked at.
 
     Returns
     -------
@@ -96,10 +94,7 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
 def _looks_at(kernel: Tensor, pieces: Tensor) -> Tensor:
     """Return the argmax for sentences of as many words, (sentences, n_heads, words).
 
-    Parameters
-    ----------
-    kernel : Tensor, (n_heads, offsets)
-    pieces : Tensor, (sentences, words)
+    ``kernel`` is (n_heads, offsets), ``pieces`` (sentences, words).
     """
     n_words = pieces.shape[1]
     words = torch.arange(n_words)

@@ -2,24 +2,24 @@
 
 A label needs three things: the score reaches its threshold, it beats its baseline, and the
 Benjamini-Hochberg adjusted p-value of that comparison is at most q. The family of the adjustment is
-all heads. Syntactic labels have a stricter rule of their own: ``syntactic_labels.py``.
+all heads. Syntactic labels have a stricter rule of their own: ``confirmation.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from headscope.measures.accumulator import Array
-from headscope.measures.classify.head_measures import HeadMeasures
+from headscope.measures.classify.confirmation import judge_syntactic, labels_of
 from headscope.measures.classify.profile import QUANTITIES, UNIFORM
 from headscope.measures.classify.rare import Rare
 from headscope.measures.classify.rows import OFFSETS
+from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
-from headscope.measures.classify.syntactic_labels import judge_syntactic, labels_of
 from headscope.measures.classify.testable import broad_is_testable
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.measures.statistics import (
@@ -33,8 +33,6 @@ from headscope.measures.statistics import (
 from headscope.results import HeadResult, Label, PositionalScore, RareScore, SwappedControl
 from headscope.results.roles import NO_ROLE, PRIMARY
 
-__all__ = ["judge", "judge_swapped"]
-
 Place = tuple[int, int]
 
 
@@ -44,33 +42,42 @@ def judge(
     thresholds: Thresholds,
     head_ids: Sequence[Sequence[int]],
 ) -> tuple[HeadResult, ...]:
-    """Turn sums into one :class:`HeadResult` per head.
+    """Turn sums into one :class:`HeadResult` per head, in the order of layer and head.
 
     Parameters
     ----------
     sums : HeadMeasures
+        After the pass over the corpus.
     kernel : KernelHits
         What the heads' distance kernels hit of the trials in ``sums.syntactic``.
     thresholds : Thresholds
+        When a head earns a label.
     head_ids : sequence of sequence of int
         What the heads of each layer are called: their original indices, gaps where heads have been
         removed. Results carry these; the sums count heads without gaps.
+
+    Returns
+    -------
+    tuple of HeadResult
+        Rates, accuracies and masses in [0, 1], entropies in nats.
     """
     exists = _exists(sums, head_ids)
-    positional = _Positional(sums, exists)
+    positional = _Positional(sums, exists, thresholds)
     syntactic = judge_syntactic(sums.syntactic, kernel, exists, thresholds)
-    rare = _Rare(sums.rare, exists)
-    profile = _Profile(sums, exists, thresholds)
+    rare = _Rare(sums.rare, exists, thresholds)
+    means = sums.profile.means()
+    tests = list(_mean_tests(sums, exists, thresholds))
     results = []
     for layer, head in np.argwhere(exists).tolist():
         place = (layer, head)
         relations = tuple(test.score(place) for test in syntactic)
-        labels = [
-            *positional.labels(place, thresholds),
+        numbers = dict(zip(QUANTITIES, map(finite, means[place]), strict=True))
+        labels = (
+            *positional.labels(place),
             *labels_of(relations),
-            *rare.labels(place, thresholds),
-            *profile.labels(place, thresholds),
-        ]
+            *rare.labels(place),
+            *(test.label(place) for test in tests if test.passed[place]),
+        )
         roles = tuple(dict.fromkeys(label.role for label in labels))
         results.append(
             HeadResult(
@@ -78,11 +85,11 @@ def judge(
                 head=head_ids[layer][head],
                 primary=next((role.key for role in PRIMARY if role.key in roles), NO_ROLE.key),
                 roles=roles,
-                labels=tuple(labels),
+                labels=labels,
                 positional=positional.score(place),
                 syntactic=relations,
                 rare=rare.score(place),
-                **profile.numbers(place),
+                **numbers,
             )
         )
     return tuple(results)
@@ -100,6 +107,11 @@ def judge_swapped(
     ----------
     kernel : KernelHits
         What the kernels hit of the trials in ``sums.swapped``.
+
+    Returns
+    -------
+    SwappedControl
+        Labels, and heads that have one: false positives, all of them.
     """
     exists = _exists(sums, head_ids)
     tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)
@@ -115,18 +127,11 @@ def _exists(sums: HeadMeasures, head_ids: Sequence[Sequence[int]]) -> Array:
     return exists
 
 
-def _adjusted(p: Array, exists: Array) -> Array:
-    """Adjust over the heads that exist; ``p`` is (..., n_layers, n_heads)."""
-    out = np.ones_like(p)
-    out[..., exists] = adjust(p[..., exists])
-    return out
-
-
 class _Positional:
     """Best offset of every head, against looking at any content token at random."""
 
-    def __init__(self, sums: HeadMeasures, exists: Array) -> None:
-        acc = sums.positional
+    def __init__(self, sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> None:
+        acc, self._thresholds = sums.positional, thresholds
         self.rates, self.masses = acc.rates(), acc.masses()
         known = np.nan_to_num(self.rates, nan=-1.0)
         self.best = known.argmax(axis=-1)
@@ -137,7 +142,7 @@ class _Positional:
         self.chance = float(acc.chance / acc.content) if acc.content else 0.0
         # The best of ten offsets is taken: Bonferroni within the head.
         p = np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, self.chance))
-        self.p = _adjusted(p, exists)
+        self.p = adjust(p, exists)
 
     def score(self, place: Place) -> PositionalScore:
         best = int(self.best[place])
@@ -151,29 +156,21 @@ class _Positional:
             p_adjusted=float(self.p[place]),
         )
 
-    def labels(self, place: Place, thresholds: Thresholds) -> list[Label]:
-        found = self.score(place)
-        if found.score is None or found.chance is None or found.score < thresholds.positional:
-            return []
-        if found.score <= found.chance or found.p_adjusted > thresholds.q:
-            return []
-        return [
-            Label(
-                "positional",
-                f"{found.offset:+d}",
-                found.score,
-                found.chance,
-                found.interval,
-                found.p_adjusted,
-                "chance",
-            )
-        ]
+    def labels(self, place: Place) -> Iterator[Label]:
+        found, p = self.score(place), float(self.p[place])
+        if found.score is None or found.chance is None or p > self._thresholds.q:
+            return
+        if found.score >= self._thresholds.positional and found.score > found.chance:
+            detail = f"{found.offset:+d}"
+            rates = (found.score, found.chance)
+            yield Label("positional", detail, *rates, found.interval, p, "chance")
 
 
 class _Rare:
     """The rarest-word rate of every head against chance and uniform attention, by sentence."""
 
-    def __init__(self, acc: Rare, exists: Array) -> None:
+    def __init__(self, acc: Rare, exists: Array, thresholds: Thresholds) -> None:
+        self._thresholds = thresholds
         self.queries, self.sentences = int(acc.queries), int(acc.sentences)
         n = max(self.queries, 1)
         self.rate, self.two_rarest = acc.hits / n, acc.two_hits / n
@@ -185,7 +182,7 @@ class _Rare:
             normal_p(self.rate - baseline, error, 0.0)
             for baseline, error in zip((self.chance, self.uniform), acc.gain_errors(), strict=True)
         )
-        self.p = _adjusted(np.maximum(over_chance, over_uniform), exists)
+        self.p = adjust(np.maximum(over_chance, over_uniform), exists)
 
     def score(self, place: Place) -> RareScore:
         known = self.queries > 0
@@ -201,99 +198,82 @@ class _Rare:
             sentences=self.sentences,
         )
 
-    def labels(self, place: Place, thresholds: Thresholds) -> list[Label]:
-        found = self.score(place)
+    def labels(self, place: Place) -> Iterator[Label]:
+        found, t = self.score(place), self._thresholds
         baseline = max(self.chance, self.uniform)
-        if found.rate is None or found.rate < thresholds.rare or found.rate <= baseline:
-            return []
-        if found.rate - self.uniform < thresholds.rare_gain or found.p_adjusted > thresholds.q:
-            return []
-        against = "uniform" if self.uniform >= self.chance else "chance"
-        return [Label("rare", "", found.rate, baseline, found.interval, found.p_adjusted, against)]
+        if found.rate is None or found.rate < t.rare or found.p_adjusted > t.q:
+            return
+        if found.rate > baseline and found.rate - self.uniform >= t.rare_gain:
+            against = "uniform" if self.uniform >= self.chance else "chance"
+            p = found.p_adjusted
+            yield Label("rare", "", found.rate, baseline, found.interval, p, against)
+
+
+class _MeanRule(NamedTuple):
+    """A role for a mean over queries that is above a threshold and above uniform attention.
+
+    ``reach`` says that a mean equal to the threshold is enough.
+    """
+
+    quantity: str
+    threshold: str
+    reach: bool
+
+
+#: Rules of the roles that are no offset, relation or rare word, by role.
+MEAN_RULES = {
+    "special": _MeanRule("special_mass", "special", reach=False),
+    "punctuation": _MeanRule("punctuation_mass", "punctuation", reach=False),
+    "broad": _MeanRule("long_entropy", "broad_relative", reach=False),
+    "self": _MeanRule("self_rate", "self", reach=True),
+    "duplicate": _MeanRule("duplicate_rate", "duplicate", reach=True),
+}
 
 
 @dataclass(frozen=True)
-class _MeanRole:
-    """A role that is a mean over queries above a threshold and above uniform attention."""
+class _MeanTest:
+    """All heads on one such role, (n_layers, n_heads); the sentence is what was sampled."""
 
     role: str
-    quantity: str
-    uniform: str | None
+    details: Array
+    mean: Array
+    interval: tuple[Array, Array]
+    p: Array
+    baseline: float
+    against: str
+    passed: Array
+
+    def label(self, place: Place) -> Label:
+        low, high = (float(end[place]) for end in self.interval)
+        detail, mean, p = str(self.details[place]), float(self.mean[place]), float(self.p[place])
+        return Label(self.role, detail, mean, self.baseline, (low, high), p, self.against)
 
 
-_MEAN_ROLES = (
-    _MeanRole("special", "special_mass", "special_mass"),
-    _MeanRole("punctuation", "punctuation_mass", "punctuation_mass"),
-    _MeanRole("broad", "long_entropy", None),
-    _MeanRole("self", "self", "self"),
-    _MeanRole("duplicate", "duplicate", "duplicate"),
-)
-
-
-class _Profile:
-    """Mean-based roles; intervals treat the sentence as the sampled unit."""
-
-    def __init__(self, sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> None:
-        self.acc = sums.profile
-        self.roles = tuple(
-            role for role in _MEAN_ROLES if role.role != "broad" or broad_is_testable(sums)
+def _mean_tests(sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> Iterator[_MeanTest]:
+    """Test every head on every role that is a mean and that the corpus can show."""
+    means, errors = sums.profile.means(), sums.profile.standard_errors()
+    first, last = (means[..., QUANTITIES.index(f"{end}_special_mass")] for end in ("first", "last"))
+    for role, (quantity, threshold, reach) in MEAN_RULES.items():
+        if role == "broad" and not broad_is_testable(sums):
+            continue
+        i = QUANTITIES.index(quantity)
+        mean, error, least = means[..., i], errors[..., i], float(getattr(thresholds, threshold))
+        baseline, against = least, "threshold"  # nothing is broader than uniform
+        if quantity in UNIFORM:
+            expected = float(sums.profile.uniform[UNIFORM.index(quantity)])
+            baseline, against = expected / max(int(sums.profile.queries[i]), 1), "uniform"
+        p = adjust(normal_p(mean, error, baseline), exists)
+        high_enough = mean >= least if reach else mean > least
+        yield _MeanTest(
+            role=role,
+            details=np.where(role == "special", np.where(first > last, "first", "last"), ""),
+            mean=mean,
+            interval=normal_interval(mean, error),
+            p=p,
+            baseline=baseline,
+            against=against,
+            passed=high_enough & (mean > baseline) & (p <= thresholds.q),
         )
-        self.means, self.errors = self.acc.means(), self.acc.standard_errors()
-        self.baseline = {role.role: self._baseline(role, thresholds) for role in _MEAN_ROLES}
-        self.p = {
-            role.role: _adjusted(self._p(role, self.baseline[role.role]), exists)
-            for role in _MEAN_ROLES
-        }
-
-    def _baseline(self, role: _MeanRole, thresholds: Thresholds) -> float:
-        if role.uniform is None:  # nothing is broader than uniform: the bar is the threshold
-            return thresholds.broad_relative
-        queries = int(self.acc.queries[QUANTITIES.index(role.quantity)])
-        return float(self.acc.uniform[UNIFORM.index(role.uniform)]) / max(queries, 1)
-
-    def _p(self, role: _MeanRole, baseline: float) -> Array:
-        i = QUANTITIES.index(role.quantity)
-        return normal_p(self.means[..., i], self.errors[..., i], baseline)
-
-    def numbers(self, place: Place) -> dict[str, Any]:
-        values = dict(zip(QUANTITIES, map(finite, self.means[place]), strict=True))
-        values["self_rate"] = values.pop("self")
-        values["duplicate_rate"] = values.pop("duplicate")
-        return values
-
-    def labels(self, place: Place, thresholds: Thresholds) -> list[Label]:
-        labels = []
-        for role in self.roles:
-            i = QUANTITIES.index(role.quantity)
-            score, p = float(self.means[place][i]), float(self.p[role.role][place])
-            baseline = self.baseline[role.role]
-            if (
-                score > baseline
-                and p <= thresholds.q
-                and self._high_enough(role, place, thresholds)
-            ):
-                low, high = normal_interval(score, self.errors[place][i])
-                interval = (float(low), float(high))
-                against = "threshold" if role.uniform is None else "uniform"
-                detail = self._detail(role, place)
-                labels.append(Label(role.role, detail, score, baseline, interval, p, against))
-        return labels
-
-    def _high_enough(self, role: _MeanRole, place: Place, thresholds: Thresholds) -> bool:
-        mean = float(self.means[place][QUANTITIES.index(role.quantity)])
-        if role.role == "broad":
-            return mean > thresholds.broad_relative
-        least = float(getattr(thresholds, role.role))
-        return mean > least if role.role in ("special", "punctuation") else mean >= least
-
-    def _detail(self, role: _MeanRole, place: Place) -> str:
-        if role.role != "special":
-            return ""
-        first, last = (
-            self.means[place][QUANTITIES.index(q)]
-            for q in ("first_special_mass", "last_special_mass")
-        )
-        return "first" if first > last else "last"
 
 
 def _by_offset(values: Array) -> dict[str, float | None]:

@@ -15,41 +15,41 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.batch import Batch
-from headscope.measures.classify.rows import OFFSETS, RowSummary
-
-__all__ = ["Positional"]
-
+from headscope.measures.classify.rows import OFFSETS, RowMeasure, RowSummary
+from headscope.measures.statistics import ratio
 
 #: One step beyond the farthest offset that is scored.
 _FAR = max(OFFSETS) + 1
 
 
-class Positional(Accumulator):
+class Positional(RowMeasure):
     """Hits and mass by relative position.
 
     Parameters
     ----------
     n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
 
     Attributes
     ----------
     hits : array of int, (n_layers, n_heads, offsets)
-    queries : array of int, (offsets,)
-        The same for every head.
-    mass, mass_queries : arrays of the same shapes
-    chance : float
+        Queries whose largest content weight lies at the offset.
+    mass : array of float, (n_layers, n_heads, offsets)
+        Sum of the weights at the offset.
+    queries, mass_queries : array of int, (offsets,)
+        Queries that can hit, and that have a key there; the same for every head.
+    chance : array of float, ()
         Sum over content queries of 1 / (content tokens of the sentence).
+    content : array of int, ()
+        Content queries.
     """
-
-    _sums = ("hits", "queries", "mass", "mass_queries", "chance", "content")
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.hits = np.zeros((n_layers, n_heads, len(OFFSETS)), dtype=np.int64)
         self.mass = np.zeros((n_layers, n_heads, len(OFFSETS)))
-        self.queries = np.zeros(len(OFFSETS), dtype=np.int64)
-        self.mass_queries = np.zeros(len(OFFSETS), dtype=np.int64)
+        self.queries, self.mass_queries = zeros(2, len(OFFSETS), dtype=np.int64)
         self.chance = np.zeros(())
         self.content = np.zeros((), dtype=np.int64)
 
@@ -74,16 +74,16 @@ class Positional(Accumulator):
             self.queries[i] += _pairs(content, content, r)
             self.mass_queries[i] += _pairs(content, real, r)
         per_sentence = content.sum(axis=1)
-        self.content = self.content + per_sentence.sum()
-        self.chance = self.chance + float((per_sentence > 0).sum())
+        self.content += per_sentence.sum()
+        self.chance += float((per_sentence > 0).sum())
 
     def rates(self) -> Array:
         """Hit rates, (n_layers, n_heads, offsets); NaN where there is no query."""
-        return _ratio(self.hits, self.queries)
+        return ratio(self.hits, self.queries)
 
     def masses(self) -> Array:
         """Mean mass, (n_layers, n_heads, offsets); NaN where there is no query."""
-        return _ratio(self.mass, self.mass_queries)
+        return ratio(self.mass, self.mass_queries)
 
 
 def _pairs(query: Array, target: Array, r: int) -> int:
@@ -94,9 +94,3 @@ def _pairs(query: Array, target: Array, r: int) -> int:
     if r > 0:
         return int((query[:, : n - r] & target[:, r:]).sum())
     return int((query[:, -r:] & target[:, : n + r]).sum())
-
-
-def _ratio(sums: Array, counts: Array) -> Array:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio: Array = sums / counts
-    return ratio

@@ -14,17 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.batch import Batch
-from headscope.measures.classify.rows import RowSummary
-from headscope.measures.statistics import ratio_error
-
-__all__ = ["LONG", "QUANTITIES", "UNIFORM", "Profile"]
+from headscope.measures.classify.rows import RowMeasure, RowSummary
+from headscope.measures.statistics import ratio, ratio_error
 
 #: Tokens, special ones included, of a sequence that can tell a broad head from others.
 LONG = 20
-#: What is averaged over content queries; ``duplicate`` only over those whose token occurs again,
-#: ``long_entropy`` (the relative entropy) only over those of sequences of LONG tokens or more.
+#: What is averaged over content queries, as fields of a HeadResult; ``duplicate_rate`` only over
+#: those whose token occurs again, ``long_entropy`` (the relative entropy) only over those of
+#: sequences of LONG tokens or more.
 QUANTITIES = (
     "confidence",
     "entropy",
@@ -33,20 +32,21 @@ QUANTITIES = (
     "first_special_mass",
     "last_special_mass",
     "punctuation_mass",
-    "self",
-    "duplicate",
+    "self_rate",
+    "duplicate_rate",
     "long_entropy",
 )
 #: Expected values under uniform attention, summed over the same queries.
-UNIFORM = ("special_mass", "punctuation_mass", "self", "duplicate")
+UNIFORM = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
 
 
-class Profile(Accumulator):
+class Profile(RowMeasure):
     """Sums of row quantities per head.
 
     Parameters
     ----------
     n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
 
     Attributes
     ----------
@@ -55,31 +55,16 @@ class Profile(Accumulator):
     queries, queries_squared : array of int, (len(QUANTITIES),)
         Over sentences: number of queries, and its square.
     uniform : array of float, (len(UNIFORM),)
-    sentences, long_sentences : int array, ()
+        Sum over the same queries of what uniform attention gives.
+    sentences, long_sentences : array of int, ()
         All, and those of LONG tokens or more.
     """
 
-    _sums = (
-        "sums",
-        "squares",
-        "products",
-        "queries",
-        "queries_squared",
-        "uniform",
-        "sentences",
-        "long_sentences",
-    )
-
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        shape = (n_layers, n_heads, len(QUANTITIES))
-        self.sums = np.zeros(shape)
-        self.squares = np.zeros(shape)
-        self.products = np.zeros(shape)
-        self.queries = np.zeros(len(QUANTITIES), dtype=np.int64)
-        self.queries_squared = np.zeros(len(QUANTITIES), dtype=np.int64)
+        self.sums, self.squares, self.products = zeros(3, n_layers, n_heads, len(QUANTITIES))
+        self.queries, self.queries_squared = zeros(2, len(QUANTITIES), dtype=np.int64)
         self.uniform = np.zeros(len(UNIFORM))
-        self.sentences = np.zeros((), dtype=np.int64)
-        self.long_sentences = np.zeros((), dtype=np.int64)
+        self.sentences, self.long_sentences = zeros(2, dtype=np.int64)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
@@ -92,63 +77,43 @@ class Profile(Accumulator):
         copy = (ids.gather(2, rows.argmax) == ids) & ~itself & repeated.any(dim=2)[:, None]
         relative = rows.entropy / length.log()
         # (batch, heads, quantities): each sentence's sum over its content queries
-        sums = torch.stack(
-            [
-                rows.top,
-                rows.entropy,
-                relative,
-                *rows.mass.unbind(dim=-1),
-                (itself & batch.content[:, None]).sum(dim=2),
-                (copy & batch.content[:, None]).sum(dim=2),
-                relative * (length >= LONG),
-            ],
-            dim=-1,
-        )
-        self._add(sums, queries.to(sums))
-
-    def _add(self, sums: Tensor, queries: Tensor) -> None:
-        """Add sums (batch, heads, quantities) and their products with queries."""
+        rates = [(mark & batch.content[:, None]).sum(dim=2) for mark in (itself, copy)]
+        parts = (rows.top, rows.entropy, relative, *rows.mass.unbind(dim=-1), *rates)
+        sums = torch.stack([*parts, relative * (length >= LONG)], dim=-1)
         shape = self.sums.shape
         self.sums += numpy(sums.sum(dim=0)).reshape(shape)
         self.squares += numpy(sums.square().sum(dim=0)).reshape(shape)
-        self.products += numpy(torch.einsum("bhq,bq->hq", sums, queries)).reshape(shape)
+        by_query = torch.einsum("bhq,bq->hq", sums, queries.to(sums))
+        self.products += numpy(by_query).reshape(shape)
 
     def _count_queries(self, batch: Batch, same: Tensor) -> Tensor:
         """Count queries, (batch, quantities), and what uniform attention would give them."""
         content = batch.content.sum(dim=1)
         length = batch.attention_mask.sum(dim=1)
         long = length >= LONG
-        own = {"duplicate": same.any(dim=2).sum(dim=1), "long_entropy": content * long}
+        own = {"duplicate_rate": same.any(dim=2).sum(dim=1), "long_entropy": content * long}
         queries = torch.stack([own.get(name, content) for name in QUANTITIES], dim=1)
-        self.queries = self.queries + numpy(queries.sum(dim=0))
-        self.queries_squared = self.queries_squared + numpy(queries.square().sum(dim=0))
-        self.sentences = self.sentences + batch.size[0]
-        self.long_sentences = self.long_sentences + int(long.sum())
+        self.queries += numpy(queries.sum(dim=0))
+        self.queries_squared += numpy(queries.square().sum(dim=0))
+        self.sentences += batch.size[0]
+        self.long_sentences += int(long.sum())
         expected = (
             content * batch.special.sum(dim=1) / length.double(),
             content * batch.punctuation.sum(dim=1) / length.double(),
             (content > 0).double(),
             same.sum(dim=(1, 2)) / content.clamp(min=1),
         )
-        self.uniform = self.uniform + numpy(torch.stack([e.double().sum() for e in expected]))
+        self.uniform += numpy(torch.stack([e.double().sum() for e in expected]))
         return queries
 
     def means(self) -> Array:
         """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            means: Array = self.sums / self.queries
-        return means
+        return ratio(self.sums, self.queries)
 
     def standard_errors(self) -> Array:
         """Standard errors of :meth:`means` with sentences as the sampled unit."""
-        return ratio_error(
-            self.sums,
-            self.squares,
-            self.products,
-            self.queries,
-            self.queries_squared,
-            int(self.sentences),
-        )
+        sums = (self.sums, self.squares, self.products)
+        return ratio_error(*sums, self.queries, self.queries_squared, int(self.sentences))
 
 
 def _same_token(batch: Batch) -> Tensor:

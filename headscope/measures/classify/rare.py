@@ -20,65 +20,47 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.batch import Batch
-from headscope.measures.classify.rows import RowSummary
+from headscope.measures.classify.rows import RowMeasure, RowSummary
 from headscope.measures.statistics import ratio_error
 
-__all__ = ["Rare"]
 
-
-class Rare(Accumulator):
+class Rare(RowMeasure):
     """Hits on rarest words, and their sums of squares and products over sentences.
 
     Parameters
     ----------
     n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
 
     Attributes
     ----------
     hits, two_hits : array of int, (n_layers, n_heads)
+        Queries that attend to a rarest word, to one of the two rarest.
     null_hits : array of float, (n_layers, n_heads)
+        Expected hits, had the targets been drawn at random.
     hits_squared, hits_queries : array of int, (n_layers, n_heads)
         Over sentences: of hits^2 and of hits x queries.
     hits_expected : array of float, (2, n_layers, n_heads)
         Over sentences: of hits x what chance and uniform attention expect.
-    sentences, queries, queries_squared : int array, ()
-    expected, expected_squared, expected_queries : float array, (2,)
+    sentences, queries, queries_squared : array of int, ()
+        Sentences that count, their queries, and over sentences: of queries^2.
+    expected, expected_squared, expected_queries : array of float, (2,)
         Over sentences: expected hits of chance and of uniform attention, their squares, and
         expected hits x queries.
-    null_queries : float array, ()
+    null_queries : array of float, ()
+        Expected queries under that draw.
     """
 
-    _sums = (
-        "hits",
-        "two_hits",
-        "null_hits",
-        "hits_squared",
-        "hits_queries",
-        "hits_expected",
-        "sentences",
-        "queries",
-        "queries_squared",
-        "expected",
-        "expected_squared",
-        "expected_queries",
-        "null_queries",
-    )
-
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        self.hits = np.zeros((n_layers, n_heads), dtype=np.int64)
-        self.two_hits = np.zeros((n_layers, n_heads), dtype=np.int64)
-        self.null_hits = np.zeros((n_layers, n_heads))
-        self.hits_squared = np.zeros((n_layers, n_heads), dtype=np.int64)
-        self.hits_queries = np.zeros((n_layers, n_heads), dtype=np.int64)
-        self.hits_expected = np.zeros((2, n_layers, n_heads))
-        self.sentences = np.zeros((), dtype=np.int64)
-        self.queries = np.zeros((), dtype=np.int64)
-        self.queries_squared = np.zeros((), dtype=np.int64)
-        self.expected = np.zeros(2)
-        self.expected_squared = np.zeros(2)
-        self.expected_queries = np.zeros(2)
+        places = (n_layers, n_heads)
+        self.hits, self.two_hits = zeros(2, *places, dtype=np.int64)
+        self.null_hits = np.zeros(places)
+        self.hits_squared, self.hits_queries = zeros(2, *places, dtype=np.int64)
+        self.hits_expected = np.zeros((2, *places))
+        self.sentences, self.queries, self.queries_squared = zeros(3, dtype=np.int64)
+        self.expected, self.expected_squared, self.expected_queries = zeros(3, 2)
         self.null_queries = np.zeros(())
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
@@ -108,13 +90,13 @@ class Rare(Accumulator):
         rare = batch.rare
         queries = numpy(rare.query.sum(dim=1))  # (batch,)
         expected = np.stack([numpy(rare.chance), numpy(rare.uniform.sum(dim=1))])
-        self.sentences = self.sentences + (queries > 0).sum()
-        self.queries = self.queries + queries.sum()
-        self.queries_squared = self.queries_squared + (queries**2).sum()
-        self.expected = self.expected + expected.sum(axis=1)
-        self.expected_squared = self.expected_squared + (expected**2).sum(axis=1)
-        self.expected_queries = self.expected_queries + expected @ queries
-        self.null_queries = self.null_queries + rare.null_queries
+        self.sentences += (queries > 0).sum()
+        self.queries += queries.sum()
+        self.queries_squared += (queries**2).sum()
+        self.expected += expected.sum(axis=1)
+        self.expected_squared += (expected**2).sum(axis=1)
+        self.expected_queries += expected @ queries
+        self.null_queries += rare.null_queries
         return queries, expected
 
     def rate_errors(self) -> Array:
@@ -137,11 +119,5 @@ class Rare(Accumulator):
         )
 
     def _errors(self, sums: Array, squares: Array, products: Array) -> Array:
-        return ratio_error(
-            sums,
-            squares,
-            products,
-            int(self.queries),
-            int(self.queries_squared),
-            int(self.sentences),
-        )
+        queries = (int(self.queries), int(self.queries_squared))
+        return ratio_error(sums, squares, products, *queries, int(self.sentences))

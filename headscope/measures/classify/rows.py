@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from headscope.measures.accumulator import Accumulator
 from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch
-
-__all__ = ["FARTHEST", "OFFSETS", "WORD_OFFSETS", "RowMeasure", "RowReducer", "RowSummary"]
 
 #: More than any sum of weights: a word of m pieces attends with up to m in all.
 OUT = 1e6
@@ -69,11 +67,12 @@ class RowSummary:
     by_distance: Tensor
 
 
-class RowMeasure(Protocol):
+class RowMeasure(Accumulator):
     """An accumulator of row summaries."""
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
+        raise NotImplementedError
 
 
 class RowReducer:
@@ -82,7 +81,9 @@ class RowReducer:
     Parameters
     ----------
     n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
     *measures : RowMeasure
+        What the summaries are added to.
     """
 
     def __init__(self, n_layers: int, n_heads: int, *measures: RowMeasure) -> None:
@@ -202,6 +203,7 @@ class _Distances:
     Parameters
     ----------
     batch : Batch
+        Whose words are looked at.
     per_piece : Tensor, (batch, pos)
         1 / pieces at first pieces, 0 elsewhere.
     """

@@ -21,21 +21,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.measures.accumulator import Accumulator, Array, Keys, numpy
-from headscope.measures.batch import Batch, EdgeTrials
-from headscope.measures.classify.rows import RowSummary
-
-__all__ = ["KernelHits", "Syntactic"]
+from headscope.measures.accumulator import Array, Keys, numpy, zeros
+from headscope.measures.batch import Batch, EdgeTrials, OffsetName, RelationName
+from headscope.measures.classify.rows import RowMeasure, RowSummary
 
 _BY_OFFSET = ("offset_trials", "both_offset")
 
 
-class Syntactic(Accumulator):
+class Syntactic(RowMeasure):
     """Hits per head and (half, relation, direction).
 
     Parameters
     ----------
     n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
     swapped : bool
         Score sentences against the trees of others: a control.
 
@@ -58,34 +57,14 @@ class Syntactic(Accumulator):
         Trials that head and offset both hit.
     """
 
-    _sums = (
-        "trials",
-        "first",
-        "last",
-        "uniform",
-        "uniform_squared",
-        "hits",
-        "mean_hits",
-        "both_first",
-        "both_last",
-        "both_uniform",
-        "offset_trials",
-        "both_offset",
-    )
-
     def __init__(self, n_layers: int, n_heads: int, *, swapped: bool = False) -> None:
         self._swapped = swapped
-        self.relations, self.offsets = Keys(), Keys()
+        self.relations, self.offsets = Keys[RelationName](), Keys[OffsetName]()
         places = (0, n_layers, n_heads)
-        self.trials = np.zeros(0, dtype=np.int64)
-        self.first = np.zeros(0, dtype=np.int64)
-        self.last = np.zeros(0, dtype=np.int64)
-        self.uniform = np.zeros(0)
-        self.uniform_squared = np.zeros(0)
-        self.hits = np.zeros(places, dtype=np.int64)
-        self.mean_hits = np.zeros(places, dtype=np.int64)
-        self.both_first = np.zeros(places, dtype=np.int64)
-        self.both_last = np.zeros(places, dtype=np.int64)
+        self.trials, self.first, self.last = zeros(3, 0, dtype=np.int64)
+        self.uniform, self.uniform_squared = zeros(2, 0)
+        self.hits, self.mean_hits = zeros(2, *places, dtype=np.int64)
+        self.both_first, self.both_last = zeros(2, *places, dtype=np.int64)
         self.both_uniform = np.zeros(places)
         self.offset_trials = np.zeros(0, dtype=np.int64)
         self.both_offset = np.zeros(places, dtype=np.int64)
@@ -129,21 +108,19 @@ class Syntactic(Accumulator):
 
     def merge(self, other: Self) -> None:
         """Add the sums of another accumulator, whose names may come in another order."""
-        relation = self.relations.indices(tuple(other.relations.names))
-        offset = self.offsets.indices(tuple(other.offsets.names))
+        relation = self.relations.indices(other.relations.names)
+        offset = self.offsets.indices(other.offsets.names)
         self._grow()
-        for name in self._sums:
-            index = offset if name in _BY_OFFSET else relation
-            getattr(self, name)[index] += getattr(other, name)
+        mine = self.state()
+        for name, array in other.state().items():
+            mine[name][offset if name in _BY_OFFSET else relation] += array
 
     def _grow(self) -> None:
         """Make room for names that were just seen for the first time."""
-        for name in self._sums:
-            keys = self.offsets if name in _BY_OFFSET else self.relations
-            array = getattr(self, name)
-            missing = len(keys) - len(array)
-            if missing:
-                more = np.zeros((missing, *array.shape[1:]), dtype=array.dtype)
+        for name, array in self.state().items():
+            wanted = len(self.offsets if name in _BY_OFFSET else self.relations)
+            if wanted > len(array):
+                more = np.zeros((wanted - len(array), *array.shape[1:]), dtype=array.dtype)
                 setattr(self, name, np.concatenate([array, more]))
 
 
@@ -158,6 +135,7 @@ class KernelHits:
     Attributes
     ----------
     hits : array of int, (relations, n_layers, n_heads)
+        In the order of ``counted.relations``.
     """
 
     def __init__(self, counted: Syntactic) -> None:
@@ -172,6 +150,7 @@ class KernelHits:
         looks_at : Tensor, (batch, n_layers * n_heads, pos)
             As :func:`headscope.measures.classify.kernel.kernel_argmax` gives it.
         batch : Batch
+            The sentences that this is about.
         """
         edges = self._counted.edges_of(batch)
         if edges is None:
@@ -188,7 +167,9 @@ def trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
     Parameters
     ----------
     word_argmax : Tensor, (batch, n_heads, pos)
+        First piece of the word attended to, at first pieces.
     edges : EdgeTrials
+        Of the same batch.
     """
     # One gather for all edges: (pairs, n_heads)
     pair_hits = (word_argmax[edges.row, :, edges.query] == edges.target[:, None]).long()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from headscope.measures.classify.head_measures import HeadMeasures
 from headscope.measures.classify.profile import LONG, QUANTITIES, UNIFORM
+from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.thresholds import Thresholds
-
-__all__ = ["broad_is_testable", "untestable"]
 
 #: Sequences of LONG tokens or more that the broad role needs.
 MIN_LONG = 50
@@ -20,6 +18,7 @@ def untestable(sums: HeadMeasures, thresholds: Thresholds, *, trees: bool) -> di
     sums : HeadMeasures
         After the pass over the corpus.
     thresholds : Thresholds
+        ``min_trials`` says how often a relation must occur.
     trees : bool
         Whether the corpus has gold trees.
     """
@@ -35,7 +34,7 @@ def untestable(sums: HeadMeasures, thresholds: Thresholds, *, trees: bool) -> di
         "broad": not broad_is_testable(sums)
         and f"{int(sums.profile.long_sentences)} sequences have {LONG} tokens or more, fewer than "
         f"{MIN_LONG}",
-        "duplicate": not queries["duplicate"] and "no token occurs twice in a sentence",
+        "duplicate": not queries["duplicate_rate"] and "no token occurs twice in a sentence",
     }
     return {role: reason for role, reason in reasons.items() if reason}
 

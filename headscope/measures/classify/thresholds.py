@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
 
 from headscope.errors import InputError
+from headscope.results.thresholds import ThresholdSet
 
-__all__ = ["ThresholdSet", "Thresholds"]
-
-
-@dataclass(frozen=True)
-class ThresholdSet:
-    """Numbers with defaults that options and TOML tables can set by name."""
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Build thresholds from names and values (numbers, or text from the command line).
-
-        Raises
-        ------
-        InputError
-            For an unknown name, with the nearest known one, or a value of the wrong kind.
-        """
-        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
-        parsed = {}
-        for name, value in values.items():
-            if name not in kinds:
-                near = difflib.get_close_matches(name, kinds, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(kinds)}."
-                raise InputError(f"There is no threshold {name!r}; {hint}")
-            parsed[name] = _value(name, value, kinds[name])
-        return cls(**parsed)
+__all__ = ["Thresholds"]
 
 
 @dataclass(frozen=True)
@@ -92,19 +66,3 @@ class Thresholds(ThresholdSet):
                     f"The threshold {field.name} is {value}; give a number of 0 or more"
                     f"{'' if unbounded else ', at most 1'}."
                 )
-
-
-def _value(name: str, value: Any, kind: type) -> Any:
-    if kind is bool:
-        if str(value).lower() in ("true", "false"):
-            return str(value).lower() == "true"
-        raise InputError(f"The threshold {name} is {value!r}; give true or false.")
-    try:
-        number = float(value)
-        if not isinstance(value, bool) and (kind is float or number.is_integer()):
-            return kind(number)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise InputError(
-        f"The threshold {name} is {value!r}; give a {'whole ' if kind is int else ''}number."
-    )

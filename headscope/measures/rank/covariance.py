@@ -8,8 +8,6 @@ from torch import Tensor
 
 from headscope.measures.accumulator import Accumulator, Array, numpy
 
-__all__ = ["InputCovariance", "square_root"]
-
 
 class InputCovariance(Accumulator):
     """Sums behind the mean and covariance of each layer's input vectors.
@@ -17,14 +15,13 @@ class InputCovariance(Accumulator):
     Parameters
     ----------
     n_layers, d_model : int
+        Layers, and the width of their inputs.
 
     Notes
     -----
     Kept in float64 as a count, sums and sums of outer products: about 1e-16 of the largest second
     moment is lost, far below what float32 activations carry.
     """
-
-    _sums = ("count", "sum", "outer")
 
     def __init__(self, n_layers: int, d_model: int) -> None:
         self.count: Array = np.zeros(n_layers)
@@ -37,7 +34,9 @@ class InputCovariance(Accumulator):
         Parameters
         ----------
         layer : int
+            Zero-based.
         x : Tensor, (batch, pos, d_model)
+            What enters the layer's attention.
         real : Tensor, (batch, pos), bool
             False at padding; special tokens count.
         """

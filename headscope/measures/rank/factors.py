@@ -16,14 +16,13 @@ With the preceding LayerNorm folded in, the input is the normalised state before
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headscope.attention import AttentionWeights
-
-__all__ = ["Factors", "fold_gain", "layer_factors", "random_factors", "weigh"]
 
 
 @dataclass(frozen=True)
@@ -53,17 +52,17 @@ class Factors:
         """Left and right factor of each product."""
         return {"qk": (self.W_Q, self.W_K), "ov": (self.W_V, self.W_O_T)}
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
+        """Change each factor."""
+        return Factors(*map(change, (self.W_Q, self.W_K, self.W_V, self.W_O_T)))
+
     def first(self, n_heads: int) -> Factors:
         """Keep the first heads only."""
-        return Factors(*(getattr(self, name)[:n_heads] for name in vars(self)))
+        return self.each(lambda factor: factor[:n_heads])
 
     def concatenated(self) -> Factors:
         """Put all heads side by side, as one head of width n_heads * d_head."""
-        return Factors(*(_side_by_side(getattr(self, name)) for name in vars(self)))
-
-
-def _side_by_side(factor: Tensor) -> Tensor:
-    return factor.transpose(0, 1).flatten(1)[None]
+        return self.each(lambda factor: factor.transpose(0, 1).flatten(1)[None])
 
 
 def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors:
@@ -72,8 +71,14 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
     Parameters
     ----------
     weights : AttentionWeights
+        In any dtype, on any device.
     biases : bool
         Augment the input by a 1 that carries b_Q and b_V.
+
+    Returns
+    -------
+    Factors
+        With ``d_in`` one more than d_model where biases are included.
     """
     W_Q, W_K, W_V, W_O = map(_exact, (weights.W_Q, weights.W_K, weights.W_V, weights.W_O))
     if biases:
@@ -96,8 +101,14 @@ def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> Attenti
     Parameters
     ----------
     weights : AttentionWeights
+        Of the layer that reads the LayerNorm's output.
     gain, shift : Tensor, (d_model,)
         The LayerNorm's weight and bias.
+
+    Returns
+    -------
+    AttentionWeights
+        W_Q, W_K, W_V and their biases in float64 on the CPU; W_O and b_O as they were.
     """
     gain, shift = _exact(gain), _exact(shift)
     folded = {}
@@ -117,9 +128,16 @@ def weigh(factors: Factors, root: Tensor, mean: Tensor) -> Factors:
     Parameters
     ----------
     factors : Factors
+        With or without biases.
     root : Tensor, (d_model, d_model)
         S^(1/2) of the covariance S of the layer's inputs.
     mean : Tensor, (d_model,)
+        Mean input of the layer; used with biases.
+
+    Returns
+    -------
+    Factors
+        With other W_Q and W_K.
     """
     d_model = len(root)
     W_Q, W_K = (root @ W[:, :d_model] for W in (factors.W_Q, factors.W_K))
@@ -136,9 +154,4 @@ def random_factors(like: Factors, seed: int) -> Factors:
     No kind of rank depends on the scale, so the entries have variance 1.
     """
     generator = torch.Generator().manual_seed(seed)
-    return Factors(
-        *(
-            torch.randn(getattr(like, name).shape, generator=generator, dtype=torch.float64)
-            for name in vars(like)
-        )
-    )
+    return like.each(lambda W: torch.randn(W.shape, generator=generator, dtype=torch.float64))

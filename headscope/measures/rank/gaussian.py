@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
 
 import torch
 
+from headscope.measures.rank.dimensions import (
+    LEVELS,
+    Reading,
+    asymmetry,
+    head_overlaps,
+    matrix_ranks,
+)
 from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.ranks import LEVELS, Reading, asymmetry, matrix_ranks, subspace_overlap
 from headscope.results import ControlStatistics, LayerControl, MatrixRank
-
-__all__ = ["average", "layer_control"]
 
 
 def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:
@@ -23,6 +27,7 @@ def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:
     draws : sequence of Factors
         At least one, all of the same shapes.
     reading : Reading
+        As for the model's own matrices.
     """
     heads: dict[str, list[MatrixRank]] = {}
     layers: dict[str, list[MatrixRank]] = {}
@@ -66,9 +71,9 @@ def average(found: Sequence[MatrixRank]) -> ControlStatistics:
     )
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [float(value) for value in values if value is not None and math.isfinite(value)]
-    return fmean(known) if known and len(known) == len(list(values)) else None
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _mean_asymmetry(draws: Sequence[Factors]) -> float | None:
@@ -77,15 +82,9 @@ def _mean_asymmetry(draws: Sequence[Factors]) -> float | None:
 
 def _mean_overlap(draws: Sequence[Factors], reading: Reading) -> dict[str, float | None]:
     """Mean over pairs of different heads (query with key: over all pairs)."""
-    pairs = {"query": ("W_Q", "W_Q"), "key": ("W_K", "W_K"), "query_key": ("W_Q", "W_K")}
-    means = {}
-    for name, (left, right) in pairs.items():
-        values: list[float] = []
-        for draw in draws:
-            overlap = subspace_overlap(
-                getattr(draw, left), getattr(draw, right), rtol=reading.rounding
-            )
-            other = ~torch.eye(draw.n_heads, dtype=torch.bool) | (left != right)
-            values += overlap[other].tolist()
-        means[name] = _mean(values)
-    return means
+    values: dict[str, list[float]] = {}
+    for draw in draws:
+        for name, overlap in head_overlaps(draw, reading).items():
+            other = ~torch.eye(draw.n_heads, dtype=torch.bool) | (name == "query_key")
+            values.setdefault(name, []).extend(overlap[other].tolist())
+    return {name: _mean(found) for name, found in values.items()}

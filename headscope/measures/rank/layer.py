@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
-from torch import Tensor
-
+from headscope.measures.rank.dimensions import Reading, asymmetry, head_overlaps, matrix_ranks
 from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.ranks import Reading, asymmetry, matrix_ranks, subspace_overlap
+from headscope.measures.statistics import finite
 from headscope.results import HeadRank, LayerRank, Overlap
-
-__all__ = ["measure_layer"]
 
 
 def measure_layer(
@@ -23,16 +18,25 @@ def measure_layer(
     layer : int
         Its index, for the results.
     factors : Factors
+        Of all its heads.
     reading : Reading
+        How singular values are read.
     folded : bool, optional
         Whether a LayerNorm was folded in, for the result.
+
+    Returns
+    -------
+    heads : list of HeadRank
+        Each head alone; heads are counted without gaps.
+    whole : LayerRank
+        The sum of all heads' products, and the overlap of their subspaces.
     """
     ranks = matrix_ranks(factors, reading)
     heads = [
         HeadRank(
             layer=layer,
             head=head,
-            asymmetry=_finite(value),
+            asymmetry=finite(float(value)),
             qk=ranks["qk"][head],
             ov=ranks["ov"][head],
             w_q=ranks["w_q"][head],
@@ -42,15 +46,12 @@ def measure_layer(
     ]
     together = factors.concatenated()
     concatenated = matrix_ranks(together, reading)
+    overlaps = head_overlaps(factors, reading).items()
     whole = LayerRank(
         layer=layer,
         heads=tuple(range(factors.n_heads)),
-        asymmetry=_finite(asymmetry(together.W_Q, together.W_K)[0]),
-        overlap=Overlap(
-            query=_overlap(factors.W_Q, factors.W_Q, reading),
-            key=_overlap(factors.W_K, factors.W_K, reading),
-            query_key=_overlap(factors.W_Q, factors.W_K, reading),
-        ),
+        asymmetry=finite(float(asymmetry(together.W_Q, together.W_K)[0])),
+        overlap=Overlap(**{name: tuple(map(tuple, table.tolist())) for name, table in overlaps}),
         folded=folded,
         qk=concatenated["qk"][0],
         ov=concatenated["ov"][0],
@@ -58,12 +59,3 @@ def measure_layer(
         w_k=concatenated["w_k"][0],
     )
     return heads, whole
-
-
-def _finite(value: Tensor) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
-def _overlap(left: Tensor, right: Tensor, reading: Reading) -> tuple[tuple[float, ...], ...]:
-    return tuple(map(tuple, subspace_overlap(left, right, rtol=reading.rounding).tolist()))

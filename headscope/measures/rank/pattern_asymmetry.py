@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
 from headscope.measures.activations import Activations
-from headscope.measures.statistics import standard_error
-
-__all__ = ["PatternAsymmetry"]
+from headscope.measures.statistics import ratio, standard_error
 
 
 class PatternAsymmetry(Accumulator):
@@ -23,14 +20,11 @@ class PatternAsymmetry(Accumulator):
     Parameters
     ----------
     n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
     """
 
-    _sums = ("count", "sum", "squares")
-
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        self.count: Array = np.zeros((n_layers, n_heads))
-        self.sum: Array = np.zeros((n_layers, n_heads))
-        self.squares: Array = np.zeros((n_layers, n_heads))
+        self.count, self.sum, self.squares = zeros(3, n_layers, n_heads)
 
     def start(self, real: Tensor) -> None:
         """Say which positions of the batch are real, (batch, pos), before its pass."""
@@ -51,9 +45,7 @@ class PatternAsymmetry(Accumulator):
 
     def mean(self) -> Array:
         """Return the mean over sequences, (n_layers, n_heads); NaN where there is no head."""
-        with np.errstate(invalid="ignore"):
-            mean: Array = self.sum / self.count
-        return mean
+        return ratio(self.sum, self.count)
 
     def sem(self) -> Array:
         """Return the standard error of :meth:`mean`; NaN for fewer than two sequences."""

@@ -21,24 +21,12 @@ from torch import Tensor
 
 from headscope.measures.accumulator import numpy
 from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.shared_starts import (
+from headscope.measures.rank.starts import (
     Mixed,
     Start,
     joint_diagonal,
     strongest_directions,
-    truncate,
 )
-
-__all__ = [
-    "Mixed",
-    "knee",
-    "score_error",
-    "score_parameters",
-    "share_projections",
-    "shared_parameters",
-    "truncate",
-    "truncated_rank",
-]
 
 #: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
 #: down by less than a hundredth of itself.
@@ -52,7 +40,7 @@ _EXACT = 1e-7
 
 
 def share_projections(factors: Factors, width: int, *, iterations: int = ITERATIONS) -> Mixed:
-    """Fit shared projections of one layer; returns the factors ``W_Q' diag(m_h)`` and ``W_K'``.
+    """Fit shared projections of one layer.
 
     Parameters
     ----------
@@ -61,10 +49,16 @@ def share_projections(factors: Factors, width: int, *, iterations: int = ITERATI
     width : int
         Shared dimensions, 1 .. n_heads * d_head.
     iterations : int
+        Rounds of alternating least squares, at most.
+
+    Returns
+    -------
+    Mixed
+        The factors ``W_Q' diag(m_h)`` and ``W_K'``, (n_heads, d_model, width), float64.
 
     Notes
     -----
-    Starts from the better of two closed forms (:mod:`headscope.measures.rank.shared_starts`) and is
+    Starts from the better of two closed forms (:mod:`headscope.measures.rank.starts`) and is
     never worse than it; one of them cuts the heads to as many directions in all. Fitted in float32:
     twice as fast, and the error of the fit is a hundred thousand times that of the arithmetic.
     Deterministic.

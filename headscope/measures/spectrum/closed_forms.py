@@ -16,10 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from headscope.measures.accumulator import Array
-from headscope.measures.lapack import singular_values
-from headscope.measures.spectrum.singular_values import shares
-
-__all__ = ["DRAWS", "ControlCurves", "control_curves", "random_patterns"]
+from headscope.measures.spectrum.decompositions import singular_values
+from headscope.measures.spectrum.shares import shares
 
 #: Draws of random logits that are averaged; their shares differ in the third digit.
 DRAWS = 5
@@ -42,6 +40,11 @@ def control_curves(length: int, seed: int) -> dict[str, ControlCurves]:
         Rows and columns of the patterns.
     seed : int
         Of the random logits.
+
+    Returns
+    -------
+    dict of str to ControlCurves
+        ``uniform``, ``identity``, ``previous-token`` and ``random-logits``.
     """
     ones = np.ones(length)
     uniform = np.zeros(length)

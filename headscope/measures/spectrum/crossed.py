@@ -9,8 +9,6 @@ import numpy as np
 from headscope.measures.accumulator import Array
 from headscope.measures.statistics import t_half_width
 
-__all__ = ["CrossedMean", "crossed_mean"]
-
 
 @dataclass(frozen=True)
 class CrossedMean:
@@ -19,6 +17,7 @@ class CrossedMean:
     Attributes
     ----------
     mean : array
+        Over sequences and draws.
     sem : array
         Standard error; NaN for a single sequence.
     half_width : array
@@ -70,5 +69,4 @@ def _standard_error(values: Array) -> Array:
     """Standard error of the mean over the first axis; NaN for a single value."""
     if len(values) < 2:
         return np.full(values.shape[1:], np.nan)
-    error: Array = values.std(axis=0, ddof=1) / np.sqrt(len(values))
-    return error
+    return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))

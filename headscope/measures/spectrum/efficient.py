@@ -37,18 +37,7 @@ from torch import Tensor
 
 from headscope.attention import attention_pattern, stream_attention
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.lapack import MatrixPool, right_vectors
-
-__all__ = [
-    "CONTROLS",
-    "DRAWS",
-    "FORMS",
-    "RANDOM_BLOCKS",
-    "CheapErrors",
-    "CheapForms",
-    "truncated_output",
-    "truncated_pattern",
-]
+from headscope.measures.spectrum.decompositions import MatrixPool, right_vectors
 
 #: Forms that need n x k numbers, forms that keep some of the n x n weights, and controls.
 PROJECTED = ("truncated", "bound", "random", "pooled")
@@ -122,7 +111,24 @@ class CheapForms:
         scale: float | None,
         draw: int = 0,
     ) -> Tensor:
-        """Return z' (rows, heads, n, d_head) of a form from q, k, v of the same shape."""
+        """Compute z' of one form.
+
+        Parameters
+        ----------
+        form, size : str, int
+            One of :attr:`points`.
+        layer, draw : int
+            Which random draw is used, where anything is drawn.
+        q, k, v : Tensor, (rows, heads, n, d_head)
+            Of whole sequences.
+        scale : float, optional
+            Of the scores; 1 / sqrt(d_head) if None.
+
+        Returns
+        -------
+        Tensor, (rows, heads, n, d_head)
+            In the dtype of v.
+        """
         if form in SPARSE:
             keep = self.keep(form, size, layer, draw).to(q.device)
             return stream_attention(q, k, v, mask=keep, scale=scale)
@@ -170,8 +176,7 @@ class CheapForms:
         n_blocks = int(block[-1]) + 1
         order = torch.rand(n_blocks, n_blocks, generator=self._generator(size, layer, draw))
         chosen = order.argsort(-1).argsort(-1) < RANDOM_BLOCKS
-        spread: Tensor = chosen[block][:, block]
-        return spread
+        return chosen[block][:, block]
 
     def _gaussian(self, size: int, layer: int, draw: int) -> Tensor:
         drawn = torch.randn(size, self.length, generator=self._generator(size, layer, draw))
@@ -181,8 +186,7 @@ class CheapForms:
         """Average n/size neighbours each: (size, n), rows sum to 1."""
         segment = torch.arange(self.length) * size // self.length
         member = (segment == torch.arange(size)[:, None]).double()
-        pooling: Tensor = member / member.sum(-1, keepdim=True)
-        return pooling
+        return member / member.sum(-1, keepdim=True)
 
     def _generator(self, size: int, layer: int, draw: int) -> torch.Generator:
         place = (self._seed * 4099 + layer) * 4099 + size
@@ -197,9 +201,18 @@ def truncated_pattern(
     Parameters
     ----------
     pattern : Tensor, (..., n, n)
+        P; the singular vectors are taken in float64, on the CPU.
     v : Tensor, (..., n, d_head)
+        Says in what dtype and where the results are.
     sizes : list of int
+        The numbers k of singular vectors kept.
     pool : MatrixPool
+        Runs the decompositions.
+
+    Returns
+    -------
+    list of Tensor, (..., n, d_head)
+        One for each size.
     """
     vectors = torch.from_numpy(pool.map(right_vectors, pattern).copy())
     left = pattern.cpu().double() @ vectors  # (..., n, n)
@@ -227,6 +240,7 @@ class CheapErrors:
     Parameters
     ----------
     forms : CheapForms
+        What is compared with full attention.
     sequences, n_layers, n_heads : int
         A few sequences: what differs between them is kept.
 
@@ -241,7 +255,7 @@ class CheapErrors:
         self._forms = forms
         shape = (sequences, DRAWS, n_layers, n_heads, len(forms.points))
         self.error: Array = np.full(shape, np.nan)
-        self.mass: Array = np.full(shape, np.nan)
+        self.mass = self.error.copy()
 
     def update(
         self,
@@ -255,22 +269,33 @@ class CheapErrors:
         z: Tensor,
         scale: float | None,
     ) -> None:
-        """Add some sequences of some heads: every form against z; all (rows, heads, n, ...)."""
+        """Compare every form with z, on some sequences and some heads.
+
+        Parameters
+        ----------
+        layer : int
+            Zero-based.
+        sequences, heads : slice
+            Which rows and heads of the results these are.
+        q, k, v, z : Tensor, (rows, heads, n, d_head)
+            Full attention's inputs and output.
+        pattern : Tensor, (rows, heads, n, n)
+            Its pattern.
+        scale : float, optional
+            Of the scores; 1 / sqrt(d_head) if None.
+        """
         sizes = list(self._forms.sizes)
-        known = {
-            "truncated": dict(
-                zip(sizes, truncated_pattern(pattern, v, sizes, self._forms.pool), strict=True)
-            ),
-            "bound": dict(zip(sizes, truncated_output(z, sizes), strict=True)),
+        at_once = {
+            "truncated": truncated_pattern(pattern, v, sizes, self._forms.pool),
+            "bound": truncated_output(z, sizes),
         }
         for i, (form, size) in enumerate(self._forms.points):
             draws = self._forms.draws(form)
             for draw in range(draws):
-                ours = (
-                    known[form][size]
-                    if form in known
-                    else self._forms.attend(form, size, layer, q, k, v, scale, draw)
-                )
+                if form in at_once:
+                    ours = at_once[form][sizes.index(size)]
+                else:
+                    ours = self._forms.attend(form, size, layer, q, k, v, scale, draw)
                 place = (sequences, slice(draw, None if draws == 1 else draw + 1), layer, heads, i)
                 self.error[place] = _relative_error(ours, z)[:, None]
                 if form in SPARSE:
@@ -285,8 +310,7 @@ class CheapErrors:
         """Mean over heads of ``error`` or ``mass``, (sequences, DRAWS, points)."""
         values: Array = getattr(self, name)
         there = ~np.isnan(self.error[0, 0, :, :, 0])
-        mean: Array = values[:, :, there].mean(axis=2)
-        return mean
+        return np.asarray(values[:, :, there].mean(axis=2))
 
 
 def _relative_error(ours: Tensor, z: Tensor) -> Array:

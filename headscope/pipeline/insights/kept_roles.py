@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples
+from headscope.digest import sha256_of
 from headscope.errors import InputError
 from headscope.measures.metrics import Bootstrap
 from headscope.models.loading import LoadedModel
@@ -150,7 +150,7 @@ def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
     corpus = dataclasses.replace(
         sample,
         name=name,
-        sha256=hashlib.sha256(f"{sample.sha256} even".encode()).hexdigest(),
+        sha256=sha256_of(f"{sample.sha256} even"),
         n_sentences=len(learnt),
         read=lambda: iter(learnt),
     )

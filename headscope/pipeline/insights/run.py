@@ -17,6 +17,7 @@ from headscope.pipeline.provenance import provenance
 from headscope.pipeline.sections.runner import Run, run_sections
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, InsightsResult, Sections, section_of
+from headscope.verdicts.insights.finding import Evidence
 from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
@@ -104,14 +105,7 @@ def insights(
                 corpus=as_corpus(settings.get("classify", {}).get("corpus")),
                 progress=tell,
             )
-    found = scoreboard(
-        thresholds,
-        classified=sections.classify,
-        rank=sections.rank,
-        spectrum=sections.spectrum,
-        depth=sections.depth,
-        kept=kept,
-    )
+    found = scoreboard(thresholds, Evidence(**sections.sections, kept=kept))
     return InsightsResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=command, seed=seed),

@@ -11,8 +11,9 @@ from headscope.models.gating import shared_layers
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.tasks import LossBatch, Task
-from headscope.pruning.method import Given, Role
+from headscope.pruning.method import Given
 from headscope.pruning.units import Units
+from headscope.results import HeadResult
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def make_given(
     loaded: LoadedModel,
     calibration: Task,
     *,
-    roles: Mapping[tuple[int, int], Role],
+    roles: Mapping[tuple[int, int], HeadResult],
     use_labels: bool,
     budget: int,
     largest: int,

@@ -9,10 +9,11 @@ from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.known_roles import places
 from headscope.pruning.by_role import keep_roles
-from headscope.pruning.method import Given, Ranking, Role
+from headscope.pruning.head_list import parse_heads
+from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import METHODS, rank
-from headscope.pruning.spec import parse_heads
 from headscope.pruning.units import Units
+from headscope.results import HeadResult
 from headscope.results.prune import HeadScores
 from headscope.results.roles import ROLES
 
@@ -62,7 +63,7 @@ def by_hand(
     loaded: LoadedModel,
     units: Units,
     spec: str | None,
-    roles: Mapping[tuple[int, int], Role],
+    roles: Mapping[tuple[int, int], HeadResult],
     keep: Sequence[str],
 ) -> tuple[int, ...]:
     """Return the units that are removed by name, or because they have no role that is kept.
@@ -92,7 +93,7 @@ def by_hand(
     return tuple(sorted(removed))
 
 
-def _check_roles(keep: Sequence[str], roles: Mapping[tuple[int, int], Role]) -> None:
+def _check_roles(keep: Sequence[str], roles: Mapping[tuple[int, int], HeadResult]) -> None:
     known = [role.key for role in ROLES]
     for name in keep:
         if name not in known:

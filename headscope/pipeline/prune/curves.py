@@ -23,7 +23,7 @@ from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import rank
 from headscope.pruning.units import Units
 from headscope.results.prune import Baseline, Curve, HeadEffect, HeadScores, Point
-from headscope.results.validation import ValidationSummary
+from headscope.results.validate import ValidationSummary
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from headscope.models.loading import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.tasks import Task
-from headscope.pruning.method import Role
 from headscope.pruning.units import Units
+from headscope.results import HeadResult
 from headscope.results.prune import Baseline, Draw, Point
 
 Place = tuple[int, int]
+#: By the heads' places in the loaded model.
+ByPlace = Mapping[Place, HeadResult]
 
 
 class Measurer:
@@ -35,12 +37,17 @@ class Measurer:
         What can be removed on its own.
     seed : int
         Of the bootstrap.
-    roles : mapping of (layer, head) to Role
+    roles : mapping of (layer, head) to HeadResult
         By the heads' places in the loaded model; empty where none are known.
     """
 
     def __init__(
-        self, loaded: LoadedModel, task: Task, units: Units, seed: int, roles: Mapping[Place, Role]
+        self,
+        loaded: LoadedModel,
+        task: Task,
+        units: Units,
+        seed: int,
+        roles: Mapping[Place, HeadResult],
     ) -> None:
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
         self._roles = roles

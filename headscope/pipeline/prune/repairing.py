@@ -83,9 +83,7 @@ def repair(
     units = given.units
     if kind is Repair.none or task is None or not removed:
         return Repaired.bare(units, removed)
-    if "full outputs" not in given.memo:
-        given.memo["full outputs"] = full_outputs(given)
-    targets = given.memo["full outputs"]
+    targets = given.remember("full outputs", lambda: full_outputs(given))
     matrix = outputs_matrix(given, DIRECTIONS).matrix
     gates = scale_gates(given, removed, matrix=matrix, targets=targets)
     scaled = Repaired(tuple(removed), units.expand(gates).float())

@@ -11,17 +11,17 @@ import torch
 
 from headscope.data.plain import PlainText, open_plain, sample_plain
 from headscope.errors import HeadscopeError, InputError, UnsupportedModelError
+from headscope.measures.rank.dimensions import Reading
 from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
 from headscope.measures.rank.gaussian import layer_control
 from headscope.measures.rank.layer import measure_layer
-from headscope.measures.rank.ranks import Reading
 from headscope.models.control import random_twin
 from headscope.models.coverage import relative_terms, rotary
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import DTYPES, LoadedModel
 from headscope.models.norms import gain_and_shift, preceding_norms
-from headscope.pipeline.checks import check_limit
 from headscope.pipeline.opening import Model, open_model
+from headscope.pipeline.parameters import check_limit
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.rank.shared_projections import check_widths, sweep_widths

@@ -11,15 +11,14 @@ from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.rank.factors import Factors, layer_factors, random_factors
 from headscope.measures.rank.shared_projections import (
-    Mixed,
     knee,
     score_error,
     score_parameters,
     share_projections,
     shared_parameters,
-    truncate,
     truncated_rank,
 )
+from headscope.measures.rank.starts import Mixed, truncate
 from headscope.measures.statistics import normal_interval
 from headscope.models.loading import LoadedModel
 from headscope.models.replaced import ReplacedScores

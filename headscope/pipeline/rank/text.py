@@ -13,11 +13,11 @@ from torch import Tensor
 
 from headscope.data.plain import PlainText
 from headscope.measures.rank.covariance import InputCovariance, square_root
+from headscope.measures.rank.dimensions import Reading, product_ranks
 from headscope.measures.rank.factors import Factors, random_factors, weigh
 from headscope.measures.rank.gaussian import average
 from headscope.measures.rank.pattern_asymmetry import PatternAsymmetry
-from headscope.measures.rank.ranks import Reading, product_ranks
-from headscope.models.inputs import watch_inputs
+from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed

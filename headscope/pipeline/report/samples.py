@@ -13,6 +13,7 @@ from headscope.measures.activations import Activations
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.results import SamplePatterns
+from headscope.results.heads import head_name
 
 #: Tokens of a sentence that is shown, special ones included.
 SHORTEST, LONGEST = 8, 16
@@ -37,7 +38,7 @@ def sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns
 def _sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
     """Choose sentences of a handy length, or the shortest that this tokenizer allows."""
     texts = list(sample_plain())
-    encoded = encode_lines(loaded.tokenizer, texts, loaded.max_length, loaded.vocab_size)
+    encoded = encode_lines(loaded, texts)
     known = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]
     # Sorting is stable: sentences of a handy length come first, as they stand in the sample.
     known.sort(key=lambda item: 0 if SHORTEST <= len(item[1]) <= LONGEST else len(item[1]))
@@ -63,7 +64,7 @@ def _patterns(loaded: LoadedModel, ids: list[int]) -> dict[str, tuple[tuple[floa
     with routed(loaded.model, Router(loaded.sites, [keep])) as router:
         router.run(functools.partial(loaded.forward, *loaded.pad([ids])))
     return {
-        f"L{site.layer}H{head}": _rounded(pattern)
+        head_name(site.layer, head): _rounded(pattern)
         for site, patterns in zip(loaded.sites, keep.found, strict=True)
         for head, pattern in zip(site.head_ids, patterns, strict=True)
     }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headscope.data.corpus import sample_corpus
+from headscope.digest import sha256_of, sha256_of_file
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.provenance import provenance, versions
 from headscope.results import to_dict
@@ -46,7 +46,7 @@ def section_key(
 
 def digest(values: Any) -> str:
     """SHA-256 of plain values, whatever the order of their keys."""
-    return hashlib.sha256(json.dumps(to_dict(values), sort_keys=True).encode()).hexdigest()
+    return sha256_of(json.dumps(to_dict(values), sort_keys=True))
 
 
 def plain(value: Any) -> Any:
@@ -73,7 +73,4 @@ def _content(value: Any) -> Any:
 
 
 def _file(path: Path) -> str:
-    if not path.is_file():
-        return "none"
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of_file(path) if path.is_file() else "none"

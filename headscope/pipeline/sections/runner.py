@@ -17,12 +17,12 @@ from types import ModuleType
 from typing import Any
 
 from headscope.errors import InputError, UnsupportedModelError
-from headscope.measures.classify.thresholds import ThresholdSet
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.sections.keys import model_identity, plain, section_key
 from headscope.pipeline.sections.previous import Previous
 from headscope.results import SECTIONS, Sections, section_of
+from headscope.results.thresholds import ThresholdSet
 
 #: Arguments that a run of sections decides for itself, and those that name or make files.
 _GIVEN = {"model", "validate", "progress", "command", "options", "settings", "sections"}

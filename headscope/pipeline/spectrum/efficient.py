@@ -11,9 +11,9 @@ from torch import Tensor
 from headscope.attention import stream_attention
 from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.lapack import MatrixPool
-from headscope.measures.pooled import cosine, mean_pooled
+from headscope.measures.pooling import cosine, mean_pooled
 from headscope.measures.spectrum.crossed import CrossedMean, crossed_mean
+from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.efficient import (
     CONTROLS,
     DRAWS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from headscope.measures.accumulator import Array
-from headscope.measures.lapack import MatrixPool
 from headscope.measures.spectrum.crossed import crossed_mean
-from headscope.measures.spectrum.singular_values import Spectrum
+from headscope.measures.spectrum.decompositions import MatrixPool
+from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.control import random_twin
 from headscope.models.loading import LoadedModel

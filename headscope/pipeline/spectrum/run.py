@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headscope.data.packing import check_length
+from headscope.data.packing import check_length, pack
 from headscope.data.plain import PlainText, as_plain
 from headscope.errors import HeadscopeError, InputError
 from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.lapack import MatrixPool
 from headscope.measures.spectrum.closed_forms import ControlCurves, control_curves
-from headscope.measures.spectrum.singular_values import Spectrum
+from headscope.measures.spectrum.decompositions import MatrixPool
+from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.known_roles import Classification, classification_of
@@ -24,7 +24,6 @@ from headscope.pipeline.resume import check_resume
 from headscope.pipeline.spectrum.efficient import measure_efficient
 from headscope.pipeline.spectrum.random_weights import measure_random_weights
 from headscope.pipeline.spectrum.streaming import MINIMUM, Plan, make_plan, measure, saved_run
-from headscope.pipeline.texts import windows_of
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -137,7 +136,7 @@ def spectrum(
     validation = require_valid(loaded, validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
-    windows = windows_of(loaded, lines, length)
+    windows = pack(lines, loaded, length)
     plan = make_plan(windows, k, sequences, precision, seed)
     saved = saved_run(loaded, plan, seed, state, resume)
     tell = progress or silent

@@ -13,8 +13,8 @@ import torch
 
 from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array
-from headscope.measures.lapack import MatrixPool
-from headscope.measures.spectrum.singular_values import PatternSpectra, Spectrum
+from headscope.measures.spectrum.decompositions import MatrixPool
+from headscope.measures.spectrum.shares import PatternSpectra, Spectrum
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.pipeline.progress import Progress

@@ -16,7 +16,7 @@ from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap, resampled
-from headscope.measures.pooled import mean_pooled
+from headscope.measures.pooling import mean_pooled
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select

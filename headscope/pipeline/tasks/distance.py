@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headscope.data.batches import buckets
 from headscope.data.token_rows import Padded, Row, pad_rows
-from headscope.measures.pooled import cosine, mean_pooled
+from headscope.measures.pooling import cosine, mean_pooled
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select

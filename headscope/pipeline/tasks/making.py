@@ -115,9 +115,7 @@ def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | N
 def _mlm(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
     length, count = min(MLM_WINDOW, loaded.max_length), limit or MLM_WINDOWS
     lines = [line.replace(_TAKEN_OUT, " ") for line in examples.first]
-    rows = window_rows(
-        loaded.tokenizer, lines, length=length, count=count, vocab_size=loaded.vocab_size
-    )
+    rows = window_rows(loaded, lines, length=length, count=count)
     if len(rows) < 2:
         raise CorpusError(
             f"{examples.name} has not enough text for two windows of {length} tokens; give more."
@@ -169,9 +167,7 @@ def _encode(
     loaded: LoadedModel, first: Sequence[str], second: Sequence[str] | None = None
 ) -> tuple[list[Row], list[int]]:
     """Tokenise texts; return rows numbered from 0, and the places of those that fit the model."""
-    encoded = encode_rows(
-        loaded.tokenizer, first, second, max_length=loaded.max_length, vocab_size=loaded.vocab_size
-    )
+    encoded = encode_rows(loaded, first, second)
     kept = [row for row in encoded if row is not None]
     if len(kept) < 2:
         raise CorpusError(

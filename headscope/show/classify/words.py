@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from headscope.results import ClassifyResult, ControlResult, HeadResult
+from headscope.results import ClassifyResult, ControlResult, HeadResult, Label
 from headscope.results.roles import ROLES, role_name, role_of
-
-__all__ = [
-    "VOITA_RELATIONS",
-    "control_sentence",
-    "describe_offset",
-    "found_sentence",
-    "mark_of",
-    "roles_notes",
-    "untested_sentence",
-]
+from headscope.show.cells import joined, plural
 
 #: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
 VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
@@ -27,9 +19,14 @@ def describe_offset(offset: int) -> str:
     return names.get(offset, f"{abs(offset)} tokens {'back' if offset < 0 else 'ahead'}")
 
 
+def primary_label(head: HeadResult) -> Label | None:
+    """Return the first label of a head's primary role."""
+    return next((label for label in head.labels if label.role == head.primary), None)
+
+
 def mark_of(head: HeadResult) -> str:
     """Write a head's primary role in at most four characters: its offset, its token, its mark."""
-    label = next((label for label in head.labels if label.role == head.primary), None)
+    label = primary_label(head)
     if head.primary == "positional" and label is not None:
         return label.detail
     if head.primary == "special" and label is not None:
@@ -39,16 +36,14 @@ def mark_of(head: HeadResult) -> str:
 
 def found_sentence(result: ClassifyResult) -> str:
     """Say how many heads have which role, how many none, and what was not tested."""
-    heads = result.heads
-    counts = Counter(role for head in heads for role in head.roles)
-    parts = [_positional(heads, counts["positional"])]
+    *roles, (_, _, without, _) = role_counts(result)
+    parts = [_positional(result.heads)]
     if result.corpus.trees:
         parts.append(_syntactic(result))
-    parts += [f"{counts[role.key]} {role.name}" for role in ROLES[2:] if counts[role.key]]
-    without = sum(not head.roles for head in heads)
+    parts += [f"{n} {name}" for _, name, n, _ in roles[2:] if n]
     found = (
-        f"Of {len(heads)} heads, {', '.join(parts)}; {without} have no role that this corpus shows "
-        "(a head can have several)."
+        f"Of {len(result.heads)} heads, {', '.join(parts)}; {without} have no role that this "
+        "corpus shows (a head can have several)."
     )
     return " ".join(filter(None, (found, untested_sentence(result), result.corpus.note)))
 
@@ -64,13 +59,37 @@ def untested_sentence(result: ClassifyResult) -> str:
 def roles_notes(result: ClassifyResult) -> list[str]:
     """Sentences that stand beside a table of roles: the relations, the controls, the caveats."""
     syntactic = f"Of the syntactic heads: {_syntactic(result)}." if result.corpus.trees else ""
-    notes = (
-        syntactic,
-        control_sentence(result),
-        untested_sentence(result),
-        result.corpus.note,
-    )
+    notes = (syntactic, control_sentence(result), untested_sentence(result), result.corpus.note)
     return [note for note in notes if note]
+
+
+def corpus_text(result: ClassifyResult) -> str:
+    """Say what was read."""
+    corpus = result.corpus
+    return (
+        f"{corpus.name}: {corpus.sentences:,} sentences, {corpus.skipped:,} skipped, "
+        f"{corpus.queries:,} tokens"
+    )
+
+
+def role_counts(result: ClassifyResult) -> list[tuple[str, str, int, str]]:
+    """Return (role, its name, heads, heads of the control) for every role that a head can have."""
+    counts = Counter(role for head in result.heads for role in head.roles)
+    control = result.control or ControlResult()
+    known = {r.key: getattr(control, r.key) for r in ROLES} if control.random_weights else {}
+    rows = [(r.key, r.name, counts[r.key], str(known.get(r.key, "-"))) for r in ROLES]
+    without = sum(not head.roles for head in result.heads)
+    return [*rows, ("none", "no role on this corpus", without, "-")]
+
+
+def role_rows(result: ClassifyResult, *, every: bool = True) -> list[tuple[str, str, str]]:
+    """Return name, heads and heads of the control by role; only what was found unless ``every``."""
+    untested = result.untestable
+    return [
+        (name, "not testable" if role in untested else str(n), control)
+        for role, name, n, control in role_counts(result)
+        if every or n or role in untested or role == "none"
+    ]
 
 
 def _syntactic(result: ClassifyResult) -> str:
@@ -80,23 +99,20 @@ def _syntactic(result: ClassifyResult) -> str:
     }
     of_voita = sum(bool(found & set(VOITA_RELATIONS)) for found in relations.values())
     of_any = sum(bool(found) for found in relations.values())
-    *first, last = VOITA_RELATIONS
     return (
-        f"{of_voita} syntactic for {', '.join(first)} or {last} "
+        f"{of_voita} syntactic for {joined(VOITA_RELATIONS, 'or')} "
         f"({of_any} for any relation or direction)"
     )
 
 
-def _positional(heads: tuple[HeadResult, ...], count: int) -> str:
-    if not count:
+def _positional(heads: Sequence[HeadResult]) -> str:
+    found = [head for head in heads if "positional" in head.roles]
+    if not found:
         return "none is positional"
-    named = [
-        f"{head.name} {describe_offset(head.positional.offset)}"
-        for head in heads
-        if "positional" in head.roles and head.positional.offset is not None
-    ]
+    offsets = [(head.name, head.positional.offset) for head in found]
+    named = [f"{name} {describe_offset(x)}" for name, x in offsets if x is not None]
     shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
-    return f"{count} {'is' if count == 1 else 'are'} positional ({shown})"
+    return f"{len(found)} {'is' if len(found) == 1 else 'are'} positional ({shown})"
 
 
 def control_sentence(result: ClassifyResult) -> str:
@@ -104,9 +120,10 @@ def control_sentence(result: ClassifyResult) -> str:
     control = result.control or ControlResult()
     parts = []
     if control.swapped is not None:
+        labels, heads = control.swapped.labels, control.swapped.heads
         parts.append(
-            f"against the trees of other sentences as long, {_of(control.swapped.labels, 'label')} "
-            f"on {_of(control.swapped.heads, 'head')}"
+            f"against the trees of other sentences as long, {labels} {plural(labels, 'label')} on "
+            f"{heads} {plural(heads, 'head')}"
         )
     if not control.random_weights:
         parts.append("random weights were not run (--control does)")
@@ -119,7 +136,3 @@ def control_sentence(result: ClassifyResult) -> str:
     return (
         f"Controls: {'; '.join(parts)}. Syntactic and rare-word labels there are false positives."
     )
-
-
-def _of(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -9,24 +9,17 @@ from matplotlib.lines import Line2D
 
 from headscope.results import DepthCurves, DepthResult
 from headscope.results.depth import Curve
-from headscope.show.depth.words import WAYS
-from headscope.show.drawing import model_name, new_figure
+from headscope.show import drawing as draw
+from headscope.show.depth.words import PART_NAMES, VARIANTS, WAYS
 
-__all__ = ["protection_bars", "ratio_curves"]
-
-#: Okabe & Ito 2008, as in the other figures: apart for colour-blind readers.
-_STYLES = {
-    "full": ("#000000", "full model"),
-    "full-without-layernorm": ("#CC79A7", "full, LayerNorm off"),
-    "attention+skip": ("#0072B2", "attention + skip"),
-    "attention+ffn": ("#E69F00", "attention + FFN"),
-    "attention": ("#D55E00", "attention only"),
+_COLOURS = {
+    "full": draw.BLACK,
+    "full-without-layernorm": draw.PURPLE,
+    "attention+skip": draw.BLUE,
+    "attention+ffn": draw.ORANGE,
+    "attention": draw.VERMILION,
 }
-_PARTS = {
-    "skip": ("#0072B2", "skip connection"),
-    "ffn": ("#E69F00", "feed-forward network"),
-    "layernorm": ("#CC79A7", "LayerNorm"),
-}
+_PART_COLOURS = {"skip": draw.BLUE, "ffn": draw.ORANGE, "layernorm": draw.PURPLE}
 
 
 def ratio_curves(result: DepthResult, *, log: bool = False) -> Figure:
@@ -35,13 +28,14 @@ def ratio_curves(result: DepthResult, *, log: bool = False) -> Figure:
     Parameters
     ----------
     result : DepthResult
+        With or without a control.
     log : bool
         Logarithmic axis, on which the fall of attention alone can be followed down to the
         precision of the arithmetic; what lies in the grey zone is rounding.
     """
-    figure = new_figure(7.0, 4.6)
+    figure = draw.new_figure(7.0, 4.6)
     axes = figure.add_subplot()
-    for name, (colour, _) in _STYLES.items():
+    for name, colour in _COLOURS.items():
         _curve(axes, result, name, colour)
         if result.control is not None:
             points = np.arange(len(result.control.variants[name]))
@@ -51,12 +45,13 @@ def ratio_curves(result: DepthResult, *, log: bool = False) -> Figure:
         _shade_rounding(axes, result)
     else:
         axes.set_ylim(bottom=0)
-    _label(axes, result)
+    n_layers = len(result.variants["full"]) - 1
+    axes.set_xticks(range(n_layers + 1), ["embed.", *(f"L{i}" for i in range(n_layers))])
+    title = f"What is left of the tokens' differences, {draw.model_name(result)}"
+    draw.plain_axes(axes, "after layer", title=title)
     axes.set_ylabel("||res(H)|| / ||H||", fontsize=9)
-    axes.set_title(f"What is left of the tokens' differences, {model_name(result)}", fontsize=10)
-    figure.legend(
-        handles=_legend(result), loc="outside lower center", ncols=3, fontsize=7, frameon=False
-    )
+    axes.grid(axis="y", color="0.92", lw=0.8)
+    draw.legend_beside(figure, "outside lower center", 3, handles=_legend(result))
     return figure
 
 
@@ -74,15 +69,8 @@ def _shade_rounding(axes: Axes, result: DepthResult) -> None:
     bottom = min(lowest / 3, result.floor / 3)
     axes.set_ylim(bottom=bottom)
     axes.axhspan(bottom, result.floor, color="0.88", lw=0, zorder=0)
-    axes.text(
-        0.01,
-        result.floor,
-        f" rounding of {result.provenance['dtype']}",
-        fontsize=7,
-        color="0.35",
-        va="top",
-        transform=axes.get_yaxis_transform(),
-    )
+    text, across = f" rounding of {result.provenance['dtype']}", axes.get_yaxis_transform()
+    axes.text(0.01, result.floor, text, fontsize=7, color="0.35", va="top", transform=across)
 
 
 def _every_value(result: DepthResult) -> list[float]:
@@ -90,20 +78,10 @@ def _every_value(result: DepthResult) -> list[float]:
     return [v for c in curves for curve in c.variants.values() for v in curve if v is not None]
 
 
-def _label(axes: Axes, result: DepthResult) -> None:
-    n_layers = len(result.variants["full"]) - 1
-    names = ["embed.", *(f"L{layer}" for layer in range(n_layers))]
-    axes.set_xticks(range(n_layers + 1), names, fontsize=7)
-    axes.set_xlabel("after layer", fontsize=8)
-    axes.tick_params(axis="y", labelsize=7)
-    axes.grid(axis="y", color="0.92", lw=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
 def _legend(result: DepthResult) -> list[Line2D]:
     handles = [
-        Line2D([], [], color=colour, marker="o", ms=3, label=label)
-        for colour, label in _STYLES.values()
+        Line2D([], [], color=colour, marker="o", ms=3, label=VARIANTS[name])
+        for name, colour in _COLOURS.items()
     ]
     if result.control is not None:
         handles.append(Line2D([], [], color="0.4", lw=1, ls="--", label="random weights"))
@@ -117,32 +95,24 @@ def protection_bars(result: DepthResult) -> Figure:
     is put beside attention alone. A dash is the control.
     """
     n_layers = len(result.variants["full"]) - 1
-    figure = new_figure(max(6.0, 1.5 + 0.6 * n_layers), 5.4)
+    figure = draw.new_figure(max(6.0, 1.5 + 0.6 * n_layers), 5.4)
     for axes, way in zip(figure.subplots(2, 1, sharex=True), WAYS, strict=True):
-        for i, part in enumerate(_PARTS):
+        for i, part in enumerate(_PART_COLOURS):
             _bars(axes, result, way, part, np.arange(1, n_layers + 1) + 0.27 * (i - 1))
         axes.axhline(0, color="black", lw=0.8)
-        axes.set_ylabel("share of the full\nmodel's residual", fontsize=8)
+        draw.plain_axes(axes, y="share of the full\nmodel's residual")
         axes.set_title(WAYS[way], fontsize=8, loc="left")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=7)
         axes.grid(axis="y", color="0.92", lw=0.8)
         axes.set_axisbelow(True)
     axes.set_xticks(range(1, n_layers + 1), [f"L{i}" for i in range(n_layers)])
     axes.set_xlabel("after layer", fontsize=8)
-    figure.suptitle(f"What each part of a layer protects, {model_name(result)}", fontsize=10)
-    figure.legend(
-        *figure.axes[0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=4,
-        fontsize=7,
-        frameon=False,
-    )
+    figure.suptitle(f"What each part of a layer protects, {draw.model_name(result)}", fontsize=10)
+    draw.legend_beside(figure, "outside lower center", 4)
     return figure
 
 
 def _bars(axes: Axes, result: DepthResult, way: str, part: str, x: np.ndarray) -> None:
-    colour, label = _PARTS[part]
+    colour, label = _PART_COLOURS[part], PART_NAMES[part].removeprefix("the ")
     found = next(p for p in result.protected if (p.part, p.way) == (part, way))
     mean, low, high = (_array(curve)[1:] for curve in (found.mean, found.low, found.high))
     error = np.nan_to_num(np.stack([mean - low, high - mean]))
@@ -154,4 +124,4 @@ def _bars(axes: Axes, result: DepthResult, way: str, part: str, x: np.ndarray) -
 
 
 def _array(curve: Curve) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in curve])
+    return np.array(curve, dtype=float)  # None becomes NaN

@@ -1,4 +1,4 @@
-"""Terminal tables, and CSV of ``depth``, drawn from its result; 80 columns."""
+"""Terminal tables of ``depth``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import DepthResult, Protection
-from headscope.show.cells import frame_csv, make_table, model_line, ratio_text, tiny
-from headscope.show.depth.words import (
-    PLACEMENTS,
-    WAYS,
-    collapse_sentence,
-    control_sentence,
-    protection_sentence,
-)
-
-__all__ = ["depth_csv", "depth_report", "protected_csv"]
+from headscope.results import DepthCurves, DepthResult, Protection
+from headscope.show.cells import make_table, model_line, plus_minus, ratio_text, tiny
+from headscope.show.depth import words
 
 #: Variants across the table, with what their columns are called.
 _COLUMNS = {
@@ -34,45 +26,50 @@ _PARTS = {"skip": "skip", "ffn": "ffn", "layernorm": "LayerNorm"}
 def depth_report(result: DepthResult) -> Iterator[RenderableType]:
     """Show what was run, the verdict, the ratios by layer and what each part protects."""
     yield from _header(result)
-    yield Text(f"\n{collapse_sentence(result)} {protection_sentence(result)}\n", style="bold")
+    yield Text(
+        f"\n{words.collapse_sentence(result)} {words.protection_sentence(result)}\n", style="bold"
+    )
     yield Text("Residual: ||res(H)|| / ||H||, mean +-std over windows")
     yield _ratio_table(result)
-    for way, title in WAYS.items():
+    for way, title in words.WAYS.items():
         yield Text(f"\nProtected, share of the full model's residual: {title}, +-95%")
         yield _protection_table(result, way)
-    yield Text("\n" + control_sentence(result))
+    yield Text("\n" + words.control_sentence(result))
 
 
 def _header(result: DepthResult) -> Iterator[Text]:
     data, proof = result.provenance["data"], result.decomposition
-    yield Text(model_line(result))
+    yield model_line(result)
     yield Text(
         f"Text    {data['name']}: {result.sequences:,} of {result.available:,} windows of "
         f"{result.length} tokens"
     )
     yield Text(
-        f"Layers  LayerNorm {PLACEMENTS[result.layer_norm]}; taken apart and put together again "
-        f"they give the model's own states to {tiny(proof.max_abs)}"
+        f"Layers  LayerNorm {words.PLACEMENTS[result.layer_norm]}; taken apart and put together "
+        f"again they give the model's own states to {tiny(proof.max_abs)}"
     )
 
 
 def _ratio_table(result: DepthResult) -> Table:
-    table = make_table("after", *_COLUMNS.values())
+    table = make_table(("after", *_COLUMNS.values()))
     for point in range(len(result.variants["full"])):
-        cells = [
-            _with_spread(result.variants[name][point], result.std[name][point]) for name in _COLUMNS
-        ]
-        table.add_row(_point(point), *cells)
+        table.add_row(_point(point), *_ratios(result, point))
     if result.control is not None:
-        last = [result.control.variants[name][-1] for name in _COLUMNS]
-        stds = [result.control.std[name][-1] for name in _COLUMNS]
-        table.add_row("random", *map(_with_spread, last, stds), style="dim")
+        table.add_row("random", *_ratios(result.control, -1), style="dim")
     return table
+
+
+def _ratios(curves: DepthCurves, point: int) -> Iterator[str]:
+    """Each variant's ratio and its spread; what is too small for three digits stands without."""
+    for name in _COLUMNS:
+        text = ratio_text(curves.variants[name][point])
+        spread = None if "e" in text else curves.std[name][point]
+        yield plus_minus(text, spread, ".2f").replace("+-0.", "+-.")
 
 
 def _protection_table(result: DepthResult, way: str) -> Table:
     rows = [p for p in result.protected if p.way == way]
-    table = make_table("after", *(f"{_PARTS[p.part]:>15}" for p in rows))
+    table = make_table(("after", *(f"{_PARTS[p.part]:>15}" for p in rows)))
     for point in range(1, len(result.variants["full"])):
         table.add_row(_point(point), *(_share(p, point) for p in rows))
     if result.control is not None:
@@ -85,27 +82,9 @@ def _share(p: Protection, point: int) -> str:
     mean, low, high = p.mean[point], p.low[point], p.high[point]
     if mean is None:
         return "-"
-    shown = f"{mean:z.1%}"  # z: no minus before a rounded zero
-    return shown if low is None or high is None else f"{shown} +-{(high - low) / 2:.1%}"
+    half = None if low is None or high is None else (high - low) / 2
+    return plus_minus(f"{mean:z.1%}", half, ".1%")  # z: no minus before a rounded zero
 
 
 def _point(point: int) -> str:
     return "embed." if point == 0 else f"L{point - 1}"
-
-
-def _with_spread(value: float | None, spread: float | None) -> str:
-    """Write a number and its spread; what is too small for three digits stands without."""
-    text = ratio_text(value)
-    if spread is None or "e" in text:
-        return text
-    return f"{text} +-{spread:.2f}".replace("+-0.", "+-.")
-
-
-def depth_csv(result: DepthResult) -> str:
-    """One line per model (or control), variant and number of layers."""
-    return frame_csv(result.to_frame())
-
-
-def protected_csv(result: DepthResult) -> str:
-    """One line per model (or control), part, way and number of layers."""
-    return frame_csv(result.protected_frame())

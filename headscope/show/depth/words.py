@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from headscope.results import DepthCurves, DepthResult, Protection
-from headscope.show.cells import ratio_text
+from headscope.show.cells import joined, plural, ratio_text
 
-__all__ = [
-    "PART_NAMES",
-    "PLACEMENTS",
-    "WAYS",
-    "collapse_sentence",
-    "control_sentence",
-    "layers_text",
-    "protection_sentence",
-]
-
+#: What the variants of the layers are called.
+VARIANTS = {
+    "full": "full model",
+    "full-without-layernorm": "full, LayerNorm off",
+    "attention+skip": "attention + skip",
+    "attention+ffn": "attention + FFN",
+    "attention": "attention only",
+}
 PART_NAMES = {
     "skip": "the skip connection",
     "ffn": "the feed-forward network",
     "layernorm": "LayerNorm",
 }
-WAYS = {
-    "removed": "lost without it",
-    "added": "gained beside attention",
-}
+WAYS = {"removed": "lost without it", "added": "gained beside attention"}
 PLACEMENTS = {
     "post": "after each sum (post-LN)",
     "pre": "before each sublayer (pre-LN)",
@@ -31,23 +26,21 @@ PLACEMENTS = {
 }
 
 
-def layers_text(n: int) -> str:
+def _layers(n: int) -> str:
     """Write a number of layers."""
-    return f"{n} layer{'' if n == 1 else 's'}"
+    return f"{n} {plural(n, 'layer')}"
 
 
 def collapse_sentence(result: DepthResult) -> str:
     """Say whether attention alone collapses, from which layer on, and what the model keeps."""
     alone, full = result.variants["attention"], result.variants["full"]
     n, after = len(alone) - 1, result.collapsed_after["attention"]
-    ends = (
-        f"{ratio_text(alone[0])} at the embeddings, {ratio_text(alone[-1])} after {layers_text(n)}"
-    )
+    ends = f"{ratio_text(alone[0])} at the embeddings, {ratio_text(alone[-1])} after {_layers(n)}"
     if after is None:
-        found = f"Attention alone does not collapse within {layers_text(n)}: {ends}"
+        found = f"Attention alone does not collapse within {_layers(n)}: {ends}"
     else:
         found = (
-            f"Attention alone collapses: after {layers_text(after)} its residual is below 1% of "
+            f"Attention alone collapses: after {_layers(after)} its residual is below 1% of "
             f"its start ({ends}{_rounding(result)})"
         )
     return f"{found}. The full model still has {ratio_text(full[-1])}."
@@ -65,23 +58,22 @@ def protection_sentence(result: DepthResult) -> str:
     if any(p.low[-1] is None for p in removed):
         return "A single window gives no interval, so nothing is said of what each part protects."
     removed.sort(key=lambda p: -abs(p.mean[-1] or 0.0))
-    lost = [f"without {PART_NAMES[p.part]} {_share(p)}" for p in removed if _sign(p) > 0]
-    kept = [f"without {PART_NAMES[p.part]} {_share(p)}" for p in removed if _sign(p) < 0]
-    same = [f"without {PART_NAMES[p.part]}" for p in removed if _sign(p) == 0]
+    lost = [f"{_without(p)} {_share(p)}" for p in removed if _sign(p) > 0]
+    kept = [f"{_without(p)} {_share(p)}" for p in removed if _sign(p) < 0]
+    same = [_without(p) for p in removed if _sign(p) == 0]
     overflow = result.variants["full-without-layernorm"][-1] is None
     parts = [
-        f"{_listed(lost)} of that is lost" if lost else "",
-        f"{_listed(kept)} more is left" if kept else "",
-        f"{_listed(same)} no difference shows" if same else "",
+        f"{joined(lost)} of that is lost" if lost else "",
+        f"{joined(kept)} more is left" if kept else "",
+        f"{joined(same)} no difference shows" if same else "",
         f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
     ]
     found = "; ".join(part for part in parts if part)
     return f"{found[:1].upper()}{found[1:]} (each taken out alone)." if found else ""
 
 
-def _listed(items: list[str]) -> str:
-    *first, last = items
-    return f"{', '.join(first)} and {last}" if first else last
+def _without(p: Protection) -> str:
+    return f"without {PART_NAMES[p.part]}"
 
 
 def _sign(p: Protection) -> int:
@@ -111,4 +103,4 @@ def _control_collapse(control: DepthCurves) -> str:
     after = control.collapsed_after["attention"]
     if after is None:
         return "does not collapse"
-    return f"is below 1% of its start after {layers_text(after)}"
+    return f"is below 1% of its start after {_layers(after)}"

@@ -13,8 +13,6 @@ from headscope.results.diff import DiffResult
 from headscope.safe_text import markdown, visible
 from headscope.show.diff.words import Block, blocks, identity_lines, rest_lines
 
-__all__ = ["diff_files", "diff_markdown", "diff_report"]
-
 #: Rows of a table in the terminal, and in Markdown: GitHub takes 65,536 characters in a comment.
 _MOST_ROWS, _MOST_ROWS_MARKDOWN = 10, 20
 #: Characters of a cell in Markdown.

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 
 from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
 
-__all__ = ["Block", "blocks", "identity_lines", "rest_lines"]
-
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
-_NUMBERS = ("where", "what", "old", "new")
-_TEXTS = ("where", "what", "old", "new")
+_COLUMNS = ("where", "what", "old", "new")
 #: Labels of one row that are named.
 _MOST_LABELS = 4
 
@@ -46,23 +43,23 @@ def blocks(diff: DiffResult, most: int) -> Iterator[Block]:
 def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
     yield "Rules that fired", ("rule", "reason"), [(f.rule, f.reason) for f in diff.fired]
     insights = [verdict for verdict in diff.verdicts if verdict.section == "insights"]
-    yield "Insights: verdicts that changed", _TEXTS, list(map(_text, insights))
+    yield "Insights: verdicts that changed", _COLUMNS, list(map(_text, insights))
     words = [verdict for verdict in diff.verdicts if verdict.section != "insights"]
-    yield "Findings that changed", _TEXTS, [_text(word, section=True) for word in words]
+    yield "Findings that changed", _COLUMNS, [_text(word, section=True) for word in words]
     roles: list[Row] = [(c.where, c.old, c.new, _signed(c)) for c in diff.roles]
     title = f"{len(roles)} head{'' if len(roles) == 1 else 's'} changed role"
     yield title, ("head", "primary was", "is", "roles"), roles
     relations: list[Row] = [(c.where, _signed(c)) for c in diff.relations]
     yield "Syntactic labels gained (+) and lost (-)", ("head", "relations"), relations
     metrics = [_change(change) for change in diff.metrics if change.beyond]
-    yield "Pruning: values beyond their intervals", _NUMBERS, metrics
+    yield "Pruning: values beyond their intervals", _COLUMNS, metrics
     choices: list[Row] = [(c.where, str(len(c.gained)), _signed(c)) for c in diff.choices]
     yield "Pruning: heads removed now (+) and not any more (-)", ("where", "new", "heads"), choices
     columns: Row = ("curve", "what", "points", "farthest", "old", "new")
     yield "Curves beyond their intervals", columns, list(map(_curve, diff.curves))
     for section in diff.compared:
         scores = [_change(change) for change in diff.scores if change.section == section]
-        yield f"{section.capitalize()}: numbers beyond interval or tolerance", _NUMBERS, scores
+        yield f"{section.capitalize()}: numbers beyond interval or tolerance", _COLUMNS, scores
 
 
 def rest_lines(diff: DiffResult) -> Iterator[str]:
@@ -89,9 +86,6 @@ def _listed(items: Iterable[str], most: int = 8) -> str:
     return "; ".join(items[:most]) + more
 
 
-# --- rows ---------------------------------------------------------------------------------------
-
-
 def _text(change: TextChange, *, section: bool = False) -> Row:
     where = f"{change.section} {change.where}".strip() if section else change.where
     return where, change.name, change.old, change.new
@@ -105,25 +99,15 @@ def _signed(change: SetChange) -> str:
 
 
 def _change(change: Change) -> Row:
-    return (
-        change.where,
-        change.name,
-        _value(change.old, change.old_interval),
-        _value(change.new, change.new_interval),
-    )
+    old, new = _value(change.old, change.old_interval), _value(change.new, change.new_interval)
+    return change.where, change.name, old, new
 
 
 def _curve(curve: CurveChange) -> Row:
     worst = curve.worst
     point = worst.where.removeprefix(f"{curve.where}, ")
-    return (
-        curve.where,
-        curve.name,
-        f"{curve.beyond} of {curve.points}",
-        point,
-        _value(worst.old, None),
-        _value(worst.new, None),
-    )
+    beyond, values = f"{curve.beyond} of {curve.points}", (_number(worst.old), _number(worst.new))
+    return curve.where, curve.name, beyond, point, *values
 
 
 def _value(value: float | None, interval: Iterable[float] | None) -> str:

@@ -11,14 +11,12 @@ from rich.text import Text
 from headscope.results import Insight, InsightsResult
 from headscope.show.cells import csv_text, model_line
 
-__all__ = ["insights_csv", "insights_report", "scoreboard"]
-
 _STYLES = {"holds": "bold green", "does not hold": "bold red", "mixed": "bold yellow"}
 
 
 def insights_report(result: InsightsResult) -> Iterator[RenderableType]:
     """Show the model and every claim with its verdict, what was measured, control and rule."""
-    yield Text(model_line(result))
+    yield model_line(result)
     yield from scoreboard(result)
 
 
@@ -56,7 +54,5 @@ def _indented(text: str, style: str = "") -> Padding:
 
 def insights_csv(result: InsightsResult) -> str:
     """One line per claim."""
-    return csv_text(
-        ("number", "claim", "verdict", "measured", "control", "rule"),
-        ((i.number, i.claim, i.verdict, i.measured, i.control, i.rule) for i in result.insights),
-    )
+    names = ("number", "claim", "verdict", "measured", "control", "rule")
+    return csv_text(names, ([getattr(found, name) for name in names] for found in result.insights))

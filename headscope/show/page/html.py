@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,28 +14,11 @@ from markupsafe import Markup
 from headscope.results import ReportResult
 from headscope.results.roles import PRIMARY
 from headscope.safe_text import visible
-from headscope.show.classify import words as classify_words
-from headscope.show.classify.words import found_sentence
-from headscope.show.depth import words as depth_words
-from headscope.show.depth.words import collapse_sentence, protection_sentence
-from headscope.show.key_numbers import certificate, key_numbers, role_counts, settings_rows
-from headscope.show.page.cards import SCALES, Card, cards
-from headscope.show.page.charts import (
-    Figure,
-    depth_chart,
-    prune_chart,
-    rank_chart,
-    spectrum_chart,
-)
-from headscope.show.prune.words import verdict
-from headscope.show.rank.words import rank_notes, rank_sentence
-from headscope.show.spectrum.words import (
-    control_sentence,
-    sampling_sentence,
-    verdict_sentence,
-)
-
-__all__ = ["report_html"]
+from headscope.show.classify.words import found_sentence, role_counts
+from headscope.show.page.cards import cards, scales
+from headscope.show.page.parts import Card, Part
+from headscope.show.report.words import certificate, key_numbers, settings_rows, versions
+from headscope.show.view import view_of
 
 _LEGEND = (
     "-1, +1 ... position; syn syntactic; rar rare word; [ first and ] last special token; pun "
@@ -44,19 +26,8 @@ _LEGEND = (
 )
 #: What would end the JSON's script element, or start markup in it, written so that it cannot.
 _ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-
-
-@dataclass(frozen=True)
-class Part:
-    """A section of the page: sentences, a chart, a table (text in its first columns)."""
-
-    anchor: str
-    title: str
-    texts: Sequence[str] = ()
-    figure: Figure | None = None
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    numbers: int = 1
+#: What the script reads of each head.
+_CARD_FIELDS = ("name", "mark", "roles", "keys", "labels", "facts", "ranks", "values")
 
 
 def report_html(report: ReportResult) -> str:
@@ -78,9 +49,10 @@ def report_html(report: ReportResult) -> str:
     style = _asset(pages, "style.css") + _role_colours()
     script = _asset(pages, "page.js")
     made = cards(report)
-    model = report.provenance["model"]
+    shown = scales(report, made)
     parts = list(_parts(report))
     claims = report.insights.insights if report.insights is not None else ()
+    classified = report.classify
     columns, rows = _grid(report, made)
     text = pages.get_template("page.html.j2").render(
         style=Markup(style),
@@ -88,23 +60,23 @@ def report_html(report: ReportResult) -> str:
         style_hash=_hash(style),
         script_hash=_hash(script),
         data=Markup(_json(_data(report, made))),
-        title=visible(model["id"]),
+        title=visible(report.provenance["model"]["id"]),
         model_line=_model_line(report),
         certificate=visible(certificate(report)),
         failed=report.validate is not None and not report.validate.passed,
         contents=_contents(bool(claims), bool(rows), parts),
         claims=claims,
         waiting=[claim for claim in claims if claim.verdict == "not measured yet"],
-        found=found_sentence(report.classify) if report.classify is not None else "",
-        roles=role_counts(report),
-        scales={key: text for key, text in SCALES.items() if any(key in c.values for c in made)},
+        found=found_sentence(classified) if classified is not None else "",
+        roles=role_counts(classified) if classified is not None else (),
+        scales={scale.key: scale.caption for scale in shown},
         columns=columns,
         rows=rows,
         legend=_LEGEND,
         parts=parts,
-        table_header=[("head", False), ("roles", False), *((t, True) for t in _shown(made))],
-        table_rows=[(card, _cells(card, made)) for card in made],
-        versions=visible(_versions(report)),
+        table_header=[("head", False), ("roles", False), *((s.caption, True) for s in shown)],
+        table_rows=[(card, [_cell(card, scale.key) for scale in shown]) for card in made],
+        versions=visible(f"{versions(report, '; ')}. Made by: {report.provenance['command']}"),
     )
     return text if text.endswith("\n") else text + "\n"
 
@@ -133,6 +105,9 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
+# --- data for the script ------------------------------------------------------------------------
+
+
 def _json(data: Any) -> str:
     """Write JSON that no HTML parser can take for anything else; pure ASCII."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
@@ -140,34 +115,26 @@ def _json(data: Any) -> str:
 
 
 def _data(report: ReportResult, made: Sequence[Card]) -> dict[str, Any]:
+    samples = [
+        {
+            "text": visible(sample.text),
+            "tokens": [visible(token) for token in sample.tokens],
+            "patterns": {
+                name: [round(100 * weight) for row in pattern for weight in row]
+                for name, pattern in sample.patterns.items()
+            },
+        }
+        for sample in report.samples
+    ]
     return {
         "classified": report.classify is not None,
         "controls": list(report.rank.controls) if report.rank is not None else [],
-        "heads": [
-            {
-                "name": card.name,
-                "mark": card.mark,
-                "roles": card.roles,
-                "keys": card.keys,
-                "labels": card.labels,
-                "facts": card.facts,
-                "ranks": card.ranks,
-                "values": card.values,
-            }
-            for card in made
-        ],
-        "samples": [
-            {
-                "text": visible(sample.text),
-                "tokens": [visible(token) for token in sample.tokens],
-                "patterns": {
-                    name: [round(100 * weight) for row in pattern for weight in row]
-                    for name, pattern in sample.patterns.items()
-                },
-            }
-            for sample in report.samples
-        ],
+        "heads": [{field: getattr(card, field) for field in _CARD_FIELDS} for card in made],
+        "samples": samples,
     }
+
+
+# --- parts of the page --------------------------------------------------------------------------
 
 
 def _grid(
@@ -184,16 +151,12 @@ def _grid(
     return columns, [(n, [places.get((n, head)) for head in columns]) for n in layers]
 
 
-def _shown(made: Sequence[Card]) -> list[str]:
-    return [text for key, text in SCALES.items() if any(key in card.values for card in made)]
-
-
-def _cells(card: Card, made: Sequence[Card]) -> list[str]:
-    keys = [key for key in SCALES if any(key in other.values for other in made)]
-    return [f"{card.values[key]:.4g}" if key in card.values else "-" for key in keys]
+def _cell(card: Card, key: str) -> str:
+    return f"{card.values[key]:.4g}" if key in card.values else "-"
 
 
 def _contents(claims: bool, grid: bool, parts: Sequence[Part]) -> list[tuple[str, str]]:
+    """Return anchor and text of each line of the contents."""
     first = [("claims", "Claims")] if claims else []
     middle = [("map", "Map of heads")] if grid else []
     last = [("heads", "All heads")] if grid else []
@@ -201,60 +164,21 @@ def _contents(claims: bool, grid: bool, parts: Sequence[Part]) -> list[tuple[str
 
 
 def _parts(report: ReportResult) -> Iterator[Part]:
+    """Yield the key numbers, what each section has to show, and how the report was made."""
     numbers = list(key_numbers(report))
     if numbers:
         header = ("", "this model", "control")
         yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3)
-    if report.classify is not None:
-        yield _roles_part(report)
-    if report.rank is not None and report.rank.heads:
-        texts = [rank_sentence(report.rank), *rank_notes(report.rank)]
-        yield Part("rank", "Ranks", texts, rank_chart(report.rank))
-    if report.spectrum is not None:
-        spectrum = report.spectrum
-        texts = [verdict_sentence(spectrum), control_sentence(spectrum)]
-        texts.append(sampling_sentence(spectrum))
-        yield Part("spectrum", "Spectrum of the softmax", texts, spectrum_chart(spectrum))
-    if report.depth is not None:
-        depth = report.depth
-        texts = [collapse_sentence(depth), protection_sentence(depth)]
-        texts.append(depth_words.control_sentence(depth))
-        yield Part("depth", "Depth", [text for text in texts if text], depth_chart(depth))
-    if report.prune is not None:
-        texts = [verdict(report.prune), *report.prune.warnings]
-        yield Part("prune", "Pruning", [visible(text) for text in texts], prune_chart(report.prune))
-    yield from _about(report)
-
-
-def _roles_part(report: ReportResult) -> Part:
-    result = report.classify
-    assert result is not None
-    corpus = result.corpus
-    read = (
-        f"{corpus.name}: {corpus.sentences:,} sentences, {corpus.skipped:,} skipped, "
-        f"{corpus.queries:,} tokens; word frequencies from {corpus.frequencies}."
-    )
-    rows = [
-        (name, "not testable" if role in result.untestable else str(n), control)
-        for role, name, n, control in role_counts(report)
-    ]
-    texts = [read, *classify_words.roles_notes(result)]
-    return Part(
-        "roles",
-        "Roles",
-        [visible(text) for text in texts],
-        header=("role", "heads", "heads of random weights"),
-        rows=rows,
-    )
-
-
-def _about(report: ReportResult) -> Iterator[Part]:
+    for name, result in report.sections.items():
+        part = view_of(name).section(result)
+        if part is not None:
+            yield part
     if report.left_out:
         rows = [(name, visible(why)) for name, why in report.left_out.items()]
         yield Part("left-out", "Left out", header=("section", "why"), rows=rows, numbers=2)
     changed = [(section, name, visible(value)) for section, name, value in settings_rows(report)]
     text = [] if changed else ["Every setting is at its default."]
-    header = ("section", "setting", "value") if changed else ()
+    header = ("section", "setting", "value")
     yield Part("settings", "Settings", text, header=header, rows=changed, numbers=3)
 
 
@@ -266,12 +190,3 @@ def _model_line(report: ReportResult) -> str:
         text += f", {len(removed)} heads removed"
     sha = model["weights_sha256"]
     return visible(f"{text}; weights {sha[:12]}." if sha else f"{text}.")
-
-
-def _versions(report: ReportResult) -> str:
-    made = report.provenance
-    return (
-        f"headscope {made['headscope']}, torch {made['torch']}, transformers "
-        f"{made['transformers']}; {made['dtype']} on {made['device']}, seed {made['seed']}. "
-        f"Made by: {made['command']}"
-    )

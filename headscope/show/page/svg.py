@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
-
-__all__ = ["Line", "chart"]
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 44
@@ -21,11 +19,13 @@ class Line:
     Attributes
     ----------
     name : str
+        In the legend.
     points : sequence of (x, y)
-        y None is left out.
+        In the units of the axes; y None is left out.
     style : int
-        Which of the page's eight line colours.
+        Which of the page's eight line colours, zero-based.
     dashed, dots : bool
+        Whether the line is dashed, and whether there are dots in place of a line.
     band : sequence of (low, high), optional
         Around the points.
     """
@@ -39,7 +39,15 @@ class Line:
 
 
 @dataclass(frozen=True)
-class _Scale:
+class Chart:
+    """A drawing and its legend: (style, dashed, name) of each line."""
+
+    svg: Markup
+    legend: tuple[tuple[int, bool, str], ...]
+
+
+@dataclass(frozen=True)
+class _Axis:
     low: float
     high: float
     start: float
@@ -73,13 +81,17 @@ def chart(
     x_names: Sequence[str] = (),
     percent: bool = False,
     log: bool = False,
-) -> Markup:
-    """Draw lines with axes; ``label`` is what a screen reader says instead.
+) -> Chart:
+    """Draw lines with axes; without any point nothing is drawn.
 
     Parameters
     ----------
     lines : sequence of Line
-    label, x_title, y_title : str
+        Later ones lie above earlier ones.
+    label : str
+        What a screen reader says instead.
+    x_title, y_title : str
+        Captions of the axes.
     y_limits : (float, float), optional
         The extremes by default; on a logarithmic axis the lower end must be above 0.
     x_names : sequence of str
@@ -87,25 +99,37 @@ def chart(
     percent : bool
         Whether x runs from 0 to 1 and is written in percent.
     log : bool
+        Whether y is logarithmic.
     """
+    legend = tuple((line.style, line.dashed, line.name) for line in lines)
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points if y is not None]
     if not xs or not ys:
-        return Markup("")
+        return Chart(Markup(), legend)
     low, high = y_limits or (min(ys), max(ys))
-    y = _Scale(low, high if high > low else low + 1, HEIGHT - BOTTOM, TOP, log)
+    y = _Axis(low, high if high > low else low + 1, HEIGHT - BOTTOM, TOP, log)
     left, right = min(xs), max(xs)
     pad = 0.5 if left == right else 0.02 * (right - left)
-    x = _Scale(left - pad, right + pad, LEFT, WIDTH - RIGHT)
+    x = _Axis(left - pad, right + pad, LEFT, WIDTH - RIGHT)
     parts = [*_axes(x, y, x_names, percent, sorted(set(xs))), *_titles(x_title, y_title)]
     for line in lines:
         parts += _line(line, x, y)
     frame = '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    return Markup(frame).format(WIDTH, HEIGHT, label, Markup("").join(parts))
+    return Chart(Markup(frame).format(WIDTH, HEIGHT, label, Markup("").join(parts)), legend)
+
+
+def points_of(curve: Iterable[float | None]) -> list[tuple[float, float | None]]:
+    """Number the values of a curve from 0."""
+    return [(float(i), value) for i, value in enumerate(curve)]
+
+
+def highest(lines: Iterable[Line]) -> float:
+    """Return the largest value of all lines, 1 where there is none."""
+    return max((y for line in lines for _, y in line.points if y is not None), default=1.0)
 
 
 def _axes(
-    x: _Scale, y: _Scale, names: Sequence[str], percent: bool, xs: Sequence[float]
+    x: _Axis, y: _Axis, names: Sequence[str], percent: bool, xs: Sequence[float]
 ) -> Iterator[Markup]:
     for tick in y.ticks():
         at = f"{y(tick):.1f}"
@@ -127,7 +151,7 @@ def _titles(x_title: str, y_title: str) -> Iterator[Markup]:
     yield Markup(turned).format(middle, middle, y_title)
 
 
-def _line(line: Line, x: _Scale, y: _Scale) -> Iterator[Markup]:
+def _line(line: Line, x: _Axis, y: _Axis) -> Iterator[Markup]:
     if line.band:
         upper = [(px, high) for (px, _), (_, high) in zip(line.points, line.band, strict=True)]
         lower = [(px, low) for (px, _), (low, _) in zip(line.points, line.band, strict=True)]

@@ -2,58 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headscope.results import Curve, HeadScores, PruneResult
 from headscope.results.roles import role_of
-from headscope.show.drawing import heat_map, model_name, new_figure
-from headscope.show.prune.words import METRIC_NAMES
+from headscope.show import drawing as draw
+from headscope.show.prune.words import METRIC_NAMES, chosen_curves, version_name
 
-__all__ = ["ablation_map", "curve_figure", "score_map", "survivor_figure"]
-
-#: Okabe & Ito 2008; random is grey.
-_PALETTE = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-    "#B8860B",
-)
+_PALETTE = (draw.BLUE, draw.VERMILION, draw.GREEN, draw.PURPLE, draw.ORANGE, draw.SKY, draw.BLACK)
+#: For the eighth method; random heads are grey.
+_BROWN = "#B8860B"
 _LINES = {"none": "--", "scale": "-", "refit": ":"}
 
 
 def curve_figure(result: PruneResult) -> Figure:
     """Metric against share of heads removed, with intervals; the full model as a line."""
-    figure = new_figure(7.5, 4.6)
+    figure = draw.new_figure(7.5, 4.6)
     axes = figure.add_subplot()
-    methods = list(dict.fromkeys(c.method for c in result.curves if c.method != "random"))
-    colours = {method: _PALETTE[i % len(_PALETTE)] for i, method in enumerate(methods)}
+    methods = dict.fromkeys(curve.method for curve in chosen_curves(result))
+    colours = dict(zip(methods, itertools.cycle((*_PALETTE, _BROWN)), strict=False))
     repairs = {curve.repair for curve in result.curves}
     for curve in result.curves:
         _draw(axes, curve, colours.get(curve.method, "#888888"), alone=len(repairs) == 1)
     axes.axhline(result.baseline.value, color="black", lw=0.8)
-    axes.annotate(
-        "full model",
-        (1.0, result.baseline.value),
-        xytext=(0, 3),
-        textcoords="offset points",
-        ha="right",
-        fontsize=7,
-    )
+    draw.note(axes, "full model", (1.0, result.baseline.value), (0, 3), ha="right")
     axes.set_xlim(-0.01, 1.01)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
-    axes.set_xlabel("heads removed", fontsize=8)
-    axes.set_ylabel(METRIC_NAMES[result.metric], fontsize=8)
-    axes.tick_params(labelsize=7)
-    axes.set_title(f"Heads removed from {model_name(result)}: {result.task}", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.5)
+    title = f"Heads removed from {draw.model_name(result)}: {result.task}"
+    _finish(axes, METRIC_NAMES[result.metric], title)
     axes.legend(fontsize=7, frameon=False, loc="best", handlelength=3.5)
     return figure
+
+
+def _finish(axes: Axes, y: str, title: str) -> None:
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:.0%}")
+    draw.plain_axes(axes, "heads removed", y, title)
+    axes.grid(alpha=0.25, lw=0.5)
 
 
 def _draw(axes: Axes, curve: Curve, colour: str, *, alone: bool) -> None:
@@ -61,7 +47,7 @@ def _draw(axes: Axes, curve: Curve, colour: str, *, alone: bool) -> None:
     y = [point.value for point in curve.points]
     low, high = zip(*(point.ci for point in curve.points), strict=True)
     random = curve.method == "random"
-    name = curve.method if curve.repair == "none" else f"{curve.method} + {curve.repair}"
+    name = version_name(curve.method, curve.repair)
     if random:
         n = max((len(point.draws) for point in curve.points), default=0)
         name = f"random: mean and range of {n} draws"
@@ -78,7 +64,7 @@ def survivor_figure(result: PruneResult) -> Figure | None:
     curve = next((c for c in result.curves if len(c.points) > 2 and c.points[-1].roles_left), None)
     if curve is None:
         return None
-    figure = new_figure(7.0, 4.2)
+    figure = draw.new_figure(7.0, 4.2)
     axes = figure.add_subplot()
     points = [point for point in curve.points if point.roles_left is not None]
     start = points[0].roles_left or {}
@@ -86,24 +72,13 @@ def survivor_figure(result: PruneResult) -> Figure | None:
     for i, (role, count) in enumerate(start.items()):
         if count:
             y = [(point.roles_left or {})[role] / count for point in points]
-            axes.plot(
-                x,
-                y,
-                color=role_of(role).colour,
-                marker="osd^v<>P"[i % 8],
-                ms=3.5,
-                lw=1.4,
-                label=f"{role} ({count})",
-            )
-    axes.plot([0, 1], [1, 0], color="#999999", lw=0.8, ls="--", label="heads taken evenly")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+            marker, label = "osd^v<>P"[i % 8], f"{role} ({count})"
+            colour = role_of(role).colour
+            axes.plot(x, y, color=colour, marker=marker, ms=3.5, lw=1.4, label=label)
+    axes.plot([0, 1], [1, 0], color=draw.GREY, lw=0.8, ls="--", label="heads taken evenly")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.set_xlabel("heads removed", fontsize=8)
-    axes.set_ylabel("heads of that role left", fontsize=8)
-    axes.tick_params(labelsize=7)
-    axes.set_title(f"Which heads of {model_name(result)} survive {curve.method}", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, lw=0.5)
+    title = f"Which heads of {draw.model_name(result)} survive {curve.method}"
+    _finish(axes, "heads of that role left", title)
     axes.legend(fontsize=7, frameon=False)
     return figure
 
@@ -113,23 +88,18 @@ def score_map(result: PruneResult, scores: HeadScores) -> Figure:
     largest = max((abs(v) for row in scores.values for v in row if v is not None), default=0.0)
     unit = largest or 1.0
     shares = [[None if v is None else v / unit for v in row] for row in scores.values]
-    return heat_map(
+    return draw.heat_map(
         shares,
-        title=f"{scores.method}: heads of {model_name(result)}",
+        title=f"{scores.method}: heads of {draw.model_name(result)}",
         legend=f"score / {unit:.3g}",
     )
 
 
 def ablation_map(result: PruneResult) -> Figure:
     """Layers x heads: change of the metric when the head alone is removed."""
-    n_layers = max(row.layer for row in result.ablation) + 1
-    n_heads = max(row.head for row in result.ablation) + 1
-    grid: list[list[float | None]] = [[None] * n_heads for _ in range(n_layers)]
-    for row in result.ablation:
-        grid[row.layer][row.head] = row.difference
-    return heat_map(
-        grid,
-        title=f"Each head of {model_name(result)} removed alone",
+    return draw.heat_map(
+        draw.head_grid({(row.layer, row.head): row.difference for row in result.ablation}),
+        title=f"Each head of {draw.model_name(result)} removed alone",
         legend=f"change of {result.metric}",
         digits=3 if result.metric in ("cosine", "loss") else 2,
     )

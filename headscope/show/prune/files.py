@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from headscope.results import PruneResult
-from headscope.show.prune.tables import curves_csv, effects_csv, scores_csv
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import chain
 
-__all__ = ["STALE", "prune_files"]
+from headscope.results import HeadEffect, HeadScores, PruneResult
+from headscope.show.cells import csv_text, to_csv
+from headscope.show.folders import folder_files, names_of
 
 #: Not every run has scores, roles and tables of single heads.
-STALE = tuple(
-    f"{name}.{kind}"
-    for name in ("scores", "survivors", "ablation", "kept_alone")
-    for kind in ("csv", "png", "svg")
-)
+STALE = names_of("scores", "survivors", "ablation", "kept_alone")
 
 
 def prune_files(result: PruneResult) -> dict[str, bytes]:
     """Return curves.csv, the tables of scores and single heads, and the figures."""
-    from headscope.show.drawing import figure_files
     from headscope.show.prune import figures as draw
 
-    files = {"curves.csv": curves_csv(result).encode()}
-    figures = {"curves": draw.curve_figure(result)}
+    tables, figures = {"curves": to_csv(result)}, {"curves": draw.curve_figure(result)}
     if result.scores:
-        files["scores.csv"] = scores_csv(result).encode()
+        tables["scores"] = _scores_csv(result.scores)
         figures["scores"] = draw.score_map(result, result.scores[0])
     if (survivors := draw.survivor_figure(result)) is not None:
         figures["survivors"] = survivors
     if result.ablation:
-        files["ablation.csv"] = effects_csv(result.ablation).encode()
-        files["kept_alone.csv"] = effects_csv(result.kept_alone).encode()
+        tables["ablation"] = _effects_csv(result.ablation)
+        tables["kept_alone"] = _effects_csv(result.kept_alone)
         figures["ablation"] = draw.ablation_map(result)
-    return files | figure_files(figures)
+    return folder_files(tables, figures)
+
+
+def _scores_csv(every: Sequence[HeadScores]) -> str:
+    """One line per head, one column per method."""
+    layers = enumerate(zip(*(scores.values for scores in every), strict=True))
+    return csv_text(
+        ("layer", "head", *(scores.method for scores in every)),
+        [
+            (layer, head, *values)
+            for layer, rows in layers
+            for head, values in enumerate(zip(*rows, strict=True))
+            if values[0] is not None
+        ],
+    )
+
+
+def _effects_csv(rows: Sequence[HeadEffect]) -> str:
+    """One line per head removed alone, or left alone in its layer; an interval has two columns."""
+    names = [field.name for field in fields(HeadEffect)]
+    header = [[f"{name}_low", f"{name}_high"] if "ci" in name else [name] for name in names]
+    lines = ([getattr(row, n) if "ci" in n else (getattr(row, n),) for n in names] for row in rows)
+    return csv_text(list(chain(*header)), (list(chain(*line)) for line in lines))

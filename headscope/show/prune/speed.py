@@ -8,9 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headscope.results.speed import SpeedResult
-from headscope.show.cells import make_table
-
-__all__ = ["speed_report"]
+from headscope.show.cells import make_table, plural
 
 
 def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
@@ -18,20 +16,20 @@ def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
     less = 1 - result.parameters_pruned / result.parameters_full
     yield Text(
         f"Speed   {result.heads_full} against {result.heads_pruned} heads, {less:.1%} fewer "
-        f"parameters; {result.threads} thread{'s' * (result.threads != 1)}, {result.device}, "
+        f"parameters; {result.threads} {plural(result.threads, 'thread')}, {result.device}, "
         f"{result.dtype}, {result.implementation}"
     )
-    table = make_table("tokens", "full ms", "pruned", "time", "FLOPs", "attention", "FLOPs", "got")
+    columns = ("tokens", "full ms", "pruned", "time", "FLOPs", "attention", "FLOPs", "got")
+    table = make_table(columns)
     for row in result.rows:
+        whole = (row.ratio, row.predicted_ratio)
+        attention = (row.attention_ratio, row.attention_predicted_ratio)
+        got = row.attention_saving_reached
         table.add_row(
             f"{row.batch_size} x {row.length}",
-            f"{row.full_ms:.1f}",
-            f"{row.pruned_ms:.1f}",
-            f"{row.ratio:.2f}x",
-            f"{row.predicted_ratio:.2f}x",
-            f"{row.attention_ratio:.2f}x",
-            f"{row.attention_predicted_ratio:.2f}x",
-            _share(row.attention_saving_reached),
+            *(f"{time:.1f}" for time in (row.full_ms, row.pruned_ms)),
+            *(f"{ratio:.2f}x" for ratio in (*whole, *attention)),
+            "-" if got is None else f"{got:.0%}",
         )
     yield table
     yield Text(
@@ -39,7 +37,3 @@ def speed_report(result: SpeedResult) -> Iterator[RenderableType]:
         "predict;\ngot: measured saving of the attention part / predicted saving",
         style="dim",
     )
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"

@@ -1,34 +1,23 @@
-"""Terminal tables and CSV of ``prune``, drawn from its result; 80 columns."""
+"""Terminal tables of ``prune``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import (
-    Curve,
-    HeadEffect,
-    Point,
-    PruneResult,
-)
-from headscope.show.cells import csv_text, frame_csv, make_table, model_line, p_text
+from headscope.results import Curve, HeadEffect, Point, PruneResult
+from headscope.show.cells import make_table, model_line, p_text
+from headscope.show.prune import words
 from headscope.show.prune.speed import speed_report
-from headscope.show.prune.words import (
-    METRIC_NAMES,
-    kept_sentence,
-    number,
-    saved_sentence,
-    survivor_sentence,
-    verdict,
-)
-
-__all__ = ["curves_csv", "effects_csv", "prune_report", "scores_csv"]
+from headscope.show.prune.words import number
 
 #: Heads named in the table of heads removed alone: those that hurt most.
 _MOST_ALONE = 8
+#: Columns of shares of heads removed at most.
+_MOST_COLUMNS = 11
 
 
 def prune_report(result: PruneResult) -> Iterator[RenderableType]:
@@ -36,19 +25,18 @@ def prune_report(result: PruneResult) -> Iterator[RenderableType]:
     yield from _header(result)
     yield from _curves(result)
     yield from _survivors(result)
-    yield from _alone(result)
-    yield from _kept_alone(result)
+    yield from _single_heads(result)
     yield from _kept(result)
-    yield Text("\n" + verdict(result), style="bold")
+    yield Text("\n" + words.verdict(result), style="bold")
     for warning in result.warnings:
         yield Text(f"Warning: {warning}", style="yellow")
 
 
 def _header(result: PruneResult) -> Iterator[Text]:
-    yield Text(model_line(result, result.n_heads))
+    yield model_line(result, result.n_heads)
     if result.shared_layers:
         yield Text("        Layers share their weights: one decision for a head of all layers.")
-    yield Text(f"Task    {result.task}: {METRIC_NAMES[result.metric]}")
+    yield Text(f"Task    {result.task}: {words.METRIC_NAMES[result.metric]}")
     data = result.data
     yield Text(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
     if (chosen := result.calibration) is not None:
@@ -58,9 +46,6 @@ def _header(result: PruneResult) -> Iterator[Text]:
     yield Text(
         f"Full    {number(result.baseline.value, result.metric)} (95% interval {low} to {high})"
     )
-
-
-# --- curves -----------------------------------------------------------------------------------
 
 
 def _curves(result: PruneResult) -> Iterator[RenderableType]:
@@ -74,12 +59,15 @@ def _curves(result: PruneResult) -> Iterator[RenderableType]:
             style="dim",
         )
         return
-    table = make_table("removed by", "heads", result.metric, "95%", "change", "95%", "p")
-    for curve in result.curves:
-        for point in curve.points:
-            if point.heads_removed:
-                table.add_row(*_point_cells(result, curve, point))
-    yield table
+    yield make_table(
+        ("removed by", "heads", result.metric, "95%", "change", "95%", "p"),
+        (
+            _point_cells(result, curve, point)
+            for curve in result.curves
+            for point in curve.points
+            if point.heads_removed
+        ),
+    )
 
 
 def _point_cells(result: PruneResult, curve: Curve, point: Point) -> list[str]:
@@ -96,7 +84,7 @@ def _point_cells(result: PruneResult, curve: Curve, point: Point) -> list[str]:
         range_of(point.ci),
         number(point.difference, result.metric, signed=True) if known else "-",
         range_of(point.difference_ci, signed=True),
-        p_text(point.p_value) if point.p_value is not None else "-",
+        p_text(point.p_value),
     ]
 
 
@@ -107,17 +95,19 @@ def _name(curve: Curve) -> str:
 
 
 def _wide(result: PruneResult, fractions: list[float]) -> RenderableType:
-    """One row per curve, one column per fraction (at most eleven)."""
-    shown = fractions if len(fractions) <= 11 else fractions[:: (len(fractions) + 10) // 11]
-    table = make_table("removed", *[f"{fraction:.0%}" for fraction in shown])
+    """One row per curve, one column per fraction."""
+    shown = _spaced(fractions)
+    table = make_table(("removed", *(f"{fraction:.0%}" for fraction in shown)))
     for curve in result.curves:
-        by_fraction = {round(point.fraction, 3): point for point in curve.points}
-        cells = [
-            number(by_fraction[f].value, result.metric, short=True) if f in by_fraction else "-"
-            for f in shown
-        ]
+        known = {round(point.fraction, 3): point.value for point in curve.points}
+        cells = (number(known.get(f), result.metric, short=True) for f in shown)
         table.add_row(_name(curve), *cells)
     return table
+
+
+def _spaced(items: Sequence[Any]) -> Sequence[Any]:
+    """Leave out items, evenly, until they fit."""
+    return items[:: max(1, -(-len(items) // _MOST_COLUMNS))]
 
 
 def _survivors(result: PruneResult) -> Iterator[RenderableType]:
@@ -125,48 +115,43 @@ def _survivors(result: PruneResult) -> Iterator[RenderableType]:
     curve = next((c for c in result.curves if c.points[-1].roles_left is not None), None)
     if curve is None or not result.roles:
         return
-    yield Text("\n" + survivor_sentence(result, curve))
-    points = [p for p in curve.points if p.roles_left is not None]
-    points = points if len(points) <= 11 else points[:: (len(points) + 10) // 11]
-    table = make_table("heads left", *[f"{point.fraction:.0%}" for point in points])
-    roles = list(points[0].roles_left or {})
-    for role in roles:
-        table.add_row(role, *[str((point.roles_left or {}).get(role, 0)) for point in points])
-    lost = [len(point.heads_removed) for point in points]
-    table.add_row("all", *[str(result.n_heads - count) for count in lost])
+    yield Text(
+        f"\nWhich kinds survive ({curve.method}; roles from {result.roles_from}; a head can have "
+        "several):"
+    )
+    points = _spaced([(p, p.roles_left) for p in curve.points if p.roles_left is not None])
+    table = make_table(("heads left", *(f"{point.fraction:.0%}" for point, _ in points)))
+    for role in points[0][1]:
+        table.add_row(role, *(str(left.get(role, 0)) for _, left in points))
+    table.add_row("all", *(str(result.n_heads - len(p.heads_removed)) for p, _ in points))
     yield table
 
 
-# --- single heads -----------------------------------------------------------------------------
-
-
-def _alone(result: PruneResult) -> Iterator[RenderableType]:
-    if not result.ablation:
-        return
-    sign = 1 if result.higher_is_better else -1
-    ranked = sorted(result.ablation, key=lambda row: sign * row.difference)
-    worse = sum(row.significant and sign * row.difference < 0 for row in result.ablation)
-    better = sum(row.significant and sign * row.difference > 0 for row in result.ablation)
-    yield Text(
-        f"\nEach head removed alone: {worse} of {len(result.ablation)} make the model "
-        f"significantly worse, {better} better (Benjamini-Hochberg, q = 0.05). Most harmful:"
-    )
-    yield _rows_table("head", result, ranked[:_MOST_ALONE])
-
-
-def _kept_alone(result: PruneResult) -> Iterator[RenderableType]:
-    if not result.kept_alone:
-        return
-    yield Text("\nAll heads of one layer removed but the best (chosen on the calibration data):")
-    yield _rows_table("head left", result, result.kept_alone)
+def _single_heads(result: PruneResult) -> Iterator[RenderableType]:
+    """Heads removed alone, and heads left alone in their layers."""
+    if result.ablation:
+        sign = 1 if result.higher_is_better else -1
+        ranked = sorted(result.ablation, key=lambda row: sign * row.difference)
+        changes = [sign * row.difference for row in ranked if row.significant]
+        worse, better = sum(x < 0 for x in changes), sum(x > 0 for x in changes)
+        yield Text(
+            f"\nEach head removed alone: {worse} of {len(ranked)} make the model "
+            f"significantly worse, {better} better (Benjamini-Hochberg, q = 0.05). Most harmful:"
+        )
+        yield _rows_table("head", result, ranked[:_MOST_ALONE])
+    if result.kept_alone:
+        yield Text(
+            "\nAll heads of one layer removed but the best (chosen on the calibration data):"
+        )
+        yield _rows_table("head left", result, result.kept_alone)
 
 
 def _rows_table(name: str, result: PruneResult, rows: Sequence[HeadEffect]) -> RenderableType:
-    table = make_table(name, result.metric, "change", "95% interval", "adj. p", "")
+    table = make_table((name, result.metric, "change", "95% interval", "adj. p", ""))
     for row in rows:
         low, high = (number(value, result.metric, signed=True) for value in row.difference_ci)
         table.add_row(
-            f"L{row.layer}H{row.head}",
+            row.name,
             number(row.value, result.metric),
             number(row.difference, result.metric, signed=True),
             f"{low} to {high}",
@@ -178,46 +163,9 @@ def _rows_table(name: str, result: PruneResult, rows: Sequence[HeadEffect]) -> R
 
 def _kept(result: PruneResult) -> Iterator[RenderableType]:
     if result.kept is not None:
-        yield Text("\n" + kept_sentence(result, result.kept))
+        yield Text("\n" + words.kept_sentence(result, result.kept))
     for saved in result.saved:
-        yield Text(saved_sentence(saved, result.metric))
+        yield Text(words.saved_sentence(saved, result.metric))
     if result.speed is not None:
         yield Text("")
         yield from speed_report(result.speed)
-
-
-# --- CSV --------------------------------------------------------------------------------------
-
-
-def curves_csv(result: PruneResult) -> str:
-    """One line per method, repair and fraction."""
-    return frame_csv(result.to_frame())
-
-
-def scores_csv(result: PruneResult) -> str:
-    """One line per head, one column per method."""
-    rows = []
-    first = result.scores[0].values
-    for layer, row in enumerate(first):
-        for head, value in enumerate(row):
-            if value is not None:
-                rows.append(
-                    (layer, head, *[scores.values[layer][head] for scores in result.scores])
-                )
-    return csv_text(("layer", "head", *[scores.method for scores in result.scores]), rows)
-
-
-def effects_csv(rows: Sequence[HeadEffect]) -> str:
-    """One line per head removed alone, or left alone in its layer."""
-    header = []
-    for field in fields(HeadEffect):
-        header += (
-            [f"{field.name}_low", f"{field.name}_high"] if "ci" in field.name else [field.name]
-        )
-    lines = []
-    for row in rows:
-        line: list[object] = []
-        for value in asdict(row).values():
-            line += list(value) if isinstance(value, tuple) else [value]
-        lines.append(line)
-    return csv_text(header, lines)

@@ -5,16 +5,7 @@ from __future__ import annotations
 from headscope.results import Curve, Point, PruneResult
 from headscope.results.prune import KeptModel, SavedModel
 
-__all__ = [
-    "METRIC_NAMES",
-    "kept_sentence",
-    "number",
-    "saved_sentence",
-    "survivor_sentence",
-    "verdict",
-    "version_name",
-]
-
+#: What the metrics are called, and what is good.
 METRIC_NAMES = {
     "cosine": "cosine to the full model's pooled states (1 is unchanged)",
     "loss": "loss at masked tokens (nats, lower is better)",
@@ -27,45 +18,40 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
     """Write a value of a metric with the digits that mean something."""
     if value is None:
         return "-"
-    digits = 3 if metric in ("cosine", "loss") else 2
-    if metric == "cosine" and not short:
-        digits = 4
-    if short and metric not in ("cosine", "loss"):
-        digits = 1
-    if short and metric == "loss":
-        digits = 2
+    long, brief = {"cosine": (4, 3), "loss": (3, 2)}.get(metric, (2, 1))
+    digits = brief if short else long
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
 def verdict(result: PruneResult) -> str:
     """Say how many heads can go: by the curve that allows most without a significant loss."""
+    kept = _kept_curve(result)
     if result.curves and result.curves[0].method == "manual":
-        return _manual(result)
+        point = (kept or result.curves[0]).points[0]
+        return _one(result, f"these {len(point.heads_removed)} of {result.n_heads} heads", point)
     if result.task == "fidelity":
         return _nearness(result)
-    if (kept := _kept_curve(result)) is not None:  # the model that the user holds in hand
+    if kept is not None:  # the model that the user holds in hand
         point = kept.points[-1]
         by = f"by {version_name(kept.method, kept.repair)}"
         return _one(result, f"{len(point.heads_removed)} of {result.n_heads} heads, {by}", point)
     sign = 1 if result.higher_is_better else -1
-    best: tuple[tuple[int, float], Curve, Point] | None = None
-    for curve in result.curves:
-        for point in curve.points:
-            if point.p_value is None or _is_worse(result, point):
-                continue
-            rank = (len(point.heads_removed), sign * point.value)
-            if best is None or rank > best[0]:
-                best = (rank, curve, point)
+    allowed = [
+        ((len(point.heads_removed), sign * point.value), curve, point)
+        for curve in result.curves
+        for point in curve.points
+        if point.p_value is not None and not _is_worse(result, point)
+    ]
+    best = max(allowed, key=lambda item: item[0], default=None)
     if best is None or best[0][0] == 0:
         return (
             "Every number of removed heads that was tried makes the model significantly worse "
             "(95% paired bootstrap)."
         )
     (count, _), curve, point = best
-    repair = f" and repair {curve.repair}" if curve.repair != "none" else ""
     return (
         f"{count} of {result.n_heads} heads ({point.fraction:.0%}) can go without a significant "
-        f"loss: {curve.method}{repair}, {number(result.baseline.value, result.metric)} -> "
+        f"loss: {_by(curve)}, {number(result.baseline.value, result.metric)} -> "
         f"{number(point.value, result.metric)} (95% paired bootstrap)."
     )
 
@@ -75,22 +61,31 @@ def _nearness(result: PruneResult) -> str:
 
     Any change takes the cosine to the full model below 1, so its significance says nothing.
     """
-
-    def middle(curve: Curve) -> Point:
-        return min(curve.points, key=lambda point: abs(point.fraction - 0.5))
-
-    chosen = [curve for curve in result.curves if curve.method != "random"]
+    chosen = chosen_curves(result)
     best = max(chosen or result.curves, key=lambda curve: middle(curve).value)
     found = _kept_curve(result) or best
     point = middle(found)
-    repair = f" and repair {found.repair}" if found.repair != "none" else ""
     random = next((middle(c) for c in result.curves if c.method == "random" and chosen), None)
     beside = "" if random is None else f"; random heads: {number(random.value, result.metric)}"
     return (
-        f"With {len(point.heads_removed)} of {result.n_heads} heads removed by {found.method}"
-        f"{repair} the pooled states keep a cosine of {number(point.value, result.metric)} to the "
+        f"With {len(point.heads_removed)} of {result.n_heads} heads removed by {_by(found)} the "
+        f"pooled states keep a cosine of {number(point.value, result.metric)} to the "
         f"full model's{beside}."
     )
+
+
+def _by(curve: Curve) -> str:
+    return curve.method + (f" and repair {curve.repair}" if curve.repair != "none" else "")
+
+
+def middle(curve: Curve) -> Point:
+    """Return the point nearest to half of the heads removed."""
+    return min(curve.points, key=lambda point: abs(point.fraction - 0.5))
+
+
+def chosen_curves(result: PruneResult) -> list[Curve]:
+    """Return the curves of methods that choose heads, not of random heads."""
+    return [curve for curve in result.curves if curve.method != "random"]
 
 
 def _is_worse(result: PruneResult, point: Point) -> bool:
@@ -112,23 +107,9 @@ def _one(result: PruneResult, without: str, point: Point) -> str:
     )
 
 
-def _manual(result: PruneResult) -> str:
-    curve = _kept_curve(result) or result.curves[0]
-    point = curve.points[0]
-    return _one(result, f"these {len(point.heads_removed)} of {result.n_heads} heads", point)
-
-
 def _kept_curve(result: PruneResult) -> Curve | None:
     kept = result.kept
     return None if kept is None else result.curve(kept.method, kept.repair)
-
-
-def survivor_sentence(result: PruneResult, curve: Curve) -> str:
-    """Say what the table of survivors counts."""
-    return (
-        f"Which kinds survive ({curve.method}; roles from {result.roles_from}; a head can have "
-        "several):"
-    )
 
 
 def kept_sentence(result: PruneResult, kept: KeptModel) -> str:

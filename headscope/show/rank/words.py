@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from statistics import fmean
+from collections.abc import Iterator, Sequence
 
-from headscope.results import ControlRank, RankResult
-
-__all__ = ["NAMES", "rank_notes", "rank_sentence"]
+from headscope.results import HeadRank, LayerRank, RankResult
+from headscope.show.cells import mean_of
 
 #: How the matrices are written.
 NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
@@ -17,8 +15,8 @@ _COARSE = 0.1
 
 def rank_sentence(result: RankResult) -> str:
     """Say how many dimensions heads and layers need, each beside its controls."""
-    heads = _mean(head.qk.dims["90"] for head in result.heads)
-    layers = _mean(layer.qk.dims["90"] for layer in result.layers)
+    heads = mean_of(head.qk.dims["90"] for head in result.heads)
+    layers = mean_of(layer.qk.dims["90"] for layer in result.layers)
     if heads is None or layers is None:
         return "Some W_Q W_K^T are zero: see the table."
     d_head = max(len(head.qk.singular_values) for head in result.heads)
@@ -26,25 +24,33 @@ def rank_sentence(result: RankResult) -> str:
     what = "sigma^2" if result.settings["share"] == "sigma2" else "sigma"
     return (
         f"For 90% of {what}, W_Q W_K^T of one head needs {heads:.1f} of {d_head} dimensions "
-        f"({_controls(result, 'heads')}); all heads of a layer together {layers:.1f} of {width} "
-        f"({_controls(result, 'layers')}). Only the distance from a control is evidence."
+        f"({_controls(result, result.heads)}); all heads of a layer together {layers:.1f} of "
+        f"{width} ({_controls(result, result.layers)}). Only the distance from a control is "
+        "evidence."
     )
 
 
-def _controls(result: RankResult, kind: str) -> str:
-    parts = []
-    for name, control in result.controls.items():
-        value = None if control is None else _control_dims(result, control, kind)
-        if value is not None:
-            parts.append(f"{name} control {value:.1f}")
-    return ", ".join(parts)
+def _controls(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> str:
+    means = control_means(result, rows)
+    return ", ".join(f"{name} control {mean:.1f}" for name, mean in means.items())
 
 
-def _control_dims(result: RankResult, control: ControlRank, kind: str) -> float | None:
-    """Mean control over what was measured, so that pruned layers meet their own geometry."""
-    rows = result.heads if kind == "heads" else result.layers
-    found = [control.of(result.heads_of(row.layer)) for row in rows]
-    return _mean(getattr(item, kind)["qk"].dims["90"] for item in found if item)
+def control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> dict[str, float]:
+    """Mean dims90 of each control over what was measured: pruned layers meet their own geometry."""
+    means = {name: mean_of(dims90(result, name, row) for row in rows) for name in result.controls}
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def dims90(
+    result: RankResult, control: str, row: HeadRank | LayerRank, matrix: str = "qk"
+) -> float | None:
+    """Return a control's dims90 for what ``row`` is: a head, or a layer's heads together."""
+    known = result.controls[control]
+    geometry = known.of(result.heads_of(row.layer)) if known else None
+    if geometry is None:
+        return None
+    table = geometry.heads if isinstance(row, HeadRank) else geometry.layers
+    return table[matrix].dims["90"]
 
 
 def rank_notes(result: RankResult) -> Iterator[str]:
@@ -66,8 +72,3 @@ def rank_notes(result: RankResult) -> Iterator[str]:
             yield f"No LayerNorm hands its output to {', '.join(unfolded)}: nothing folded there."
     if result.controls.get("fresh") is None:
         yield "No control by fresh initialisation (not asked for, or not possible here)."
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return fmean(known) if known else None

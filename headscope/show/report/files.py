@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headscope.digest import sha256_of
 from headscope.results import SECTIONS, ReportResult, to_dict, to_json
-from headscope.show.folders import write_files
 from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
 from headscope.show.view import view_of
-
-__all__ = ["REPORT", "report_document", "report_json", "write_report"]
 
 #: The file that holds every section, and that readers wait for.
 REPORT = "report.json"
@@ -32,9 +28,11 @@ def report_document(
     Parameters
     ----------
     report : ReportResult
+        Everything but what it says of earlier runs is written.
     digests : mapping of section to str
         A hash of each section's content.
-    files : mapping of section to mapping of file name to SHA-256
+    files : mapping of section to mapping
+        SHA-256 of each file that the section wrote, by name.
     """
     document = dict(to_dict(report))
     document.pop("reused")
@@ -59,9 +57,11 @@ def write_report(
     Parameters
     ----------
     report : ReportResult
+        What is written.
     folder : Path
         Files that are not the report's stay as they are.
     digests : mapping of section to str
+        A hash of each section's content.
     before : mapping, optional
         The document of the report that is there already: files of sections that were taken from it
         are kept where they are as they were written, and files of sections that are gone go.
@@ -72,56 +72,48 @@ def write_report(
         The document of ``report.json``.
     """
     old = _files(before)
-    with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as name:
-        work = Path(name)
-        files: dict[str, dict[str, str]] = {}
-        for section, result in report.sections.items():
-            kept = old.get(section, {}) if section in report.reused else {}
-            if not (kept and _take(folder, work / section, kept)):
-                _make(section, result, work / section)
-            files[section] = _hashes(work / section)
-        document = report_document(report, digests, files)
-        (work / "report.md").write_text(report_markdown(report), encoding="utf-8")
-        (work / "report.html").write_text(report_html(report), encoding="utf-8", newline="\n")
-        (work / REPORT).write_bytes(report_json(document).encode("utf-8", "backslashreplace"))
-        _move_in(work, folder, files, old)
+    made = {
+        name: (_kept(folder, old.get(name, {})) if name in report.reused else None)
+        or view_of(name).files(result)
+        for name, result in report.sections.items()
+    }
+    hashes = {section: _hashes(files) for section, files in made.items()}
+    document = report_document(report, digests, hashes)
+    pages = {
+        "report.md": report_markdown(report).encode(),
+        "report.html": report_html(report).encode(),
+        REPORT: report_json(document).encode("utf-8", "backslashreplace"),
+    }
+    content = {name: data for files in made.values() for name, data in files.items()}
+    gone = {name for names in old.values() for name in names} - content.keys()
+    with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as work:
+        for name, data in {**content, **pages}.items():
+            Path(work, name).write_bytes(data)
+        for name in content:
+            Path(work, name).replace(folder / name)
+        for name in filter(_is_plain, gone):
+            (folder / name).unlink(missing_ok=True)
+        for name in pages:
+            Path(work, name).replace(folder / name)
     return document
 
 
-def _make(section: str, result: Any, work: Path) -> None:
-    """Write a section's tables and figures; its JSON stands in report.json."""
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    write_files(work, view_of(section).files(result))
-
-
-def _take(folder: Path, work: Path, kept: Mapping[str, str]) -> bool:
-    """Copy a section's files from the report that is there; False if any has changed."""
-    work.mkdir()
-    for name, sha256 in kept.items():
+def _kept(folder: Path, names: Mapping[str, str]) -> dict[str, bytes] | None:
+    """Read a section's files from the report that is there; None if any has changed."""
+    kept = {}
+    for name, sha256 in names.items():
         path = folder / name
-        if Path(name).name != name or not path.is_file() or _sha256(path) != sha256:
-            return False
-        shutil.copyfile(path, work / name)
-    return True
+        if not (_is_plain(name) and path.is_file()):
+            return None
+        kept[name] = path.read_bytes()
+        if sha256_of(kept[name]) != sha256:
+            return None
+    return kept
 
 
-def _move_in(
-    work: Path,
-    folder: Path,
-    files: Mapping[str, Mapping[str, str]],
-    old: Mapping[str, Mapping[str, str]],
-) -> None:
-    new = {name for names in files.values() for name in names}
-    for section in files:
-        for path in sorted((work / section).iterdir()):
-            path.replace(folder / path.name)
-    for names in old.values():
-        for name in names:
-            if name not in new and Path(name).name == name:
-                (folder / name).unlink(missing_ok=True)
-    for name in ("report.md", "report.html", REPORT):
-        (work / name).replace(folder / name)
+def _is_plain(name: str) -> bool:
+    """Whether a name stays in its folder."""
+    return Path(name).name == name
 
 
 def _files(document: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
@@ -136,9 +128,5 @@ def _files(document: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
     }
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    return {path.name: _sha256(path) for path in sorted(folder.iterdir())}
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: sha256_of(files[name]) for name in sorted(files)}

@@ -8,46 +8,42 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headscope.results import CheapPoint, EfficientResult, SpectrumResult
-from headscope.show.drawing import heat_map, model_name, new_figure
+from headscope.show import drawing as draw
 from headscope.show.spectrum.words import FORM_NAMES
 
-__all__ = ["cost_curves", "share_map", "spectrum_curves"]
-
-#: Controls: dashes and the colours of Okabe & Ito 2008.
+_SYMBOLS = (r"$\sigma$", r"$\sigma^2$")
+#: Controls: colours and dashes.
 _CONTROLS = {
-    "uniform": ("#000000", (0, (1, 1))),
-    "random-logits": ("#D55E00", (0, (4, 2))),
-    "previous-token": ("#CC79A7", (0, (6, 2, 1, 2))),
-    "identity": ("#0072B2", (0, (2, 3))),
-    "random weights": ("#009E73", (0, (5, 1))),
+    "uniform": (draw.BLACK, (0, (1, 1))),
+    "random-logits": (draw.VERMILION, (0, (4, 2))),
+    "previous-token": (draw.PURPLE, (0, (6, 2, 1, 2))),
+    "identity": (draw.BLUE, (0, (2, 3))),
+    "random weights": (draw.GREEN, (0, (5, 1))),
 }
 _FORMS = {
-    "truncated": ("#000000", "o"),
-    "bound": ("#D55E00", "*"),
-    "random": ("#E69F00", "s"),
-    "pooled": ("#56B4E9", "D"),
-    "window": ("#009E73", "^"),
-    "window+global": ("#0072B2", "v"),
-    "window+global+random": ("#CC79A7", "P"),
-    "random-keys": ("#999999", "x"),
+    "truncated": (draw.BLACK, "o"),
+    "bound": (draw.VERMILION, "*"),
+    "random": (draw.ORANGE, "s"),
+    "pooled": (draw.SKY, "D"),
+    "window": (draw.GREEN, "^"),
+    "window+global": (draw.BLUE, "v"),
+    "window+global+random": (draw.PURPLE, "P"),
+    "random-keys": (draw.GREY, "x"),
 }
 
 
 def spectrum_curves(result: SpectrumResult) -> Figure:
     """Draw cumulative shares: heads thin, layer means bold, controls dashed."""
-    figure = new_figure(10.0, 4.8)
+    figure = draw.new_figure(10.0, 4.8)
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, name, label in (
-        (panels[0], "curve", r"$\sigma$"),
-        (panels[1], "curve_sq", r"$\sigma^2$"),
-    ):
+    for axes, name, label in zip(panels, ("curve", "curve_sq"), _SYMBOLS, strict=True):
         _curves(axes, result, name)
-        axes.set_title(f"share of the sum of {label}", fontsize=9)
+        x = "largest singular values counted"
+        draw.plain_axes(axes, x, title=f"share of the sum of {label}", title_size=9)
     panels[0].set_ylabel("cumulative share", fontsize=8)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=7, frameon=False)
+    draw.legend_beside(figure, "outside right center")
     figure.suptitle(
-        f"Singular values of attention patterns, {model_name(result)}: mean over "
+        f"Singular values of attention patterns, {draw.model_name(result)}: mean over "
         f"{result.sequences:,} sequences of {result.length} tokens",
         fontsize=10,
     )
@@ -58,7 +54,6 @@ def _curves(axes: Axes, result: SpectrumResult, name: str) -> None:
     x = np.arange(1, result.length + 1)
     layers = sorted({head.layer for head in result.heads})
     colours = mpl.colormaps["viridis"](np.linspace(0, 0.92, len(layers)))
-    exceptions = set(result.verdict.not_low_rank)
     for layer, colour in zip(layers, colours, strict=True):
         curves = [np.array(getattr(h, name)) for h in result.heads if h.layer == layer]
         for curve in curves:
@@ -71,57 +66,37 @@ def _curves(axes: Axes, result: SpectrumResult, name: str) -> None:
         y = getattr(source, name)
         axes.plot(x, y, color=colour, lw=1.4, ls=dashes, label=f"control: {control}")
     axes.axvline(result.k, color="#777777", lw=0.8)
-    axes.annotate(
-        f"k = {result.k}", (result.k, 0.01), xytext=(3, 0), textcoords="offset points", fontsize=7
-    )
-    for head in (h for h in result.heads if h.name in exceptions):
-        at = max(1, result.length // 2)
-        place = (at, getattr(head, name)[at - 1])
-        axes.annotate(
-            head.name, place, xytext=(3, -2), textcoords="offset points", fontsize=6.5, va="top"
-        )
-    axes.set_xlabel("largest singular values counted", fontsize=8)
+    draw.note(axes, f"k = {result.k}", (result.k, 0.01), (3, 0))
+    at = max(1, result.length // 2)
+    for head in result.heads:
+        if head.name in result.verdict.not_low_rank:
+            place = (at, getattr(head, name)[at - 1])
+            draw.note(axes, head.name, place, (3, -2), fontsize=6.5, va="top")
     axes.set_xlim(1, result.length)
     axes.set_ylim(0, 1.02)
-    axes.tick_params(labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def share_map(result: SpectrumResult, *, squared: bool = False) -> Figure:
     """Layers x heads: share of the k largest, with the controls in the legend."""
-    n_layers = max(head.layer for head in result.heads) + 1
-    n_heads = max(head.head for head in result.heads) + 1
-    grid: list[list[float | None]] = [[None] * n_heads for _ in range(n_layers)]
-    for head in result.heads:
-        grid[head.layer][head.head] = (head.share_sq_at_k if squared else head.share_at_k).mean
-    known = {
-        name: control.share_sq_at_k if squared else control.share_at_k
-        for name, control in result.controls.items()
-    }
-    if (random := result.random_weights) is not None:
-        found = random.share_sq_at_k if squared else random.share_at_k
-        known["random weights"] = found.mean
-    symbol = r"$\sigma^2$" if squared else r"$\sigma$"
+    field = "share_sq_at_k" if squared else "share_at_k"
+    cells = {(head.layer, head.head): getattr(head, field).mean for head in result.heads}
+    known = {name: getattr(control, field) for name, control in result.controls.items()}
+    if result.random_weights is not None:
+        known["random weights"] = getattr(result.random_weights, field).mean
+    symbol = _SYMBOLS[squared]
     beside = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
-    return heat_map(
-        grid,
+    return draw.heat_map(
+        draw.head_grid(cells),
         title=f"Share of {symbol} in the {result.k} largest of {result.length}, "
-        f"{model_name(result)}\ncontrols: {beside}",
+        f"{draw.model_name(result)}\ncontrols: {beside}",
         legend=f"share of {symbol}",
-        limits=(min(known["identity"], _lowest(grid)), 1.0),
+        limits=(min(known["identity"], *cells.values()), 1.0),
     )
 
 
-def _lowest(grid: list[list[float | None]]) -> float:
-    return min(value for row in grid for value in row if value is not None)
-
-
-def cost_curves(result: SpectrumResult) -> Figure:
+def cost_curves(result: SpectrumResult, found: EfficientResult) -> Figure:
     """Draw error of each head alone, and loss of fidelity with all replaced, against cost."""
-    found = result.efficient
-    if found is None:
-        raise ValueError("the cheap forms were not measured")
-    figure = new_figure(10.0, 4.6)
+    figure = draw.new_figure(10.0, 4.6)
     panels = figure.subplots(1, 2)
     for form in _FORMS:
         _draw_form(panels[0], form, found, "error")
@@ -130,11 +105,10 @@ def cost_curves(result: SpectrumResult) -> Figure:
     _finish(panels[1], "1 - cosine of the pooled last state", found.points, "fidelity")
     panels[0].set_title("each head alone", fontsize=9)
     panels[1].set_title("the model with all heads replaced", fontsize=9)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=7, frameon=False)
+    draw.legend_beside(figure, "outside right center")
     figure.suptitle(
-        f"What could replace attention in {model_name(result)}: {found.sequences} sequences of "
-        f"{result.length} tokens",
+        f"What could replace attention in {draw.model_name(result)}: {found.sequences} sequences "
+        f"of {result.length} tokens",
         fontsize=10,
     )
     return figure
@@ -176,13 +150,10 @@ def _finish(axes: Axes, what: str, points: tuple[CheapPoint, ...], field: str) -
     axes.axhline(value, color="#444444", lw=1, ls=":", label="control: uniform attention")
     if field == "error":
         axes.axhline(1.0, color="#444444", lw=0.8, label="zeros in place of z")
-    axes.set_xlabel(r"fraction of the $n^2$ scores", fontsize=8)
     axes.set_xscale("log", base=2)
     ticks = [2.0**-i for i in range(5, 0, -1)]
     axes.set_xlim(0.9 * min(p.cost for p in points if p.cost > 0), 0.58)
     axes.set_xticks(ticks, [f"1/{round(1 / t)}" for t in ticks])
-    axes.set_ylabel(what, fontsize=8)
     axes.set_yscale("log")
-    axes.tick_params(labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
+    draw.plain_axes(axes, r"fraction of the $n^2$ scores", what)
     axes.grid(alpha=0.25, lw=0.5)

@@ -1,4 +1,4 @@
-"""Terminal tables and CSV of ``spectrum``, drawn from its result; 80 columns."""
+"""Terminal tables of ``spectrum``, drawn from its result; 80 columns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
-from headscope.show.cells import csv_text, frame_csv, make_table, model_line, share_text
-from headscope.show.spectrum.words import (
-    FORM_NAMES,
-    bound_sentence,
-    control_sentence,
-    sampling_sentence,
-    verdict_sentence,
-)
-
-__all__ = ["cheap_csv", "spectrum_csv", "spectrum_report"]
+from headscope.show.cells import decimal, head_map, make_table, model_line, plus_minus
+from headscope.show.spectrum import words
 
 #: Heads beside each other in one block of the map.
 _HEADS_ACROSS = 14
@@ -29,8 +21,8 @@ _HEADS_ACROSS = 14
 def spectrum_report(result: SpectrumResult) -> Iterator[RenderableType]:
     """Show what was run, the verdict, the map, the controls, and the cheap forms if measured."""
     yield from _header(result)
-    yield Text("\n" + verdict_sentence(result), style="bold")
-    yield Text(control_sentence(result) + "\n")
+    yield Text("\n" + words.verdict_sentence(result), style="bold")
+    yield Text(words.control_sentence(result) + "\n")
     yield from _map(result)
     yield Text("")
     yield _controls(result)
@@ -40,58 +32,48 @@ def spectrum_report(result: SpectrumResult) -> Iterator[RenderableType]:
 
 
 def _header(result: SpectrumResult) -> Iterator[Text]:
-    yield Text(model_line(result))
-    yield Text(f"Text    {result.provenance['data']['name']}: {sampling_sentence(result)}")
+    yield model_line(result)
+    yield Text(f"Text    {result.provenance['data']['name']}: {words.sampling_sentence(result)}")
     if result.roles is not None:
         yield Text(f"Roles   from a classification on {result.roles.corpus}")
 
 
 def _map(result: SpectrumResult) -> Iterator[RenderableType]:
     """Share at k of every head, in percent."""
-    by_place = {(head.layer, head.head): head for head in result.heads}
-    n_heads = max(head.head for head in result.heads) + 1
     styles = dict.fromkeys(result.verdict.low_rank, "green")
     styles |= dict.fromkeys(result.verdict.not_low_rank, "bold red")
     positional = result.roles.positional if result.roles else {}
+    cells = {
+        (head.layer, head.head): _cell(head, styles.get(head.name, ""), head.name in positional)
+        for head in result.heads
+    }
+    layers = sorted({head.layer for head in result.heads})
     yield Text(f"% of the sum of singular values in the {result.k} largest of {result.length}")
-    for start in range(0, n_heads, _HEADS_ACROSS):
-        columns = range(start, min(start + _HEADS_ACROSS, n_heads))
-        grid = Table(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
-        grid.add_column("", width=5, no_wrap=True)
-        for head in columns:
-            grid.add_column(f"H{head}", width=5, justify="right", no_wrap=True)
-        for layer in sorted({head.layer for head in result.heads}):
-            cells = [_cell(by_place.get((layer, head)), styles, positional) for head in columns]
-            grid.add_row(f"L{layer}", *cells)
-        yield grid
+    yield from head_map(cells, layers, across=_HEADS_ACROSS, width=5)
     yield Text(
         "+ low rank   - no more than random scores" + ("   p positional" if positional else ""),
         style="dim",
     )
 
 
-def _cell(head: SpectrumHead | None, styles: dict[str, str], positional: object) -> Text:
-    if head is None:
-        return Text("")
-    style = styles.get(head.name, "")
+def _cell(head: SpectrumHead, style: str, positional: bool) -> Text:
     mark = {"green": "+", "bold red": "-"}.get(style, " ")
-    role = "p" if head.name in positional else ""  # type: ignore[operator]
-    return Text(f"{role}{100 * head.share_at_k.mean:.0f}{mark}", style=style)
+    return Text(f"{'p' * positional}{100 * head.share_at_k.mean:.0f}{mark}", style=style)
 
 
 def _controls(result: SpectrumResult) -> Table:
     """Random weights and closed forms beside the heads' own extremes."""
-    table = make_table("share of the k largest", "sigma", "sigma^2")
+    table = make_table(("share of the k largest", "sigma", "sigma^2"))
     shares = [head.share_at_k.mean for head in result.heads]
     squares = [head.share_sq_at_k.mean for head in result.heads]
     for name, pick in (("lowest head", min), ("median head", median), ("highest head", max)):
-        table.add_row(name, share_text(pick(shares)), share_text(pick(squares)))
+        table.add_row(name, decimal(pick(shares)), decimal(pick(squares)))
     known: dict[str, Any] = {"random weights": result.random_weights, **result.controls}
     for name, control in known.items():
         if control is not None:
             shares_of = (control.share_at_k, control.share_sq_at_k)
             cells = (getattr(share, "mean", share) for share in shares_of)
-            table.add_row(f"control: {name}", *map(share_text, cells))
+            table.add_row(f"control: {name}", *map(decimal, cells))
     return table
 
 
@@ -101,39 +83,22 @@ def _efficient(found: EfficientResult) -> Iterator[RenderableType]:
         "z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
         "heads replaced (cosine of the pooled state)"
     )
-    table = make_table("form", "size", "cost/n^2", "error", "mass", "fidelity")
+    table = make_table(("form", "size", "cost/n^2", "error", "mass", "fidelity"))
     for point in found.points:
         control = point.form in found.controls
         table.add_row(
-            f"{'control: ' if control else ''}{FORM_NAMES[point.form]}",
+            f"{'control: ' if control else ''}{words.FORM_NAMES[point.form]}",
             str(point.size),
-            share_text(point.cost),
+            decimal(point.cost),
             _plus_minus(point.error, point.error_half_width),
-            share_text(point.mass),
+            decimal(point.mass),
             _plus_minus(point.fidelity.mean, point.fidelity_half_width),
             style="dim" if control else None,
         )
     yield table
-    yield Text(bound_sentence(found), style="dim")
+    yield Text(words.bound_sentence(found), style="dim")
 
 
 def _plus_minus(value: float, half: float | None) -> str:
     """Write a number with half of its interval; without one where that is unknown."""
-    shown = f"{value:z.3f}"
-    return shown if half is None else f"{shown} +-{half:.3f}".replace("+-0.", "+-.")
-
-
-def spectrum_csv(result: SpectrumResult) -> str:
-    """One line per head: the flat numbers of :meth:`SpectrumResult.to_frame`."""
-    return frame_csv(result.to_frame())
-
-
-def cheap_csv(found: EfficientResult) -> str:
-    """One line per head, form and size."""
-    return csv_text(
-        ("layer", "head", "form", "size", "error", "error_sem", "half_width", "mass"),
-        (
-            (h.layer, h.head, h.form, h.size, h.error.mean, h.error.sem, h.half_width, h.mass)
-            for h in found.heads
-        ),
-    )
+    return plus_minus(f"{value:z.3f}", half).replace("+-0.", "+-.")

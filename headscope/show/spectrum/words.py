@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from headscope.results import EfficientResult, RandomWeights, SpectrumResult
-from headscope.show.classify.words import describe_offset
+from collections.abc import Sequence
 
-__all__ = [
-    "FORM_NAMES",
-    "bound_sentence",
-    "control_sentence",
-    "sampling_sentence",
-    "verdict_sentence",
-]
+from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
+from headscope.show.cells import joined, plural, plus_minus
+from headscope.show.classify.words import describe_offset
 
 #: Names listed in a sentence at most.
 _MOST_NAMES = 8
@@ -32,11 +27,11 @@ FORM_NAMES = {
 def verdict_sentence(result: SpectrumResult) -> str:
     """Say in one sentence for which heads "self-attention is low rank" holds."""
     verdict = result.verdict
-    n = len(result.heads)
     if all(head.half_width is None for head in result.heads):
         return "A single sequence gives no interval, so no head is called low rank, or not."
     holds = (
-        f"Low rank holds for {len(verdict.low_rank)} of {n} heads{_by_layer(result)}: the "
+        f"Low rank holds for {len(verdict.low_rank)} of {len(result.heads)} "
+        f"heads{_by_layer(result)}: the "
         f"{result.k} largest of their {result.length} singular values hold more than "
         f"{verdict.threshold:.0%} of the sum (95% confidence)"
     )
@@ -45,20 +40,24 @@ def verdict_sentence(result: SpectrumResult) -> str:
 
 def _fails(result: SpectrumResult) -> str:
     exceptions = result.verdict.not_low_rank
-    reach = f"no more than random scores ({result.verdict.random:.3f})"
+    level = f"random scores ({result.verdict.random:.3f}){_between(result)}"
     if not exceptions:
-        return f"no head is down at random scores ({result.verdict.random:.3f}){_between(result)}"
-    named = _named(result, exceptions)
+        return f"no head is down at {level}"
     if result.roles is None:
         return (
-            f"it does not for {named}, which reach {reach}{_between(result)} "
+            f"it does not for {_named(result, exceptions)}, which reach no more than {level} "
             "(no classification: --roles would tell which heads are positional)"
         )
-    positional = [name for name in exceptions if name in result.roles.positional]
-    others = [name for name in exceptions if name not in result.roles.positional]
+    positional, others = _split(result, exceptions)
     groups = [f"the positional {_named(result, positional)}"] if positional else []
     groups += [f"{_named(result, others)}, not positional"] if others else []
-    return f"it does not for {' and for '.join(groups)}, which reach {reach}{_between(result)}"
+    return f"it does not for {' and for '.join(groups)}, which reach no more than {level}"
+
+
+def _split(result: SpectrumResult, names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split names of heads into those that the classification calls positional, and others."""
+    known = result.roles.positional if result.roles is not None else ()
+    return [n for n in names if n in known], [n for n in names if n not in known]
 
 
 def _between(result: SpectrumResult) -> str:
@@ -67,34 +66,29 @@ def _between(result: SpectrumResult) -> str:
     if not between:
         return ""
     text = f"; {len(between)} lie between"
-    if result.roles is not None:
-        positional = [name for name in between if name in result.roles.positional]
-        low = [name for name in result.verdict.low_rank if name in result.roles.positional]
-        if positional:
-            text += f", among them the positional {_named(result, positional)}"
-        if low:
-            text += f"; of the low-rank ones {_named(result, low)} are positional all the same"
+    if positional := _split(result, between)[0]:
+        text += f", among them the positional {_named(result, positional)}"
+    if low := _split(result, result.verdict.low_rank)[0]:
+        text += f"; of the low-rank ones {_named(result, low)} are positional all the same"
     return text
 
 
-def _named(result: SpectrumResult, names: tuple[str, ...] | list[str]) -> str:
+def _named(result: SpectrumResult, names: Sequence[str]) -> str:
     """List heads with what they look at and their share."""
     heads = {head.name: head for head in result.heads}
-    listed = [
-        f"{name} ({_looks_at(result, name)}, {heads[name].share_at_k.mean:.3f})"
-        for name in names[:_MOST_NAMES]
-    ]
-    more = len(names) - len(listed)
-    if more > 0:
-        listed.append(f"{more} more")
-    return _joined(listed)
+    shown = names[:_MOST_NAMES]
+    listed = [f"{n} ({_looks_at(result, heads[n])}, {heads[n].share_at_k.mean:.3f})" for n in shown]
+    if len(names) > len(shown):
+        listed.append(f"{len(names) - len(shown)} more")
+    return joined(listed)
 
 
-def _looks_at(result: SpectrumResult, name: str) -> str:
+def _looks_at(result: SpectrumResult, head: SpectrumHead) -> str:
     """Say where a head looks: by the classification, or else by its mean weights."""
-    if result.roles is not None and (offset := result.roles.positional.get(name)) is not None:
+    known = result.roles.positional if result.roles is not None else {}
+    offset = known.get(head.name)
+    if offset is not None:
         return describe_offset(offset)
-    head = next(head for head in result.heads if head.name == name)
     return f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
 
 
@@ -112,12 +106,6 @@ def _by_layer(result: SpectrumResult) -> str:
     return f" ({', '.join(parts)})" if 0 < len(parts) <= 12 else ""
 
 
-def _joined(parts: list[str]) -> str:
-    if len(parts) < 2:
-        return "".join(parts)
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 def control_sentence(result: SpectrumResult) -> str:
     """Say what the same architecture with random weights has, and what that means."""
     random = result.random_weights
@@ -127,6 +115,7 @@ def control_sentence(result: SpectrumResult) -> str:
             "be of low rank too, so that low rank alone is no sign of learning."
         )
     n = len(random.draws)
+    share = plus_minus(f"{random.share_at_k.mean:.3f}", random.half_width)
     counts = sorted({draw.above for draw in random.draws})
     above = " to ".join(map(str, [counts[0], counts[-1]] if len(counts) > 1 else counts))
     has_it = sum(draw.above for draw in random.draws) > n * random.heads / 2
@@ -136,23 +125,22 @@ def control_sentence(result: SpectrumResult) -> str:
         else "most heads of an untrained model are not of low rank"
     )
     return (
-        f"Control: with random weights ({n} initialisation{'' if n == 1 else 's'}, the same "
-        f"sequences dealt out to them) the mean share is {_with_half(random)}, and {above} of "
+        f"Control: with random weights ({n} {plural(n, 'initialisation')}, the same "
+        f"sequences dealt out to them) the mean share is {share}, and {above} of "
         f"{random.heads} heads are above {result.verdict.threshold:g}: {meaning}. "
         f"{_against_random(result)}"
     )
 
 
-def _with_half(random: RandomWeights) -> str:
-    half = "" if random.half_width is None else f" +-{random.half_width:.3f}"
-    return f"{random.share_at_k.mean:.3f}{half}"
+def mean_share(result: SpectrumResult) -> float:
+    """Return the mean share at k of all heads."""
+    return sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
 
 
 def _against_random(result: SpectrumResult) -> str:
     """Say on which side of random weights the model's mean share lies, by its interval."""
     found = result.over_random_weights()
-    mean = sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
-    text = f"This model's mean share is {mean:.3f}"
+    text = f"This model's mean share is {mean_share(result):.3f}"
     if found is None or found.half_width is None:
         return f"{text}; too little was measured for an interval of the difference."
     gap = f"by {abs(found.mean):.3f} +-{found.half_width:.3f} (95%)"
@@ -176,9 +164,10 @@ def bound_sentence(found: EfficientResult) -> str:
 def sampling_sentence(result: SpectrumResult) -> str:
     """Say how many sequences were measured and how precise the shares are."""
     sampling = result.sampling
-    plural = "" if result.sequences == 1 else "s"
-    text = f"{result.sequences:,} sequence{plural} of exactly {result.length} tokens"
-    text += f" out of {sampling.windows:,}"
+    text = (
+        f"{result.sequences:,} {plural(result.sequences, 'sequence')} of exactly {result.length} "
+        f"tokens out of {sampling.windows:,}"
+    )
     if sampling.requested is not None and sampling.requested > sampling.windows:
         text += f" ({sampling.requested:,} were asked for; the text has no more)"
     if sampling.half_width is None:

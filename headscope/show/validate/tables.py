@@ -9,22 +9,16 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headscope.results import LayerCheck, ProbeSize, ValidationResult
-from headscope.show.cells import csv_text, make_table, tiny
-
-__all__ = ["validation_csv", "validation_report"]
+from headscope.show.cells import csv_text, decimal, make_table, tiny
 
 
 def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
     """Show the certificate as two tables and a verdict."""
     limit = result.tolerance
-    table = make_table("layer", "calls", "max |pattern - model's|", "max |out - model's|")
+    table = make_table(("layer", "calls", "max |pattern - model's|", "max |out - model's|"))
     for check in result.layers:
-        table.add_row(
-            f"{check.stack} {check.layer}",
-            str(check.calls),
-            tiny(check.max_abs_pattern),
-            tiny(check.max_abs_out),
-        )
+        differences = tiny(check.max_abs_pattern), tiny(check.max_abs_out)
+        table.add_row(f"{check.stack} {check.layer}", str(check.calls), *differences)
     table.add_section()
     table.add_row("tolerance", "1", f"{limit['pattern']:.1e}", f"{limit['out']:.1e}")
     yield table
@@ -48,37 +42,22 @@ def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
 def _recomputed(result: ValidationResult) -> RenderableType:
     """Show what recomputing from recorded q, k and z in float32 or better says."""
     limit = result.tolerance
-    table = make_table(
-        "layer",
-        "mean |pattern - exact| x n",
-        "in roundings",
-        "|out - exact| in roundings",
-        "fitted scale - 1",
-        "standard error",
-    )
+    patterns = ("mean |pattern - exact| x n", "in roundings")
+    others = ("|out - exact| in roundings", "fitted scale - 1", "standard error")
+    table = make_table(("layer", *patterns, *others))
     for check in result.layers:
         table.add_row(
             f"{check.stack} {check.layer}",
             tiny(check.mean_abs_pattern),
-            _number(check.rounding_pattern),
-            _number(check.rounding_out),
+            decimal(check.rounding_pattern, 2),
+            decimal(check.rounding_out, 2),
             "too flat to tell" if check.scale is None else f"{check.scale - 1:+.1e}",
             tiny(check.scale_error),
         )
     table.add_section()
-    table.add_row(
-        "tolerance",
-        "",
-        _number(limit["rounding"]),
-        _number(limit["rounding"]),
-        f"{limit['scale']:.1e} + 5 errors",
-        "",
-    )
+    rounding, scale = decimal(limit["rounding"], 2), f"{limit['scale']:.1e} + 5 errors"
+    table.add_row("tolerance", "", rounding, rounding, scale, "")
     return table
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def _probe(probe: ProbeSize) -> str:

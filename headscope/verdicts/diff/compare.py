@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import TypeVar
 
 from headscope.errors import InputError
 from headscope.results import SCHEMA
 from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
-from headscope.safe_text import visible
-from headscope.verdicts.diff.facts import Facts, Interval, Key, Number, facts_of
+from headscope.results.validate import certificate_of
+from headscope.safe_text import listed, visible
+from headscope.verdicts.diff.facts import facts_of
+from headscope.verdicts.diff.facts.fact import Facts, Interval, Key, Number
 from headscope.verdicts.diff.identity import identity
 from headscope.verdicts.reading import Results
 
@@ -39,6 +42,7 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
     Parameters
     ----------
     old, new : Results
+        As :func:`headscope.verdicts.reading.read_results` returns them.
     tolerance : float
         For numbers without an interval: they have moved when they differ by more than this share
         of the larger (of 1, where it is smaller).
@@ -56,9 +60,13 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
     before, after = facts_of(old, sections), facts_of(new, sections)
     numbers = _Moves(tolerance)
     metrics = tuple(numbers.changes(before.metrics, after.metrics, every=True))
-    scores = tuple(numbers.changes(before.numbers, after.numbers))
-    curves = tuple(numbers.curves(before.curves, after.curves))
-    labels = tuple(_label_changes(before, after))
+    scores = sorted(numbers.changes(before.numbers, after.numbers), key=_size, reverse=True)
+    curves = list(numbers.curves(before.curves, after.curves))
+    changes = list(_label_changes(before, after))
+
+    def labels(name: str) -> tuple[SetChange, ...]:
+        return tuple(change for change in changes if change.name == name)
+
     found = DiffResult(
         old=old.name,
         new=new.name,
@@ -67,12 +75,12 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
         missing=tuple(_only(old.sections, new.sections, before, after)),
         added=tuple(_only(new.sections, old.sections, after, before)),
         identity=identity(old, new, sections),
-        roles=tuple(change for change in labels if change.name == "roles"),
-        relations=tuple(change for change in labels if change.name == "relations"),
-        choices=tuple(change for change in labels if change.section == "prune"),
+        roles=labels("roles"),
+        relations=labels("relations"),
+        choices=labels("heads removed"),
         verdicts=tuple(_text_changes(before, after)),
         metrics=metrics,
-        scores=tuple(sorted(scores, key=_size, reverse=True)),
+        scores=tuple(scores),
         curves=tuple(sorted(curves, key=lambda curve: _size(curve.worst), reverse=True)),
         within=numbers.within,
         not_valid=tuple(_not_valid(new)),
@@ -133,17 +141,8 @@ class _Moves:
                 yield CurveChange(*key, len(moved), points, max(moved, key=_size))
 
     def _change(self, key: Key, old: Number, new: Number) -> Change:
-        return Change(
-            *key,
-            old.value,
-            new.value,
-            old.interval,
-            new.interval,
-            self._beyond(old, new),
-            None
-            if not old.sign or old.value is None or new.value is None
-            else old.sign * (old.value - new.value),
-        )
+        beyond, worse = self._beyond(old, new), _worsening(old, new)
+        return Change(*key, old.value, new.value, old.interval, new.interval, beyond, worse)
 
     def _beyond(self, old: Number, new: Number) -> bool:
         if old.value is None or new.value is None:
@@ -156,6 +155,12 @@ class _Moves:
         mine = old.interval or _shifted(new.interval, -shift)
         other = new.interval or _shifted(old.interval, shift)
         return other[0] > mine[1] or other[1] < mine[0]
+
+
+def _worsening(old: Number, new: Number) -> float | None:
+    if not old.sign or old.value is None or new.value is None:
+        return None
+    return old.sign * (old.value - new.value)
 
 
 def _shifted(interval: Interval | None, by: float) -> Interval:
@@ -204,10 +209,7 @@ def _text_changes(old: Facts, new: Facts) -> Iterator[TextChange]:
 
 def _not_valid(new: Results) -> Iterator[str]:
     """Say which results are not known to be of the model's own attention."""
-    holders = {
-        name: result if name == "validate" else getattr(result, "validation", None)
-        for name, result in new.sections.items()
-    }
+    holders = {name: certificate_of(result) for name, result in new.sections.items()}
     if all(holder is None for holder in holders.values()):
         yield "it carries no certificate"
     for name, holder in holders.items():
@@ -221,7 +223,7 @@ def _not_valid(new: Results) -> Iterator[str]:
 
 
 def _only(
-    mine: Mapping[str, Any], other: Mapping[str, Any], facts: Facts, others: Facts
+    mine: Mapping[str, object], other: Mapping[str, object], facts: Facts, others: Facts
 ) -> Iterator[str]:
     """Say what one side alone has: whole results, heads, then kinds of facts with their number."""
     yield from (name for name in mine if name not in other)
@@ -230,29 +232,18 @@ def _only(
     gone = dict.fromkeys(key[:2] for key in keys if key[:2] not in places)
     for section in dict.fromkeys(section for section, _ in gone):
         names = [where for place, where in gone if place == section]
-        yield f"{section}: {_listed(names)}"
+        yield f"{section}: {listed(names)}"
     rest: dict[tuple[str, str], list[str]] = {}
     for section, where, name in keys:
         if (section, where, name) not in known and (section, where) not in gone:
             rest.setdefault((section, name), []).append(where)
     for (section, name), names in rest.items():
-        yield f"{section}: {name} of {_listed([where for where in names if where] or ['it'])}"
+        yield f"{section}: {name} of {listed([where for where in names if where] or ['it'])}"
 
 
 def _keys(facts: Facts) -> list[Key]:
-    tables: Iterable[Mapping[Key, Any]] = (
-        facts.labels,
-        facts.texts,
-        facts.metrics,
-        facts.numbers,
-        facts.curves,
-    )
-    return list(dict.fromkeys(key for table in tables for key in table))
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    numbers = chain(facts.metrics, facts.numbers, facts.curves)
+    return list(dict.fromkeys(chain(facts.labels, facts.texts, numbers)))
 
 
 # --- the rest -----------------------------------------------------------------------------------
@@ -266,7 +257,7 @@ def _with_rest(found: DiffResult, old: Results, new: Results) -> DiffResult:
     return dataclasses.replace(found, other=tuple(paths[:_MOST_PATHS]))
 
 
-def _differing(old: Any, new: Any, where: str, report: Callable[[str], None]) -> None:
+def _differing(old: object, new: object, where: str, report: Callable[[str], None]) -> None:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             if key not in _CALL:
@@ -278,7 +269,7 @@ def _differing(old: Any, new: Any, where: str, report: Callable[[str], None]) ->
         report(where)
 
 
-def _equal(old: Any, new: Any) -> bool:
+def _equal(old: object, new: object) -> bool:
     if type(old) is float and type(new) is float:
         return _same(old, new)
     return bool(old == new)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from headscope.results import ClassifyResult, DepthResult, PruneResult, SpectrumResult, to_dict
 from headscope.results.diff import Identity
+from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.reading import Results
 
 __all__ = ["identity"]
@@ -23,7 +21,7 @@ _ORDER = ("schema", "model", "data", "setting")
 class _Described:
     """Something that should be equal, and how it is shown."""
 
-    value: Any
+    value: object
     text: str
 
 
@@ -58,28 +56,29 @@ def _described(results: Results, section: str) -> dict[tuple[str, str], _Describ
     result = results.sections[section]
     origin = _mapping(results.raw[section].get("provenance"))
     model, data = _mapping(origin.get("model")), _mapping(origin.get("data"))
-    names = {
+    settings = {
         "model id": model.get("id"),
         "model revision": model.get("revision"),
         "data name": data.get("name"),
+        **{name: value for name, value in origin.items() if name not in _NO_SETTINGS},
+        **collector_of(section).settings(result),
     }
-    settings = {name: value for name, value in origin.items() if name not in _NO_SETTINGS}
     described = {
         ("schema", ""): _Described(result.schema, str(result.schema)),
         ("model", ""): _Described(_without(model, "id", "revision"), _model(model)),
         ("data", ""): _Described(_without(data, "name"), _data(data)),
     }
-    for name, value in {**names, **settings, **dict(_settings(result))}.items():
+    for name, value in settings.items():
         described["setting", name] = _Described(value, _text(value))
     return described
 
 
-def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _without(values: Mapping[str, object], *names: str) -> dict[str, object]:
     """Leave some out, and what is null or empty: that is the same as not there."""
     return {k: v for k, v in values.items() if k not in names and v not in (None, [], {})}
 
 
-def _model(model: Mapping[str, Any]) -> str:
+def _model(model: Mapping[str, object]) -> str:
     gone = model.get("removed_heads") or []
     less = f", {len(gone)} heads removed" if isinstance(gone, list) and gone else ""
     return _text(
@@ -88,41 +87,15 @@ def _model(model: Mapping[str, Any]) -> str:
     )
 
 
-def _data(data: Mapping[str, Any]) -> str:
+def _data(data: Mapping[str, object]) -> str:
     return _text(f"{data.get('name')} (sha256 {str(data.get('sha256'))[:8]})" if data else None)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
 
 
-# --- settings of single results -----------------------------------------------------------------
-
-
-def _settings(result: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(result, ClassifyResult):
-        corpus = result.corpus
-        yield "sentences", corpus.sentences
-        yield "language", corpus.language
-        yield "frequencies", corpus.frequencies
-        yield from ((f"threshold {name}", value) for name, value in result.thresholds.items())
-    elif isinstance(result, SpectrumResult):
-        yield from (("length", result.length), ("k", result.k), ("sequences", result.sequences))
-        yield "low rank above", result.verdict.threshold
-    elif isinstance(result, DepthResult):
-        yield from (("length", result.length), ("sequences", result.sequences))
-        yield "LayerNorm", result.layer_norm
-    elif isinstance(result, PruneResult):
-        yield from (("task", result.task), ("metric", result.metric))
-        yield from (("examples", result.data.examples), ("evaluation data", result.data.name))
-        if result.calibration is not None:
-            calibration = dataclasses.replace(result.calibration, sha256="")
-            yield "calibration", ", ".join(map(str, to_dict(calibration).values()))
-    else:
-        yield from _mapping(getattr(result, "settings", None)).items()
-
-
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     text = "none" if value is None else str(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 

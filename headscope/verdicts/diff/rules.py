@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from headscope.errors import InputError
+from headscope.errors import InputError, nearest
 from headscope.results.diff import Change, DiffResult, FiredRule, SetChange
-from headscope.safe_text import visible
+from headscope.safe_text import listed, visible
 
 __all__ = ["RULES", "Rule", "parse_rules", "undecided", "with_fired"]
 
 #: A drop of exactly the limit does not fire, whatever its last digit.
 _SLACK = 1e-9
 _WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:([>=])\s*(\S+?)\s*)?")
-#: Verdicts, best first: a step to the right is a loss.
-_HOLDS = "holds"
+#: From a comparison and the rule's limit: why the rule fires, or an empty string.
+Reason = Callable[[DiffResult, float | None], str]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule, as written: its name and, where it has one, its limit."""
+    """One rule, as written.
+
+    Attributes
+    ----------
+    name : str
+        One of :data:`RULES`.
+    limit : float or None
+        What a change may be; None where none was written.
+    """
 
     name: str
     limit: float | None = None
@@ -49,7 +57,7 @@ class _Kind:
     """
 
     section: str | None
-    reason: Callable[[DiffResult, float | None], str]
+    reason: Reason
     limited: bool = False
 
 
@@ -69,8 +77,7 @@ def _parse(text: str) -> Rule:
     match = _WRITTEN.fullmatch(text)
     name = match[1].replace("_", "-").lower() if match else text.strip()
     if match is None or name not in RULES:
-        near = difflib.get_close_matches(name.partition(">")[0], RULES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"rules are {', '.join(RULES)}."
+        hint = nearest(name.partition(">")[0], RULES, "rules are")
         raise InputError(f"There is no rule {visible(text)!r}; {hint}")
     if match[2] is None:
         return Rule(name)
@@ -113,49 +120,17 @@ def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
 # --- reasons ------------------------------------------------------------------------------------
 
 
-def _some(items: Iterable[str], what: str) -> str:
-    """Count, and name the first three."""
-    names = [visible(item) for item in items]
-    if not names:
-        return ""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{what}: {', '.join(names[:3])}{more}"
+def _named(words: str, rows: Callable[[DiffResult], Iterable[str]]) -> Reason:
+    """Name the first three of the rows that a rule is about; ``{heads}`` counts all of them."""
 
-
-def _identity(what: str) -> Callable[[DiffResult, float | None], str]:
     def reason(diff: DiffResult, limit: float | None) -> str:
-        rows = [row for row in diff.identity if row.what == what]
-        return _some((f"{row.name} {row.old} -> {row.new}".strip() for row in rows), what)
+        names = [visible(row) for row in rows(diff)]
+        if not names:
+            return ""
+        heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
+        return f"{words.format(heads=heads, new=visible(diff.new))}: {listed(names)}"
 
     return reason
-
-
-def _moved(*sections: str) -> Callable[[DiffResult, float | None], str]:
-    def reason(diff: DiffResult, limit: float | None) -> str:
-        changes = [*diff.scores, *(curve.worst for curve in diff.curves)]
-        changes += [change for change in diff.metrics if change.beyond]
-        rows = [change for change in changes if not sections or change.section in sections]
-        return _some(map(_change, rows), "moved beyond interval or tolerance")
-
-    return reason
-
-
-def _change(change: Change) -> str:
-    numbers = ("none" if v is None else f"{v:.4g}" for v in (change.old, change.new))
-    return f"{change.where} {change.name} {' -> '.join(numbers)}"
-
-
-def _roles(diff: DiffResult, limit: float | None) -> str:
-    return _some(map(_role, diff.roles), f"{_heads(diff.roles)} changed role")
-
-
-def _lost(diff: DiffResult, limit: float | None) -> str:
-    rows = [change for change in diff.roles if change.lost]
-    return _some(map(_role, rows), f"{_heads(rows)} lost a role")
-
-
-def _heads(changes: Sequence[SetChange]) -> str:
-    return "1 head" if len(changes) == 1 else f"{len(changes)} heads"
 
 
 def _role(change: SetChange) -> str:
@@ -163,65 +138,74 @@ def _role(change: SetChange) -> str:
     return f"{change.where} ({', '.join(signs) or f'{change.old} -> {change.new}'})"
 
 
+def _verdicts(diff: DiffResult, was: str = "") -> Iterator[str]:
+    for row in diff.verdicts:
+        if row.section == "insights" and was in ("", row.old):
+            yield f"{row.where} {row.old} -> {row.new}"
+
+
+def _moved(section: str = "") -> Reason:
+    """Name the numbers of a section, or of all, that moved."""
+
+    def rows(diff: DiffResult) -> Iterator[str]:
+        metrics = (change for change in diff.metrics if change.beyond)
+        for change in chain(diff.scores, (curve.worst for curve in diff.curves), metrics):
+            if section in ("", change.section):
+                yield _change(change)
+
+    return _named("moved beyond interval or tolerance", rows)
+
+
+def _change(change: Change) -> str:
+    numbers = ("none" if v is None else f"{v:.4g}" for v in (change.old, change.new))
+    return f"{change.where} {change.name} {' -> '.join(numbers)}"
+
+
 def _metric_drop(diff: DiffResult, limit: float | None) -> str:
     if "prune" in diff.compared and not diff.metrics_compared:
         return "no value of pruning is in both: the metric, methods or fractions differ"
-    return _some(map(_drop, _drops(diff, limit)), "worse")
+    return _named("worse", lambda diff: _drops(diff, limit))(diff, limit)
 
 
-def _drops(diff: DiffResult, limit: float | None) -> Iterator[Change]:
+def _drops(diff: DiffResult, limit: float | None) -> Iterator[str]:
     """Without a limit: what is worse with its interval apart."""
     for change in sorted(diff.metrics, key=lambda row: -(row.worsening or 0.0)):
         drop = change.worsening or 0.0
         if (drop > limit + _SLACK) if limit is not None else (drop > 0 and change.beyond):
-            yield change
+            yield f"{_change(change)} (worse by {drop:.4g})"
 
 
-def _drop(change: Change) -> str:
-    return f"{_change(change)} (worse by {change.worsening:.4g})"
+def _identity(what: str) -> Reason:
+    def rows(diff: DiffResult) -> Iterator[str]:
+        for row in diff.identity:
+            if row.what == what:
+                yield f"{row.name} {row.old} -> {row.new}".strip()
 
-
-def _insight(diff: DiffResult, limit: float | None) -> str:
-    return _verdicts(diff, "insights")
-
-
-def _insight_lost(diff: DiffResult, limit: float | None) -> str:
-    return _verdicts(diff, "insights", was=_HOLDS)
-
-
-def _verdicts(diff: DiffResult, section: str, was: str = "") -> str:
-    rows = [v for v in diff.verdicts if v.section == section and (not was or v.old == was)]
-    return _some((f"{row.where} {row.old} -> {row.new}" for row in rows), "verdict changed")
-
-
-def _validation(diff: DiffResult, limit: float | None) -> str:
-    return _some(diff.not_valid, f"{visible(diff.new)} is not validated")
-
-
-def _missing(diff: DiffResult, limit: float | None) -> str:
-    return _some(diff.missing, f"not in {visible(diff.new)}")
+    return _named(what, rows)
 
 
 def _any(diff: DiffResult, limit: float | None) -> str:
     return "" if diff.equal else "the results are not equal"
 
 
+_CHANGED = _named("{heads} changed role", lambda diff: map(_role, diff.roles))
+_LOST = _named("{heads} lost a role", lambda diff: (_role(c) for c in diff.roles if c.lost))
+_INSIGHT_LOST = _named("verdict changed", lambda diff: _verdicts(diff, was="holds"))
+
 #: Every rule by name.
 RULES: dict[str, _Kind] = {
-    "role-changed": _Kind("classify", _roles),
-    "role-lost": _Kind("classify", _lost),
+    "role-changed": _Kind("classify", _CHANGED),
+    "role-lost": _Kind("classify", _LOST),
     "metric-drop": _Kind("prune", _metric_drop, limited=True),
-    "validation": _Kind(None, _validation),
-    "insight-changed": _Kind("insights", _insight),
-    "insight-lost": _Kind("insights", _insight_lost),
+    "validation": _Kind(None, _named("{new} is not validated", lambda diff: diff.not_valid)),
+    "insight-changed": _Kind("insights", _named("verdict changed", _verdicts)),
+    "insight-lost": _Kind("insights", _INSIGHT_LOST),
     "score-moved": _Kind(None, _moved()),
-    "rank-changed": _Kind("rank", _moved("rank")),
-    "spectrum-changed": _Kind("spectrum", _moved("spectrum")),
-    "depth-changed": _Kind("depth", _moved("depth")),
-    "missing": _Kind(None, _missing),
-    "model-changed": _Kind(None, _identity("model")),
-    "data-changed": _Kind(None, _identity("data")),
-    "schema-changed": _Kind(None, _identity("schema")),
-    "setting-changed": _Kind(None, _identity("setting")),
+    **{f"{name}-changed": _Kind(name, _moved(name)) for name in ("rank", "spectrum", "depth")},
+    "missing": _Kind(None, _named("not in {new}", lambda diff: diff.missing)),
+    **{
+        f"{what}-changed": _Kind(None, _identity(what))
+        for what in ("model", "data", "schema", "setting")
+    },
     "any": _Kind(None, _any),
 }

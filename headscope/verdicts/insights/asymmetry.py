@@ -7,15 +7,15 @@ from statistics import median
 import numpy as np
 
 from headscope.measures.statistics import t_half_width
-from headscope.results import Insight, InsightPart, RankResult
-from headscope.verdicts.insights.claims import concluded, not_applicable, not_measured
+from headscope.results import InsightPart, RankResult
+from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import UNKNOWN, Estimate, every
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["judge_asymmetry"]
+__all__ = ["judge"]
 
 
-def judge_asymmetry(rank: RankResult | None, thresholds: InsightThresholds) -> Insight:
+def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 0 by every head's asymmetry of W_Q W_K^T and of its pattern P.
 
     ``||B - B^T||_F / ||B||_F``: 0 where W_Q = W_K, sqrt(2) for independent random factors, 2 where
@@ -29,11 +29,12 @@ def judge_asymmetry(rank: RankResult | None, thresholds: InsightThresholds) -> I
         "have 1.41; and, once that is measured, if making all scores symmetric before the softmax "
         "moves the model's output. Does not hold if no head's W_Q W_K^T is above."
     )
+    rank = evidence.rank
     if rank is None:
-        return not_measured(0, rule, "rank was not part of this run")
+        return Finding.not_measured(rule, "rank was not part of this run")
     weights = {h.name: h.asymmetry for h in rank.heads if h.asymmetry is not None}
     if not weights:
-        return not_applicable(0, rule, "Every W_Q W_K^T is zero.")
+        return Finding.not_applicable(rule, "Every W_Q W_K^T is zero.")
     patterns = _patterns(rank)
     symmetric = [name for name, value in weights.items() if value <= limit]
     values = _values(rank, weights, patterns)
@@ -54,8 +55,7 @@ def judge_asymmetry(rank: RankResult | None, thresholds: InsightThresholds) -> I
             "so whether the model makes use of the asymmetry is open",
         ),
     )
-    return concluded(
-        0,
+    return Finding.concluded(
         parts,
         _measured(rank, values),
         _control(values),
@@ -137,8 +137,8 @@ def _control(v: dict[str, object]) -> str:
         text += f", {v['gaussian']:.2f} for independent random factors"
     if v["fresh"] is not None:
         text += f", {v['fresh']:.2f} freshly initialised"
-    if v["below_gaussian"] is not None:
-        share = float(str(v["below_gaussian"]))
+    share = v["below_gaussian"]
+    if isinstance(share, float):
         text += (
             f"; the median head lies {abs(share):.0%} {'below' if share >= 0 else 'above'} random"
         )

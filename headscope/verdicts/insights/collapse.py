@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.results import DepthCurves, DepthResult, Insight, InsightPart, Trend
-from headscope.verdicts.insights.claims import concluded, not_measured, undecided
+from headscope.results import DepthCurves, DepthResult, InsightPart, Trend
+from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import UNKNOWN, Estimate, common, every
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["judge_collapse"]
+__all__ = ["judge"]
 
 #: The part that decides against the claim where it does not hold.
 _FALLS = "attention alone collapses"
 
 
-def judge_collapse(depth: DepthResult | None, thresholds: InsightThresholds) -> Insight:
+def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 7 by the residual's curves, part by part, each by its interval over windows."""
-    rule = _rule(thresholds)
+    rule, depth = _rule(thresholds), evidence.depth
     if depth is None:
-        return not_measured(7, rule, "depth was not part of this run")
+        return Finding.not_measured(rule, "depth was not part of this run")
     n_layers = len(depth.variants["attention"]) - 1
     if n_layers < 2:
-        return undecided(7, rule, "The model has one layer: how a curve falls with depth is open.")
+        return Finding.undecided(
+            rule, "The model has one layer: how a curve falls with depth is open."
+        )
     if depth.sequences < 2:
-        return undecided(7, rule, "One window was measured, which has no interval; give more.")
+        return Finding.undecided(rule, "One window was measured, which has no interval; give more.")
     parts = list(_parts(depth, thresholds))
     values: dict[str, object] = {
         "attention": _end(depth, "attention"),
@@ -35,7 +37,9 @@ def judge_collapse(depth: DepthResult | None, thresholds: InsightThresholds) -> 
         "parts": {part.name: part.verdict for part in parts},
         "control": None if depth.control is None else _end(depth.control, "attention"),
     }
-    return concluded(7, parts, _measured(depth), _control(depth), rule, values, refuting=(_FALLS,))
+    return Finding.concluded(
+        parts, _measured(depth), _control(depth), rule, values, refuting=(_FALLS,)
+    )
 
 
 def _rule(t: InsightThresholds) -> str:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from headscope.results import Insight, InsightPart, SpectrumHead, SpectrumResult
-from headscope.verdicts.insights.claims import concluded, not_applicable, not_measured, undecided
+from headscope.results import InsightPart, SpectrumResult
+from headscope.safe_text import listed
+from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["judge_low_rank"]
+__all__ = ["judge"]
 
 #: Heads named in a sentence; all of them are in the values.
 _SHOWN = 6
 
 
-def judge_low_rank(
-    spectrum: SpectrumResult | None,
-    thresholds: InsightThresholds,
-    roles: Mapping[tuple[int, int], str] | None = None,
-) -> Insight:
+def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 5 by the share of the largest singular values of every head's pattern.
 
-    Parameters
-    ----------
-    spectrum : SpectrumResult or None
-    thresholds : InsightThresholds
-    roles : mapping of (layer, head) to primary role, optional
-        Names the positional heads among the exceptions.
+    The classification, where there is one, names the positional heads among the exceptions.
     """
     limit, most = thresholds.low_rank, thresholds.most
     rule = (
@@ -36,31 +26,34 @@ def judge_low_rank(
         "heads are named as exceptions. Random weights stand beside it: a share that is not above "
         "theirs says nothing about learning."
     )
+    spectrum = evidence.spectrum
     if spectrum is None:
-        return not_measured(5, rule, "spectrum was not part of this run")
+        return Finding.not_measured(rule, "spectrum was not part of this run")
     if not spectrum.heads:
-        return not_applicable(5, rule, "The model has no head.")
+        return Finding.not_applicable(rule, "The model has no head.")
     shares = {h.name: Estimate.around(h.share_at_k.mean, h.half_width) for h in spectrum.heads}
     if any(share.low is None for share in shares.values()):
-        return undecided(5, rule, "One sequence was measured, which has no interval; give more.")
+        return Finding.undecided(
+            rule, "One sequence was measured, which has no interval; give more."
+        )
     low = [name for name, share in shares.items() if share.above(limit) == "holds"]
     high = [name for name, share in shares.items() if share.above(limit) == "does not hold"]
-    positional = [
-        h.name for h in spectrum.heads if h.name in high and _role(h, roles) == "positional"
-    ]
+    roles = {h.name: h.primary for h in evidence.classify.heads} if evidence.classify else {}
+    roles |= {h.name: h.role for h in spectrum.heads if h.role}
+    positional = [name for name in high if roles.get(name) == "positional"]
     n, mean = len(shares), sum(share.mean for share in shares.values()) / len(shares)
     values = _values(spectrum, mean, low, high, positional)
     measured = (
         f"The {spectrum.k} largest of {spectrum.length} singular values hold more than {limit:g} "
         f"of the sum in {len(low)} of {n} heads, not more in {len(high)} (mean share {mean:.2f})"
-        + (f"; positional exceptions: {_listed(positional)}" if positional else "")
+        + (f"; positional exceptions: {listed(positional, _SHOWN)}" if positional else "")
         + "."
     )
     verdict = "holds" if len(low) > most * n else "open"
     if verdict == "open" and len(high) >= (1 - most) * n:
         verdict = "does not hold"
     part = InsightPart("most heads are of low rank", verdict, f"{len(low)} of {n}")
-    return concluded(5, [part], measured, _control(spectrum, mean), rule, values)
+    return Finding.concluded([part], measured, _control(spectrum, mean), rule, values)
 
 
 def _values(
@@ -114,12 +107,3 @@ def _control(spectrum: SpectrumResult, mean: float) -> str:
         f"{text}; this model's mean minus theirs is {gap.mean:+.2f} {gap.interval('+.2f')}: "
         f"{meaning}. {closed}"
     )
-
-
-def _role(head: SpectrumHead, roles: Mapping[tuple[int, int], str] | None) -> str | None:
-    return head.role or (roles or {}).get((head.layer, head.head))
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -1,60 +1,118 @@
-"""All claims in their order."""
+"""The claims of the source articles: THE list, with what judges each, and all verdicts in order."""
 
 from __future__ import annotations
 
-from headscope.results import (
-    ClassifyResult,
-    DepthResult,
-    Insight,
-    KeptRoles,
-    RankResult,
-    SpectrumResult,
-)
-from headscope.verdicts.insights.asymmetry import judge_asymmetry
-from headscope.verdicts.insights.claims import not_measured
-from headscope.verdicts.insights.collapse import judge_collapse
-from headscope.verdicts.insights.labelled_heads import judge_roles
-from headscope.verdicts.insights.low_rank import judge_low_rank
-from headscope.verdicts.insights.shared_projections import judge_shared
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headscope.results import Insight
+from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["scoreboard"]
+__all__ = ["CLAIMS", "Claim", "Judge", "judge_of", "scoreboard"]
 
-#: What will decide the claims that nothing measures so far.
-_TO_COME = {
-    1: "Will need the spectra of W_V and W_V W_O and what z tells of the attended state.",
-    4: "Will need pruning curves of encoder, decoder and cross-attention of one model.",
-    6: "Will need the coherence of keys and the error of attention without softmax.",
-    8: "Will need fine-tuning of LayerNorm alone against equally many other parameters.",
-    9: "Will need fine-tuning with frozen attention against full, and against random weights.",
-    10: "Will need fine-tuning of attention over seeds and data sizes.",
-}
+Judge = Callable[[Evidence, InsightThresholds], Finding]
 
 
-def scoreboard(
-    thresholds: InsightThresholds,
-    *,
-    classified: ClassifyResult | None = None,
-    rank: RankResult | None = None,
-    spectrum: SpectrumResult | None = None,
-    depth: DepthResult | None = None,
-    kept: KeptRoles | None = None,
-) -> tuple[Insight, ...]:
-    """Give every claim its verdict, from what has been measured.
+@dataclass(frozen=True)
+class Claim:
+    """One claim.
+
+    Attributes
+    ----------
+    number : int
+        As the articles count.
+    text : str
+        What they say.
+    judge : str
+        Module of ``headscope.verdicts.insights`` whose ``judge`` decides it; empty where nothing
+        measures it so far.
+    needs : str
+        What will decide a claim that has no judge.
+    """
+
+    number: int
+    text: str
+    judge: str = ""
+    needs: str = ""
+
+
+CLAIMS = (
+    Claim(0, "Self-attention is not symmetric: attention is a directed graph.", "asymmetry"),
+    Claim(
+        1,
+        "Heads route: they pass on nearly all of what they read, rather than a narrow part.",
+        needs="Will need the spectra of W_V and W_V W_O and what z tells of the attended state.",
+    ),
+    Claim(
+        2,
+        "A few kinds of heads (positional, syntactic, rare-word) do the work; the rest can go.",
+        "labelled_heads",
+    ),
+    Claim(
+        3,
+        "Single heads are not low rank, but the concatenated product is: heads share projections.",
+        "shared_projections",
+    ),
+    Claim(
+        4,
+        "Cross-attention depends on many heads more than self-attention does.",
+        needs="Will need pruning curves of encoder, decoder and cross-attention of one model.",
+    ),
+    Claim(5, "After the softmax, attention is low rank.", "low_rank"),
+    Claim(
+        6,
+        "Without the softmax, keys interfere unless they are orthogonal.",
+        needs="Will need the coherence of keys and the error of attention without softmax.",
+    ),
+    Claim(
+        7,
+        "Pure attention collapses to rank one with depth; skip connections prevent it, "
+        "feed-forward networks slow it, LayerNorm plays no role.",
+        "collapse",
+    ),
+    Claim(
+        8,
+        "LayerNorm parameters are the most useful small set to fine-tune.",
+        needs="Will need fine-tuning of LayerNorm alone against equally many other parameters.",
+    ),
+    Claim(
+        9,
+        "Pretrained attention is a ready computation primitive: frozen does about as well as "
+        "tuned.",
+        needs="Will need fine-tuning with frozen attention against full, and against random "
+        "weights.",
+    ),
+    Claim(
+        10,
+        "Fine-tuning attention on small data can diverge.",
+        needs="Will need fine-tuning of attention over seeds and data sizes.",
+    ),
+)
+
+
+def judge_of(module: str) -> Judge:
+    """Return what decides a claim: ``judge`` of ``headscope.verdicts.insights.MODULE``."""
+    judge: Judge = importlib.import_module(f"headscope.verdicts.insights.{module}").judge
+    return judge
+
+
+def scoreboard(thresholds: InsightThresholds, evidence: Evidence) -> tuple[Insight, ...]:
+    """Give every claim its verdict.
 
     Parameters
     ----------
     thresholds : InsightThresholds
-    classified, rank, spectrum, depth, kept : results, optional
-        A claim whose measurement is missing is "not measured yet".
+        When a claim holds.
+    evidence : Evidence
+        What has been measured; a claim whose measurement is missing is "not measured yet".
     """
-    roles = {(h.layer, h.head): h.primary for h in classified.heads} if classified else None
-    found = [
-        judge_asymmetry(rank, thresholds),
-        judge_roles(kept, thresholds),
-        judge_shared(rank, thresholds),
-        judge_low_rank(spectrum, thresholds, roles),
-        judge_collapse(depth, thresholds),
-        *(not_measured(number, rule) for number, rule in _TO_COME.items()),
-    ]
-    return tuple(sorted(found, key=lambda insight: insight.number))
+    found = ((claim, _judged(claim, evidence, thresholds)) for claim in CLAIMS)
+    return tuple(Insight(claim.number, claim.text, **vars(finding)) for claim, finding in found)
+
+
+def _judged(claim: Claim, evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+    if not claim.judge:
+        return Finding.not_measured(claim.needs)
+    return judge_of(claim.judge)(evidence, thresholds)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from headscope.results import ControlRank, Insight, InsightPart, RankResult
-from headscope.verdicts.insights.claims import concluded, not_applicable, not_measured
+from collections.abc import Sequence
+
+from headscope.results import (
+    ControlRank,
+    ControlStatistics,
+    HeadRank,
+    InsightPart,
+    LayerRank,
+    RankResult,
+)
+from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate, common, mean_estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["judge_shared"]
+__all__ = ["judge"]
 
 #: The part that decides against the claim where it does not hold.
 _LAYERS = "layers need fewer dimensions than the control"
 
 
-def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insight:
+def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 3 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
     below, within = thresholds.layer_below, thresholds.head_within
     rule = (
@@ -22,42 +31,30 @@ def judge_shared(rank: RankResult | None, thresholds: InsightThresholds) -> Insi
         "over heads; one layer has none); does not hold if the layers' does not against "
         "any."
     )
+    rank = evidence.rank
     if rank is None:
-        return not_measured(3, rule, "rank was not part of this run")
-    found = {
-        name: ratios
-        for name, control in rank.controls.items()
-        if control is not None and (ratios := _ratios(rank, control)) is not None
-    }
-    if not found:
-        return not_measured(3, rule, "no control was measured")
+        return Finding.not_measured(rule, "rank was not part of this run")
+    layers, heads = _over_controls(rank)
+    if not layers:
+        return Finding.not_measured(rule, "no control was measured")
     if max(len(layer.heads) for layer in rank.layers) < 2:
-        return not_applicable(3, rule, "Each layer has one head, which shares with nobody.")
-    low = common([layer.below(1 - below) for layer, _ in found.values()])
-    near = common([head.within(1 - within, 1 + within) for _, head in found.values()])
-    heads = [h.qk.dims["90"] for h in rank.heads if h.qk.dims["90"] is not None]
-    layers = [x.qk.dims["90"] for x in rank.layers if x.qk.dims["90"] is not None]
-    values: dict[str, object] = {"head_dims90": _mean(heads), "layer_dims90": _mean(layers)}
-    for name, (layer, head) in found.items():
-        values[name] = {"layer_ratio": vars(layer), "head_ratio": vars(head)}
+        return Finding.not_applicable(rule, "Each layer has one head, which shares with nobody.")
+    low = common([ratio.below(1 - below) for ratio in layers.values()])
+    near = common([ratio.within(1 - within, 1 + within) for ratio in heads.values()])
     parts = (
-        InsightPart(_LAYERS, low, _beside({name: layer for name, (layer, _) in found.items()})),
-        InsightPart(
-            "single heads need about as many",
-            near,
-            _beside({name: head for name, (_, head) in found.items()}),
-        ),
+        InsightPart(_LAYERS, low, _beside(layers)),
+        InsightPart("single heads need about as many", near, _beside(heads)),
     )
-    return concluded(
-        3,
+    of_head, of_layer = _mean(_dims90(rank.heads)), _mean(_dims90(rank.layers))
+    values: dict[str, object] = {"head_dims90": of_head, "layer_dims90": of_layer}
+    for name, ratio in layers.items():
+        values[name] = {"layer_ratio": vars(ratio), "head_ratio": vars(heads[name])}
+    beside = (f"{name}: layers at {layers[name]} of it, heads at {heads[name]}" for name in layers)
+    return Finding.concluded(
         parts,
-        f"dims90 of W_Q W_K^T: {_mean(heads):.1f} for one head, {_mean(layers):.1f} for all heads "
+        f"dims90 of W_Q W_K^T: {of_head:.1f} for one head, {of_layer:.1f} for all heads "
         f"of a layer together.",
-        "; ".join(
-            f"{name}: layers at {layer} of it, heads at {head}"
-            for name, (layer, head) in found.items()
-        )
-        + ".",
+        f"{'; '.join(beside)}.",
         rule,
         values,
         refuting=(_LAYERS,),
@@ -69,26 +66,36 @@ def _beside(ratios: dict[str, Estimate]) -> str:
     return ", ".join(f"{ratio} of {name}" for name, ratio in ratios.items())
 
 
-def _ratios(rank: RankResult, control: ControlRank) -> tuple[Estimate, Estimate] | None:
+def _over_controls(rank: RankResult) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
+    """Measured over each control's, by its name: of the layers, and of the heads."""
+    layers, heads = {}, {}
+    for name, control in rank.controls.items():
+        of_layers, of_heads = map(mean_estimate, _ratios(rank, control) if control else ([], []))
+        if of_layers is not None and of_heads is not None:
+            layers[name], heads[name] = of_layers, of_heads
+    return layers, heads
+
+
+def _ratios(rank: RankResult, control: ControlRank) -> tuple[list[float], list[float]]:
     """Measured over control: of every layer, and of every head."""
-    heads: list[float] = []
     layers: list[float] = []
+    heads: list[float] = []
     for layer in rank.layers:
         random = control.of(len(layer.heads))
-        if random is None:
-            continue
-        for values, mine, theirs in (
-            (layers, [layer], random.layers["qk"].dims["90"]),
-            (
-                heads,
-                [h for h in rank.heads if h.layer == layer.layer],
-                random.heads["qk"].dims["90"],
-            ),
-        ):
-            dims = [item.qk.dims["90"] for item in mine]
-            values += [float(d) / theirs for d in dims if d is not None and theirs]
-    of_layers, of_heads = mean_estimate(layers), mean_estimate(heads)
-    return None if of_layers is None or of_heads is None else (of_layers, of_heads)
+        if random is not None:
+            mine = [head for head in rank.heads if head.layer == layer.layer]
+            layers += _over([layer], random.layers["qk"])
+            heads += _over(mine, random.heads["qk"])
+    return layers, heads
+
+
+def _over(rows: Sequence[HeadRank | LayerRank], control: ControlStatistics) -> list[float]:
+    theirs = control.dims["90"]
+    return [dims / theirs for dims in _dims90(rows)] if theirs else []
+
+
+def _dims90(rows: Sequence[HeadRank | LayerRank]) -> list[int]:
+    return [dims for row in rows if (dims := row.qk.dims["90"]) is not None]
 
 
 def _mean(values: list[int]) -> float:

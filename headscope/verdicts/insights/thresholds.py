@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from headscope.errors import InputError
-from headscope.measures.classify.thresholds import ThresholdSet
+from headscope.results.thresholds import ThresholdSet
 
 __all__ = ["InsightThresholds"]
 

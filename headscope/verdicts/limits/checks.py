@@ -1,20 +1,83 @@
-"""What single limits look at: each check returns why it fails, or an empty string."""
+"""The limits that hold a number or a truth value: THE table, with what each looks at."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
 
-from headscope.results import PruneResult
+from headscope.errors import InputError
+from headscope.results import ClassifyResult, PruneResult
 from headscope.results.prune import Point
 from headscope.results.roles import ROLES
+from headscope.results.validate import certificate_of
 from headscope.safe_text import visible
 from headscope.verdicts.reading import Results
 
-__all__ = ["CHECKS", "EXAMPLES", "absent", "check_of"]
+__all__ = ["EXAMPLES", "LIMITS", "SHARE", "Kind", "Limit", "absent", "limit_of", "shown"]
 
-Check = Callable[[Results, Any], str]
+#: From results and the value of a limit: why it fails, or an empty string.
+Check = Callable[[Results, float], str]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the value of a limit may be.
+
+    Attributes
+    ----------
+    words : str
+        The same for a reader.
+    types : tuple of type
+        Exactly one of these.
+    least : float
+        Smallest value.
+    """
+
+    words: str
+    types: tuple[type, ...]
+    least: float = -math.inf
+
+    def read(self, where: str, value: object) -> float:
+        """Return the value as a float if it may be one, else as it is.
+
+        Raises
+        ------
+        InputError
+            If it is not of this kind; the text begins with ``where``.
+        """
+        if (
+            isinstance(value, bool | int | float)
+            and type(value) in self.types
+            and self.least <= value
+            and abs(value) < math.inf
+        ):
+            return float(value) if float in self.types else value
+        raise InputError(f"{where} must be {self.words}, not {shown(value)}.")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit.
+
+    Attributes
+    ----------
+    kind : Kind
+        What its value may be.
+    check : callable
+        From results and the value: why it fails, or an empty string.
+    """
+
+    kind: Kind
+    check: Check
+
+
+FLAG = Kind("true or false", (bool,))
+COUNT = Kind("a whole number of 0 or more", (int,), least=0)
+NUMBER = Kind("a number", (int, float))
+DROP = Kind("a number", (int, float), least=0)
+SHARE = Kind("a number of 0 or more", (int, float), least=0)
 
 #: ``metric_at_50_percent_drop``: with that share of the heads removed.
 _AT = re.compile(r"metric_at_(\d{1,3})_percent_(drop|min)")
@@ -22,19 +85,41 @@ _AT = re.compile(r"metric_at_(\d{1,3})_percent_(drop|min)")
 EXAMPLES = ("metric_at_50_percent_drop", "metric_at_50_percent_min")
 
 
-def check_of(name: str) -> tuple[type, Check] | None:
-    """Return the type of a limit and its check; None for an unknown name."""
+def limit_of(name: str) -> Limit | None:
+    """Return the limit of that name; None if there is none."""
     match = _AT.fullmatch(name)
     if match and int(match[1]) <= 100:
-        return float, _at(int(match[1]), match[2] == "drop")
-    return CHECKS.get(name)
+        drop = match[2] == "drop"
+        return Limit(DROP if drop else NUMBER, _at(int(match[1]), drop))
+    return LIMITS.get(name)
 
 
-def _validation(new: Results, wanted: bool) -> str:
+def shown(value: object) -> str:
+    """Write a value as a user would."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else visible(repr(value))
+
+
+def absent(section: str) -> str:
+    """Say that a limit has nothing to look at."""
+    return f"the report has no result of {section}"
+
+
+def _of_classify(check: Callable[[ClassifyResult, float], str]) -> Check:
+    return lambda new, limit: check(new.classify, limit) if new.classify else absent("classify")
+
+
+def _of_prune(check: Callable[[PruneResult, float], str]) -> Check:
+    return lambda new, limit: check(new.prune, limit) if new.prune else absent("prune")
+
+
+def _validation(new: Results, wanted: float) -> str:
+    """Every result carries a certificate that passed."""
     if not wanted:
         return ""
-    held = {name: getattr(r, "validation", r) for name, r in new.sections.items()}
-    passed = {name: getattr(holder, "passed", None) for name, holder in held.items()}
+    found = {name: certificate_of(result) for name, result in new.sections.items()}
+    passed = {name: certificate and certificate.passed for name, certificate in found.items()}
     bad = [
         f"{name} {'is not validated' if value is None else 'failed'}"
         for name, value in passed.items()
@@ -43,55 +128,61 @@ def _validation(new: Results, wanted: bool) -> str:
     return ", ".join(bad) or ("" if passed else "there is no result")
 
 
-def _least_heads(role: str) -> Callable[[Results, int], str]:
-    def check(new: Results, least: int) -> str:
-        if new.classify is None:
-            return absent("classify")
-        count = sum(role in head.roles for head in new.classify.heads)
-        return "" if count >= least else f"{_heads(count)} {role}"
+def _least_heads(role: str) -> Check:
+    """At least so many heads have this role."""
+
+    @_of_classify
+    def check(found: ClassifyResult, least: float) -> str:
+        count = sum(role in head.roles for head in found.heads)
+        heads = "1 head is" if count == 1 else f"{count} heads are"
+        return "" if count >= least else f"{heads} {role}"
 
     return check
 
 
-def _heads(count: int) -> str:
-    return "1 head is" if count == 1 else f"{count} heads are"
-
-
-def _without_role(new: Results, most: int) -> str:
-    if new.classify is None:
-        return absent("classify")
-    count = sum(not head.roles for head in new.classify.heads)
+@_of_classify
+def _without_role(found: ClassifyResult, most: float) -> str:
+    """At most so many heads have no role."""
+    count = sum(not head.roles for head in found.heads)
     return "" if count <= most else f"{count} heads have no role"
 
 
-def _false_positives(new: Results, most: int) -> str:
-    if new.classify is None:
-        return absent("classify")
-    if new.classify.control is None or not new.classify.control.random_weights:
+@_of_classify
+def _false_positives(found: ClassifyResult, most: float) -> str:
+    """At most so many heads with random weights earn a syntactic or rare-word label."""
+    if found.control is None or not found.control.random_weights:
         return "classify ran without its control; set control = true in [classify]"
-    found = new.classify.control.false_positives
-    return "" if len(found) <= most else f"{len(found)} with random weights ({_some(found)})"
+    labels = found.control.false_positives
+    return "" if len(labels) <= most else f"{len(labels)} with random weights ({_some(labels)})"
 
 
-def _metric_min(new: Results, limit: float) -> str:
-    if new.prune is None:
-        return absent("prune")
-    value, sign = new.prune.baseline.value, _sign(new.prune)
-    return "" if sign * value >= sign * limit else f"{new.prune.metric} is {value:.4g}"
+def _some(items: Iterable[str], most: int = 3) -> str:
+    names = [visible(item) for item in items]
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _at(percent: int, drop: bool) -> Callable[[Results, float], str]:
-    def check(new: Results, limit: float) -> str:
-        if new.prune is None:
-            return absent("prune")
-        best = _best(new.prune, percent / 100)
+@_of_prune
+def _metric_min(found: PruneResult, limit: float) -> str:
+    """The unpruned model's metric is at least this; of a loss: at most."""
+    value = found.baseline.value
+    return "" if found.sign * (value - limit) >= 0 else f"{found.metric} is {value:.4g}"
+
+
+def _at(percent: int, drop: bool) -> Check:
+    """With so many heads removed by the best method, the metric is not worse than this.
+
+    ``drop``: than the unpruned model's by more than this, in the metric's own unit.
+    """
+
+    @_of_prune
+    def check(found: PruneResult, limit: float) -> str:
+        best = _best(found, percent / 100)
         if best is None:
             return f"no method was measured with {percent}% of the heads removed"
         method, point = best
-        sign, whole = _sign(new.prune), new.prune.baseline.value
-        loss = sign * (whole - point.value)
-        bad = loss > limit if drop else sign * point.value < sign * limit
-        said = f"{new.prune.metric} is {point.value:.4g} by {method}, {whole:.4g} unpruned"
+        whole, value = found.baseline.value, point.value
+        bad = found.sign * (whole - value) > limit if drop else found.sign * (value - limit) < 0
+        said = f"{found.metric} is {value:.4g} by {method}, {whole:.4g} unpruned"
         return said if bad else ""
 
     return check
@@ -101,33 +192,19 @@ def _best(result: PruneResult, fraction: float) -> tuple[str, Point] | None:
     """Return the method, random heads aside, that keeps most at a fraction (to half a head)."""
     near = 0.5 / max(result.n_heads, 1)
     points = [
-        (curve.method if curve.repair == "none" else f"{curve.method} + {curve.repair}", point)
+        (curve.name, point)
         for curve in result.curves
         for point in curve.points
         if curve.method != "random" and abs(point.fraction - fraction) <= near
     ]
-    return max(points, key=lambda item: _sign(result) * item[1].value, default=None)
+    return max(points, key=lambda item: result.sign * item[1].value, default=None)
 
 
-def _sign(result: PruneResult) -> int:
-    return 1 if result.higher_is_better else -1
-
-
-def absent(section: str) -> str:
-    """Say that a limit has nothing to look at."""
-    return f"the report has no result of {section}"
-
-
-def _some(items: Iterable[str], most: int = 3) -> str:
-    names = [visible(item) for item in items]
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
-
-
-#: By name: the type of the limit, and the check.
-CHECKS: dict[str, tuple[type, Check]] = {
-    "validation": (bool, _validation),
-    **{f"min_{role.key}": (int, _least_heads(role.key)) for role in ROLES},
-    "max_without_role": (int, _without_role),
-    "max_false_positives": (int, _false_positives),
-    "metric_min": (float, _metric_min),
+#: By name. :func:`limit_of` knows those of the metric after pruning too.
+LIMITS: dict[str, Limit] = {
+    "validation": Limit(FLAG, _validation),
+    **{f"min_{role.key}": Limit(COUNT, _least_heads(role.key)) for role in ROLES},
+    "max_without_role": Limit(COUNT, _without_role),
+    "max_false_positives": Limit(COUNT, _false_positives),
+    "metric_min": Limit(NUMBER, _metric_min),
 }

@@ -6,25 +6,20 @@ failure too.
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headscope.errors import InputError, LimitError
+from headscope.errors import InputError, LimitError, nearest
 from headscope.results.insights import VERDICTS
 from headscope.safe_text import visible
 from headscope.verdicts.diff.compare import TOLERANCE, compare
 from headscope.verdicts.diff.rules import parse_rules, undecided, with_fired
-from headscope.verdicts.limits.checks import CHECKS, EXAMPLES, absent, check_of
+from headscope.verdicts.insights.scoreboard import CLAIMS
+from headscope.verdicts.limits.checks import EXAMPLES, LIMITS, SHARE, Limit, absent, limit_of, shown
 from headscope.verdicts.reading import Results
 
 __all__ = ["LIMIT_NAMES", "Limits", "limit_failures", "require_limits"]
-
-_INSIGHTS = range(11)
-#: Every key of [limits], with examples of those that hold a number.
-LIMIT_NAMES = (*CHECKS, *EXAMPLES, "insights", "baseline", "fail_on", "tolerance")
 
 
 @dataclass(frozen=True)
@@ -34,28 +29,19 @@ class Limits:
     Attributes
     ----------
     numbers : dict
-        The limits of :data:`headscope.verdicts.limits.checks.CHECKS`, by name, and those of the
+        The limits of :data:`headscope.verdicts.limits.checks.LIMITS`, by name, and those of the
         metric after pruning.
-    validation : bool
-        Every result carries a certificate that passed.
-    min_ROLE : int
-        At least so many heads have this role, for every role of ``classify``.
-    max_without_role : int
-        At most so many heads have no role.
-    max_false_positives : int
-        At most so many heads of the random-weights control earn a syntactic or rare-word label.
-    metric_min : float
-        Least (of a loss: largest) value of the unpruned model.
-    metric_at_N_percent_drop, metric_at_N_percent_min : float
-        With N% of the heads removed by the best method: how much worse than the unpruned model the
-        metric may be, in its own unit; how good it must be at least.
-    insights : dict of number to verdict, or to list of verdicts
-    baseline : str
-        Results to compare with; ``fail_on`` are the rules of ``headscope diff``, ``tolerance`` is
-        its option.
+    insights : dict of int to tuple of str
+        By number of a claim: the verdicts that it may have.
+    baseline : str or None
+        Results to compare with, a file or folder.
+    fail_on : tuple of str
+        Rules of ``headscope diff`` that must not fire.
+    tolerance : float
+        That of :func:`headscope.verdicts.diff.compare.compare`.
     """
 
-    numbers: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
     insights: dict[int, tuple[str, ...]] = field(default_factory=dict)
     baseline: str | None = None
     fail_on: tuple[str, ...] = ()
@@ -65,31 +51,31 @@ class Limits:
     def parse(cls, table: Mapping[str, Any], where: str = "[limits]") -> Limits:
         """Read the table.
 
+        Parameters
+        ----------
+        table : mapping
+            From name to value, as TOML has them; ``-`` in a name counts as ``_``.
+        where : str
+            How an error begins.
+
         Raises
         ------
         InputError
-            For an unknown limit, with the nearest known one, or a value of the wrong type; the text
-            begins with ``where``.
+            For an unknown limit, with the nearest known one, or a value of the wrong type.
         """
         values = {key.replace("-", "_"): value for key, value in table.items()}
-        for name in values:
-            if name not in LIMIT_NAMES and check_of(name) is None:
-                near = difflib.get_close_matches(name, LIMIT_NAMES, n=1)
-                known = ", ".join(LIMIT_NAMES)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {known}."
-                raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
-        baseline, fail_on = values.pop("baseline", None), values.pop("fail_on", None)
-        if (baseline is None) != (fail_on is None):
+        limits = {name: _known(where, name) for name in values if name not in _READERS}
+        if ("baseline" in values) != ("fail_on" in values):
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
-        tolerance = values.pop("tolerance", TOLERANCE)
-        insights = values.pop("insights", {})
-        return cls(
-            numbers={name: _limit(f"{where} {name}", name, v) for name, v in values.items()},
-            insights=_wanted(f"{where} insights", insights),
-            baseline=None if baseline is None else _string(f"{where} baseline", baseline),
-            fail_on=() if fail_on is None else _rules(f"{where} fail_on", fail_on),
-            tolerance=_share(f"{where} tolerance", tolerance),
-        )
+        numbers = {
+            name: limit.kind.read(f"{where} {name}", values[name]) for name, limit in limits.items()
+        }
+        others = {
+            name: read(f"{where} {name}", values[name])
+            for name, read in _READERS.items()
+            if name in values
+        }
+        return cls(numbers, **others)
 
 
 def limit_failures(
@@ -102,15 +88,16 @@ def limit_failures(
     new : Results
         Of a report, say.
     limits : Limits
+        What they must show.
     baseline : Results, optional
         What ``limits.baseline`` names, read before it was overwritten.
     """
     failures = []
     for name, limit in limits.numbers.items():
-        found = check_of(name)
-        reason = found[1](new, limit) if found else "there is no such limit"
+        found = limit_of(name)
+        reason = found.check(new, limit) if found else "there is no such limit"
         if reason:
-            failures.append(f"{name} = {_shown(limit)}: {reason}")
+            failures.append(f"{name} = {shown(limit)}: {reason}")
     failures += _insight_failures(new, limits.insights)
     if limits.fail_on:
         failures += _baseline_failures(new, limits, baseline)
@@ -157,38 +144,23 @@ def _baseline_failures(new: Results, limits: Limits, baseline: Results | None) -
 # --- reading the table ----------------------------------------------------------------------------
 
 
-def _limit(where: str, name: str, value: Any) -> Any:
-    found = check_of(name)
-    kind = found[0] if found else None
-    if kind is bool and type(value) is bool:
-        return value
-    if kind is int and type(value) is int and value >= 0:
-        return value
-    if kind is float and _finite(value) and (value >= 0 or name.endswith("min")):
-        return float(value)
-    words = {bool: "true or false", int: "a whole number of 0 or more", float: "a number"}
-    raise InputError(f"{where} must be {words[kind or float]}, not {_shown(value)}.")
+def _known(where: str, name: str) -> Limit:
+    found = limit_of(name)
+    if found is None:
+        hint = nearest(name, LIMIT_NAMES, "there are")
+        raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
+    return found
 
 
-def _share(where: str, value: Any) -> float:
-    if _finite(value) and value >= 0:
-        return float(value)
-    raise InputError(f"{where} must be a number of 0 or more, not {_shown(value)}.")
-
-
-def _finite(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
-def _string(where: str, value: Any) -> str:
-    if type(value) is str and value and "\0" not in value:
+def _path(where: str, value: object) -> str:
+    if isinstance(value, str) and value and "\0" not in value:
         return value
     raise InputError(f"{where} must be a string, the path of a file or folder.")
 
 
-def _rules(where: str, value: Any) -> tuple[str, ...]:
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+def _rules(where: str, value: object) -> tuple[str, ...]:
+    texts = _several(value)
+    if not texts or not all(isinstance(text, str) for text in texts):
         raise InputError(f'{where} must be a list of rules, such as ["role-changed"].')
     try:
         return tuple(map(str, parse_rules(texts)))
@@ -196,21 +168,23 @@ def _rules(where: str, value: Any) -> tuple[str, ...]:
         raise InputError(f"{where}: {error}") from None
 
 
-def _wanted(where: str, table: Any) -> dict[int, tuple[str, ...]]:
+def _insights(where: str, table: object) -> dict[int, tuple[str, ...]]:
     if not isinstance(table, dict):
         raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
     return {_number(where, key): _verdicts(f"{where} {key}", v) for key, v in table.items()}
 
 
 def _number(where: str, key: str) -> int:
-    if key.isascii() and key.isdigit() and int(key) in _INSIGHTS:
+    numbers = [claim.number for claim in CLAIMS]
+    if key.isascii() and key.isdigit() and int(key) in numbers:
         return int(key)
-    raise InputError(f"{where}: there is no insight {visible(key)}; they have numbers 0 to 10.")
+    known = f"{numbers[0]} to {numbers[-1]}"
+    raise InputError(f"{where}: there is no insight {visible(key)}; they have numbers {known}.")
 
 
-def _verdicts(where: str, value: Any) -> tuple[str, ...]:
-    verdicts = [value] if isinstance(value, str) else value
-    if not isinstance(verdicts, list) or not verdicts:
+def _verdicts(where: str, value: object) -> tuple[str, ...]:
+    verdicts = _several(value)
+    if not verdicts:
         raise InputError(f"{where} must be a verdict, or a list of verdicts.")
     for verdict in verdicts:
         if verdict not in VERDICTS:
@@ -218,7 +192,17 @@ def _verdicts(where: str, value: Any) -> tuple[str, ...]:
     return tuple(verdicts)
 
 
-def _shown(value: Any) -> str:
-    if type(value) is bool:
-        return str(value).lower()
-    return f"{value:g}" if type(value) is float else visible(repr(value))
+def _several(value: object) -> list[Any]:
+    """Return a list as it is, a text as a list of one, and nothing of anything else."""
+    return value if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+#: What is no number: by name, from where it stands and its value to what :class:`Limits` holds.
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "insights": _insights,
+    "baseline": _path,
+    "fail_on": _rules,
+    "tolerance": SHARE.read,
+}
+#: Every key of [limits], with examples of those that hold a number.
+LIMIT_NAMES = (*LIMITS, *EXAMPLES, *_READERS)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headscope.data.corpus import SAMPLE, as_corpus, open_text, open_treebank, split_words
-from headscope.data.sentence import Sentence
+from headscope.data.corpus import SAMPLE, as_corpus, open_text, open_treebank
+from headscope.data.sentence import Sentence, split_words
 from headscope.errors import CorpusError
 
 TREE = "1\tBirds\t_\t_\t_\t_\t2\tnsubj\t_\t_\n2\tfly\t_\t_\t_\t_\t0\troot\t_\t_\n\n"

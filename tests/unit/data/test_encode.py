@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import VOCABULARY, tiny_tokenizer
+from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.data.batches import buckets, collate, uniform_weight, windows
-from headscope.data.encode import EncodedSentence, Encoder, Rarity, is_punctuation
+from headscope.data.encode import EncodedSentence, Encoder, Rarity
 from headscope.data.frequencies import Frequencies
-from headscope.data.sentence import Sentence
+from headscope.data.sentence import Sentence, is_punctuation
 from headscope.errors import CorpusError
 from headscope.measures.batch import Batch
 
@@ -32,7 +32,7 @@ def encoder(
     frequent: frozenset[str] = FREQUENT,
 ) -> Encoder:
     frequencies = Frequencies("test", lambda word: counts.get(word, 0.0), frequent)
-    return Encoder(tiny_tokenizer(max_length), max_length, vocab_size, frequencies)
+    return Encoder(TextOnly(tiny_tokenizer(max_length), max_length, vocab_size), frequencies)
 
 
 def encode(*lines: str, **options: Any) -> list[EncodedSentence | None]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import VOCABULARY, framed_tokenizer, tiny_tokenizer
+from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
 
 from headscope.data.packing import Windows, check_length, pack
 from headscope.data.plain import as_plain
@@ -18,8 +18,7 @@ LINES = ["the cat sat on the mat", "", "zebras", "he saw a dog. She ran"]
 
 
 def packed(lines: list[str], length: int, **more: int) -> Windows:
-    sizes = {"max_length": 64, "vocab_size": len(VOCABULARY), **more}
-    return pack(as_plain(lines), TOKENIZER, length, name="tiny", **sizes)
+    return pack(as_plain(lines), TextOnly(TOKENIZER, **more), length)
 
 
 def by_hand(lines: list[str], length: int) -> list[list[int]]:
@@ -106,12 +105,11 @@ def test_bad_texts() -> None:
 def test_a_text_that_leaves_no_room_beside_special_tokens() -> None:
     tokenizer = framed_tokenizer("[CLS] [CLS] $A [SEP] [SEP]")
     with pytest.raises(InputError, match="4 of those are special tokens"):
-        pack(as_plain(LINES), tokenizer, 4, max_length=64, vocab_size=len(VOCABULARY), name="tiny")
+        pack(as_plain(LINES), TextOnly(tokenizer), 4)
 
 
 def test_a_tokenizer_without_special_tokens() -> None:
-    sizes = {"max_length": 64, "vocab_size": len(VOCABULARY)}
-    windows = pack(as_plain(LINES), framed_tokenizer("$A"), 4, name="tiny", **sizes)
+    windows = pack(as_plain(LINES), TextOnly(framed_tokenizer("$A")), 4)
     assert windows.n_special == 0
     assert windows.batch(range(len(windows))).ravel().tolist() == [
         piece for row in by_hand(LINES, 6) for piece in row[1:-1]

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from tiny_models import VOCABULARY, tiny_tokenizer
+from tiny_models import VOCABULARY, TextOnly
 
 from headscope.data.corpus import sample_corpus
 from headscope.data.plain import as_plain, encode_lines, open_plain, sample_plain
@@ -66,10 +66,9 @@ def test_any_form_of_text(tmp_path: Path) -> None:
 
 
 def test_lines_become_ids_with_special_tokens_and_long_ones_none() -> None:
-    tokenizer = tiny_tokenizer()
     ids = {piece: i for i, piece in enumerate(VOCABULARY)}
     lines = ["the cat", "the " * 9, "the cats sat"]
-    encoded = list(encode_lines(tokenizer, lines, 6, len(VOCABULARY)))
+    encoded = list(encode_lines(TextOnly(max_length=6), lines))
     assert encoded == [
         [ids["[CLS]"], ids["the"], ids["cat"], ids["[SEP]"]],
         None,
@@ -78,12 +77,11 @@ def test_lines_become_ids_with_special_tokens_and_long_ones_none() -> None:
 
 
 def test_many_lines_keep_their_order() -> None:
-    tokenizer = tiny_tokenizer()
     lines = ["the cat" if i % 3 else "a big red dog" for i in range(600)]
-    encoded = list(encode_lines(tokenizer, iter(lines), 64, len(VOCABULARY)))
+    encoded = list(encode_lines(TextOnly(), iter(lines)))
     assert [len(ids or ()) for ids in encoded] == [4 if i % 3 else 6 for i in range(600)]
 
 
 def test_a_tokenizer_of_another_model_is_refused() -> None:
     with pytest.raises(CorpusError, match=r"embedding has\s+10 rows"):
-        list(encode_lines(tiny_tokenizer(), ["the cat sat"], 64, 10))
+        list(encode_lines(TextOnly(vocab_size=10), ["the cat sat"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiny_models import TextOnly
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -48,7 +49,7 @@ def _tokenizer(pre_tokenizer: Any) -> PreTrainedTokenizerFast:
 def test_every_word_starts_with_its_space(pre_tokenizer: Any, mark: str) -> None:
     tokenizer = _tokenizer(pre_tokenizer)
     frequencies = Frequencies("none", lambda word: 0.0, frozenset())
-    encoder = Encoder(tokenizer, 512, len(tokenizer), frequencies)
+    encoder = Encoder(TextOnly(tokenizer, 512, len(tokenizer)), frequencies)
     words = ("She", "don't", "repair", "sextants", ".")
     (encoded,) = encoder.encode(iter([Sentence(words)]))
     assert encoded is not None

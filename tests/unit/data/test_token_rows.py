@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_models import VOCABULARY, tiny_tokenizer
+from tiny_models import VOCABULARY, TextOnly
 
 from headscope.data.token_rows import Row, encode_rows, mask_row, pad_rows, window_rows
 from headscope.errors import CorpusError
 
-SIZE = len(VOCABULARY)
-
 
 def test_pairs_are_one_row_and_too_long_ones_are_left_out() -> None:
-    tokenizer = tiny_tokenizer()
-    rows = list(
-        encode_rows(
-            tokenizer, ["the cat", "a a a a a a"], ["sat", "dog"], max_length=8, vocab_size=SIZE
-        )
-    )
+    rows = list(encode_rows(TextOnly(max_length=8), ["the cat", "a a a a a a"], ["sat", "dog"]))
     assert rows[1] is None
     assert rows[0] is not None
     pieces = [VOCABULARY[i] for i in rows[0].ids]
@@ -27,23 +20,22 @@ def test_pairs_are_one_row_and_too_long_ones_are_left_out() -> None:
 
 
 def test_windows_are_the_stream_cut_up() -> None:
-    tokenizer = tiny_tokenizer()
     lines = ["the cat sat on a mat", "she saw", "he ran to it"]
-    rows = window_rows(tokenizer, lines, length=6, count=99, vocab_size=SIZE)
+    rows = window_rows(TextOnly(), lines, length=6, count=99)
     stream = " ".join(lines).split()
     assert len(rows) == len(stream) // 4
     for i, row in enumerate(rows):
         words = ["[CLS]", *stream[4 * i : 4 * i + 4], "[SEP]"]
         assert [VOCABULARY[j] for j in row.ids] == words
         assert (row.index, row.content) == (i, (1, 2, 3, 4))
-    assert window_rows(tokenizer, lines, length=6, count=2, vocab_size=SIZE) == rows[:2]
+    assert window_rows(TextOnly(), lines, length=6, count=2) == rows[:2]
 
 
 def test_ids_that_the_embedding_lacks() -> None:
     with pytest.raises(CorpusError, match="do not belong together"):
-        list(encode_rows(tiny_tokenizer(), ["zoo"], None, max_length=9, vocab_size=20))
+        list(encode_rows(TextOnly(max_length=9, vocab_size=20), ["zoo"], None))
     with pytest.raises(CorpusError, match="do not belong together"):
-        window_rows(tiny_tokenizer(), ["zoo"], length=4, count=1, vocab_size=20)
+        window_rows(TextOnly(vocab_size=20), ["zoo"], length=4, count=1)
 
 
 def test_masks_are_fixed_by_seed_and_index() -> None:

@@ -12,8 +12,8 @@ from headscope.data.corpus import sample_corpus
 from headscope.data.encode import Encoder
 from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence
-from headscope.measures.classify.head_measures import HeadMeasures
 from headscope.measures.classify.labels import judge
+from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.loading import LoadedModel
@@ -23,7 +23,7 @@ from headscope.results import HeadResult
 
 def _sums(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:
     frequencies = find_frequencies(sample_corpus(), None, "en")
-    encoder = Encoder(loaded.tokenizer, loaded.max_length, loaded.vocab_size, frequencies)
+    encoder = Encoder(loaded, frequencies)
     sums = HeadMeasures(loaded.n_layers, loaded.n_heads)
     reducer = sums.reducer()
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:

@@ -13,7 +13,8 @@ import headscope
 from headscope.attention import attention_pattern, stream_attention
 from headscope.errors import ValidationFailedError
 from headscope.measures.rank.factors import layer_factors
-from headscope.measures.rank.shared_projections import Mixed, share_projections, truncate
+from headscope.measures.rank.shared_projections import share_projections
+from headscope.measures.rank.starts import Mixed, truncate
 from headscope.models.loading import LoadedModel
 from headscope.models.replaced import ReplacedScores
 from headscope.models.routing import Router, routed

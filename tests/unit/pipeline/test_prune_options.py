@@ -16,7 +16,7 @@ import headscope
 from headscope.cli.app import app
 from headscope.data.overlap import overlap
 from headscope.errors import InputError
-from headscope.measures.pooled import cosine
+from headscope.measures.pooling import cosine
 from headscope.pipeline.prune import PruneOptions, prune
 
 

@@ -10,6 +10,7 @@ import torch
 from toy_calibration import toy_given
 
 from headscope.errors import InputError
+from headscope.pruning.baselines import random
 from headscope.pruning.fisher import exchange, fisher, information
 from headscope.pruning.importance import importance_example, importance_token
 from headscope.pruning.joint import eliminate, fisher_joint
@@ -17,7 +18,6 @@ from headscope.pruning.method import Given
 from headscope.pruning.methods import METHODS, rank
 from headscope.pruning.normalise import per_layer
 from headscope.pruning.units import Units
-from headscope.pruning.weights import random
 
 
 def _example_loss(given: Given, index: int, gates: torch.Tensor) -> float:

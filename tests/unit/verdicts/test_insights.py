@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from headscope.results import (
     Decomposition,
     DepthResult,
     HeadRank,
-    Insight,
     InsightPart,
     KeptRoles,
     LayerControl,
@@ -38,18 +38,40 @@ from headscope.results import (
     ValidationSummary,
     Verdict,
 )
-from headscope.verdicts.insights.asymmetry import judge_asymmetry
-from headscope.verdicts.insights.claims import concluded
-from headscope.verdicts.insights.collapse import judge_collapse
+from headscope.verdicts.insights import (
+    asymmetry,
+    collapse,
+    labelled_heads,
+    low_rank,
+    shared_projections,
+)
+from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate, common, every, mean_estimate
-from headscope.verdicts.insights.labelled_heads import judge_roles
-from headscope.verdicts.insights.low_rank import judge_low_rank
-from headscope.verdicts.insights.scoreboard import scoreboard
-from headscope.verdicts.insights.shared_projections import judge_shared
+from headscope.verdicts.insights.scoreboard import CLAIMS, judge_of, scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 T = InsightThresholds()
 VALID = ValidationSummary(passed=True)
+
+
+def judge_asymmetry(rank: RankResult, thresholds: InsightThresholds) -> Finding:
+    return asymmetry.judge(Evidence(rank=rank), thresholds)
+
+
+def judge_shared(rank: RankResult, thresholds: InsightThresholds) -> Finding:
+    return shared_projections.judge(Evidence(rank=rank), thresholds)
+
+
+def judge_roles(kept: KeptRoles, thresholds: InsightThresholds) -> Finding:
+    return labelled_heads.judge(Evidence(kept=kept), thresholds)
+
+
+def judge_low_rank(spectrum: SpectrumResult, thresholds: InsightThresholds) -> Finding:
+    return low_rank.judge(Evidence(spectrum=spectrum), thresholds)
+
+
+def judge_collapse(depth: DepthResult, thresholds: InsightThresholds) -> Finding:
+    return collapse.judge(Evidence(depth=depth), thresholds)
 
 
 def matrix(dims90: int) -> MatrixRank:
@@ -60,7 +82,7 @@ def statistics(dims90: float) -> ControlStatistics:
     return ControlStatistics((1.0,), 1.0, 1.0, 1.0, {"90": dims90, "95": 1.0, "99": 1.0}, {}, 1)
 
 
-def verdicts(found: Insight) -> dict[str, str]:
+def verdicts(found: Finding) -> dict[str, str]:
     return {part.name: part.verdict for part in found.parts}
 
 
@@ -269,10 +291,18 @@ def random_weights(share: float, half: float | None = 0.01) -> RandomWeights:
 
 
 def test_low_rank_names_positional_heads() -> None:
-    found = judge_low_rank(spectrum_result([0.95, 0.95, 0.3]), T, {(0, 2): "positional"})
-    assert found.verdict == "holds"
-    assert found.values["positional_exceptions"] == ["L0H2"]
-    assert "L0H2" in found.measured
+    measured = spectrum_result([0.95, 0.95, 0.3])
+    named = dataclasses.replace(measured.heads[2], role="positional")
+    by_spectrum = dataclasses.replace(measured, heads=(*measured.heads[:2], named))
+    classified: Any = SimpleNamespace(heads=[SimpleNamespace(name="L0H2", primary="positional")])
+    for evidence in (
+        Evidence(spectrum=measured, classify=classified),
+        Evidence(spectrum=by_spectrum),
+    ):
+        found = low_rank.judge(evidence, T)
+        assert found.verdict == "holds"
+        assert found.values["positional_exceptions"] == ["L0H2"]
+        assert "L0H2" in found.measured
 
 
 def test_low_rank_needs_whole_intervals() -> None:
@@ -495,14 +525,23 @@ def test_sides_of_a_limit() -> None:
 )
 def test_parts_make_a_verdict(parts: tuple[str, ...], verdict: str) -> None:
     made = [InsightPart(str(i), part, "") for i, part in enumerate(parts)]
-    assert concluded(0, made, "", "", "", {}).verdict == verdict
-    assert concluded(0, made, "", "", "", {}, refuted=True).verdict == "does not hold"
+    assert Finding.concluded(made, "", "", "", {}).verdict == verdict
+    refuted = Finding.concluded(made, "", "", "", {}, refuted=True)
+    assert refuted.verdict == "does not hold"
 
 
 def test_every_claim_is_listed_once_whatever_was_measured() -> None:
-    found = scoreboard(T)
+    found = scoreboard(T, Evidence())
     assert [insight.number for insight in found] == list(range(11))
+    assert [insight.claim for insight in found] == [claim.text for claim in CLAIMS]
     assert {insight.verdict for insight in found} == {"not measured yet"}
+
+
+def test_every_claim_has_a_judge_or_says_what_it_needs() -> None:
+    for claim in CLAIMS:
+        assert bool(claim.judge) != bool(claim.needs), claim.number
+        if claim.judge:
+            assert callable(judge_of(claim.judge)), claim.number
 
 
 def test_thresholds_are_checked() -> None:

@@ -10,8 +10,8 @@ from rank_reference import check, dense, gaussian, random_layer
 from torch import Tensor
 
 from headscope.attention import AttentionWeights, attention_fused
+from headscope.measures.rank.dimensions import Reading, matrix_ranks, product_singular_values
 from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors, weigh
-from headscope.measures.rank.ranks import Reading, matrix_ranks, product_singular_values
 
 H, D, R = 3, 10, 4
 EPS32 = float(np.finfo(np.float32).eps)

@@ -24,9 +24,7 @@ from scipy.linalg import subspace_angles
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.layer import measure_layer
-from headscope.measures.rank.ranks import (
+from headscope.measures.rank.dimensions import (
     LEVELS,
     Reading,
     asymmetry,
@@ -37,6 +35,8 @@ from headscope.measures.rank.ranks import (
     subspace_overlap,
     summarise,
 )
+from headscope.measures.rank.factors import Factors
+from headscope.measures.rank.layer import measure_layer
 
 EPS32 = float(np.finfo(np.float32).eps)
 sizes = st.integers(1, 12)

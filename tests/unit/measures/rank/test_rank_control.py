@@ -9,9 +9,9 @@ import pytest
 import torch
 from rank_reference import gaussian, random_layer
 
+from headscope.measures.rank.dimensions import Reading, asymmetry, matrix_ranks, subspace_overlap
 from headscope.measures.rank.factors import Factors, random_factors
 from headscope.measures.rank.gaussian import average, layer_control
-from headscope.measures.rank.ranks import Reading, asymmetry, matrix_ranks, subspace_overlap
 from headscope.results import LayerControl
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headscope.attention import attention_pattern
-from headscope.measures.lapack import MatrixPool
+from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.efficient import (
     DRAWS,
     FORMS,

@@ -12,9 +12,9 @@ from scipy import stats
 
 from headscope.measures.activations import Activations
 from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.lapack import MatrixPool, right_vectors, singular_values
 from headscope.measures.spectrum.closed_forms import control_curves, random_patterns
-from headscope.measures.spectrum.singular_values import PatternSpectra, Spectrum, shares
+from headscope.measures.spectrum.decompositions import MatrixPool, right_vectors, singular_values
+from headscope.measures.spectrum.shares import PatternSpectra, Spectrum, shares
 
 
 def previous_token(n: int) -> np.ndarray:

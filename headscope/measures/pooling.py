@@ -1,11 +1,9 @@
-"""How near a changed model stays to the original: cosine of mean-pooled states, label-free."""
+"""Pooled states of sequences, and the cosine between those of two models."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-__all__ = ["cosine", "mean_pooled"]
 
 
 def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:
@@ -14,12 +12,14 @@ def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:
     Parameters
     ----------
     hidden : Tensor, (batch, pos, d_model)
+        States of every token.
     real : Tensor, (batch, pos)
         0 or False at padding.
 
     Returns
     -------
     Tensor, (batch, d_model)
+        In the dtype of ``hidden``; NaN for a sequence without real tokens.
     """
     weight = real.to(hidden.dtype)[..., None]
     return (hidden * weight).sum(1) / weight.sum(1)
@@ -33,6 +33,7 @@ def cosine(ours: Tensor, theirs: Tensor, *, dtype: torch.dtype | None = torch.fl
     Parameters
     ----------
     ours, theirs : Tensor, (..., d)
+        Rows to compare, pair by pair.
     dtype : torch.dtype, optional
         What to compute in; None leaves the rows as they are.
     """

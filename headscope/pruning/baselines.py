@@ -6,8 +6,6 @@ import torch
 
 from headscope.pruning.method import Given, Ranking
 
-__all__ = ["magnitude", "random"]
-
 
 def magnitude(given: Given) -> Ranking:
     """Frobenius norm of all weights of a head: W_Q, W_K, W_V and W_O together."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 
@@ -12,16 +11,11 @@ from headscope.measures.classify.kernel import Kernel
 from headscope.measures.classify.positional import Positional
 from headscope.measures.classify.profile import Profile
 from headscope.measures.classify.rare import Rare
-from headscope.measures.classify.rows import RowReducer
+from headscope.measures.classify.rows import RowMeasure, RowReducer
 from headscope.measures.classify.syntactic import Syntactic
 
-__all__ = ["HeadMeasures"]
-
-
 #: Tables of names that belong to sums.
-_NAMED = tuple(
-    (part, table) for part in ("syntactic", "swapped") for table in ("relations", "offsets")
-)
+_NAMED = [(part, table) for part in ("syntactic", "swapped") for table in ("relations", "offsets")]
 
 
 class HeadMeasures:
@@ -30,10 +24,11 @@ class HeadMeasures:
     Parameters
     ----------
     n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
 
     Attributes
     ----------
-    positional, syntactic, swapped, kernel, rare, profile
+    positional, syntactic, swapped, kernel, rare, profile : RowMeasure
         ``swapped`` counts as ``syntactic`` does, against other sentences' trees.
     skipped : int
         Sentences that could not be measured.
@@ -53,15 +48,8 @@ class HeadMeasures:
         return RowReducer(*self.positional.hits.shape[:2], *self._parts.values())
 
     @property
-    def _parts(self) -> dict[str, Any]:
-        return {
-            "positional": self.positional,
-            "syntactic": self.syntactic,
-            "swapped": self.swapped,
-            "kernel": self.kernel,
-            "rare": self.rare,
-            "profile": self.profile,
-        }
+    def _parts(self) -> dict[str, RowMeasure]:
+        return {name: part for name, part in vars(self).items() if isinstance(part, RowMeasure)}
 
     def merge(self, other: HeadMeasures) -> None:
         """Add the sums of another pass over other sentences with the same model."""
@@ -76,20 +64,15 @@ class HeadMeasures:
             for name, part in self._parts.items()
             for key, array in part.state().items()
         }
-        names = {
-            f"{part}.{table}": getattr(self._parts[part], table).names for part, table in _NAMED
-        } | {"skipped": self.skipped}
-        arrays["names"] = np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
-        return arrays
+        names = {f"{p}.{table}": getattr(self._parts[p], table).names for p, table in _NAMED}
+        text = json.dumps({**names, "skipped": self.skipped})
+        return arrays | {"names": np.frombuffer(text.encode(), dtype=np.uint8)}
 
     def load_state(self, arrays: dict[str, Array]) -> None:
         """Go on from what :meth:`state` gave."""
         for name, part in self._parts.items():
-            prefix = f"{name}."
-            part.load_state(
-                {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
-            )
+            part.load_state({key: arrays[f"{name}.{key}"] for key in part.state()})
         known = json.loads(arrays["names"].tobytes())
-        for part, table in _NAMED:
-            setattr(self._parts[part], table, Keys(known[f"{part}.{table}"]))
+        for p, table in _NAMED:
+            setattr(self._parts[p], table, Keys(map(tuple, known[f"{p}.{table}"])))
         self.skipped = known["skipped"]

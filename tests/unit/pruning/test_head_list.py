@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headscope.errors import InputError
-from headscope.pruning.spec import parse_heads
+from headscope.pruning.head_list import parse_heads
 
 HEADS = {0: (0, 1, 2), 1: (0, 2), 2: ()}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import headscope
 from headscope.measures.activations import Activations
-from headscope.models.inputs import watch_inputs
+from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.routing import Router, routed
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from headscope.results.serialise import SCHEMA
 
-__all__ = ["LayerCheck", "ProbeSize", "ValidationResult", "ValidationSummary"]
+__all__ = ["LayerCheck", "ProbeSize", "ValidationResult", "ValidationSummary", "certificate_of"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,9 @@ class LayerCheck:
     Attributes
     ----------
     stack : str
+        encoder, decoder or cross.
     layer : int
+        Zero-based within the stack.
     calls : int
         How often our attention ran in a pass; must be 1.
     max_abs_pattern, max_abs_out : float or None
@@ -74,7 +76,9 @@ class ValidationResult:
     Attributes
     ----------
     passed : bool
+        Whether every difference is within its tolerance.
     layers : tuple of LayerCheck
+        In the order of the model.
     max_abs_hidden_eager, max_abs_hidden_sdpa : float or None
         Largest difference of the last hidden state, over real tokens.
     tolerance : dict
@@ -87,6 +91,8 @@ class ValidationResult:
         Whether every layer received every padding mask.
     probes : tuple of ProbeSize
         The batches.
+    provenance, schema : dict, int
+        As in :class:`headscope.results.Measured`.
     """
 
     passed: bool
@@ -125,7 +131,17 @@ def _max(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class ValidationSummary:
-    """The certificate as other commands carry it; ``passed`` is None if it was not asked for."""
+    """The certificate as other commands carry it.
+
+    Attributes
+    ----------
+    passed : bool or None
+        None if it was not asked for.
+    max_abs_hidden, max_abs_pattern : float or None
+        Largest differences over real tokens, and over all layers; None if not compared.
+    calls, layers : int
+        How often our attention ran in a pass, and how many layers there are.
+    """
 
     passed: bool | None
     max_abs_hidden: float | None = None
@@ -143,3 +159,9 @@ class ValidationSummary:
             calls=sum(check.calls for check in result.layers),
             layers=len(result.layers),
         )
+
+
+def certificate_of(result: object) -> ValidationResult | ValidationSummary | None:
+    """Return the certificate that a result of any section is or carries; None without one."""
+    found = getattr(result, "validation", result)
+    return found if isinstance(found, ValidationResult | ValidationSummary) else None

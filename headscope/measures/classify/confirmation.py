@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -23,13 +23,21 @@ from headscope.measures.classify.thresholds import Thresholds
 from headscope.measures.statistics import adjust, mcnemar_p, paired_p, wilson
 from headscope.results import Confirmation, Label, SyntacticScore
 
-__all__ = ["SyntacticTest", "judge_syntactic", "labels_of"]
-
 #: Relations that are scored but never make a label: punctuation has a role of its own.
 NEVER = ("punct", "root")
 #: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
 _POSITIONAL = ("offset", "first", "last")
 _HALVES = (0, 1)
+
+
+class _Fields(TypedDict):
+    """What a SyntacticScore (of all sentences) and a Confirmation (of a half) have in common."""
+
+    accuracy: float
+    accuracy_mean: float
+    baselines: dict[str, float]
+    interval: tuple[float, float]
+    trials: int
 
 
 @dataclass(frozen=True)
@@ -49,14 +57,12 @@ class _Counts:
     @cached_property
     def accuracy(self) -> Array:
         """Shares of hits."""
-        rate: Array = self.hits / max(self.trials, 1)
-        return rate
+        return np.asarray(self.hits / max(self.trials, 1))
 
     @cached_property
     def mean_accuracy(self) -> Array:
         """Shares of hits by piece means."""
-        rate: Array = self.mean_hits / max(self.trials, 1)
-        return rate
+        return np.asarray(self.mean_hits / max(self.trials, 1))
 
     @cached_property
     def rates(self) -> dict[str, Array]:
@@ -69,8 +75,8 @@ class _Counts:
         """95% Wilson interval of :attr:`accuracy`."""
         return wilson(self.hits, self.trials)
 
-    def at(self, place: tuple[int, int]) -> dict[str, Any]:
-        """Fields of one head that are the same for all sentences and for a half of them."""
+    def at(self, place: tuple[int, int]) -> _Fields:
+        """Return one head's values."""
         low, high = self.interval
         return {
             "accuracy": float(self.accuracy[place]),
@@ -86,15 +92,9 @@ class _Counts:
             mcnemar_p(self.hits - self.joint[name], self.baselines[name] - self.joint[name])
             for name in _POSITIONAL
         ]
-        over_uniform = paired_p(
-            self.hits,
-            self.joint["uniform"],
-            float(self.baselines["uniform"]),
-            self.uniform_squared,
-            self.trials,
-        )
-        worst: Array = np.max([*exact, over_uniform], axis=0)
-        return worst
+        expected = (float(self.baselines["uniform"]), self.uniform_squared)
+        over_uniform = paired_p(self.hits, self.joint["uniform"], *expected, self.trials)
+        return np.asarray(np.max([*exact, over_uniform], axis=0))
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,13 @@ class SyntacticTest:
     Attributes
     ----------
     relation, direction : str
+        As ``nsubj`` and ``dep->head``.
     offset : int
         The best word offset on all sentences; ``whole`` is measured with it.
     whole, chosen, held_out : _Counts
         On all sentences, on half A, on half B; the last two with A's best offset.
     selected, confirmed : array of bool, (n_layers, n_heads)
+        Which heads half A selects, and which of them half B confirms: the labels.
     p_adjusted : array of float, (n_layers, n_heads)
         1 where not selected.
     """
@@ -156,16 +158,21 @@ def judge_syntactic(
     Parameters
     ----------
     sums : Syntactic
+        After the pass over the corpus.
     kernel : KernelHits
         Of the same trials.
     exists : array of bool, (n_layers, n_heads)
+        Which places of the sums hold a head.
     thresholds : Thresholds
+        The margin, the fewest trials and the false discovery rate.
     """
     drafts = [_draft(sums, kernel, *name) for name in _names(sums)]
     selected = [
         exists & _selected(relation, counts, thresholds) for (relation, *_), _, counts in drafts
     ]
-    p_adjusted = _adjusted_over([counts[2].p_value() for *_, counts in drafts], selected)
+    if not drafts:
+        return []
+    p_adjusted = adjust(np.stack([b.p_value() for *_, (_, _, b) in drafts]), np.stack(selected))
     return [
         SyntacticTest(
             relation,
@@ -277,13 +284,3 @@ def _exceeds(
         # The last digits of a difference of fractions must not decide: 0.45 - 0.35 is 0.10.
         passed &= (accuracy - baseline >= margin - 1e-12) & (accuracy > baseline)
     return passed
-
-
-def _adjusted_over(p: Sequence[Array], selected: Sequence[Array]) -> Sequence[Array]:
-    """Adjust p over what is selected; 1 elsewhere."""
-    if not p:
-        return []
-    chosen = np.stack(selected)
-    out = np.ones(chosen.shape)
-    out[chosen] = adjust(np.stack(p)[chosen])
-    return list(out)

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from headscope.errors import InputError
 
-__all__ = ["parse_heads"]
-
 _HEAD = re.compile(r"L(\d+)H(\d+|\*)", re.IGNORECASE)
 
 
@@ -18,6 +16,7 @@ def parse_heads(text: str, heads: Mapping[int, Sequence[int]]) -> list[tuple[int
     Parameters
     ----------
     text : str
+        Items of the form ``L3H5`` or ``L3H*``, in any case.
     heads : mapping of int to sequence of int
         The heads that each layer has, by the names they were born with.
 

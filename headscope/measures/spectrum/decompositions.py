@@ -25,8 +25,6 @@ from torch import Tensor
 
 from headscope.measures.accumulator import Array
 
-__all__ = ["MatrixPool", "right_vectors", "singular_values"]
-
 #: Eigenvalues below this multiple of the largest are what float64 rounding leaves of a zero.
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
@@ -37,27 +35,22 @@ def singular_values(matrices: Array) -> Array:
     Parameters
     ----------
     matrices : array of float64, (..., n, n)
+        Not symmetric in general.
 
     Returns
     -------
     array of float64, (..., n)
         Those below 3e-8 of the largest, where float64 cannot tell them from zero, are exactly 0.
     """
-    return _roots(np.linalg.eigvalsh(np.swapaxes(matrices, -1, -2) @ matrices))
+    descending = np.linalg.eigvalsh(np.swapaxes(matrices, -1, -2) @ matrices)[..., ::-1]
+    certain = descending > _ROUNDING * descending[..., :1]
+    return np.asarray(np.sqrt(np.where(certain, descending, 0.0)))
 
 
 def right_vectors(matrices: Array) -> Array:
     """Return the right singular vectors as columns, (..., n, n), the most important first."""
     _, vectors = np.linalg.eigh(np.swapaxes(matrices, -1, -2) @ matrices)
     return vectors[..., ::-1]
-
-
-def _roots(eigenvalues: Array) -> Array:
-    """Turn ascending eigenvalues of a Gram matrix into descending singular values."""
-    descending = eigenvalues[..., ::-1]
-    certain = descending > _ROUNDING * descending[..., :1]
-    roots: Array = np.sqrt(np.where(certain, descending, 0.0))
-    return roots
 
 
 class MatrixPool:

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from headscope.measures.rank.factors import Factors
 
-__all__ = ["Mixed", "Start", "joint_diagonal", "strongest_directions", "truncate"]
-
 #: Directions weaker than this share of the strongest are arithmetic noise.
 _NOISE = 1e-13
 
@@ -41,7 +39,9 @@ class Start:
     Attributes
     ----------
     left, right : Tensor, (d_model, width)
+        The shared query and key projections, W_Q' and W_K'.
     mixing : Tensor, (n_heads, width)
+        How much each head uses each shared dimension.
     """
 
     left: Tensor

@@ -21,13 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
 from headscope.measures.activations import Activations
 from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.lapack import MatrixPool, singular_values
-from headscope.measures.statistics import standard_error, t_half_width
-
-__all__ = ["PatternSpectra", "Spectrum", "shares"]
+from headscope.measures.spectrum.decompositions import MatrixPool, singular_values
+from headscope.measures.statistics import ratio, standard_error, t_half_width
 
 
 def shares(sigma: Array) -> Array:
@@ -45,8 +43,7 @@ def shares(sigma: Array) -> Array:
     """
     total = np.cumsum(sigma, axis=-1)
     whole = total[..., -1:]
-    share: Array = np.where(whole > 0, total / np.where(whole > 0, whole, 1.0), 1.0)
-    return share
+    return np.where(whole > 0, total / np.where(whole > 0, whole, 1.0), 1.0)
 
 
 class Spectrum(Accumulator):
@@ -55,6 +52,7 @@ class Spectrum(Accumulator):
     Parameters
     ----------
     n_layers, n_heads, length : int
+        Layers, heads of the layer that has most, and tokens of a sequence.
 
     Attributes
     ----------
@@ -68,15 +66,10 @@ class Spectrum(Accumulator):
         Sum over sequences of the mean weight P[i, i + r] over content queries i.
     """
 
-    _sums = ("count", "curve", "curve_squares", "curve_sq", "curve_sq_squares", "offsets")
-
     def __init__(self, n_layers: int, n_heads: int, length: int) -> None:
         shape = (n_layers, n_heads, length)
         self.count: Array = np.zeros((n_layers, n_heads), dtype=np.int64)
-        self.curve: Array = np.zeros(shape)
-        self.curve_squares: Array = np.zeros(shape)
-        self.curve_sq: Array = np.zeros(shape)
-        self.curve_sq_squares: Array = np.zeros(shape)
+        self.curve, self.curve_squares, self.curve_sq, self.curve_sq_squares = zeros(4, *shape)
         self.offsets: Array = np.zeros((n_layers, n_heads, len(OFFSETS)))
 
     def update(self, layer: int, heads: slice, sigma: Array, offsets: Array) -> None:
@@ -85,10 +78,13 @@ class Spectrum(Accumulator):
         Parameters
         ----------
         layer : int
+            Zero-based.
         heads : slice
+            Which heads of the layer these are.
         sigma : array of float, (sequences, heads, length)
             Singular values, descending.
         offsets : array of float, (sequences, heads, len(OFFSETS))
+            Mean weight at each offset.
         """
         plain, squared = shares(sigma), shares(sigma**2)
         self.count[layer, heads] += len(sigma)
@@ -105,9 +101,7 @@ class Spectrum(Accumulator):
 
     def means(self, name: str = "curve") -> Array:
         """Mean over sequences of ``curve``, ``curve_sq`` or ``offsets``; NaN without a head."""
-        with np.errstate(invalid="ignore"):
-            mean: Array = getattr(self, name) / self.count[..., None]
-        return mean
+        return ratio(getattr(self, name), self.count[..., None])
 
     def standard_errors(self, name: str = "curve") -> Array:
         """Standard error of :meth:`means`, (n_layers, n_heads, length); NaN for one sequence."""
@@ -132,7 +126,9 @@ class PatternSpectra:
     Parameters
     ----------
     sums : Spectrum
+        What the patterns are added to.
     pool : MatrixPool
+        Runs the decompositions.
     content : slice
         Query positions that are not special tokens.
     """

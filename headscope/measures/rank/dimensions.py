@@ -21,18 +21,6 @@ from torch import Tensor
 from headscope.measures.rank.factors import Factors
 from headscope.results import MatrixRank, NumericalRank
 
-__all__ = [
-    "LEVELS",
-    "Reading",
-    "asymmetry",
-    "cumulative_share",
-    "matrix_ranks",
-    "product_ranks",
-    "product_singular_values",
-    "subspace_overlap",
-    "summarise",
-]
-
 #: Shares whose dimensions are counted.
 LEVELS = ("90", "95", "99")
 #: A cumulative sum may fall short of a share that it reaches in exact arithmetic.
@@ -44,8 +32,8 @@ def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
 
     Parameters
     ----------
-    left : Tensor, (..., m, r)
-    right : Tensor, (..., n, r)
+    left, right : Tensor, (..., m, r) and (..., n, r)
+        Any dtype; computed in float64.
 
     Returns
     -------
@@ -102,6 +90,11 @@ class Reading:
         """Return rtol for a matrix of this shape."""
         return max(shape) * self.eps if self.rtol is None else self.rtol
 
+    def ranks(self, sigma: Tensor, *shape: int) -> list[MatrixRank]:
+        """Read singular values (n, r) of n matrices of one shape."""
+        rtol = self.tolerance(*shape)
+        return [summarise(row, rtol=rtol, share=self.share) for row in sigma]
+
 
 def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
     """Measure ``qk``, ``ov``, ``w_q`` and ``w_k`` of every head.
@@ -111,21 +104,15 @@ def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRan
     dict of str to list of MatrixRank
         One entry a head.
     """
-    found = {}
-    for name, (left, right) in factors.products.items():
-        found[name] = product_ranks(left, right, reading)
+    found = {name: product_ranks(*sides, reading) for name, sides in factors.products.items()}
     for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
-        rtol = reading.tolerance(*factor.shape[-2:])
-        sigma = _singular_values(_triangle(factor))
-        found[name] = [summarise(row, rtol=rtol, share=reading.share) for row in sigma]
+        found[name] = reading.ranks(_singular_values(_triangle(factor)), *factor.shape[-2:])
     return found
 
 
 def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixRank]:
     """Measure ``left @ right^T``, (n_heads, m, r) and (n_heads, n, r), of every head."""
-    rtol = reading.tolerance(left.shape[-2], right.shape[-2])
-    sigma = product_singular_values(left, right)
-    return [summarise(row, rtol=rtol, share=reading.share) for row in sigma]
+    return reading.ranks(product_singular_values(left, right), left.shape[-2], right.shape[-2])
 
 
 def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRank:
@@ -134,16 +121,21 @@ def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRan
     Parameters
     ----------
     sigma : Tensor, (r,), float64, descending
+        Those of the matrix beyond the r-th are 0.
     rtol : float
         A singular value counts towards the numerical rank above ``rtol`` times the largest.
     share : str
         ``sigma2`` or ``sigma``: what the dimensions hold 90, 95, 99% of.
+
+    Returns
+    -------
+    MatrixRank
+        Stable and effective rank in [1, r], dimensions in 1 .. r; None of these for a zero matrix,
+        no numerical rank for ``rtol`` of 1 or more.
     """
     largest = float(sigma[0]) if len(sigma) else 0.0
-    if rtol >= 1:
-        numerical = NumericalRank(None, rtol)
-    else:
-        numerical = NumericalRank(int((sigma > rtol * largest).sum()), rtol)
+    count = None if rtol >= 1 else int((sigma > rtol * largest).sum())
+    numerical = NumericalRank(count, rtol)
     values = tuple(sigma.tolist())
     if largest == 0:
         return MatrixRank(values, numerical, None, None, dict.fromkeys(LEVELS))
@@ -180,6 +172,7 @@ def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     Parameters
     ----------
     left, right : Tensor, (..., m, r)
+        Factors of B; any dtype.
 
     Returns
     -------
@@ -194,8 +187,7 @@ def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     r = left.shape[-1]
     basis = _triangle(torch.cat([left, right], dim=-1).double())
     core = basis[..., :r] @ basis[..., r:].mT
-    gap, size = (torch.linalg.matrix_norm(m) for m in (core - core.mT, core))
-    ratio: Tensor = gap / size
+    ratio: Tensor = torch.linalg.matrix_norm(core - core.mT) / torch.linalg.matrix_norm(core)
     return ratio
 
 
@@ -208,6 +200,7 @@ def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tenso
     Parameters
     ----------
     left, right : Tensor, (n_heads, m, r)
+        Their columns span the spaces; any dtype.
     rtol : float
         Directions weaker than ``rtol`` times a factor's strongest are not counted to its space:
         rounding to the stored type fills up every space.
@@ -222,6 +215,15 @@ def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tenso
     flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
     squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
     return squares / torch.minimum(rank_u[:, None], rank_v[None, :]).clamp(min=1)
+
+
+def head_overlaps(factors: Factors, reading: Reading) -> dict[str, Tensor]:
+    """Overlap of the heads' ``query`` and ``key`` spaces, and of ``query_key``, query with key."""
+    pairs = {"query": ("W_Q", "W_Q"), "key": ("W_K", "W_K"), "query_key": ("W_Q", "W_K")}
+    return {
+        name: subspace_overlap(*(getattr(factors, W) for W in pair), rtol=reading.rounding)
+        for name, pair in pairs.items()
+    }
 
 
 def _basis(factor: Tensor, rtol: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,174 @@
+"""The labels that ``headscope classify`` gives, and the scores that they are given for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Confirmation", "Label", "PositionalScore", "RareScore", "SyntacticScore"]
+
+
+@dataclass(frozen=True)
+class Label:
+    """One role that a head has earned, with what a reader needs to doubt it.
+
+    Attributes
+    ----------
+    role : str
+        positional, syntactic, rare, special, punctuation, broad, self or duplicate.
+    detail : str
+        The offset (``-1``), the relation and direction (``obj dep->head``), the token, or empty.
+    score, baseline : float
+        The measured rate or mean, and what it must beat.
+    interval : tuple of two floats
+        95% interval of the score: Wilson for positional and syntactic rates, for all others normal
+        with the sentence as the sampled unit.
+    p_adjusted : float
+        Benjamini-Hochberg adjusted p-value against the baseline.
+    against : str
+        Which baseline that is.
+    """
+
+    role: str
+    detail: str
+    score: float
+    baseline: float
+    interval: tuple[float, ...]
+    p_adjusted: float
+    against: str = ""
+
+
+@dataclass(frozen=True)
+class PositionalScore:
+    """How often a head looks at one fixed relative position.
+
+    Attributes
+    ----------
+    score : float or None
+        The largest of ``rates``; None without a trial.
+    offset : int or None
+        Where it is reached; -1 is the token before.
+    rates, mass : dict of str to float
+        By offset: share of the queries whose largest weight is there, and mean weight there.
+    interval : tuple of two floats
+        95% Wilson interval of ``score``.
+    chance : float or None
+        The rate of a head that picks at random.
+    p_adjusted : float
+        Of the score against chance, Benjamini-Hochberg adjusted over heads and offsets.
+    """
+
+    score: float | None
+    offset: int | None
+    rates: dict[str, float | None]
+    mass: dict[str, float | None]
+    interval: tuple[float, ...]
+    chance: float | None
+    p_adjusted: float
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A selected relation on the half of the corpus that it was not selected on.
+
+    Attributes
+    ----------
+    accuracy, accuracy_mean : float
+        As in :class:`SyntacticScore`.
+    baselines : dict of str to float
+        Offset and kernel as chosen on the other half.
+    strongest : str
+        The baseline with the highest accuracy.
+    interval : tuple of two floats
+        95% Wilson interval of ``accuracy``.
+    p_adjusted : float
+        Of the worst of the paired tests against offset, first, last and uniform;
+        Benjamini-Hochberg over what was selected.
+    trials : int
+        Pairs of the relation on the other half.
+    """
+
+    accuracy: float
+    accuracy_mean: float
+    baselines: dict[str, float]
+    strongest: str
+    interval: tuple[float, ...]
+    p_adjusted: float
+    trials: int
+
+
+@dataclass(frozen=True)
+class SyntacticScore:
+    """One relation and direction of one head.
+
+    Attributes
+    ----------
+    relation, direction : str
+        A label of Universal Dependencies, and ``dep->head`` or ``head->dep``.
+    accuracy : float
+        Hits / trials over all sentences.
+    accuracy_mean : float
+        The same with attention to a word as the mean, not the sum, over its pieces.
+    baseline, baseline_offset : float, int
+        Accuracy of the best fixed offset on the same trials, and that offset.
+    baselines : dict of str to float
+        Accuracies of ``offset`` (as before), ``first`` and ``last`` (always the sentence's first or
+        last word), ``uniform`` (evenly spread attention) and ``kernel`` (the head's own habit of
+        looking at a distance).
+    trials : int
+        Pairs of the relation in the corpus.
+    uniform : float
+        As in ``baselines``.
+    interval : tuple of two floats
+        95% Wilson interval of ``accuracy``.
+    selected : bool
+        Whether it exceeds every baseline on the first half of the corpus.
+    confirmed : Confirmation or None
+        What the other half says; None unless selected.
+    labelled : bool
+        Whether the other half confirms it.
+    """
+
+    relation: str
+    direction: str
+    accuracy: float
+    accuracy_mean: float
+    baseline: float
+    baseline_offset: int
+    baselines: dict[str, float]
+    trials: int
+    uniform: float
+    interval: tuple[float, ...]
+    selected: bool
+    confirmed: Confirmation | None
+    labelled: bool
+
+
+@dataclass(frozen=True)
+class RareScore:
+    """How often a head looks at the rarest word of the sentence.
+
+    Attributes
+    ----------
+    rate, two_rarest : float or None
+        Share of the queries (words) whose largest weight is on the rarest word, on one of the two
+        rarest.
+    chance, null, uniform : float or None
+        The same rate of a head that picks at random, of this head with a random word as target,
+        and of evenly spread attention.
+    queries, sentences : int
+        What was counted, and what is taken as sampled.
+    interval : tuple of two floats
+        95% interval of ``rate``, over sentences.
+    p_adjusted : float
+        Over sentences too, Benjamini-Hochberg adjusted.
+    """
+
+    rate: float | None
+    two_rarest: float | None
+    chance: float | None
+    queries: int
+    null: float | None
+    uniform: float | None
+    interval: tuple[float, ...]
+    p_adjusted: float
+    sentences: int = 0

@@ -1,0 +1,88 @@
+"""What ``classify`` puts on the report's page: the roles, and most of a head's card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headscope.results import ClassifyResult, HeadResult, Label
+from headscope.results.roles import NO_ROLE, role_name
+from headscope.safe_text import visible
+from headscope.show.cells import decimal, interval_text, p_text
+from headscope.show.classify import words
+from headscope.show.page.parts import Card, Part, Place, Scale
+
+SCALES = (
+    Scale("positional", "Positional score", of_pattern=True),
+    Scale("confidence", "Confidence", of_pattern=True),
+    Scale("entropy", "Entropy (nats)", of_pattern=True),
+    Scale("special", "Mass on special tokens", of_pattern=True),
+)
+
+
+def section(result: ClassifyResult) -> Part:
+    """How many heads have each role."""
+    read = f"{words.corpus_text(result)}; word frequencies from {result.corpus.frequencies}."
+    return Part(
+        "roles",
+        "Roles",
+        [visible(text) for text in (read, *words.roles_notes(result))],
+        header=("role", "heads", "heads of random weights"),
+        rows=words.role_rows(result),
+    )
+
+
+def facts(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
+    """Roles, labels with their baselines, and scores of every head."""
+    for head in result.heads:
+        yield Card(
+            head.layer,
+            head.head,
+            primary=head.primary,
+            mark="·" if head.primary == NO_ROLE.key else words.mark_of(head)[:3],
+            keys=list(head.roles),
+            roles=[role_name(role) for role in head.roles],
+            labels=[_label(head, label) for label in head.labels],
+            facts=list(_facts(head)),
+            values={
+                "positional": head.positional.score,
+                "confidence": head.confidence,
+                "entropy": head.entropy,
+                "special": head.special_mass,
+            },
+        )
+
+
+def _label(head: HeadResult, label: Label) -> list[str]:
+    """Role, detail, score, baseline, interval and p-value."""
+    offset = head.positional.offset
+    named = label.role == "positional" and offset is not None
+    return [
+        role_name(label.role),
+        words.describe_offset(offset or 0) if named else label.detail,
+        decimal(label.score),
+        f"{decimal(label.baseline)} {label.against}".strip(),
+        interval_text(label.interval),
+        p_text(label.p_adjusted),
+    ]
+
+
+def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
+    offset = head.positional.offset
+    at = "" if offset is None else f" ({words.describe_offset(offset)})"
+    yield "Best offset", f"{decimal(head.positional.score)}{at}"
+    if head.syntactic:
+        yield "Best relation", _best_relation(head)
+    yield "Rarest word", f"{decimal(head.rare.rate)}, chance {decimal(head.rare.chance)}"
+    yield "Confidence", decimal(head.confidence)
+    yield "Entropy", f"{decimal(head.entropy)} nats"
+    yield "Mass on special tokens", decimal(head.special_mass)
+    yield "Mass on punctuation", decimal(head.punctuation_mass)
+
+
+def _best_relation(head: HeadResult) -> str:
+    best = max(head.syntactic, key=lambda s: (s.labelled, s.accuracy - max(s.baselines.values())))
+    strongest = max(best.baselines, key=lambda name: best.baselines[name])
+    return (
+        f"{best.relation} {best.direction} {decimal(best.accuracy)}, strongest baseline "
+        f"{decimal(best.baselines[strongest])} ({strongest})"
+    )

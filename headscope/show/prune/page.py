@@ -1,0 +1,104 @@
+"""What ``prune`` puts on the report's page: the curves, and what becomes of each head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headscope.results import HeadEffect, PruneResult
+from headscope.safe_text import visible
+from headscope.show.cells import p_text
+from headscope.show.page.parts import Card, Part, Place, Scale
+from headscope.show.page.svg import Chart, Line, chart
+from headscope.show.prune import words
+from headscope.show.prune.words import number, version_name
+from headscope.show.view import KeyNumber
+
+SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
+
+
+def section(result: PruneResult) -> Part:
+    """How many heads can go, and the curves."""
+    texts = [visible(text) for text in (words.verdict(result), *result.warnings)]
+    return Part("prune", "Pruning", texts, _chart(result))
+
+
+def _chart(result: PruneResult) -> Chart:
+    """Metric by share of heads removed, one line a method; random heads with their extremes."""
+    lines = []
+    for i, curve in enumerate(result.curves):
+        name = version_name(curve.method, curve.repair)
+        points = [(p.fraction, p.value) for p in curve.points]
+        band = [(p.ci[0], p.ci[1]) for p in curve.points]
+        lines.append(Line(name, points, i % 8, dashed=curve.method == "random", band=band))
+    values = [v for line in lines for pair in line.band for v in pair]
+    return chart(
+        lines,
+        label=f"{result.metric} by share of heads removed, one line for each method; the "
+        "numbers are in curves.csv.",
+        x_title="heads removed",
+        y_title=words.METRIC_NAMES.get(result.metric, result.metric).partition(" (")[0],
+        y_limits=(min(values), max(values)),
+        percent=True,
+    )
+
+
+def facts(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
+    """Rank of every known head, when it is removed first, and what the model is without it."""
+    ranks, first = _ranks(result, places), _first_removed(result)
+    alone = {(row.layer, row.head): row for row in result.ablation}
+    for place in places:
+        card = Card(*place, values={"importance": ranks.get(place)})
+        if place in ranks:
+            by = f"by {result.scores[0].method} (1 is kept longest)"
+            card.facts.append(("Pruning rank", f"{ranks[place]} of {len(ranks)} {by}"))
+        if place in first:
+            fraction, method = first[place]
+            text = f"at {fraction:.0%} of heads ({method})" if fraction else "never"
+            card.facts.append(("First removed", text))
+        if place in alone:
+            card.facts.append(("Removed alone", _ablated(alone[place], result.metric)))
+        yield card
+
+
+def _ranks(result: PruneResult, places: Sequence[Place]) -> dict[Place, int]:
+    """Rank heads by the first method's scores; a row counts the heads that its layer still has."""
+    scores: dict[Place, float] = {}
+    for layer, row in enumerate(result.scores[0].values if result.scores else ()):
+        heads = [place for place in places if place[0] == layer]
+        scores |= zip(heads, [value for value in row if value is not None], strict=False)
+    order = sorted(scores, key=lambda place: -scores[place])
+    return {place: rank for rank, place in enumerate(order, start=1)}
+
+
+def _first_removed(result: PruneResult) -> dict[Place, tuple[float, str]]:
+    """For each head, the smallest fraction at which the first method removes it."""
+    first: dict[Place, tuple[float, str]] = {}
+    for curve in words.chosen_curves(result)[:1]:
+        for point in sorted(curve.points, key=lambda p: p.fraction):
+            for layer, head in point.heads_removed:
+                first.setdefault((layer, head), (point.fraction, curve.method))
+    return first
+
+
+def _ablated(row: HeadEffect, metric: str) -> str:
+    change, low, high = (
+        number(v, metric, signed=True) for v in (row.difference, *row.difference_ci)
+    )
+    return f"{change} {metric} ({low} to {high}, adj. p {p_text(row.p_adjusted)})"
+
+
+def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
+    """The point nearest to half of the heads removed, best method against random heads."""
+    sign = 1 if result.higher_is_better else -1
+    curves = [curve for curve in words.chosen_curves(result) if curve.points]
+    if not curves:
+        return
+    curve = max(curves, key=lambda curve: sign * words.middle(curve).value)
+    point, metric = words.middle(curve), result.metric
+    random = next((c for c in result.curves if c.method == "random" and c.points), None)
+    yield (
+        f"{metric} with {point.fraction:.0%} of heads removed "
+        f"({version_name(curve.method, curve.repair)})",
+        f"{number(point.value, metric)} (whole model {number(result.baseline.value, metric)})",
+        "-" if random is None else f"random heads {number(words.middle(random).value, metric)}",
+    )

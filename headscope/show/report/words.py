@@ -1,0 +1,50 @@
+"""What a report says of its run as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from headscope.results import ReportResult
+from headscope.show.cells import tiny
+from headscope.show.view import KeyNumber, view_of
+
+
+def certificate(report: ReportResult) -> str:
+    """Say whether our attention equals the model's."""
+    found = report.validate
+    summaries = (getattr(result, "validation", None) for result in report.sections.values())
+    summary: Any = found or next(filter(None, summaries), None)
+    if summary is None or summary.passed is None:
+        return "Not validated: nothing proves that our attention equals the model's."
+    if not summary.passed:
+        why = "; ".join(found.reasons) if found is not None else "see headscope validate"
+        return f"Validation FAILED, so nothing is reported on this model: {why}."
+    return (
+        f"Validated: our attention equals the model's own to {tiny(summary.max_abs_hidden)} on the "
+        "last hidden state."
+    )
+
+
+def key_numbers(report: ReportResult) -> Iterator[KeyNumber]:
+    """Yield the few numbers that the report leads with, each beside its control."""
+    for name, result in report.sections.items():
+        yield from view_of(name).key_numbers(result)
+
+
+def settings_rows(report: ReportResult) -> list[tuple[str, str, str]]:
+    """Return (section, setting, value) of everything that differs from the defaults."""
+    return [
+        (section, name, str(value))
+        for section, table in report.settings.items()
+        for name, value in table.items()
+    ]
+
+
+def versions(report: ReportResult, joint: str = ", ") -> str:
+    """Say which libraries made the report, and on what; ``joint`` stands between the two."""
+    made = report.provenance
+    return (
+        f"headscope {made['headscope']}, torch {made['torch']}, transformers "
+        f"{made['transformers']}{joint}{made['dtype']} on {made['device']}, seed {made['seed']}"
+    )

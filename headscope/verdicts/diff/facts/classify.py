@@ -1,0 +1,73 @@
+"""The facts of ``headscope classify``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headscope.results import ClassifyResult, ControlResult, HeadResult
+from headscope.results.roles import ROLES
+from headscope.verdicts.diff.facts.fact import Facts, Number
+
+#: Numbers of a head, and the role whose label gives each an interval.
+_MEANS = {
+    "confidence": "",
+    "entropy": "broad",
+    "relative_entropy": "",
+    "special_mass": "special",
+    "first_special_mass": "",
+    "last_special_mass": "",
+    "punctuation_mass": "punctuation",
+    "self_rate": "self",
+    "duplicate_rate": "duplicate",
+}
+
+
+def collect(result: ClassifyResult, facts: Facts) -> None:
+    """Add every head's roles, relations and numbers, and what the controls found."""
+    for head in result.heads:
+        relations = (f"{s.relation} {s.direction}" for s in head.syntactic if s.labelled)
+        facts.label(head.name, "roles", _roles(head), head.primary)
+        facts.label(head.name, "relations", relations)
+        for name, number in _numbers(head):
+            facts.number(head.name, name, number)
+    if result.control is not None:
+        _control(result.control, facts)
+
+
+def settings(result: ClassifyResult) -> dict[str, object]:
+    """Return the corpus and the thresholds."""
+    corpus = result.corpus
+    return {
+        "sentences": corpus.sentences,
+        "language": corpus.language,
+        "frequencies": corpus.frequencies,
+        **{f"threshold {name}": value for name, value in result.thresholds.items()},
+    }
+
+
+def _roles(head: HeadResult) -> Iterator[str]:
+    """A head's roles; which position and which special token belong to the role itself."""
+    details = {label.role: label.detail for label in head.labels if label.detail}
+    for role in head.roles:
+        detail = details.get(role) if role in ("positional", "special") else ""
+        yield f"{role} {detail}" if detail else role
+
+
+def _numbers(head: HeadResult) -> Iterator[tuple[str, Number]]:
+    yield "positional score", Number.within(head.positional.score, head.positional.interval)
+    yield "rare-word rate", Number.within(head.rare.rate, head.rare.interval)
+    for score in head.syntactic:
+        number = Number.within(score.accuracy, score.interval)
+        yield f"{score.relation} {score.direction}", number
+    intervals = {label.role: label.interval for label in head.labels}
+    for name, role in _MEANS.items():
+        yield name.replace("_", " "), Number.within(getattr(head, name), intervals.get(role))
+
+
+def _control(control: ControlResult, facts: Facts) -> None:
+    if control.swapped is not None:
+        facts.number("swapped trees", "syntactic labels", Number(control.swapped.labels))
+    if control.random_weights:
+        for role in ROLES:
+            count = Number(getattr(control, role.key))
+            facts.number("random weights", f"{role.key} heads", count)

@@ -1,0 +1,101 @@
+"""Every entry of a list has what its readers look for; what is missing is said by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+import typer
+import typer.main
+
+import headscope
+from headscope.cli.app import COMMANDS, app
+from headscope.cli.settings import options_by_command
+from headscope.pruning.methods import METHODS
+from headscope.results import SECTIONS, section_of
+from headscope.results.roles import PRIMARY, ROLES
+from headscope.show.view import View, view_of
+from headscope.verdicts.diff.facts import collector_of
+from headscope.verdicts.diff.rules import RULES
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_there_are_sections() -> None:
+    assert len(SECTIONS) >= 7
+    assert len(set(SECTIONS)) == len(SECTIONS)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_has_its_result(name: str) -> None:
+    section = section_of(name)
+    fields = {field.name for field in dataclasses.fields(section.kind)}
+    assert section.marks, f"{name}: nothing tells its JSON from others (results/sections.py)"
+    assert section.marks <= fields
+    assert {"schema", "provenance"} <= fields
+    assert set(section.uses) <= set(SECTIONS[: SECTIONS.index(name)]), "a section uses earlier ones"
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_has_its_function(name: str) -> None:
+    function = getattr(headscope, name, None)
+    assert callable(function), f"{name}: there is no headscope.pipeline.{name}.{name}"
+    parameters = inspect.signature(function).parameters
+    assert "model" in parameters
+    assert "command" in parameters
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_has_its_view(name: str) -> None:
+    try:
+        view = view_of(name)
+    except (ImportError, AttributeError) as error:
+        pytest.fail(f"{name}: there is no VIEW in headscope.show.{name} ({error})")
+    assert isinstance(view, View)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_has_what_diff_compares(name: str) -> None:
+    try:
+        collector = collector_of(name)
+    except ImportError as error:
+        pytest.fail(f"{name}: there is no headscope.verdicts.diff.facts.{name} ({error})")
+    assert callable(getattr(collector, "collect", None)), f"{name}: its facts have no collect"
+    assert callable(getattr(collector, "settings", None)), f"{name}: its facts have no settings"
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_has_its_command_and_its_table(name: str) -> None:
+    assert name in COMMANDS, f"{name}: no command of that name in headscope.cli.app"
+    options = options_by_command(typer.Context(typer.main.get_command(app)))
+    assert "model" in options[name], f"{name}: its table in a config file has no options"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_its_help_and_its_page(name: str) -> None:
+    module = importlib.import_module(f"headscope.cli.{name}")
+    assert f"headscope {name} " in module.EXAMPLES
+    assert inspect.getdoc(getattr(module, name)), f"{name}: its help is empty"
+    assert (ROOT / "docs" / f"{name}.md").is_file(), f"{name}: there is no docs/{name}.md"
+
+
+def test_roles_are_told_apart() -> None:
+    for attribute in ("key", "name"):
+        assert len({getattr(role, attribute) for role in ROLES}) == len(ROLES)
+    for role in PRIMARY:
+        assert role.colour, f"{role.key} has no colour for figures"
+        assert role.style, f"{role.key} has no style for the terminal"
+        assert role.light, f"{role.key} has no colour for the page by day"
+        assert role.dark, f"{role.key} has no colour for the page by night"
+    assert len({role.colour for role in ROLES}) == len(ROLES)
+
+
+def test_rules_and_methods_stand_in_the_docs() -> None:
+    diff, prune = (
+        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("diff", "prune")
+    )
+    assert all(f"`{rule}" in diff for rule in RULES)
+    assert all(f"`{method}`" in prune for method in METHODS)
