@@ -63,9 +63,17 @@ __all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    home = _HOME.get(name) or _section_home(name)
+    if home is None:
         raise AttributeError(f"module 'headscope' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"headscope.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"headscope.{home}"), name)
+
+
+def _section_home(name: str) -> str | None:
+    """Return where the function of a section is; its name is entered in results/sections.py."""
+    from headscope.results.sections import SECTIONS
+
+    return f"pipeline.{name}" if name in SECTIONS else None
 
 
 def __dir__() -> list[str]:
