@@ -121,19 +121,9 @@ class AttentionSite:
 
 
 def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSite, ...]:
-    """List the attention sites of ``model`` in the order in which ``run()`` executes them.
+    """List the attention sites of a base model in the order in which ``run()`` executes them.
 
-    Parameters
-    ----------
-    model : nn.Module
-        The base model.
-    run : callable
-        Does one forward pass of ``model`` on any input.
-
-    Returns
-    -------
-    tuple of AttentionSite
-        Empty if no module has a known layout.
+    ``run()`` does one forward pass on any input. Empty if no module has a known layout.
     """
     known = dict(attention_modules(model))
     sites = []
