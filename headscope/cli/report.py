@@ -120,7 +120,8 @@ def _print(
 ) -> None:
     from rich.text import Text as Line
 
-    from headscope.show.insights.tables import insights_csv, scoreboard
+    from headscope.show.cells import to_csv
+    from headscope.show.insights.tables import scoreboard
     from headscope.show.report.files import report_json
     from headscope.show.report.words import certificate
 
@@ -128,7 +129,7 @@ def _print(
         print_data(report_json(document))
         return
     if format is shared.Format.csv:
-        print_data(insights_csv(result.insights) if result.insights is not None else "")
+        print_data(to_csv(result.insights) if result.insights is not None else "")
         return
     print_human(Line(certificate(result)))
     if result.insights is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,6 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     import pandas
-
-# --- tables -------------------------------------------------------------------------------------
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Table:
@@ -30,18 +29,9 @@ def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Ta
 def head_map(
     cells: Mapping[tuple[int, int], Text], layers: Iterable[int], *, across: int, width: int
 ) -> Iterator[Table]:
-    """Lay heads out as layers x heads, in blocks that fit into 80 columns.
+    """Lay (layer, head) out as layers x heads, in blocks of ``across`` heads.
 
-    Parameters
-    ----------
-    cells : mapping of (layer, head) to Text
-        Heads that are missing stay empty.
-    layers : iterable of int
-        The rows, zero-based.
-    across : int
-        Heads beside each other in one block.
-    width : int
-        Of a head's column, in characters.
+    Heads that are missing stay empty; ``width`` of a head's column is in characters.
     """
     n_heads = max(head for _, head in cells) + 1
     for start in range(0, n_heads, across):
@@ -72,9 +62,6 @@ def model_line(result: Any, heads: int | None = None) -> Text:
     )
 
 
-# --- CSV ----------------------------------------------------------------------------------------
-
-
 def frame_csv(frame: pandas.DataFrame) -> str:
     """Write a frame as CSV, without its index."""
     text: str = frame.to_csv(index=False, lineterminator="\n")
@@ -93,7 +80,10 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return buffer.getvalue()
 
 
-# --- numbers ------------------------------------------------------------------------------------
+def fields_csv(names: Sequence[str], items: Iterable[Any]) -> str:
+    """Write attributes of items as CSV: ``error.mean`` as ``error``, ``error.sem`` as its own."""
+    header = [name.removesuffix(".mean").replace(".", "_") for name in names]
+    return csv_text(header, map(attrgetter(*names), items))
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
@@ -130,9 +120,6 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     """Return the mean of what is known, or None."""
     known = [float(value) for value in values if value is not None]
     return fmean(known) if known else None
-
-
-# --- words --------------------------------------------------------------------------------------
 
 
 def plural(n: int, word: str) -> str:

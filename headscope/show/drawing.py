@@ -44,9 +44,6 @@ def model_name(result: Any) -> str:
     return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
 
 
-# --- axes ---------------------------------------------------------------------------------------
-
-
 def plain_axes(
     axes: Axes, x: str = "", y: str = "", title: str = "", *, title_size: float = 10
 ) -> None:
@@ -95,18 +92,10 @@ def small_colour_bar(figure: Figure, image: Any, axes: Any, legend: str, fractio
     return bar.ax
 
 
-# --- maps ---------------------------------------------------------------------------------------
-
-
 def head_grid(cells: Mapping[tuple[int, int], float | None], n_layers: int | None = None) -> Values:
-    """Arrange values of heads as rows of layers, None where there is no such head.
+    """Arrange values of (layer, head) as rows of layers, None where there is no such head.
 
-    Parameters
-    ----------
-    cells : mapping of (layer, head) to float or None
-        One value a head.
-    n_layers : int, optional
-        Rows; up to the last layer with a head by default.
+    Without ``n_layers`` the last row is the last layer with a head.
     """
     n_layers = n_layers or max(layer for layer, _ in cells) + 1
     n_heads = max((head for _, head in cells), default=0) + 1
@@ -121,18 +110,9 @@ def heat_map(
     limits: tuple[float, float] | None = None,
     digits: int = 2,
 ) -> Figure:
-    """Draw layers x heads, each cell with its number; a value of None (no such head) stays empty.
+    """Draw what :func:`head_grid` arranged, each cell with its number; None stays empty.
 
-    Parameters
-    ----------
-    values : (n_layers, n_heads)
-        As :func:`head_grid` arranges them.
-    title, legend : str
-        Above the map, and beside its colour bar.
-    limits : (float, float), optional
-        Ends of the colour scale; the extremes of the values by default.
-    digits : int
-        After the decimal point.
+    ``limits`` are the ends of the colour scale, by default the extremes of the values.
     """
     grid = np.array(values, dtype=float)  # None becomes NaN
     n_layers, n_heads = grid.shape

@@ -21,23 +21,12 @@ def state_name(command: str) -> str:
 def write_result(command: str, result: Any, folder: Path, **presentation: Any) -> None:
     """Write a result's tables, figures and JSON, then drop the state of the run that made it.
 
-    Parameters
-    ----------
-    command : str
-        The section that the result belongs to.
-    result : result of that command
-        As the command's function in ``headscope.pipeline`` returns it.
-    folder : Path
-        There already.
-    **presentation
-        What the command's view understands, such as ``log`` for depth.
+    ``presentation`` is what the command's view understands, such as ``log`` for depth.
     """
     view = view_of(command)
-    files = {
-        **view.files(result, **presentation),
-        f"{command}.json": to_json(result).encode() + b"\n",
-    }
-    write_files(folder, files, stale=view.stale)
+    files = view.files(result, **presentation)
+    document = to_json(result).encode() + b"\n"
+    write_files(folder, {**files, f"{command}.json": document}, stale=view.stale)
     name = state_name(command)
     for leftover in (name, f".{name}.part"):  # the latter of a run killed while it saved
         (folder / leftover).unlink(missing_ok=True)

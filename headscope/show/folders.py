@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 def ready_folder(folder: Path | None) -> Iterator[None]:
     """Make the folder before a long run starts; take it away again if nothing came of it.
 
-    Parameters
-    ----------
-    folder : Path or None
-        None where nothing is to be written.
-
-    Raises
-    ------
-    InputError
-        If it cannot be made or written to.
+    An InputError says that it cannot be made or written to.
     """
     if folder is None:
         yield
@@ -65,15 +57,8 @@ def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> di
 def write_files(folder: Path, files: Mapping[str, bytes], *, stale: Iterable[str] = ()) -> None:
     """Write every file whole or not at all.
 
-    Parameters
-    ----------
-    folder : Path
-        There already.
-    files : mapping of name to content
-        Written in order, so the one that readers wait for comes last.
-    stale : iterable of str
-        Names that an earlier run may have left; those not among ``files`` are deleted, not to be
-        taken for this run's.
+    Of the ``stale`` names, which an earlier run may have left, those not among ``files`` are
+    deleted, not to be taken for this run's.
     """
     for name in set(stale) - set(files):
         (folder / name).unlink(missing_ok=True)

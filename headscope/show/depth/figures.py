@@ -25,13 +25,8 @@ _PART_COLOURS = {"skip": draw.BLUE, "ffn": draw.ORANGE, "layernorm": draw.PURPLE
 def ratio_curves(result: DepthResult, *, log: bool = False) -> Figure:
     """Ratio by layer, one line a variant with a band of one standard deviation; control dashed.
 
-    Parameters
-    ----------
-    result : DepthResult
-        With or without a control.
-    log : bool
-        Logarithmic axis, on which the fall of attention alone can be followed down to the
-        precision of the arithmetic; what lies in the grey zone is rounding.
+    On a logarithmic axis the fall of attention alone can be followed down to the precision of the
+    arithmetic; what lies in the grey zone is rounding.
     """
     figure = draw.new_figure(7.0, 4.6)
     axes = figure.add_subplot()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -30,10 +31,11 @@ def depth_report(result: DepthResult) -> Iterator[RenderableType]:
         f"\n{words.collapse_sentence(result)} {words.protection_sentence(result)}\n", style="bold"
     )
     yield Text("Residual: ||res(H)|| / ||H||, mean +-std over windows")
-    yield _ratio_table(result)
+    yield _table(result, _COLUMNS.values(), _ratios)
     for way, title in words.WAYS.items():
         yield Text(f"\nProtected, share of the full model's residual: {title}, +-95%")
-        yield _protection_table(result, way)
+        parts = [f"{_PARTS[p.part]:>15}" for p in result.protected if p.way == way]
+        yield _table(result, parts, partial(_shares, way=way), first=1)
     yield Text("\n" + words.control_sentence(result))
 
 
@@ -50,12 +52,18 @@ def _header(result: DepthResult) -> Iterator[Text]:
     )
 
 
-def _ratio_table(result: DepthResult) -> Table:
-    table = make_table(("after", *_COLUMNS.values()))
-    for point in range(len(result.variants["full"])):
-        table.add_row(_point(point), *_ratios(result, point))
+def _table(
+    result: DepthResult,
+    columns: Iterable[str],
+    cells: Callable[[DepthCurves, int], Iterable[str]],
+    first: int = 0,
+) -> Table:
+    """One row per point from the first on, and one for the end of random weights."""
+    points = range(first, len(result.variants["full"]))
+    names = ("embed.", *(f"L{layer}" for layer in range(points.stop)))
+    table = make_table(("after", *columns), ((names[p], *cells(result, p)) for p in points))
     if result.control is not None:
-        table.add_row("random", *_ratios(result.control, -1), style="dim")
+        table.add_row("random", *cells(result.control, -1), style="dim")
     return table
 
 
@@ -67,15 +75,9 @@ def _ratios(curves: DepthCurves, point: int) -> Iterator[str]:
         yield plus_minus(text, spread, ".2f").replace("+-0.", "+-.")
 
 
-def _protection_table(result: DepthResult, way: str) -> Table:
-    rows = [p for p in result.protected if p.way == way]
-    table = make_table(("after", *(f"{_PARTS[p.part]:>15}" for p in rows)))
-    for point in range(1, len(result.variants["full"])):
-        table.add_row(_point(point), *(_share(p, point) for p in rows))
-    if result.control is not None:
-        same = [p for p in result.control.protected if p.way == way]
-        table.add_row("random", *(_share(p, -1) for p in same), style="dim")
-    return table
+def _shares(curves: DepthCurves, point: int, way: str) -> Iterator[str]:
+    """What each part protects, with half of its interval."""
+    return (_share(p, point) for p in curves.protected if p.way == way)
 
 
 def _share(p: Protection, point: int) -> str:
@@ -84,7 +86,3 @@ def _share(p: Protection, point: int) -> str:
         return "-"
     half = None if low is None or high is None else (high - low) / 2
     return plus_minus(f"{mean:z.1%}", half, ".1%")  # z: no minus before a rounded zero
-
-
-def _point(point: int) -> str:
-    return "embed." if point == 0 else f"L{point - 1}"

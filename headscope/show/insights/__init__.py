@@ -1,12 +1,9 @@
 """How the scoreboard of ``insights`` looks."""
 
-from headscope.show.insights.tables import insights_csv, insights_report
+from headscope.show.cells import to_csv
+from headscope.show.insights.tables import insights_report
 from headscope.show.view import View
 
 __all__ = ["VIEW"]
 
-VIEW = View(
-    human=insights_report,
-    csv=insights_csv,
-    files=lambda result: {"insights.csv": insights_csv(result).encode()},
-)
+VIEW = View(insights_report, files=lambda result: {"insights.csv": to_csv(result).encode()})

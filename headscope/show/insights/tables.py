@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from headscope.results import Insight, InsightsResult
-from headscope.show.cells import csv_text, model_line
+from headscope.show.cells import model_line
 
 _STYLES = {"holds": "bold green", "does not hold": "bold red", "mixed": "bold yellow"}
 
@@ -50,9 +50,3 @@ def _claim(found: Insight) -> Iterator[RenderableType]:
 
 def _indented(text: str, style: str = "") -> Padding:
     return Padding(Text(text, style=style), (0, 0, 0, 3), expand=False)
-
-
-def insights_csv(result: InsightsResult) -> str:
-    """One line per claim."""
-    names = ("number", "claim", "verdict", "measured", "control", "rule")
-    return csv_text(names, ([getattr(found, name) for name in names] for found in result.insights))

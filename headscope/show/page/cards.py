@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from headscope.results import ReportResult
 from headscope.results.heads import parse_head
 from headscope.show.page.parts import Card, Scale
@@ -17,7 +20,8 @@ def cards(report: ReportResult) -> list[Card]:
     }
     for name, result in report.sections.items():
         for said in view_of(name).facts(result, sorted(made)):
-            _add(made.setdefault((said.layer, said.head), Card(said.layer, said.head)), said)
+            place = said.layer, said.head
+            made[place] = _with(made.get(place, Card(*place)), said)
     return [made[place] for place in sorted(made)]
 
 
@@ -28,10 +32,17 @@ def scales(report: ReportResult, made: list[Card]) -> list[Scale]:
     return [scale for scale in every if any(scale.key in card.values for card in made)]
 
 
-def _add(card: Card, said: Card) -> None:
+def _with(card: Card, said: Card) -> Card:
     """Add what one section says of a head."""
-    card.primary, card.mark = said.primary or card.primary, said.mark or card.mark
-    for field in ("roles", "keys", "labels", "facts", "ranks"):
-        getattr(card, field).extend(getattr(said, field))
-    known = {key: value for key, value in said.values.items() if value is not None}
-    card.values = {**card.values, **{key: round(float(v), 4) for key, v in known.items()}}
+    lists: dict[str, Any] = {
+        field: [*getattr(card, field), *getattr(said, field)]
+        for field in ("roles", "keys", "labels", "facts", "ranks")
+    }
+    known = {key: round(float(v), 4) for key, v in said.values.items() if v is not None}
+    return replace(
+        card,
+        primary=said.primary or card.primary,
+        mark=said.mark or card.mark,
+        values={**card.values, **known},
+        **lists,
+    )

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -45,16 +46,18 @@ def report_html(report: ReportResult) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
-    style = _asset(pages, "style.css") + _role_colours()
-    script = _asset(pages, "page.js")
+    assets = resources.files("headscope.show.page")
+    style = assets.joinpath("style.css").read_text("utf-8") + _role_colours()
+    script = assets.joinpath("page.js").read_text("utf-8")
     made = cards(report)
     shown = scales(report, made)
     parts = list(_parts(report))
     claims = report.insights.insights if report.insights is not None else ()
     classified = report.classify
     columns, rows = _grid(report, made)
-    text = pages.get_template("page.html.j2").render(
+    return pages.get_template("page.html.j2").render(
         style=Markup(style),
         script=Markup(script),
         style_hash=_hash(style),
@@ -78,7 +81,6 @@ def report_html(report: ReportResult) -> str:
         table_rows=[(card, [_cell(card, scale.key) for scale in shown]) for card in made],
         versions=visible(f"{versions(report, '; ')}. Made by: {report.provenance['command']}"),
     )
-    return text if text.endswith("\n") else text + "\n"
 
 
 def _role_colours() -> str:
@@ -94,18 +96,8 @@ def _role_colours() -> str:
     )
 
 
-def _asset(pages: Environment, name: str) -> str:
-    """Read a file as it stands, without taking it for a template."""
-    assert pages.loader is not None
-    text, _, _ = pages.loader.get_source(pages, name)
-    return text
-
-
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-# --- data for the script ------------------------------------------------------------------------
 
 
 def _json(data: Any) -> str:
@@ -132,9 +124,6 @@ def _data(report: ReportResult, made: Sequence[Card]) -> dict[str, Any]:
         "heads": [{field: getattr(card, field) for field in _CARD_FIELDS} for card in made],
         "samples": samples,
     }
-
-
-# --- parts of the page --------------------------------------------------------------------------
 
 
 def _grid(

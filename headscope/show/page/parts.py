@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headscope.results.heads import head_name
+from headscope.results.heads import Head
 from headscope.show.page.svg import Chart
 
 Place = tuple[int, int]
@@ -13,24 +13,10 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page: sentences, a chart, a table.
+    """A section of the page: sentences, a paragraph each, then a chart, then a table.
 
-    Attributes
-    ----------
-    anchor : str
-        Its id on the page.
-    title : str
-        Its heading, and its line in the contents.
-    texts : sequence of str
-        Sentences, a paragraph each; plain text, which the page escapes.
-    chart : Chart or None
-        Below the sentences.
-    header : sequence of str
-        Captions of the table's columns.
-    rows : sequence of rows of str
-        The table's cells; no table where there are none.
-    numbers : int
-        First column that holds numbers, zero-based.
+    Every text is plain: the page escapes it. The title stands in the contents too, where it leads
+    to the anchor. There is no table without rows; its first column of numbers is ``numbers``.
     """
 
     anchor: str
@@ -44,16 +30,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Scale:
-    """A number of every head that the map can be coloured by.
+    """A number of every head that the map can be coloured by: its key in a card's ``values``.
 
-    Attributes
-    ----------
-    key : str
-        Its name in a card's ``values``.
-    caption : str
-        What a reader chooses it by.
-    of_pattern : bool
-        Whether it is measured on attention patterns; such scales stand first.
+    Scales that are measured on attention patterns stand first.
     """
 
     key: str
@@ -61,16 +40,14 @@ class Scale:
     of_pattern: bool = False
 
 
-@dataclass
-class Card:
+@dataclass(frozen=True)
+class Card(Head):
     """One head as the page shows it; every text is plain, nothing is markup.
 
     A section fills in what it knows; the page adds up the cards of all sections.
 
     Attributes
     ----------
-    layer, head : int
-        Zero-based, as the model numbered them before anything was removed.
     primary : str
         Key of its primary role; empty where the section says nothing of roles.
     mark : str
@@ -87,8 +64,6 @@ class Card:
         By :attr:`Scale.key`; what is None is left out.
     """
 
-    layer: int
-    head: int
     primary: str = ""
     mark: str = ""
     roles: list[str] = field(default_factory=list)
@@ -97,8 +72,3 @@ class Card:
     facts: list[tuple[str, str]] = field(default_factory=list)
     ranks: list[list[str]] = field(default_factory=list)
     values: Mapping[str, float | None] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """``L3H5``."""
-        return head_name(self.layer, self.head)

@@ -14,20 +14,10 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 44
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart.
+    """One line of a chart, or ``dots`` in its place; a point whose y is None is left out.
 
-    Attributes
-    ----------
-    name : str
-        In the legend.
-    points : sequence of (x, y)
-        In the units of the axes; y None is left out.
-    style : int
-        Which of the page's eight line colours, zero-based.
-    dashed, dots : bool
-        Whether the line is dashed, and whether there are dots in place of a line.
-    band : sequence of (low, high), optional
-        Around the points.
+    ``style`` is one of the page's eight line colours, zero-based; ``band`` holds (low, high) of
+    every point.
     """
 
     name: str
@@ -82,24 +72,11 @@ def chart(
     percent: bool = False,
     log: bool = False,
 ) -> Chart:
-    """Draw lines with axes; without any point nothing is drawn.
+    """Draw lines with axes, later ones above earlier ones; without any point nothing is drawn.
 
-    Parameters
-    ----------
-    lines : sequence of Line
-        Later ones lie above earlier ones.
-    label : str
-        What a screen reader says instead.
-    x_title, y_title : str
-        Captions of the axes.
-    y_limits : (float, float), optional
-        The extremes by default; on a logarithmic axis the lower end must be above 0.
-    x_names : sequence of str
-        Instead of the whole numbers from 0.
-    percent : bool
-        Whether x runs from 0 to 1 and is written in percent.
-    log : bool
-        Whether y is logarithmic.
+    A screen reader says ``label`` instead. ``x_names`` stand in place of whole numbers from 0,
+    ``percent`` means that x runs from 0 to 1. ``y_limits`` are the extremes by default; on a
+    logarithmic axis (``log``) the lower one must be above 0.
     """
     legend = tuple((line.style, line.dashed, line.name) for line in lines)
     xs = [x for line in lines for x, _ in line.points]

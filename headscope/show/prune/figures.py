@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from headscope.results import Curve, HeadScores, PruneResult
 from headscope.results.roles import role_of
 from headscope.show import drawing as draw
-from headscope.show.prune.words import METRIC_NAMES, chosen_curves, version_name
+from headscope.show.prune.words import METRIC_NAMES, chosen_curves
 
 _PALETTE = (draw.BLUE, draw.VERMILION, draw.GREEN, draw.PURPLE, draw.ORANGE, draw.SKY, draw.BLACK)
 #: For the eighth method; random heads are grey.
@@ -46,8 +46,7 @@ def _draw(axes: Axes, curve: Curve, colour: str, *, alone: bool) -> None:
     x = [point.fraction for point in curve.points]
     y = [point.value for point in curve.points]
     low, high = zip(*(point.ci for point in curve.points), strict=True)
-    random = curve.method == "random"
-    name = version_name(curve.method, curve.repair)
+    random, name = curve.method == "random", curve.name
     if random:
         n = max((len(point.draws) for point in curve.points), default=0)
         name = f"random: mean and range of {n} draws"

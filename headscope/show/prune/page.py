@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import HeadEffect, PruneResult
+from headscope.results import PruneResult
 from headscope.safe_text import visible
 from headscope.show.cells import p_text
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Chart, Line, chart
 from headscope.show.prune import words
-from headscope.show.prune.words import number, version_name
+from headscope.show.prune.words import number
 from headscope.show.view import KeyNumber
 
 SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
@@ -26,10 +26,9 @@ def _chart(result: PruneResult) -> Chart:
     """Metric by share of heads removed, one line a method; random heads with their extremes."""
     lines = []
     for i, curve in enumerate(result.curves):
-        name = version_name(curve.method, curve.repair)
         points = [(p.fraction, p.value) for p in curve.points]
         band = [(p.ci[0], p.ci[1]) for p in curve.points]
-        lines.append(Line(name, points, i % 8, dashed=curve.method == "random", band=band))
+        lines.append(Line(curve.name, points, i % 8, dashed=curve.method == "random", band=band))
     values = [v for line in lines for pair in line.band for v in pair]
     return chart(
         lines,
@@ -56,7 +55,11 @@ def facts(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
             text = f"at {fraction:.0%} of heads ({method})" if fraction else "never"
             card.facts.append(("First removed", text))
         if place in alone:
-            card.facts.append(("Removed alone", _ablated(alone[place], result.metric)))
+            row, metric = alone[place], result.metric
+            change = f"{number(row.difference, metric, signed=True)} {metric}"
+            interval = words.span(row.difference_ci, metric, signed=True)
+            text = f"{change} ({interval}, adj. p {p_text(row.p_adjusted)})"
+            card.facts.append(("Removed alone", text))
         yield card
 
 
@@ -80,25 +83,16 @@ def _first_removed(result: PruneResult) -> dict[Place, tuple[float, str]]:
     return first
 
 
-def _ablated(row: HeadEffect, metric: str) -> str:
-    change, low, high = (
-        number(v, metric, signed=True) for v in (row.difference, *row.difference_ci)
-    )
-    return f"{change} {metric} ({low} to {high}, adj. p {p_text(row.p_adjusted)})"
-
-
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
     """The point nearest to half of the heads removed, best method against random heads."""
-    sign = 1 if result.higher_is_better else -1
     curves = [curve for curve in words.chosen_curves(result) if curve.points]
     if not curves:
         return
-    curve = max(curves, key=lambda curve: sign * words.middle(curve).value)
+    curve = max(curves, key=lambda curve: result.sign * words.middle(curve).value)
     point, metric = words.middle(curve), result.metric
     random = next((c for c in result.curves if c.method == "random" and c.points), None)
     yield (
-        f"{metric} with {point.fraction:.0%} of heads removed "
-        f"({version_name(curve.method, curve.repair)})",
+        f"{metric} with {point.fraction:.0%} of heads removed ({curve.name})",
         f"{number(point.value, metric)} (whole model {number(result.baseline.value, metric)})",
         "-" if random is None else f"random heads {number(words.middle(random).value, metric)}",
     )

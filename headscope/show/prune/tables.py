@@ -42,10 +42,8 @@ def _header(result: PruneResult) -> Iterator[Text]:
     if (chosen := result.calibration) is not None:
         how = "with labels" if chosen.labels else "no labels used"
         yield Text(f"Chosen  on {chosen.name}: {chosen.examples:,} examples, {how}")
-    low, high = (number(value, result.metric) for value in result.baseline.ci)
-    yield Text(
-        f"Full    {number(result.baseline.value, result.metric)} (95% interval {low} to {high})"
-    )
+    full, interval = number(result.baseline.value, result.metric), result.baseline.ci
+    yield Text(f"Full    {full} (95% interval {words.span(interval, result.metric)})")
 
 
 def _curves(result: PruneResult) -> Iterator[RenderableType]:
@@ -130,9 +128,8 @@ def _survivors(result: PruneResult) -> Iterator[RenderableType]:
 def _single_heads(result: PruneResult) -> Iterator[RenderableType]:
     """Heads removed alone, and heads left alone in their layers."""
     if result.ablation:
-        sign = 1 if result.higher_is_better else -1
-        ranked = sorted(result.ablation, key=lambda row: sign * row.difference)
-        changes = [sign * row.difference for row in ranked if row.significant]
+        ranked = sorted(result.ablation, key=lambda row: result.sign * row.difference)
+        changes = [result.sign * row.difference for row in ranked if row.significant]
         worse, better = sum(x < 0 for x in changes), sum(x > 0 for x in changes)
         yield Text(
             f"\nEach head removed alone: {worse} of {len(ranked)} make the model "
@@ -147,18 +144,18 @@ def _single_heads(result: PruneResult) -> Iterator[RenderableType]:
 
 
 def _rows_table(name: str, result: PruneResult, rows: Sequence[HeadEffect]) -> RenderableType:
-    table = make_table((name, result.metric, "change", "95% interval", "adj. p", ""))
-    for row in rows:
-        low, high = (number(value, result.metric, signed=True) for value in row.difference_ci)
-        table.add_row(
+    cells = (
+        (
             row.name,
             number(row.value, result.metric),
             number(row.difference, result.metric, signed=True),
-            f"{low} to {high}",
+            words.span(row.difference_ci, result.metric, signed=True),
             p_text(row.p_adjusted),
             "*" if row.significant else "",
         )
-    return table
+        for row in rows
+    )
+    return make_table((name, result.metric, "change", "95% interval", "adj. p", ""), cells)
 
 
 def _kept(result: PruneResult) -> Iterator[RenderableType]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headscope.results import Curve, Point, PruneResult
 from headscope.results.prune import KeptModel, SavedModel
 
@@ -23,6 +25,11 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
+def span(interval: Iterable[float], metric: str, *, signed: bool = False) -> str:
+    """Write both ends of an interval of a metric."""
+    return " to ".join(number(value, metric, signed=signed) for value in interval)
+
+
 def verdict(result: PruneResult) -> str:
     """Say how many heads can go: by the curve that allows most without a significant loss."""
     kept = _kept_curve(result)
@@ -33,11 +40,10 @@ def verdict(result: PruneResult) -> str:
         return _nearness(result)
     if kept is not None:  # the model that the user holds in hand
         point = kept.points[-1]
-        by = f"by {version_name(kept.method, kept.repair)}"
-        return _one(result, f"{len(point.heads_removed)} of {result.n_heads} heads, {by}", point)
-    sign = 1 if result.higher_is_better else -1
+        without = f"{len(point.heads_removed)} of {result.n_heads} heads, by {kept.name}"
+        return _one(result, without, point)
     allowed = [
-        ((len(point.heads_removed), sign * point.value), curve, point)
+        ((len(point.heads_removed), result.sign * point.value), curve, point)
         for curve in result.curves
         for point in curve.points
         if point.p_value is not None and not _is_worse(result, point)
@@ -92,18 +98,16 @@ def _is_worse(result: PruneResult, point: Point) -> bool:
     """Whether the whole interval of the change lies on the bad side of zero."""
     if point.difference_ci is None or not point.heads_removed:
         return False
-    low, high = point.difference_ci
-    return high < 0 if result.higher_is_better else low > 0
+    return all(result.sign * end < 0 for end in point.difference_ci)
 
 
 def _one(result: PruneResult, without: str, point: Point) -> str:
     """Say what one pruned model is worth."""
-    low, high = (number(v, result.metric, signed=True) for v in point.difference_ci or (0.0, 0.0))
+    metric = result.metric
     return (
-        f"Without {without}: "
-        f"{number(result.baseline.value, result.metric)} -> {number(point.value, result.metric)} "
-        f"(change {number(point.difference, result.metric, signed=True)}, 95% interval {low} to "
-        f"{high})."
+        f"Without {without}: {number(result.baseline.value, metric)} -> "
+        f"{number(point.value, metric)} (change {number(point.difference, metric, signed=True)}, "
+        f"95% interval {span(point.difference_ci or (0.0, 0.0), metric, signed=True)})."
     )
 
 

@@ -23,16 +23,9 @@ _PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
 def report_document(
     report: ReportResult, digests: Mapping[str, str], files: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Any]:
-    """Return what ``report.json`` holds.
+    """Return what ``report.json`` holds: everything but what the report says of earlier runs.
 
-    Parameters
-    ----------
-    report : ReportResult
-        Everything but what it says of earlier runs is written.
-    digests : mapping of section to str
-        A hash of each section's content.
-    files : mapping of section to mapping
-        SHA-256 of each file that the section wrote, by name.
+    By section there are a hash of its content, and the SHA-256 of each file that it wrote.
     """
     document = dict(to_dict(report))
     document.pop("reused")
@@ -52,24 +45,11 @@ def write_report(
     digests: Mapping[str, str],
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write report.html, report.md, report.json, the tables and the figures.
+    """Write report.html, report.md, report.json, the tables and the figures; return the document.
 
-    Parameters
-    ----------
-    report : ReportResult
-        What is written.
-    folder : Path
-        Files that are not the report's stay as they are.
-    digests : mapping of section to str
-        A hash of each section's content.
-    before : mapping, optional
-        The document of the report that is there already: files of sections that were taken from it
-        are kept where they are as they were written, and files of sections that are gone go.
-
-    Returns
-    -------
-    dict
-        The document of ``report.json``.
+    ``before`` is the document of the report that is there already: files of sections that were
+    taken from it are kept where they are as they were written, and files of sections that are gone
+    go. Files that are not the report's stay as they are.
     """
     old = _files(before)
     made = {
@@ -77,7 +57,10 @@ def write_report(
         or view_of(name).files(result)
         for name, result in report.sections.items()
     }
-    hashes = {section: _hashes(files) for section, files in made.items()}
+    hashes = {
+        section: {name: sha256_of(files[name]) for name in sorted(files)}
+        for section, files in made.items()
+    }
     document = report_document(report, digests, hashes)
     pages = {
         "report.md": report_markdown(report).encode(),
@@ -126,7 +109,3 @@ def _files(document: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
         for section, names in found.items()
         if isinstance(names, dict)
     }
-
-
-def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: sha256_of(files[name]) for name in sorted(files)}

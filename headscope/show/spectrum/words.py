@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
@@ -94,15 +95,9 @@ def _looks_at(result: SpectrumResult, head: SpectrumHead) -> str:
 
 def _by_layer(result: SpectrumResult) -> str:
     """Say how they spread over layers: ``(L0 3, L5 all 12)``."""
-    counts: dict[int, list[bool]] = {}
-    low = set(result.verdict.low_rank)
-    for head in result.heads:
-        counts.setdefault(head.layer, []).append(head.name in low)
-    parts = [
-        f"L{layer} all {len(marks)}" if all(marks) else f"L{layer} {sum(marks)}"
-        for layer, marks in counts.items()
-        if any(marks)
-    ]
+    every = Counter(head.layer for head in result.heads)
+    low = Counter(head.layer for head in result.heads if head.name in result.verdict.low_rank)
+    parts = [f"L{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
     return f" ({', '.join(parts)})" if 0 < len(parts) <= 12 else ""
 
 

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headscope.results import LayerCheck, ProbeSize, ValidationResult
-from headscope.show.cells import csv_text, decimal, make_table, tiny
+from headscope.show.cells import decimal, fields_csv, make_table, tiny
 
 
 def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
@@ -67,5 +67,4 @@ def _probe(probe: ProbeSize) -> str:
 
 def validation_csv(result: ValidationResult) -> str:
     """One line per layer."""
-    names = tuple(field.name for field in dataclasses.fields(LayerCheck))
-    return csv_text(names, (dataclasses.astuple(check) for check in result.layers))
+    return fields_csv([field.name for field in dataclasses.fields(LayerCheck)], result.layers)
