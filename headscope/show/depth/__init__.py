@@ -1,21 +1,10 @@
 """How ``depth`` looks."""
 
-from headscope.results import DepthResult
-from headscope.show.cells import frame_csv, to_csv
 from headscope.show.depth import page, tables
-from headscope.show.folders import folder_files
+from headscope.show.depth.files import depth_files
+from headscope.show.folders import names_of
 from headscope.show.view import View
 
 __all__ = ["VIEW"]
 
-
-def _files(result: DepthResult, *, log: bool = False) -> dict[str, bytes]:
-    """Return depth.csv, protected.csv and the figures; ``log``: ratios on a logarithmic axis."""
-    from headscope.show.depth.figures import protection_bars, ratio_curves
-
-    csv = {"depth": to_csv(result), "protected": frame_csv(result.protected_frame())}
-    figures = {"depth": ratio_curves(result, log=log), "protected": protection_bars(result)}
-    return folder_files(csv, figures)
-
-
-VIEW = View(tables.depth_report, _files, section=page.section, key_numbers=page.key_numbers)
+VIEW = View(tables.depth_report, depth_files, section=page.section, key_numbers=page.key_numbers)

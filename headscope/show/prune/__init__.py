@@ -1,60 +1,15 @@
 """How ``prune`` looks."""
 
-from collections.abc import Sequence
-from dataclasses import fields
-from itertools import chain
-
-from headscope.results import HeadEffect, HeadScores, PruneResult
-from headscope.show.cells import csv_text, to_csv
-from headscope.show.folders import folder_files, names_of
+from headscope.show.folders import names_of
 from headscope.show.prune import page, tables
+from headscope.show.prune.files import prune_files
 from headscope.show.view import View
 
 __all__ = ["VIEW"]
 
-
-def _files(result: PruneResult) -> dict[str, bytes]:
-    """Return curves.csv, the tables of scores and single heads, and the figures."""
-    from headscope.show.prune import figures as draw
-
-    csv, figures = {"curves": to_csv(result)}, {"curves": draw.curve_figure(result)}
-    if result.scores:
-        csv["scores"] = _scores_csv(result.scores)
-        figures["scores"] = draw.score_map(result, result.scores[0])
-    if (survivors := draw.survivor_figure(result)) is not None:
-        figures["survivors"] = survivors
-    if result.ablation:
-        csv["ablation"] = _effects_csv(result.ablation)
-        csv["kept_alone"] = _effects_csv(result.kept_alone)
-        figures["ablation"] = draw.ablation_map(result)
-    return folder_files(csv, figures)
-
-
-def _scores_csv(every: Sequence[HeadScores]) -> str:
-    """One line per head, one column per method."""
-    layers = enumerate(zip(*(scores.values for scores in every), strict=True))
-    return csv_text(
-        ("layer", "head", *(scores.method for scores in every)),
-        [
-            (layer, head, *values)
-            for layer, rows in layers
-            for head, values in enumerate(zip(*rows, strict=True))
-            if values[0] is not None
-        ],
-    )
-
-
-def _effects_csv(rows: Sequence[HeadEffect]) -> str:
-    """One line per head removed alone, or left alone in its layer; an interval has two columns."""
-    names = [field.name for field in fields(HeadEffect)]
-    header = [[f"{name}_low", f"{name}_high"] if "ci" in name else [name] for name in names]
-    lines = ([getattr(row, n) if "ci" in n else (getattr(row, n),) for n in names] for row in rows)
-    return csv_text(list(chain(*header)), (list(chain(*line)) for line in lines))
-
-
 VIEW = View(
     tables.prune_report,
-    _files,
+    prune_files,
     stale=names_of("scores", "survivors", "ablation", "kept_alone"),
     facts=page.facts,
     scales=page.SCALES,

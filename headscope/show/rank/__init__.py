@@ -1,31 +1,15 @@
 """How ``rank`` looks."""
 
-from headscope.results import RankResult
-from headscope.show.cells import fields_csv, to_csv
-from headscope.show.folders import folder_files, names_of
+from headscope.show.folders import names_of
 from headscope.show.rank import page, tables
+from headscope.show.rank.files import rank_files
 from headscope.show.view import View
 
 __all__ = ["VIEW"]
 
-_SHARED = ("width", "score_error", "control_score_error", "fidelity")
-_CUT = ("truncated_rank", "truncated_score_error", "truncated_fidelity")
-_SAVED = ("parameters", "parameters_saved", "share_saved")
-
-
-def _files(result: RankResult) -> dict[str, bytes]:
-    """Return rank.csv, the figures and, if asked for, shared_projections.csv."""
-    from headscope.show.rank.figures import rank_figures
-
-    csv = {"rank": to_csv(result)}
-    if result.shared is not None:
-        csv["shared_projections"] = fields_csv((*_SHARED, *_CUT, *_SAVED), result.shared.widths)
-    return folder_files(csv, rank_figures(result))
-
-
 VIEW = View(
     tables.rank_report,
-    _files,
+    rank_files,
     stale=names_of("shared_projections"),
     facts=page.facts,
     scales=page.SCALES,
