@@ -28,12 +28,8 @@ EXAMPLES = """Examples:
 """
 
 
-class RepairName(enum.StrEnum):
-    """What is done to the heads that are left."""
-
-    none = "none"
-    scale = "scale"
-    refit = "refit"
+#: What is done to the heads that are left.
+RepairName = enum.StrEnum("RepairName", ["none", "scale", "refit"])
 
 
 @model_command("steps")

@@ -104,9 +104,6 @@ def _check(old: Results, new: Results, sections: list[str]) -> None:
             )
 
 
-# --- numbers ------------------------------------------------------------------------------------
-
-
 class _Moves:
     """Compares numbers, and counts those that moved within their intervals."""
 
@@ -185,9 +182,6 @@ def _shared(old: Mapping[Key, V], new: Mapping[Key, V]) -> Iterator[tuple[Key, V
     return ((key, value, new[key]) for key, value in old.items() if key in new)
 
 
-# --- labels, texts ------------------------------------------------------------------------------
-
-
 def _label_changes(old: Facts, new: Facts) -> Iterator[SetChange]:
     """Yield gained and lost labels; a head that is gone has lost its roles."""
     for key in dict.fromkeys([*old.labels, *new.labels]):
@@ -219,9 +213,6 @@ def _not_valid(new: Results) -> Iterator[str]:
             yield f"{name}: {words}{f' ({reasons})' if reasons else ''}"
 
 
-# --- what one side lacks ------------------------------------------------------------------------
-
-
 def _only(
     mine: Mapping[str, object], other: Mapping[str, object], facts: Facts, others: Facts
 ) -> Iterator[str]:
@@ -244,9 +235,6 @@ def _only(
 def _keys(facts: Facts) -> list[Key]:
     numbers = chain(facts.metrics, facts.numbers, facts.curves)
     return list(dict.fromkeys(chain(facts.labels, facts.texts, numbers)))
-
-
-# --- the rest -----------------------------------------------------------------------------------
 
 
 def _with_rest(found: DiffResult, old: Results, new: Results) -> DiffResult:

@@ -117,9 +117,6 @@ def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
     )
 
 
-# --- reasons ------------------------------------------------------------------------------------
-
-
 def _named(words: str, rows: Callable[[DiffResult], Iterable[str]]) -> Reason:
     """Name the first three of the rows that a rule is about; ``{heads}`` counts all of them."""
 

@@ -141,9 +141,6 @@ def _baseline_failures(new: Results, limits: Limits, baseline: Results | None) -
     return failures + list(undecided(found, rules))
 
 
-# --- reading the table ----------------------------------------------------------------------------
-
-
 def _known(where: str, name: str) -> Limit:
     found = limit_of(name)
     if found is None:
