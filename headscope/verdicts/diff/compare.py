@@ -39,13 +39,8 @@ V = TypeVar("V")
 def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> DiffResult:
     """Say what differs between two sets of results.
 
-    Parameters
-    ----------
-    old, new : Results
-        As :func:`headscope.verdicts.reading.read_results` returns them.
-    tolerance : float
-        For numbers without an interval: they have moved when they differ by more than this share
-        of the larger (of 1, where it is smaller).
+    Numbers without an interval have moved when they differ by more than ``tolerance`` as a share of
+    the larger (of 1, where it is smaller).
 
     Raises
     ------
@@ -124,7 +119,7 @@ class _Moves:
                 yield change
 
     def curves(
-        self, old: Mapping[Key, dict[str, Number]], new: Mapping[Key, dict[str, Number]]
+        self, old: Mapping[Key, Mapping[str, Number]], new: Mapping[Key, Mapping[str, Number]]
     ) -> Iterator[CurveChange]:
         """Yield the curves of which points moved beyond doubt, each with its worst point."""
         for key, mine, other in _shared(old, new):
