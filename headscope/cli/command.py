@@ -76,9 +76,7 @@ class Call:
         return function(self.values["model"], command=command_line(), **keywords)
 
 
-def model_command(
-    unit: str | None = None,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def model_command(unit: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function whose first parameter is the :class:`Call`.
 
     Its other parameters are options. Those of :func:`of_every_model_command` join them; one that

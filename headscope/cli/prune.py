@@ -58,8 +58,7 @@ def prune(
         Option(help="Repeatable. Default: none and scale; none with --heads."),
     ] = None,
     step: Annotated[
-        float,
-        Option(help="Between the fractions of a curve; 0.1 takes about three times as long."),
+        float, Option(help="Between the fractions of a curve; 0.1 takes about three times as long.")
     ] = 0.25,
     fraction: Annotated[
         list[float] | None,
