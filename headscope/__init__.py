@@ -9,97 +9,71 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headscope.errors import HeadscopeError
-    from headscope.measures.classify.thresholds import Thresholds
-    from headscope.models.compact import remove_heads
-    from headscope.models.loading import load, wrap
-    from headscope.models.saving import save, save_dense
-    from headscope.pipeline.classify import classify
-    from headscope.pipeline.depth import depth
-    from headscope.pipeline.insights.run import insights
-    from headscope.pipeline.prune.run import prune
-    from headscope.pipeline.prune.scores import measure, scores
-    from headscope.pipeline.rank.run import rank
-    from headscope.pipeline.report.run import report
-    from headscope.pipeline.spectrum.run import spectrum
-    from headscope.pipeline.validate import validate
-    from headscope.results import (
-        ClassifyResult,
-        DepthResult,
-        InsightsResult,
-        PruneResult,
-        RankResult,
-        ReportResult,
-        SpectrumResult,
-        ValidationResult,
-    )
-    from headscope.verdicts.insights.thresholds import InsightThresholds
+    from headscope.errors import HeadscopeError as HeadscopeError
+    from headscope.measures.classify.thresholds import Thresholds as Thresholds
+    from headscope.models.compact import remove_heads as remove_heads
+    from headscope.models.loading import load as load
+    from headscope.models.loading import wrap as wrap
+    from headscope.models.saving import save as save
+    from headscope.models.saving import save_dense as save_dense
+    from headscope.pipeline.classify import classify as classify
+    from headscope.pipeline.depth import depth as depth
+    from headscope.pipeline.insights import insights as insights
+    from headscope.pipeline.prune import measure as measure
+    from headscope.pipeline.prune import prune as prune
+    from headscope.pipeline.prune import scores as scores
+    from headscope.pipeline.rank import rank as rank
+    from headscope.pipeline.report import report as report
+    from headscope.pipeline.spectrum import spectrum as spectrum
+    from headscope.pipeline.validate import validate as validate
+    from headscope.results import ClassifyResult as ClassifyResult
+    from headscope.results import DepthResult as DepthResult
+    from headscope.results import InsightsResult as InsightsResult
+    from headscope.results import PruneResult as PruneResult
+    from headscope.results import RankResult as RankResult
+    from headscope.results import ReportResult as ReportResult
+    from headscope.results import SpectrumResult as SpectrumResult
+    from headscope.results import ValidationResult as ValidationResult
+    from headscope.verdicts.insights.thresholds import InsightThresholds as InsightThresholds
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "classify",
-    "depth",
-    "rank",
-    "spectrum",
-    "validate",
-    "prune",
-    "scores",
-    "measure",
-    "report",
-    "insights",
-    "load",
-    "wrap",
-    "remove_heads",
-    "save",
-    "save_dense",
-    "ClassifyResult",
-    "DepthResult",
-    "InsightsResult",
-    "PruneResult",
-    "RankResult",
-    "ReportResult",
-    "SpectrumResult",
-    "ValidationResult",
-    "Thresholds",
-    "InsightThresholds",
-    "HeadscopeError",
-]
-
-_HOME = {
-    "classify": "headscope.pipeline.classify",
-    "depth": "headscope.pipeline.depth",
-    "rank": "headscope.pipeline.rank.run",
-    "spectrum": "headscope.pipeline.spectrum.run",
-    "validate": "headscope.pipeline.validate",
-    "prune": "headscope.pipeline.prune.run",
-    "scores": "headscope.pipeline.prune.scores",
-    "measure": "headscope.pipeline.prune.scores",
-    "report": "headscope.pipeline.report.run",
-    "insights": "headscope.pipeline.insights.run",
-    "load": "headscope.models.loading",
-    "wrap": "headscope.models.loading",
-    "remove_heads": "headscope.models.compact",
-    "save": "headscope.models.saving",
-    "save_dense": "headscope.models.saving",
-    "ClassifyResult": "headscope.results",
-    "DepthResult": "headscope.results",
-    "InsightsResult": "headscope.results",
-    "PruneResult": "headscope.results",
-    "RankResult": "headscope.results",
-    "ReportResult": "headscope.results",
-    "SpectrumResult": "headscope.results",
-    "ValidationResult": "headscope.results",
-    "Thresholds": "headscope.measures.classify.thresholds",
-    "InsightThresholds": "headscope.verdicts.insights.thresholds",
-    "HeadscopeError": "headscope.errors",
+_RESULTS = "Classify Depth Insights Prune Rank Report Spectrum Validation"
+#: Public names by the module that they are taken from when they are first used.
+_MODULES = {
+    "pipeline.classify": "classify",
+    "pipeline.depth": "depth",
+    "pipeline.rank": "rank",
+    "pipeline.spectrum": "spectrum",
+    "pipeline.validate": "validate",
+    "pipeline.prune": "prune scores measure",
+    "pipeline.report": "report",
+    "pipeline.insights": "insights",
+    "models.loading": "load wrap",
+    "models.compact": "remove_heads",
+    "models.saving": "save save_dense",
+    "results": " ".join(f"{name}Result" for name in _RESULTS.split()),
+    "measures.classify.thresholds": "Thresholds",
+    "verdicts.insights.thresholds": "InsightThresholds",
+    "errors": "HeadscopeError",
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    home = _HOME.get(name) or _section_home(name)
+    if home is None:
         raise AttributeError(f"module 'headscope' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(f"headscope.{home}"), name)
+
+
+def _section_home(name: str) -> str | None:
+    """Return where the function of a section is; its name is entered in results/sections.py."""
+    from headscope.results.sections import SECTIONS
+
+    return f"pipeline.{name}" if name in SECTIONS else None
 
 
 def __dir__() -> list[str]:

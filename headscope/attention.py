@@ -125,9 +125,6 @@ def default_scale(d_head: int) -> float:
     return 1.0 / math.sqrt(d_head)
 
 
-# --- masks -----------------------------------------------------------------------------------
-
-
 def key_padding_mask(valid: Tensor) -> Tensor:
     """Turn (batch, key_pos) of real keys into a mask (batch, 1, 1, key_pos)."""
     return valid.bool()[:, None, None, :]
@@ -197,9 +194,6 @@ def masked_softmax(attn_scores: Tensor, mask: Mask = None) -> Tensor:
     return pattern
 
 
-# --- the mechanism ----------------------------------------------------------------------------
-
-
 def attention_pattern(
     q: Tensor, k: Tensor, *, scale: float | None = None, mask: Mask = None
 ) -> Tensor:
@@ -243,24 +237,19 @@ def attention_by_head(
         In [0, 1]; rows sum to 1, and masked keys are exactly 0.
     """
     out = weights.b_O.expand(*x_q.shape[:-1], -1)
+    every = (len(x_q), weights.n_heads, x_q.shape[1], x_k.shape[1])
+    masks = None if mask is None else mask.expand(every)
     patterns = []
     for h in range(weights.n_heads):
         q = x_q @ weights.W_Q[h] + weights.b_Q[h]  # (batch, query_pos, d_head)
         k = x_k @ weights.W_K[h] + weights.b_K[h]  # (batch, key_pos, d_head)
         v = x_k @ weights.W_V[h] + weights.b_V[h]  # (batch, key_pos, d_head)
-        head_mask = None if mask is None else _mask_of_head(mask, h)
+        head_mask = None if masks is None else masks[:, h]
         pattern = attention_pattern(q, k, scale=scale, mask=head_mask)
         z = pattern @ v if gate is None else gate[h] * (pattern @ v)
         out = out + z @ weights.W_O[h]
         patterns.append(pattern)
     return out, torch.stack(patterns, dim=1)
-
-
-def _mask_of_head(mask: Tensor, head: int) -> Tensor:
-    """Pick one head from a mask whose head axis may be of size 1 or missing."""
-    if mask.dim() < 3:
-        return mask
-    return mask.select(-3, head if mask.shape[-3] > 1 else 0)
 
 
 def attention_fused(

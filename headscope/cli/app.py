@@ -10,8 +10,8 @@ import typer
 
 from headscope import __version__
 from headscope.cli import config
+from headscope.cli.boundary import error_boundary
 from headscope.cli.collector import rest_collector
-from headscope.cli.errors import error_boundary
 from headscope.cli.memory import bound_memory
 from headscope.cli.threads import calm_threads
 

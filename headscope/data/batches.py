@@ -128,12 +128,7 @@ def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
 def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
     """Probability that evenly spread attention of ``query`` has its word argmax on ``target``.
 
-    Parameters
-    ----------
-    pieces : array of int, (words,)
-        Number of pieces of each word; at least two words.
-    query, target : array of int, broadcastable
-        Indices of different words.
+    ``pieces`` counts those of each word, of two at least; query and target are different words.
     """
     longest = pieces == pieces.max()
     n_longest = int(longest.sum())
@@ -228,9 +223,7 @@ def _rare_row(s: EncodedSentence, longest: int) -> tuple[Array, Array, float, fl
     weights = np.zeros((2, longest))
     if s.rarity is None:
         return marks, weights, 0.0, 0.0
-    rarest, two_rarest, candidates = (
-        np.array(words) for words in (s.rarity.rarest, s.rarity.two_rarest, s.rarity.candidates)
-    )
+    rarest, two_rarest, candidates = map(np.array, s.rarity)
     n_words, r, c = len(s.first), len(rarest), len(candidates)
     queries = np.setdiff1d(np.arange(n_words), rarest)
     for row, words in enumerate((rarest, two_rarest, candidates, queries)):

@@ -11,9 +11,11 @@ https://universaldependencies.org/format.html
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from conllu.exceptions import ParseException
 from conllu.parser import parse_id_value, parse_int_value
@@ -22,6 +24,7 @@ from headscope.data.lines import read_lines
 from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError
 
+Value = TypeVar("Value")
 _COLUMNS = 10
 _ID, _FORM, _HEAD, _DEPREL = 0, 1, 6, 7
 
@@ -63,10 +66,7 @@ def _read_row(path: Path, number: int, line: str, *, expected: int) -> _Row | No
         raise _error(
             path, number, f"{len(cells)} columns instead of {_COLUMNS} (they are split by tabs)"
         )
-    try:
-        row_id = parse_id_value(cells[_ID])
-    except ParseException:
-        row_id = None
+    row_id = _parsed(parse_id_value, cells[_ID])
     if row_id is None:
         raise _error(path, number, f"{cells[_ID]!r} is not a row id (such as 3, 3-4 or 3.1)")
     if isinstance(row_id, tuple):
@@ -75,21 +75,16 @@ def _read_row(path: Path, number: int, line: str, *, expected: int) -> _Row | No
         raise _error(path, number, f"row id {row_id} where {expected} should follow")
     if not cells[_FORM].strip():
         raise _error(path, number, "the word's form is empty")
-    return _Row(number, cells[_FORM], _read_head(path, number, cells), _relation(cells))
-
-
-def _read_head(path: Path, number: int, cells: list[str]) -> int:
-    try:
-        head = parse_int_value(cells[_HEAD])
-    except ParseException:
-        head = None
+    head = _parsed(parse_int_value, cells[_HEAD])
     if head is None:
         raise _error(path, number, f"the head {cells[_HEAD]!r} is not a number")
-    return int(head)
+    return _Row(number, cells[_FORM], head, cells[_DEPREL].partition(":")[0])
 
 
-def _relation(cells: list[str]) -> str:
-    return cells[_DEPREL].partition(":")[0]
+def _parsed(parse: Callable[[str], Value], cell: str) -> Value | None:
+    with suppress(ParseException):
+        return parse(cell)
+    return None
 
 
 def _sentence(path: Path, rows: list[_Row]) -> Sentence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,7 @@ from headscope.data.sentence import Sentence
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Rarity:
+class Rarity(NamedTuple):
     """Which words of one sentence count as rare; indices of words.
 
     Attributes

@@ -28,16 +28,9 @@ class Overlap:
 def overlap(sentences: Iterable[str], others: Iterable[str]) -> Overlap:
     """Compare two sets of data sentence by sentence, whatever files they came in.
 
-    Parameters
-    ----------
-    sentences, others : iterable of str
-        Each side of a pair is a sentence of its own. Runs of white space count as one space, and
-        none at the ends.
-
-    Notes
-    -----
-    A file's hash or a whole pair says less: a reordered, shortened or re-paired copy of a file has
-    another hash and other pairs, but the same sentences.
+    Each side of a pair is a sentence of its own: a reordered, shortened or re-paired copy of a file
+    has another hash and other pairs, but the same sentences. Runs of white space count as one
+    space, and none at the ends.
     """
     ours, theirs = ({" ".join(text.split()) for text in texts} for texts in (sentences, others))
     ours.discard("")

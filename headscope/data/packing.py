@@ -89,20 +89,7 @@ class Windows:
 
 
 def check_length(length: int, max_length: int, name: str) -> None:
-    """Raise unless windows of ``length`` tokens make sense for a model.
-
-    Parameters
-    ----------
-    length, max_length : int
-        Tokens, special ones included.
-    name : str
-        The model's.
-
-    Raises
-    ------
-    InputError
-        If the length is below 4 or above the model's limit.
-    """
+    """Raise an InputError unless windows of ``length`` tokens make sense for the model ``name``."""
     if length < SHORTEST:
         raise InputError(f"The length is {length}; give {SHORTEST} tokens or more.")
     if length > max_length:
@@ -113,16 +100,7 @@ def check_length(length: int, max_length: int, name: str) -> None:
 
 
 def pack(text: PlainText, model: TextModel, length: int) -> Windows:
-    """Cut a text into windows of exactly ``length`` tokens.
-
-    Parameters
-    ----------
-    text : PlainText
-        What to cut; tokenised line by line.
-    model : TextModel
-        Whose tokenizer is used, and whose limit holds.
-    length : int
-        Tokens of a window, special ones included.
+    """Cut a text into windows of exactly ``length`` tokens, special ones included.
 
     Raises
     ------

@@ -16,19 +16,8 @@ def placed(
 
     Labels are chosen on one half of a corpus (even zero-based indices) and confirmed on the other.
     As a control each sentence is scored against the tree of the sentence before it that has as many
-    words; the first of each length has none. Skipped sentences count for both.
-
-    Parameters
-    ----------
-    sentences : iterable of Sentence
-        The corpus, in its order.
-    encoded : iterable of EncodedSentence or None
-        The same sentences encoded; None where one is skipped.
-
-    Yields
-    ------
-    EncodedSentence or None
-        In the order of ``encoded``; None stays None.
+    words; the first of each length has none. Skipped sentences, None in ``encoded`` and in what is
+    yielded, count for both.
     """
     before: dict[int, Sentence] = {}
     for index, (sentence, item) in enumerate(zip(sentences, encoded, strict=True)):

@@ -224,10 +224,7 @@ def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:
 def collapsed_after(ratios: Array) -> int | None:
     """Return after how many layers the ratio stays below 1% of its start; None if it never does.
 
-    Parameters
-    ----------
-    ratios : array of float, (n_layers + 1,)
-        One variant's ratios; the first is the embeddings'.
+    ``ratios`` (n_layers + 1,) are one variant's; the first is the embeddings'.
     """
     above = np.flatnonzero(~(ratios < COLLAPSED * ratios[0]))
     after = int(above[-1]) + 1

@@ -32,9 +32,6 @@ RESAMPLES = 1000
 _ENTRIES = 1 << 22
 
 
-# --- metrics ----------------------------------------------------------------------------------
-
-
 def mean_of(name: str) -> Metric:
     """Return the metric that is the mean of one per-example array."""
 
@@ -127,9 +124,6 @@ def _ranks(values: Array, counts: Array) -> Array:
     group = np.empty(len(values), dtype=np.int64)
     group[order] = np.cumsum(new) - 1
     return np.asarray(mean_rank)[:, group]
-
-
-# --- the bootstrap ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,11 @@ class RunningMoments(Accumulator):
     Plain sums of squares would drown the spread of a share that is 1 in every window but for its
     tenth digit.
 
-    Parameters
-    ----------
-    shape : tuple of int
-        Of the numbers that are followed.
-
     Attributes
     ----------
-    mean, squares : array of float, shape
+    mean, squares : array of float, the shape of the numbers that are followed
         ``squares`` are summed squared deviations from the mean.
-    counts : array of int, shape
+    counts : array of int, the same shape
         Observations of each number.
 
     References

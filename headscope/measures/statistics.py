@@ -33,15 +33,7 @@ def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
 def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
     """Exact two-sided McNemar test: are the two kinds of disagreement equally frequent?
 
-    Parameters
-    ----------
-    only_head, only_baseline : array of int
-        Trials that just one of the two hits.
-
-    Returns
-    -------
-    array, in (0, 1]
-        1 where they never disagree.
+    The arguments count trials that just one of the two hits; p is 1 where they never disagree.
     """
     a, b = np.asarray(only_head), np.asarray(only_baseline)
     return np.asarray(np.minimum(1.0, 2.0 * stats.binom.cdf(np.minimum(a, b), a + b, 0.5)))
@@ -99,12 +91,7 @@ def normal_interval(mean: ArrayLike, standard_error: ArrayLike) -> tuple[Array, 
 def adjust(p: Array, among: Array | None = None) -> Array:
     """Benjamini-Hochberg adjusted p-values, in the shape of ``p``.
 
-    Parameters
-    ----------
-    p : array of float
-        In [0, 1].
-    among : array of bool, optional
-        Which entries make up the family; all by default. The others get 1.
+    ``among`` says which entries make up the family (all by default); the others get 1.
     """
     family = np.ones(p.shape, dtype=bool) if among is None else among
     adjusted = np.ones(p.shape)
@@ -120,19 +107,9 @@ def ratio(sums: ArrayLike, counts: ArrayLike) -> Array:
 
 
 def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
-    """Return the standard error of a mean from sums; NaN where n is less than 2.
+    """Return the standard error of a mean from the sums of n values and of their squares.
 
-    Parameters
-    ----------
-    total, squares : array of float
-        Sum of the values, and of their squares.
-    n : array of int
-        Number of values.
-
-    Returns
-    -------
-    array, at least 0
-        As the arguments broadcast; 0 where rounding makes the variance negative.
+    NaN where n is less than 2; 0 where rounding makes the variance negative.
     """
     total, squares, n = np.asarray(total), np.asarray(squares), np.asarray(n)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -179,14 +156,9 @@ def ratio_error(
 
 
 def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
-    """Return half of the 95% interval of a mean (Student's t); infinite for a single value.
+    """Return half of the 95% interval (Student's t) of a mean of n values with a standard error.
 
-    Parameters
-    ----------
-    error : array of float
-        Standard error of the mean.
-    n : array of int
-        Number of values; NaN where it is 0.
+    Infinite for a single value, NaN for none.
     """
     n = np.asarray(n)
     quantile = stats.t.ppf(0.975, np.maximum(n - 1, 1))

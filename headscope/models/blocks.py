@@ -30,13 +30,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from headscope.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
-from headscope.models.hooks import hooked
+from headscope.models.hooks import hooked, run_order
 from headscope.models.layouts import AttentionSite, follow
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router
@@ -65,30 +66,21 @@ class BlockLayout:
     norm_ffn: str = "output.LayerNorm"
 
 
+_ALBERT = "attention.LayerNorm", "ffn", "activation", "ffn_output", "full_layer_layer_norm"
+_DISTILBERT = "sa_layer_norm", "ffn.lin1", "ffn.activation", "ffn.lin2", "output_layer_norm"
+_ROBERTA_XL = {"norm_attention": "attention.self_attn_layer_norm", "norm_ffn": "LayerNorm"}
+_PRE_NORM = {"norm_attention": "attention.LayerNorm", "norm_ffn": "intermediate.LayerNorm"}
 #: Tried in order; the first that fits wins.
 LAYOUTS = (
     BlockLayout("bert"),
-    BlockLayout(
-        *("albert", "attention", "attention.LayerNorm"),
-        *("ffn", "activation", "ffn_output", "full_layer_layer_norm"),
-    ),
-    BlockLayout(
-        *("distilbert", "attention", "sa_layer_norm"),
-        *("ffn.lin1", "ffn.activation", "ffn.lin2", "output_layer_norm"),
-    ),
-    BlockLayout(
-        "roberta-prelayernorm",
-        norm_attention="attention.LayerNorm",
-        norm_ffn="intermediate.LayerNorm",
-    ),
-    BlockLayout(
-        "xlm-roberta-xl", norm_attention="attention.self_attn_layer_norm", norm_ffn="LayerNorm"
-    ),
+    BlockLayout("albert", "attention", *_ALBERT),
+    BlockLayout("distilbert", "attention", *_DISTILBERT),
+    BlockLayout("roberta-prelayernorm", **_PRE_NORM),
+    BlockLayout("xlm-roberta-xl", **_ROBERTA_XL),
 )
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Parts(NamedTuple):
     """The modules of one layer, by role."""
 
     layer: nn.Module
@@ -174,7 +166,8 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
     """
     known = _recognised(loaded.model, {site.module for site in loaded.sites})
     norms = [parts.norm_attention for parts in known.values()]
-    order = _first_runs(loaded, [*norms, *(site.projections.out for site in loaded.sites)])
+    watched = dict.fromkeys([*norms, *(site.projections.out for site in loaded.sites)])
+    order = run_order(watched, loaded.run_tiny)
     unknown = [
         site
         for site in loaded.sites
@@ -187,12 +180,12 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
             "attention, skip connection, feed-forward network and LayerNorm; depth covers the "
             f"layer layouts {', '.join(layout.name for layout in LAYOUTS)} and their kin."
         )
-    return tuple(_block(site, known[site.module], order) for site in loaded.sites)
-
-
-def _block(site: AttentionSite, parts: _Parts, order: dict[nn.Module, int]) -> Block:
-    norm, out = order[parts.norm_attention], order[site.projections.out]
-    return Block(site, parts, norm_first=norm < out)
+    blocks = []
+    for site in loaded.sites:
+        parts, out = known[site.module], site.projections.out
+        norm_first = order.index(parts.norm_attention) < order.index(out)
+        blocks.append(Block(site, parts, norm_first))
+    return tuple(blocks)
 
 
 def norm_placement(blocks: Sequence[Block]) -> str:
@@ -227,9 +220,6 @@ def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) 
     return states
 
 
-# --- finding the parts --------------------------------------------------------------------------
-
-
 def _recognised(model: nn.Module, attentions: set[nn.Module]) -> dict[nn.Module, _Parts]:
     """Map each attention module to the parts of the layer that holds it."""
     found: dict[nn.Module, _Parts] = {}
@@ -244,33 +234,13 @@ def _recognised(model: nn.Module, attentions: set[nn.Module]) -> dict[nn.Module,
 
 
 def _match(layer: nn.Module, layout: BlockLayout) -> _Parts | None:
-    norm_attention, norm_ffn = (
-        follow(layer, path) for path in (layout.norm_attention, layout.norm_ffn)
-    )
-    up, activation, down = (
-        follow(layer, path) for path in (layout.up, layout.activation, layout.down)
-    )
-    if (
-        isinstance(norm_attention, nn.LayerNorm)
-        and isinstance(norm_ffn, nn.LayerNorm)
-        and isinstance(up, nn.Linear)
-        and isinstance(down, nn.Linear)
-        and callable(activation)
-    ):
-        return _Parts(layer, norm_attention, up, activation, down, norm_ffn)
+    norms = [follow(layer, path) for path in (layout.norm_attention, layout.norm_ffn)]
+    linears = [follow(layer, path) for path in (layout.up, layout.down)]
+    act = follow(layer, layout.activation)
+    match [*norms, *linears]:
+        case [nn.LayerNorm() as n1, nn.LayerNorm() as n2, nn.Linear() as up, nn.Linear() as down]:
+            return _Parts(layer, n1, up, act, down, n2) if callable(act) else None
     return None
-
-
-def _first_runs(loaded: LoadedModel, modules: Sequence[nn.Module]) -> dict[nn.Module, int]:
-    """Number the modules in the order in which the model first runs them."""
-    order: dict[nn.Module, int] = {}
-
-    def note(module: nn.Module, args: object) -> None:
-        order.setdefault(module, len(order))
-
-    with hooked(module.register_forward_pre_hook(note) for module in modules):
-        loaded.run_tiny()
-    return order
 
 
 def _unchanged(x: Tensor) -> Tensor:

@@ -8,14 +8,11 @@ from contextlib import suppress
 from torch import Tensor
 
 from headscope.attention import Mask, stream_attention
+from headscope.models.gating import gate
 from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
-from headscope.models.routing import Router, routed
-
-
-class _Seen(BaseException):
-    """Raised and caught here: what follows the last layer of interest is of no use."""
+from headscope.models.routing import LastSiteSeen, Router, routed
 
 
 def capture_layers(
@@ -33,8 +30,8 @@ def capture_layers(
         Run with its task head, as far as it gets.
     inputs : (input_ids, attention_mask, token_type_ids)
         One batch, each (batch, pos); the last may be None.
-    gates : Tensor, (n_layers, n_heads)
-        What the z of each head is multiplied by.
+    gates : Tensor
+        As :func:`~headscope.models.gating.gate` takes them.
     layers : sequence of int
         Zero-based, at least one.
     see : callable
@@ -51,12 +48,10 @@ def capture_layers(
         if site.layer in layers:
             see(site, entered[site.layer], z)
         if site.layer == last:
-            raise _Seen
-        return z * gates[site.layer, : site.n_heads, None, None].to(z)
+            raise LastSiteSeen
+        return gate(z, site, gates)
 
     router = Router(loaded.sites, mechanism=attend)
     watching = watch_inputs(loaded.sites, lambda site, x: entered.update({site.layer: x}))
-    with routed(loaded.network, router), watching:
-        router.begin()
-        with suppress(_Seen):
-            loaded.run(*inputs)
+    with routed(loaded.network, router), watching, suppress(LastSiteSeen):
+        loaded.run(*inputs)

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -34,7 +35,7 @@ from headscope.models.fingerprint import Fingerprint, fingerprint
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.probes import Probe, probes
-from headscope.models.recording import OurRun, Recording, run_eager, run_ours, run_sdpa
+from headscope.models.recording import Recording, run_eager, run_ours, run_sdpa
 from headscope.results import LayerCheck, ProbeSize, ValidationResult
 
 #: What is allowed, by dtype.
@@ -68,13 +69,12 @@ class _Certified:
         return self.scales == _scales(loaded) and self.weights == fingerprint(loaded.network)
 
 
-@dataclass(frozen=True)
-class _Pass:
+class _Pass(NamedTuple):
     """All runs on one probe: the model's own, ours, and the hidden state of its SDPA run."""
 
     probe: Probe
     eager: Recording
-    ours: OurRun
+    ours: Recording
     sdpa: Tensor | None
 
 
@@ -120,7 +120,10 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
     # A row without keys belongs to a padded query of a causal model; padded rows are not compared.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MaskedRowWarning)
-        passes = [_run(loaded, probe) for probe in probes(loaded)]
+        passes = [
+            _Pass(probe, run_eager(loaded, probe), run_ours(loaded, probe), run_sdpa(loaded, probe))
+            for probe in probes(loaded)
+        ]
         evidence = _evidence(loaded, passes)
     layers = _layers(loaded, evidence)
     # Hidden states of a model that bypassed us would agree with themselves and prove nothing.
@@ -143,10 +146,6 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
     return result.concluded(_reasons(loaded, passes, evidence, result))
 
 
-def _run(loaded: LoadedModel, probe: Probe) -> _Pass:
-    return _Pass(probe, run_eager(loaded, probe), run_ours(loaded, probe), run_sdpa(loaded, probe))
-
-
 def _size(probe: Probe) -> ProbeSize:
     sequences, length = probe.input_ids.shape
     return ProbeSize(probe.name, sequences, length, int(probe.real.sum()), probe.padded)
@@ -156,7 +155,7 @@ def _hidden_gap(
     passes: Sequence[_Pass], theirs: Sequence[Tensor | None], ours: bool
 ) -> float | None:
     return largest_gap(
-        (run.ours.recording.hidden if ours else None, hidden, run.probe.real)
+        (run.ours.hidden if ours else None, hidden, run.probe.real)
         for run, hidden in zip(passes, theirs, strict=True)
     )
 
@@ -166,8 +165,7 @@ def _evidence(loaded: LoadedModel, passes: Sequence[_Pass]) -> list[Evidence]:
 
     def of_pass(run: _Pass, i: int, site: AttentionSite) -> Evidence:
         calls = run.ours.calls.get((site.stack, site.layer), 0)
-        theirs, ours = run.eager.site(i, site), run.ours.recording.site(i, site)
-        return gather(site, calls, theirs, ours, run.probe.real)
+        return gather(site, calls, run.eager.site(i, site), run.ours.site(i, site), run.probe.real)
 
     return [merge([of_pass(p, i, site) for p in passes]) for i, site in enumerate(loaded.sites)]
 
@@ -177,9 +175,6 @@ def _layers(loaded: LoadedModel, evidence: Sequence[Evidence]) -> tuple[LayerChe
         n_layers = int(getattr(loaded.model.config, "num_hidden_layers", 0))
         return tuple(LayerCheck("encoder", layer, 0, None, None) for layer in range(n_layers))
     return tuple(map(layer_check, loaded.sites, evidence))
-
-
-# --- the verdict ------------------------------------------------------------------------------
 
 
 def _reasons(

@@ -14,12 +14,7 @@ from headscope.models.routing import quiet_transformers
 def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     """Initialise the architecture of ``loaded`` afresh, as its authors' training started.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Left as it is; heads that it has lost, the twin lacks too.
-    seed : int
-        The global random state is left as it was.
+    Heads that ``loaded`` has lost, the twin lacks too. The global random state is left as it was.
     """
     from transformers import AutoModel
 

@@ -32,12 +32,8 @@ def fill_module(module: nn.Module, projections: Projections, n_heads: int) -> No
 
 def _mark(module: nn.Module, ids: Sequence[int], d_head: int) -> None:
     setattr(module, HEAD_IDS, tuple(ids))
-    n_heads = len(ids)
-    sizes = (
-        ("num_attention_heads", n_heads),
-        ("n_heads", n_heads),
-        ("all_head_size", n_heads * d_head),
-    )
-    for name, size in sizes:
+    n = len(ids)
+    sizes = {"num_attention_heads": n, "n_heads": n, "all_head_size": n * d_head}
+    for name, size in sizes.items():
         if isinstance(getattr(module, name, None), int):
             setattr(module, name, size)

@@ -29,38 +29,23 @@ class Evidence:
     ----------
     calls : int
         How often our attention ran in one pass.
-    pattern, out : float or None
-        Largest absolute differences from the model's; None if not comparable.
-    mean, rounding, rounding_out : float or None
-        Mean differences from the exact ones, the last two in units of what rounding explains.
+    gaps : tuple of float or None
+        LayerCheck's ``max_abs_pattern`` to ``rounding_out``; None if not comparable.
     scales : tuple of ScaleSums
         By program; empty where there was nothing to compare.
     """
 
     calls: int
-    pattern: float | None = None
-    out: float | None = None
-    mean: float | None = None
-    rounding: float | None = None
-    rounding_out: float | None = None
+    gaps: tuple[float | None, ...] = (None,) * 5
     scales: tuple[ScaleSums, ...] = ()
 
 
 def gather(
     site: AttentionSite, calls: int, theirs: SiteRecord, ours: SiteRecord, real: Tensor
 ) -> Evidence:
-    """Compare one site's records of one probe.
+    """Compare one site's records of one probe: the model's eager run, and the run through ours.
 
-    Parameters
-    ----------
-    site : AttentionSite
-        Gives the canonical weights and the scale.
-    calls : int
-        How often our attention ran.
-    theirs, ours : SiteRecord
-        Of the model's eager run, and of the run through our attention.
-    real : Tensor, (batch, pos), boolean
-        Positions that are no padding; only these are compared.
+    Only positions that ``real`` (batch, pos) tells from padding are compared.
     """
     if not calls or theirs.x is None:
         return Evidence(calls)
@@ -69,43 +54,32 @@ def gather(
     against = _by_query(theirs.pattern)
     near = _agreements(site, theirs, ours, pattern, real)
     sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
-    return Evidence(
-        calls,
-        pattern=largest_gap((p, against, real) for p in pairs),
-        out=largest_gap((o, theirs.out, real) for o in (ours.out, out)),
-        mean=_worst([_largest(a.error) for a in near]),
-        rounding=_worst([_largest(a.rounding) for a in near]),
-        rounding_out=_worst([_out_error(site, z, o, real) for z, o in sums]),
-        scales=tuple(a.scale for a in near),
+    gaps = (
+        largest_gap((p, against, real) for p in pairs),
+        largest_gap((o, theirs.out, real) for o in (ours.out, out)),
+        _worst([_largest(a.error) for a in near]),
+        _worst([_largest(a.rounding) for a in near]),
+        _worst([_out_error(site, z, o, real) for z, o in sums]),
     )
+    return Evidence(calls, gaps, tuple(a.scale for a in near))
 
 
 def merge(found: Sequence[Evidence]) -> Evidence:
     """Join the evidence of several probes on one site."""
     calls = max((e.calls for e in found), key=lambda calls: abs(calls - 1))
-    gaps = zip(
-        *((e.pattern, e.out, e.mean, e.rounding, e.rounding_out) for e in found), strict=True
-    )
+    gaps = zip(*(e.gaps for e in found), strict=True)
     scales = zip(*(e.scales for e in found if e.scales), strict=True)
-    pattern, out, mean, rounding, rounding_out = map(_worst, gaps)
-    joined = tuple(reduce(add, sums) for sums in scales)
-    return Evidence(calls, pattern, out, mean, rounding, rounding_out, joined)
+    return Evidence(calls, tuple(map(_worst, gaps)), tuple(reduce(add, sums) for sums in scales))
 
 
 def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
     """Turn evidence into the values of a certificate."""
     fits = [fit for sums in evidence.scales if (fit := sums.pooled()) is not None]
     scale = max(fits, key=lambda fit: abs(fit.value - 1), default=None)
-    return LayerCheck(
-        *(site.stack, site.layer, evidence.calls, evidence.pattern, evidence.out),
-        *(evidence.mean, evidence.rounding, evidence.rounding_out),
-        *((None, None) if scale is None else (scale.value, scale.error)),
-    )
+    return LayerCheck(site.stack, site.layer, evidence.calls, *evidence.gaps, *(scale or ()))
 
 
-def largest_gap(
-    compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]],
-) -> float | None:
+def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]]) -> float | None:
     """Return the largest |a - b| of all (a, b, real); None if any are not comparable."""
     return _worst([_difference(*item) for item in compared])
 

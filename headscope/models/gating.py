@@ -25,38 +25,14 @@ from headscope.models.routing import Router, routed
 Run = Callable[..., tuple[Tensor, Tensor | None]]
 
 
-class GatedAttention:
-    """Our attention with gates, as a mechanism for a Router.
+def gate(z: Tensor, site: AttentionSite, gates: Tensor) -> Tensor:
+    """Multiply a site's z (batch, n_heads, pos, d_head) by its gates.
 
-    Parameters
-    ----------
-    gates : Tensor
-        The factor of each head: (n_layers, n_heads), (batch, n_layers, n_heads) or
-        (batch, n_layers, n_heads, pos).
-    gradients : bool
-        Whether autograd is to record; the streaming form needs none.
+    These are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos).
     """
-
-    def __init__(self, gates: Tensor, *, gradients: bool) -> None:
-        self._gates = gates
-        self._gradients = gradients
-
-    def __call__(
-        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        """Return the gated z of one site."""
-        if self._gradients:
-            z = attention_pattern(q, k, scale=scale, mask=mask) @ v
-        else:
-            z = stream_attention(q, k, v, mask=mask, scale=scale)
-        return z * self._of_site(site).to(z)
-
-    def _of_site(self, site: AttentionSite) -> Tensor:
-        """Gates of one site, broadcastable to z (batch, n_heads, pos, d_head)."""
-        if self._gates.dim() == 2:
-            return self._gates[site.layer, : site.n_heads, None, None]
-        gates = self._gates[:, site.layer, : site.n_heads]
-        return gates[..., None] if gates.dim() == 3 else gates[..., None, None]
+    if gates.dim() < 4:
+        gates = gates[..., None]
+    return z * gates[..., site.layer, : site.n_heads, :, None].to(z)
 
 
 @contextmanager
@@ -70,7 +46,7 @@ def gated(
     loaded : LoadedModel
         Its task head runs too, if it has one.
     gates : Tensor, optional
-        As :class:`GatedAttention` takes them.
+        As :func:`gate` takes them.
     gradients : bool
         Let autograd record; the model's parameters get no gradient.
 
@@ -80,9 +56,17 @@ def gated(
         Takes what :meth:`LoadedModel.run` takes and returns the same; checks that our attention
         ran once at every site.
     """
-    mechanism = None if gates is None else GatedAttention(gates, gradients=gradients)
-    router = Router(loaded.sites, mechanism=mechanism)
 
+    def attend(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        if gradients:
+            z = attention_pattern(q, k, scale=scale, mask=mask) @ v
+        else:
+            z = stream_attention(q, k, v, mask=mask, scale=scale)
+        return z if gates is None else gate(z, site, gates)
+
+    router = Router(loaded.sites, mechanism=attend)
     with _frozen(loaded.network), routed(loaded.network, router, gradients=gradients):
         yield lambda *args, **options: router.checked(loaded.run, *args, **options)
 

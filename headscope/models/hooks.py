@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -38,6 +39,15 @@ def watch_inputs(sites: Sequence[AttentionSite], see: See) -> AbstractContextMan
 
     by_query = grouped(sites, lambda site: site.projections.q)
     return hooked(hook(*item) for item in by_query.items())
+
+
+def run_order(modules: Iterable[nn.Module], run: Callable[[], object]) -> list[nn.Module]:
+    """List the modules in the order in which ``run()`` enters them, each as often as it does."""
+    order: list[nn.Module] = []
+    notes = (m.register_forward_pre_hook(lambda ran, _: order.append(ran)) for m in modules)
+    with hooked(notes), torch.no_grad():
+        run()
+    return order
 
 
 def grouped(

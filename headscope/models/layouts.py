@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
-from headscope.models.hooks import hooked
+from headscope.models.hooks import run_order
 
 #: Attribute of an attention module whose heads were removed: the original indices of the rest.
 HEAD_IDS = "headscope_head_ids"
@@ -122,26 +121,16 @@ class AttentionSite:
 
 
 def find_sites(model: nn.Module, run: Callable[[], object]) -> tuple[AttentionSite, ...]:
-    """List the attention sites of ``model`` in the order in which ``run()`` executes them.
+    """List the attention sites of a base model in the order in which ``run()`` executes them.
 
-    Parameters
-    ----------
-    model : nn.Module
-        The base model.
-    run : callable
-        Does one forward pass of ``model`` on any input.
-
-    Returns
-    -------
-    tuple of AttentionSite
-        Empty if no module has a known layout.
+    ``run()`` does one forward pass on any input. Empty if no module has a known layout.
     """
     known = dict(attention_modules(model))
-    order: list[nn.Module] = []
-    notes = (module.register_forward_pre_hook(lambda ran, _: order.append(ran)) for module in known)
-    with hooked(notes), torch.no_grad():
-        run()
-    return tuple(_site(module, known[module], layer) for layer, module in enumerate(order))
+    sites = []
+    for layer, module in enumerate(run_order(known, run)):
+        d_head, ids = heads_of(module, known[module])
+        sites.append(AttentionSite("encoder", layer, module, known[module], len(ids), d_head, ids))
+    return tuple(sites)
 
 
 def attention_modules(model: nn.Module) -> list[tuple[nn.Module, Projections]]:
@@ -149,16 +138,10 @@ def attention_modules(model: nn.Module) -> list[tuple[nn.Module, Projections]]:
     found = []
     for name, module in model.named_modules():
         parent = model.get_submodule(name.rpartition(".")[0])
-        for layout in LAYOUTS:
-            if (projections := layout.match(module, parent)) is not None:
-                found.append((module, projections))
-                break
+        matches = (layout.match(module, parent) for layout in LAYOUTS)
+        if (projections := next(filter(None, matches), None)) is not None:
+            found.append((module, projections))
     return found
-
-
-def _site(module: nn.Module, projections: Projections, layer: int) -> AttentionSite:
-    d_head, ids = heads_of(module, projections)
-    return AttentionSite("encoder", layer, module, projections, len(ids), d_head, ids)
 
 
 def heads_of(module: nn.Module, projections: Projections) -> tuple[int, tuple[int, ...]]:

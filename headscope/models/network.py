@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import torch
@@ -55,20 +56,9 @@ def load_network(
     task_head: str | None,
     kept: KeptHeads | None,
 ) -> Any:
-    """Build the network with its weights, complete.
+    """Build the network with its weights, complete, or cut down to the heads ``kept``.
 
-    Parameters
-    ----------
-    source : Source
-        Where the checkpoint lies.
-    checkpoint : Checkpoint
-        The same folder, looked at.
-    dtype : torch.dtype
-        What to compute in, whatever is stored.
-    task_head : str or None
-        ``mlm``, ``classification``, ``auto`` or None, as :func:`headscope.load` takes it.
-    kept : KeptHeads or None
-        Which heads are left, for a checkpoint that was physically pruned.
+    ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in.
 
     Raises
     ------
@@ -139,19 +129,14 @@ def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> No
     for i, (module, p) in enumerate(modules):
         d_head, _ = heads_of(module, p)
         rows, width = head_rows(kept.of(i), d_head), kept.n_heads * d_head
-        for linear in (p.q, p.k, p.v):
-            for part in ("weight", "bias"):
-                for key in _keys(state, f"{name_of[linear]}.{part}"):
-                    _check_rows(key, state[key], 0, len(rows), kept)
-                    state[key] = scatter_rows(state[key], rows, width)
-        for key in _keys(state, f"{name_of[p.out]}.weight"):
-            _check_rows(key, state[key], 1, len(rows), kept)
-            state[key] = scatter_rows(state[key].t(), rows, width).t().contiguous()
-
-
-def _keys(state: dict[str, Tensor], name: str) -> list[str]:
-    """Find a tensor of the base model, under whatever prefix a task head has put before it."""
-    return [key for key in state if key == name or key.endswith(f".{name}")]
+        inputs = product((p.q, p.k, p.v), ("weight", "bias"))
+        names = [(f"{name_of[linear]}.{part}", 0) for linear, part in inputs]
+        for name, axis in [*names, (f"{name_of[p.out]}.weight", 1)]:
+            # A task head may have put a prefix before the base model's names.
+            for key in [key for key in state if key == name or key.endswith(f".{name}")]:
+                _check_rows(key, state[key], axis, len(rows), kept)
+                full = scatter_rows(state[key].transpose(0, axis), rows, width)
+                state[key] = full.transpose(0, axis).contiguous()
 
 
 def _check_rows(key: str, tensor: Tensor, axis: int, expected: int, kept: KeptHeads) -> None:

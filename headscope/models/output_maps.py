@@ -52,16 +52,10 @@ def replaced_outputs(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> Iter
 def make_permanent(
     compact: LoadedModel, full: LoadedModel, gates: Tensor, maps: Mapping[int, OutputMap]
 ) -> None:
-    """Write a repair into a compact copy of a model, in place.
+    """Write a repair of ``full`` into its compact copy, in place.
 
-    Parameters
-    ----------
-    compact, full : LoadedModel
-        The first made of the second by removing heads.
-    gates : Tensor, (n_layers, n_heads)
-        As the full model counts its heads.
-    maps : mapping of layer to OutputMap
-        Of the full model; layers that are missing keep their own.
+    ``gates`` (n_layers, n_heads) are as the full model counts its heads; layers that ``maps`` lacks
+    keep their own W_O.
     """
     done = set()
     for site, whole in zip(compact.sites, full.sites, strict=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -52,68 +53,58 @@ class SiteRecord:
 
 @dataclass
 class Recording:
-    """One pass, in the order of execution."""
-
-    x: list[Tensor] = field(default_factory=list)
-    q: list[Tensor] = field(default_factory=list)
-    k: list[Tensor] = field(default_factory=list)
-    z: list[Tensor] = field(default_factory=list)
-    out: list[Tensor] = field(default_factory=list)
-    patterns: list[Tensor | None] = field(default_factory=list)
-    hidden: Tensor | None = None
-
-    def site(self, i: int, site: AttentionSite) -> SiteRecord:
-        """Return what was seen at one site, the ``i``-th to run."""
-        lists = (self.x, self.q, self.k, self.z, self.out, self.patterns)
-        x, q, k, z, out, pattern = (items[i] if i < len(items) else None for items in lists)
-        return SiteRecord(x, _by_head(q, site), _by_head(k, site), z, out, pattern)
-
-
-@dataclass
-class OurRun:
-    """The pass through our attention, and what the router counted.
+    """One pass.
 
     Attributes
     ----------
-    recording : Recording
-        What was seen.
+    seen : dict of str to list of Tensor or None
+        By field of SiteRecord what each site showed, in the order of execution.
+    hidden : Tensor or None, (batch, pos, d_model)
+        The last hidden state; None where the pass broke off.
     calls : dict of (stack, layer) to int
         How often our attention ran.
     masks_seen : int
-        Calls that came with a mask.
+        Calls of our attention that came with a mask.
     failure : str or None
         Why the pass broke off, if it did.
     """
 
-    recording: Recording
-    calls: dict[tuple[str, int], int]
-    masks_seen: int
+    seen: dict[str, list[Tensor | None]] = field(default_factory=lambda: defaultdict(list))
+    hidden: Tensor | None = None
+    calls: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    masks_seen: int = 0
     failure: str | None = None
+
+    def site(self, i: int, site: AttentionSite) -> SiteRecord:
+        """Return what was seen at one site, the ``i``-th to run."""
+        lists = {part.name: self.seen[part.name] for part in fields(SiteRecord)}
+        found = {name: items[i] if i < len(items) else None for name, items in lists.items()}
+        split = {name: _by_head(found[name], site) for name in ("q", "k")}
+        return SiteRecord(**found | split)
 
 
 def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
     """Run the model with its own attention that returns patterns."""
-    seen = Recording()
+    run = Recording()
 
     def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.x.append(args[0] if args else kwargs["hidden_states"])
+        run.seen["x"].append(args[0] if args else kwargs["hidden_states"])
 
     def keep_pattern(_: nn.Module, args: object, output: object) -> None:
         second = output[1] if isinstance(output, tuple) and len(output) > 1 else None
-        seen.patterns.append(second if isinstance(second, Tensor) else None)
+        run.seen["pattern"].append(second if isinstance(second, Tensor) else None)
 
     modules = dict.fromkeys(site.module for site in loaded.sites)
     hooks = [module.register_forward_pre_hook(keep_input, with_kwargs=True) for module in modules]
     hooks += [module.register_forward_hook(keep_pattern) for module in modules]
     eager = use_implementation(loaded.model, "eager")
-    with hooked(hooks), eager, torch.no_grad(), _projections_seen(loaded.sites, seen):
-        seen.hidden = loaded.forward(probe.input_ids, probe.attention_mask)
-    return seen
+    with hooked(hooks), eager, torch.no_grad(), _projections_seen(loaded.sites, run):
+        run.hidden = loaded.forward(probe.input_ids, probe.attention_mask)
+    return run
 
 
-def run_ours(loaded: LoadedModel, probe: Probe) -> OurRun:
+def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
     """Run the model through the attention that measures everything else."""
-    seen = Recording()
     chunks: dict[int, dict[tuple[int, int], Tensor]] = {}
 
     class Keep:
@@ -124,16 +115,16 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> OurRun:
         def finish(self, stack: str, layer: int) -> None:
             pass
 
-    failure = None
     router = Router(loaded.sites, [Keep()], chunk_entries=_CHUNK)
-    router.begin()
+    run = Recording(calls=router.calls)
     try:
-        with routed(loaded.model, router), _projections_seen(loaded.sites, seen):
-            seen.hidden = loaded.forward(probe.input_ids, probe.attention_mask)
+        with routed(loaded.model, router), _projections_seen(loaded.sites, run):
+            run.hidden = loaded.forward(probe.input_ids, probe.attention_mask)
     except HeadscopeError as error:
-        failure = str(error)
-    seen.patterns = [_pattern(site, chunks.get(site.layer), probe) for site in loaded.sites]
-    return OurRun(seen, dict(router.calls), router.masks_seen, failure)
+        run.failure = str(error)
+    run.masks_seen = router.masks_seen
+    run.seen["pattern"] = [_pattern(site, chunks.get(site.layer), probe) for site in loaded.sites]
+    return run
 
 
 def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
@@ -146,19 +137,20 @@ def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
 
 
 def _projections_seen(
-    sites: Sequence[AttentionSite], seen: Recording
+    sites: Sequence[AttentionSite], run: Recording
 ) -> AbstractContextManager[None]:
     """Collect what leaves W_Q and W_K, and what enters and leaves W_O, in every site's turn."""
-    hooks = []
-    for p in dict.fromkeys(site.projections for site in sites):
-        for linear, outputs in ((p.q, seen.q), (p.k, seen.k), (p.out, seen.out)):
-            hooks.append(linear.register_forward_hook(partial(_keep, outputs)))
-        hooks.append(p.out.register_forward_pre_hook(lambda _, args: seen.z.append(args[0])))
-    return hooked(hooks)
 
+    def keep(name: str, _: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        run.seen[name].append(output)
+        if name == "out":
+            run.seen["z"].append(args[0])
 
-def _keep(outputs: list[Tensor], _: nn.Module, args: object, output: Tensor) -> None:
-    outputs.append(output)
+    return hooked(
+        getattr(p, name).register_forward_hook(partial(keep, name))
+        for p in dict.fromkeys(site.projections for site in sites)
+        for name in ("q", "k", "out")
+    )
 
 
 def _pattern(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -42,8 +42,8 @@ class SiteObserver(Protocol):
         """Note that all chunks of this site have been shown."""
 
 
-class _LastSiteSeen(BaseException):
-    """Raised and caught inside :meth:`Router.run`: what is left of the pass is of no use."""
+class LastSiteSeen(BaseException):
+    """Raised inside a pass and caught around it: what is left of the pass is of no use."""
 
 
 class Router:
@@ -107,9 +107,8 @@ class Router:
         self.begin()
         self._stop_at = sum(map(len, self._sites.values()))
         try:
-            forward()
-        except _LastSiteSeen:
-            pass
+            with suppress(LastSiteSeen):
+                forward()
         finally:
             self._stop_at = None
         self.check_calls()
@@ -135,7 +134,7 @@ class Router:
             return self._mechanism(site, q, k, v, mask, scale)
         z = self._stream(site, q, k, v, mask, scale)
         if self.calls.total() == self._stop_at:
-            raise _LastSiteSeen
+            raise LastSiteSeen
         return z
 
     def _stream(

@@ -92,18 +92,9 @@ def write_model(
     repair: str | None,
     provenance: dict[str, Any] | None,
 ) -> None:
-    """Write everything of a saved model into an empty folder.
+    """Write a model as ``compact`` or ``dense`` into an empty folder of :func:`whole_folder`.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        As :func:`save` takes it.
-    temporary : Path
-        Empty; made by :func:`whole_folder`, so that nothing unfinished has the final name.
-    form : str
-        ``compact`` or ``dense``.
-    method, repair, provenance
-        As :func:`save` takes them.
+    What is recorded is what :func:`save` takes.
     """
     manifest = _manifest(loaded, form)
     manifest |= {"method": method, "repair": repair, "source": origin_of(loaded)}
@@ -165,10 +156,9 @@ def _write_network(network: Any, folder: Path, pruned: dict[str, list[int]]) -> 
     settings.pop("pruned_heads", None)
     if pruned:
         settings["pruned_heads"] = pruned
+    state = _halved(network) if _fits_half(network) else None
     try:
-        network.save_pretrained(
-            folder, state_dict=_halved(network) if _fits_half(network) else None
-        )
+        network.save_pretrained(folder, state_dict=state)
     finally:
         settings.clear()
         settings.update(before)

@@ -43,19 +43,10 @@ def missing_task_head(folder: object, task_head: str, architecture: object) -> I
 def run_with_task_head(
     network: Any, base: Any, inputs: dict[str, Tensor], select: Select | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Run a network; return its logits and the last hidden state of its base model.
+    """Run ``base``, and ``network`` around it where that has a task head.
 
-    Parameters
-    ----------
-    network : transformers model
-        The base model itself, or a model with a task head around it.
-    base : transformers model
-        The base model inside ``network``.
-    inputs : dict of str to Tensor
-        Keyword arguments: ``input_ids``, ``attention_mask``, perhaps ``token_type_ids``.
-    select : callable, optional
-        What the task head gets in place of the last hidden state, such as its masked positions
-        only: the output embedding of a language model costs as much as the whole encoder.
+    ``select`` may leave the task head the masked positions only: the output embedding of a language
+    model costs as much as the whole encoder.
 
     Returns
     -------

@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headscope.data.batches import BATCH_TOKENS, WINDOW, buckets, collate, windows
+from headscope.data.batches import BATCH_TOKENS, WINDOW, collate
 from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.encode import EncodedSentence, Encoder
 from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.places import placed
 from headscope.data.sentence import Sentence
-from headscope.errors import CorpusError, HeadscopeError, InputError
+from headscope.errors import CorpusError, HeadscopeError
 from headscope.measures.batch import Batch
 from headscope.measures.classify.kernel import kernel_argmax
 from headscope.measures.classify.labels import judge, judge_swapped
@@ -29,9 +29,12 @@ from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.opening import open_model
-from headscope.pipeline.provenance import need_checksum, provenance
-from headscope.pipeline.resume import RunState
+from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.parameters import check_limit, check_seed
+from headscope.pipeline.progress import Progress, silent
+from headscope.pipeline.provenance import provenance
+from headscope.pipeline.resume import RunState, check_resume, open_state
+from headscope.pipeline.texts import counted_batches
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -43,12 +46,15 @@ from headscope.results import (
 )
 from headscope.results.roles import ROLES
 
-__all__ = ["classify"]
+__all__ = ["classify", "report_defaults"]
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
-#: Told (pass name, sentences done, sentences in all) after every batch.
-Progress = Callable[[str, int, int], None]
+
+
+def report_defaults() -> dict[str, Any]:
+    """Return what a report sets unless it is told otherwise."""
+    return {"control": True}
 
 
 class _Batches:
@@ -83,12 +89,7 @@ class _Batches:
 
     def _groups(self) -> Iterator[tuple[int, list[EncodedSentence]]]:
         sentences, again = itertools.tee(itertools.islice(iter(self._corpus), self._n_sentences))
-        seen = 0
-        for window in windows(placed(again, self._encoder.encode(sentences)), WINDOW):
-            seen += window.count(None)
-            for batch in buckets(window, BATCH_TOKENS):
-                seen += len(batch)
-                yield seen, batch
+        return counted_batches(placed(again, self._encoder.encode(sentences)))
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,12 @@ class _Pass:
     corpus: Corpus
     n_sentences: int
     batches: _Batches
-    progress: Progress | None
-    state: RunState[HeadMeasures] | None
+    progress: Progress
+    state: RunState[HeadMeasures]
 
 
 def classify(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     corpus: Corpus | str | Path | Sequence[Sentence | str] | None = None,
     *,
     frequencies: str | Path | None = None,
@@ -133,6 +134,7 @@ def classify(
     language : str, optional
         ISO code for wordfreq, where the corpus does not state it.
     thresholds : Thresholds, optional
+        What a score must reach to become a label; the documented ones by default.
     control : bool
         Measure the same architecture with random weights too, and count its labels.
     validate : bool
@@ -142,7 +144,9 @@ def classify(
     seed : int
         For the random weights of the control.
     state : path, optional
-        File in which a long run saves its sums; with ``resume`` it goes on from there.
+        File in which a long run saves its sums.
+    resume : bool
+        Go on from what ``state`` holds.
     progress : callable, optional
         Called as ``progress(pass_name, sentences_done, sentences)``.
     command : str
@@ -170,22 +174,26 @@ def classify(
     ('L0H2', 'positional', -1)
     """
     thresholds = thresholds or Thresholds()
-    _check_options(limit, state, resume, seed)
+    check_limit(limit, "sentence")
+    check_seed(seed)
+    check_resume(state, resume)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     text = as_corpus(corpus)
     words = find_frequencies(text, frequencies, language)
     loaded = open_model(model, **options)
-    if loaded.tokenizer is None:
-        raise InputError("classify needs the model's tokenizer; load it with headscope.load.")
+    need_tokenizer(loaded, "classify")
     validation = require_valid(loaded, validate)
     n_sentences = min(text.n_sentences, limit or text.n_sentences)
-    saved: RunState[HeadMeasures] | None = None
-    if state is not None:
-        identity = _identity(loaded, text, words, thresholds, control, n_sentences, seed)
-        saved = RunState(Path(state), identity)
-        if resume:
-            saved.resume(lambda: HeadMeasures(loaded.n_layers, loaded.n_heads))
-    run = _Pass(text, n_sentences, _Batches(loaded, text, words, n_sentences), progress, saved)
+    saved = open_state(
+        state,
+        resume,
+        _identity(text, words, thresholds, control, n_sentences),
+        lambda: HeadMeasures(loaded.n_layers, loaded.n_heads),
+        loaded,
+        seed,
+    )
+    batches = _Batches(loaded, text, words, n_sentences)
+    run = _Pass(text, n_sentences, batches, progress or silent, saved)
 
     sums, heads, swapped = _judged(loaded, run, thresholds, "model")
     found = ControlResult(swapped=swapped) if swapped is not None else None
@@ -193,9 +201,7 @@ def classify(
         found = _control(loaded, run, thresholds, seed, swapped)
     return ClassifyResult(
         schema=SCHEMA,
-        provenance=provenance(
-            loaded, command=command, seed=seed, data={"name": text.name, "sha256": text.sha256}
-        ),
+        provenance=provenance(loaded, command=command, seed=seed, data=text),
         validation=validation,
         corpus=_describe(text, words, sums, language),
         thresholds=dataclasses.asdict(thresholds),
@@ -203,15 +209,6 @@ def classify(
         control=found,
         untestable=untestable(sums, thresholds, trees=text.has_trees),
     )
-
-
-def _check_options(limit: int | None, state: str | Path | None, resume: bool, seed: int) -> None:
-    if limit is not None and limit < 1:
-        raise InputError(f"The limit is {limit}; give 1 sentence or more.")
-    if not -(2**63) <= seed < 2**63:
-        raise InputError(f"The seed {seed} does not fit into 64 bits; give a smaller one.")
-    if resume and state is None:
-        raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
 
 
 def _judged(
@@ -231,7 +228,7 @@ def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
     if loaded.n_layers == 0:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     blank = HeadMeasures(loaded.n_layers, loaded.n_heads)
-    done, sums = run.state.load(blank, name) if run.state else (0, blank)
+    done, sums = run.state.load(blank, name)
     reducer = sums.reducer()
     index = done
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
@@ -240,13 +237,10 @@ def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
             batch = on_host.to(loaded.device)
             reducer.start(batch)
             router.run(functools.partial(loaded.forward, batch.input_ids, batch.attention_mask))
-            if run.state is not None:
-                run.state.note(name, index, sums)
-            if run.progress is not None:
-                run.progress(name, seen, run.n_sentences)
+            run.state.note(name, index, sums)
+            run.progress(name, seen, run.n_sentences)
     _check_measured(sums, run)
-    if run.state is not None:
-        run.state.note(name, index, sums, final=True)
+    run.state.note(name, index, sums, final=True)
     return sums
 
 
@@ -289,9 +283,7 @@ def _control(
 ) -> ControlResult:
     """Measure the same architecture with random weights: what the rules find in untrained heads."""
     _, heads, _ = _judged(random_twin(loaded, seed), run, thresholds, "control")
-    counts = {
-        role: sum(role in head.roles for head in heads) for role in (role.key for role in ROLES)
-    }
+    counts = {role.key: sum(role.key in head.roles for head in heads) for role in ROLES}
     return ControlResult(
         swapped=swapped,
         seed=seed,
@@ -327,27 +319,15 @@ def _describe(
 
 
 def _identity(
-    loaded: LoadedModel,
-    corpus: Corpus,
-    words: Frequencies,
-    thresholds: Thresholds,
-    control: bool,
-    n_sentences: int,
-    seed: int,
+    corpus: Corpus, words: Frequencies, thresholds: Thresholds, control: bool, n_sentences: int
 ) -> dict[str, Any]:
-    """Everything that a saved state must agree with."""
-    run = provenance(loaded, command="", seed=seed)
+    """Everything that a saved state must agree with, besides model, seed and versions."""
     return {
         "schema": SCHEMA,
-        "model": need_checksum(loaded),
         "corpus": corpus.sha256,
         "sentences": n_sentences,
         "frequencies": f"{words.source} {words.sha256}",
         "thresholds": dataclasses.asdict(thresholds),
         "control": control,
-        "seed": seed,
-        "dtype": loaded.dtype,
-        "device": loaded.device.partition(":")[0],
         "batches": [WINDOW, BATCH_TOKENS],
-        "versions": {key: run[key] for key in ("headscope", "torch", "transformers")},
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,24 +26,26 @@ from headscope.measures.depth import (
     residual_ratio,
 )
 from headscope.models.blocks import Block, find_blocks, norm_placement, own_states, run_variant
+from headscope.models.casting import cast
 from headscope.models.certificate import TOLERANCES
 from headscope.models.control import random_twin
 from headscope.models.loading import DTYPES, LoadedModel
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.parameters import check_seed
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.results.depth import Curve, Protection, Trend
 
-__all__ = ["depth"]
-
-#: Told (pass name, windows done, windows in all) after every batch.
-Progress = Callable[[str, int, int], None]
+__all__ = ["DTYPE", "depth"]
 
 #: Windows measured unless told otherwise: the standard error of a ratio is then below 0.01.
 SEQUENCES = 32
+#: What is computed in unless told otherwise: attention alone falls below what float32 can show.
+DTYPE = "float64"
 #: The one variant that has a field of its own in the result.
 BARE = "attention-without-layernorm"
 
@@ -54,16 +56,17 @@ class _Pass:
 
     windows: Windows
     chosen: Array
-    progress: Progress | None
+    progress: Progress
 
 
 def depth(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     text: str | Path | None = None,
     *,
     length: int = 128,
     sequences: int = SEQUENCES,
     control: bool = True,
+    dtype: str | None = None,
     validate: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
@@ -87,17 +90,13 @@ def depth(
         Windows to measure, spread evenly over the text; all of them where it has fewer.
     control : bool
         Measure the same architecture with random weights too.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
+    dtype : str, optional
+        What to compute in; without it float64 for a name or folder, and the type of a model that
+        is in memory already.
     seed : int
         For the random weights of the control.
-    progress : callable, optional
-        Called as ``progress(pass_name, windows_done, windows)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype`` (float64 unless given: attention alone falls below what float32 can show),
-        ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------
@@ -120,22 +119,22 @@ def depth(
     >>> result.layer_norm, len(result.variants["full"])
     ('post', 7)
     """
-    _check_options(sequences, seed)
+    if sequences < 1:
+        raise InputError(f"sequences is {sequences}; give 1 window or more.")
+    check_seed(seed)
     source = open_plain(text)
-    loaded = open_model(model, **{"dtype": "float64", **options})
-    if loaded.tokenizer is None:
-        raise InputError("depth needs the model's tokenizer; load it with headscope.load.")
+    loaded = open_model(model, dtype=dtype or DTYPE, **options)
+    loaded = cast(loaded, dtype) if dtype else loaded
+    need_tokenizer(loaded, "depth")
     windows = pack(source, loaded, length)
     validation = require_valid(loaded, validate)
     blocks = find_blocks(loaded)
-    run = _Pass(windows, windows.spread(sequences), progress)
+    run = _Pass(windows, windows.spread(sequences), progress or silent)
     sums, proof = _measure(loaded, blocks, run, "model")
     return DepthResult(
         **_curves(sums),
         schema=SCHEMA,
-        provenance=provenance(
-            loaded, command=command, seed=seed, data={"name": source.name, "sha256": source.sha256}
-        ),
+        provenance=provenance(loaded, command=command, seed=seed, data=source),
         validation=validation,
         decomposition=proof,
         layer_norm=norm_placement(blocks),
@@ -145,13 +144,6 @@ def depth(
         floor=_floor(loaded),
         control=_control(loaded, run, seed) if control else None,
     )
-
-
-def _check_options(sequences: int, seed: int) -> None:
-    if sequences < 1:
-        raise InputError(f"--sequences is {sequences}; give 1 window or more.")
-    if not -(2**63) <= seed < 2**63:
-        raise InputError(f"The seed {seed} does not fit into 64 bits; give a smaller one.")
 
 
 def _floor(loaded: LoadedModel) -> float:
@@ -182,8 +174,7 @@ def _measure(
         worst = max(worst, gap)
         _check_rebuilt(loaded, worst)
         sums.update(ratios)
-        if run.progress is not None:
-            run.progress(name, start + len(chosen), len(run.chosen))
+        run.progress(name, start + len(chosen), len(run.chosen))
     return sums, Decomposition(worst, TOLERANCES[loaded.dtype]["hidden"])
 
 
@@ -206,8 +197,7 @@ def _ratios(
 
 def _gap(ours: Tensor, own: Tensor) -> float:
     """Largest difference, relative to the largest entry where that is above 1."""
-    difference = (ours.double() - own.double()).abs().max() / own.double().abs().max().clamp(min=1)
-    gap = float(difference)
+    gap = float((ours.double() - own.double()).abs().max() / own.double().abs().max().clamp(min=1))
     return gap if math.isfinite(gap) else math.inf
 
 
@@ -249,14 +239,8 @@ def _protected(sums: DepthSums) -> tuple[Protection, ...]:
     m = sums.share_moments()
     return tuple(
         Protection(
-            c.part,
-            c.way,
-            c.having,
-            c.lacking,
-            _curve(m.mean[i]),
-            _curve(m.std[i]),
-            _curve(m.low[i]),
-            _curve(m.high[i]),
+            *(c.part, c.way, c.having, c.lacking),
+            *(_curve(values[i]) for values in (m.mean, m.std, m.low, m.high)),
         )
         for i, c in enumerate(COMPARISONS)
     )
@@ -264,12 +248,9 @@ def _protected(sums: DepthSums) -> tuple[Protection, ...]:
 
 def _trends(sums: DepthSums) -> dict[str, Trend]:
     m = sums.trend_moments()
-    return {
-        name: Trend(
-            _curve(m.mean[i]), _curve(m.low[i]), _curve(m.high[i]), tuple(m.windows[i].tolist())
-        )
-        for i, name in enumerate(TRENDS)
-    }
+    curves = [[_curve(row) for row in rows] for rows in (m.mean, m.low, m.high)]
+    windows = [tuple(row.tolist()) for row in m.windows]
+    return {name: Trend(*found) for name, *found in zip(TRENDS, *curves, windows, strict=True)}
 
 
 def _curve(values: Array) -> Curve:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from headscope.errors import InputError
 from headscope.models.loading import LoadedModel, load, wrap
 
-__all__ = ["open_model"]
+#: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
+Model = str | Path | LoadedModel | nn.Module
 
 
-def open_model(model: str | Path | LoadedModel | Any, **options: Any) -> LoadedModel:
+def open_model(model: Model, **options: Any) -> LoadedModel:
     """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory.
 
     Raises
@@ -29,3 +32,14 @@ def open_model(model: str | Path | LoadedModel | Any, **options: Any) -> LoadedM
         f"{type(model).__name__} is not a model: give a folder, a hub id, 'demo', what "
         "headscope.load returned, or a transformers model."
     )
+
+
+def open_for_tasks(model: Model, **options: Any) -> LoadedModel:
+    """Open a model as :func:`open_model` does, with the task head that its checkpoint has."""
+    return open_model(model, **{"task_head": "auto", **options})
+
+
+def need_tokenizer(loaded: LoadedModel, command: str) -> None:
+    """Refuse a model without the tokenizer that ``command`` reads text with."""
+    if loaded.tokenizer is None:
+        raise InputError(f"{command} needs the model's tokenizer; load it with headscope.load.")

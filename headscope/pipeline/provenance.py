@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-from typing import Any
+from typing import Any, Protocol
 
-from headscope.errors import InputError
 from headscope.models.compact import removed_heads
 from headscope.models.loading import LoadedModel
 
-__all__ = ["need_checksum", "provenance"]
+
+class Source(Protocol):
+    """Data that were read: a corpus, a text, or a task's examples."""
+
+    @property
+    def name(self) -> str:
+        """Path as given, or what else it is called."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the content."""
 
 
 def provenance(
-    loaded: LoadedModel, *, command: str, seed: int, data: dict[str, Any] | None = None
+    loaded: LoadedModel, *, command: str, seed: int, data: Source | None = None
 ) -> dict[str, Any]:
     """Describe a run so that it can be repeated; only ``created`` differs between equal runs.
 
@@ -22,9 +31,7 @@ def provenance(
     """
     sha256 = loaded.weights_sha256
     return {
-        "headscope": importlib.metadata.version("headscope"),
-        "torch": importlib.metadata.version("torch"),
-        "transformers": importlib.metadata.version("transformers"),
+        **versions(),
         "model": {
             "id": loaded.name,
             "revision": loaded.revision,
@@ -35,7 +42,7 @@ def provenance(
             "n_heads": loaded.n_heads,
             "removed_heads": [list(place) for place in removed_heads(loaded)],
         },
-        "data": data,
+        "data": None if data is None else {"name": data.name, "sha256": data.sha256},
         "seed": seed,
         "dtype": loaded.dtype,
         "device": loaded.device,
@@ -44,22 +51,11 @@ def provenance(
     }
 
 
-def need_checksum(loaded: LoadedModel) -> str:
-    """Return the SHA-256 of the weights, for a saved state that is bound to them.
-
-    Raises
-    ------
-    InputError
-        If the model is in memory only, or was changed after it had been read.
-    """
-    if (sha256 := loaded.weights_sha256) is not None:
-        return sha256
-    if loaded.file is None:
-        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
-    raise InputError(
-        f"The weights of {loaded.name} were changed after loading, so its file's checksum is not "
-        "theirs; save the changed model to a folder to use a state."
-    )
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that numbers depend on."""
+    return {
+        name: importlib.metadata.version(name) for name in ("headscope", "torch", "transformers")
+    }
 
 
 def _weights(loaded: LoadedModel, sha256: str | None) -> str:

@@ -15,10 +15,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from headscope.atomic import write_atomically
-from headscope.errors import ResumeError
+from headscope.errors import InputError, ResumeError
 from headscope.measures.accumulator import Array
-
-__all__ = ["RunState", "Sums"]
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.provenance import versions
 
 
 class Sums(Protocol):
@@ -39,14 +39,15 @@ class RunState(Generic[S]):
 
     Parameters
     ----------
-    path : Path
+    path : Path or None
+        The file; None for a run that is not saved.
     identity : dict
         Everything that the sums depend on.
     every : float
         Seconds between two saves.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any], *, every: float = 5.0) -> None:
+    def __init__(self, path: Path | None, identity: dict[str, Any], *, every: float = 5.0) -> None:
         self.path = path
         self._identity = json.dumps(identity, sort_keys=True)
         self._every = every
@@ -57,21 +58,16 @@ class RunState(Generic[S]):
         """Return (batches done, sums) of one pass; (0, blank) if it has not begun."""
         return self._passes.get(name, (0, blank))
 
-    def resume(self, blank: Callable[[], S]) -> bool:
-        """Read the saved state; False if there is none.
-
-        Parameters
-        ----------
-        blank : callable
-            Makes the empty sums of one pass, to be filled from the state.
+    def resume(self, blank: Callable[[], S]) -> None:
+        """Read the saved state, if there is one, into the sums that ``blank`` makes.
 
         Raises
         ------
         ResumeError
             If it belongs to another run or cannot be read.
         """
-        if not self.path.is_file():
-            return False
+        if self.path is None or not self.path.is_file():
+            return
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -90,7 +86,6 @@ class RunState(Generic[S]):
                 {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
             )
             self._passes[name] = (done, sums)
-        return True
 
     def _check_identity(self, saved: str) -> None:
         if saved == self._identity:
@@ -99,19 +94,21 @@ class RunState(Generic[S]):
         other = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
         raise ResumeError(
             f"The saved state {self.path} belongs to another run: {', '.join(other)} differ. "
-            "Repeat the original command, or delete the file and start again without --resume."
+            "Repeat the original command, or delete the file and start again."
         )
 
     def note(self, name: str, done: int, sums: S, *, final: bool = False) -> None:
         """Remember that ``done`` batches of a pass are in ``sums``; save when it is time."""
         self._passes[name] = (done, sums)
-        if final or time.monotonic() - self._saved_at >= self._every:
+        if self.path and (final or time.monotonic() - self._saved_at >= self._every):
             self.save()
 
     def save(self) -> None:
-        """Write the state now."""
+        """Write the state now, if it has a file."""
         from safetensors.numpy import save
 
+        if self.path is None:
+            return
         arrays: dict[str, Any] = {}
         meta = {"identity": self._identity}
         for name, (_, sums) in self._passes.items():
@@ -121,3 +118,56 @@ class RunState(Generic[S]):
         meta["passes"] = json.dumps({name: done for name, (done, _) in self._passes.items()})
         write_atomically(self.path, save(arrays, metadata=meta))
         self._saved_at = time.monotonic()
+
+
+def check_resume(state: str | Path | None, resume: bool) -> None:
+    """Refuse to go on from a run that was saved nowhere."""
+    if resume and state is None:
+        raise InputError("There is nothing to resume from: give the state file of the run.")
+
+
+def open_state(
+    path: str | Path | None,
+    resume: bool,
+    identity: dict[str, Any],
+    blank: Callable[[], S],
+    loaded: LoadedModel,
+    seed: int,
+) -> RunState[S]:
+    """Return where a run saves itself (nowhere without ``path``), filled if it is to be resumed.
+
+    ``identity`` is what the sums depend on besides model, seed and versions; ``blank`` makes the
+    empty sums of one pass.
+
+    Raises
+    ------
+    InputError
+        If the model's weights are not those of a file, so that a state cannot be bound to them.
+    ResumeError
+        If the file belongs to another run or cannot be read.
+    """
+    if path is None:
+        return RunState(None, {})
+    shared = {
+        "model": _checksum(loaded),
+        "seed": seed,
+        "dtype": loaded.dtype,
+        "device": loaded.device.partition(":")[0],
+        "versions": versions(),
+    }
+    saved: RunState[S] = RunState(Path(path), {**shared, **identity})
+    if resume:
+        saved.resume(blank)
+    return saved
+
+
+def _checksum(loaded: LoadedModel) -> str:
+    """Return the SHA-256 of the weights, which a saved state is bound to."""
+    if (sha256 := loaded.weights_sha256) is not None:
+        return sha256
+    if loaded.file is None:
+        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
+    raise InputError(
+        f"The weights of {loaded.name} were changed after loading, so its file's checksum is not "
+        "theirs; save the changed model to a folder to use a state."
+    )

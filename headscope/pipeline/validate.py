@@ -8,7 +8,7 @@ from typing import Any
 from headscope.errors import ValidationFailedError
 from headscope.models.certificate import training_reason, validate_model
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.opening import Model, open_model
 from headscope.pipeline.provenance import provenance
 from headscope.results import ValidationResult, ValidationSummary
 
@@ -16,7 +16,7 @@ __all__ = ["require_valid", "validate"]
 
 
 def validate(
-    model: str | LoadedModel | Any, *, command: str = "headscope.validate", **options: Any
+    model: Model, *, command: str = "headscope.validate", **options: Any
 ) -> ValidationResult:
     """Prove that headscope's attention equals the model's, layer by layer, padded and not.
 

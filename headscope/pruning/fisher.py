@@ -28,16 +28,8 @@ from headscope.pruning.normalise import per_layer
 class FisherRanking(Ranking):
     """The lowest diagonal entries, exchanged inside layers for the sake of the other entries.
 
-    Parameters
-    ----------
-    values : Tensor, (n_units,)
-        The diagonal, normalised or not.
-    matrix : Tensor, (n_units, n_units)
-        Symmetric.
-    layers : Tensor, (n_units,)
-        The layer of each unit.
-    passes : dict
-        As :class:`Ranking` has it.
+    ``values`` (n_units,) are the diagonal of the symmetric ``matrix``, normalised or not, and
+    ``layers`` the layer of each unit.
     """
 
     def __init__(
@@ -61,17 +53,8 @@ class FisherRanking(Ranking):
 def fisher(given: Given, *, normalise: bool = False) -> Ranking:
     """Diagonal of the Fisher matrix, refined inside layers when heads are removed.
 
-    Parameters
-    ----------
-    given : Given
-        ``use_labels`` says which matrix: of the labelled loss, or of the model's outputs.
-    normalise : bool
-        Divide the diagonal by each layer's l2 norm.
-
-    Returns
-    -------
-    Ranking
-        Values of 0 or more: what removing the unit alone adds to the loss, about.
+    A unit's value is about what removing it alone adds to the loss; ``normalise`` divides it by its
+    layer's l2 norm.
     """
     matrix, diagonal = information(given, directions=1)
     values = per_layer(diagonal, given.units.layers) if normalise else diagonal
@@ -99,19 +82,9 @@ def outputs_matrix(given: Given, directions: int) -> GaussNewton:
 
 
 def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
-    """Swap removed and kept units while the sum of the removed ones' entries falls.
+    """Swap removed (n,) and kept units while the sum of the matrix among the removed ones falls.
 
-    Parameters
-    ----------
-    matrix : Tensor, (n, n), symmetric
-        Its entries among the removed units are summed.
-    removed : Tensor of bool, (n,)
-        Which units go at first.
-
-    Returns
-    -------
-    Tensor of bool, (n,)
-        As many as before.
+    ``matrix`` (n, n) is symmetric; as many units are removed as before.
     """
     removed = removed.clone()
     while removed.any() and not removed.all():

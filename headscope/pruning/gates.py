@@ -11,7 +11,6 @@ Voita et al. 2019, arXiv:1905.09418, section 6; Louizos et al. 2018, arXiv:1712.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from headscope.pruning.hard_concrete import draw_gates, open_probability
 from headscope.pruning.method import Given, Ranking
@@ -27,12 +26,7 @@ START = 2.0
 def gates(given: Given, *, strength: float = STRENGTH) -> Ranking:
     """Rank heads by the logits that training leaves; only gates are trained, never weights.
 
-    Parameters
-    ----------
-    given : Given
-        Its loss is minimised, over ``seed``'s draws of gates.
-    strength : float
-        Weight of the sum over heads of P(open).
+    ``strength`` is the weight of the sum over heads of P(open).
     """
     logits, passes = train_logits(
         given,
@@ -40,11 +34,6 @@ def gates(given: Given, *, strength: float = STRENGTH) -> Ranking:
         torch.full((len(given.units),), START),
         draw=draw_gates,
         penalty=lambda log_a: strength * open_probability(log_a).sum(),
-        chosen=_is_open,
-        rate=0.1,
+        chosen=lambda log_a: open_probability(log_a) > 0.5,
     )
     return Ranking(logits, passes={"forward": passes, "backward": passes})
-
-
-def _is_open(log_a: Tensor) -> Tensor:
-    return open_probability(log_a) > 0.5

@@ -27,30 +27,12 @@ from headscope.pruning.normalise import per_layer
 
 
 def importance_token(given: Given, *, normalise: bool = True) -> Ranking:
-    """Mean over real tokens of ``abs(z . dL/dz)``.
-
-    Parameters
-    ----------
-    given : Given
-        Its calibration must have labels.
-    normalise : bool
-        Divide by each layer's l2 norm.
-
-    Returns
-    -------
-    Ranking
-        Values of 0 or more, in units of the loss where not normalised.
-
-    Raises
-    ------
-    InputError
-        Without labels.
-    """
+    """Mean over real tokens of ``abs(z . dL/dz)``, divided by each layer's l2 norm by default."""
     return _mean(given, "importance-token", "token", normalise)
 
 
 def importance_example(given: Given, *, normalise: bool = True) -> Ranking:
-    """Mean over examples of ``abs(dL/dxi)``; arguments of :func:`importance_token`."""
+    """Mean over examples of ``abs(dL/dxi)``, normalised as :func:`importance_token` is."""
     return _mean(given, "importance-example", "example", normalise)
 
 

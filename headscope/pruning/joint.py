@@ -38,20 +38,8 @@ RIDGE = 0.1
 def fisher_joint(given: Given, *, ridge: float = RIDGE, directions: int = DIRECTIONS) -> Ranking:
     """Rank heads by joint elimination on the Gauss-Newton matrix of all heads.
 
-    Parameters
-    ----------
-    given : Given
-        ``use_labels`` says which matrix, as for ``fisher``.
-    ridge : float
-        Pull of the kept gates towards 1, in units of the mean diagonal.
-    directions : int
-        Random directions per example, where the matrix is label-free.
-
-    Returns
-    -------
-    Ranking
-        The value of a unit is the rise of the minimum at the step that removed it, so values need
-        not rise along the order.
+    The value of a unit is the rise of the minimum at the step that removed it, so values need not
+    rise along the order.
     """
     matrix, _ = information(given, directions)
     order, rises = eliminate(matrix, ridge)
@@ -61,19 +49,8 @@ def fisher_joint(given: Given, *, ridge: float = RIDGE, directions: int = DIRECT
 def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
     """Remove units one by one, re-solving the kept gates at each step.
 
-    Parameters
-    ----------
-    matrix : Tensor, (n, n), symmetric, positive semidefinite
-        The quadratic form of ``1 - xi`` that is to stay small.
-    ridge : float
-        In units of the mean of its diagonal.
-
-    Returns
-    -------
-    order : list of int
-        The first to go first.
-    rises : Tensor, (n,), float64
-        What each unit's removal adds to the minimum.
+    ``matrix`` (n, n), positive semidefinite, is the quadratic form of ``1 - xi`` that is to stay
+    small. Returns the order of removal, and what each unit's removal adds to the minimum.
     """
     n = len(matrix)
     strength = max(ridge * float(matrix.diagonal().mean()), 1e-30)

@@ -105,13 +105,7 @@ class Given:
         return cast(T, self.memo[name])
 
     def need_labels(self, method: str) -> None:
-        """Refuse calibration data without labels.
-
-        Raises
-        ------
-        InputError
-            Where there are none; the message names ``method``.
-        """
+        """Refuse calibration data without labels; the message names ``method``."""
         if not self.calibration.has_labels:
             raise InputError(
                 f"{method} is made of first derivatives of a loss, and the label-free loss has "
@@ -120,13 +114,7 @@ class Given:
             )
 
     def need_roles(self, method: str) -> None:
-        """Refuse a model that was not classified.
-
-        Raises
-        ------
-        InputError
-            Where it was not; the message names ``method``.
-        """
+        """Refuse a model that was not classified; the message names ``method``."""
         if not self.roles:
             raise InputError(
                 f"{method} needs to know what the heads do; give roles (the classify.json of "

@@ -62,30 +62,14 @@ METHODS: dict[str, MethodInfo] = {
 
 
 def check_methods(names: tuple[str, ...]) -> None:
-    """Refuse names that are no method.
-
-    Raises
-    ------
-    InputError
-        For the first of them; the message lists the methods.
-    """
+    """Refuse names that are no method; the message lists those there are."""
     for name in names:
         if name not in METHODS:
             raise InputError(f"There is no method {name!r}; choose {', '.join(METHODS)}.")
 
 
 def rank(name: str, given: Given, *, normalise: bool | None = None) -> Ranking:
-    """Run a method by name.
-
-    Parameters
-    ----------
-    name : str
-        A key of :data:`METHODS`.
-    given : Given
-        What the method may look at.
-    normalise : bool, optional
-        Per-layer l2 normalisation; the method's own default if None.
-    """
+    """Run a method by name; ``normalise`` by layer as the method itself does, if None."""
     info = METHODS[name]
     if normalise is None or not info.can_normalise:
         return info.run(given)

@@ -8,17 +8,7 @@ from torch import Tensor
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     """Divide each layer's scores by their l2 norm, so that layers compete on equal terms.
 
-    Parameters
-    ----------
-    values : Tensor, (n_units,)
-        Scores, not negative.
-    layers : Tensor, (n_units,)
-        The layer of each unit.
-
-    Returns
-    -------
-    Tensor, (n_units,)
-        A layer whose scores are all zero stays so.
+    ``layers`` holds the layer of each unit; one whose scores are all zero stays so.
 
     References
     ----------

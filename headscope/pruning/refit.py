@@ -18,10 +18,7 @@ from torch import Tensor
 class RidgeSums:
     """Sums over tokens of everything that the regression needs.
 
-    Parameters
-    ----------
-    d_in, d_out : int
-        Width of z (all kept heads together) and of the layer's output.
+    ``d_in`` is the width of z (all kept heads together), ``d_out`` that of the layer's output.
     """
 
     def __init__(self, d_in: int, d_out: int) -> None:
@@ -52,14 +49,9 @@ class RidgeSums:
         self._weight += float(weight.sum())
 
     def solve(self, now: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-        """Return W (d_in, d_out) and b (d_out,), float64.
+        """Return W (d_in, d_out) and b (d_out,), float64; the ridge pulls W towards ``now``.
 
-        Parameters
-        ----------
-        now : Tensor, (d_in, d_out)
-            The map that the ridge pulls towards.
-        ridge : float
-            0 is plain least squares; infinity keeps ``now`` and fits b alone.
+        A ridge of 0 is plain least squares; infinity keeps ``now`` and fits b alone.
         """
         now = now.double().cpu()
         mean_z, mean_t = self._z / self._weight, self._t / self._weight

@@ -31,8 +31,6 @@ ROUNDS = 3
 ENOUGH = 0.03
 #: Added to the diagonal, in units of its mean.
 DAMPING = 0.03
-#: Random directions per example and round.
-DIRECTIONS = 1
 #: Numbers per example that are worth keeping.
 WIDEST = 4096
 
@@ -81,7 +79,6 @@ def scale_gates(
             given.units,
             at=best,
             targets=targets,
-            directions=DIRECTIONS,
             seed=given.seed + 1 + number,
         )
         step = _solve(found.matrix, kept, -found.gradient[kept], DAMPING)

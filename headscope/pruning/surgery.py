@@ -73,14 +73,7 @@ def expand_heads(
 def scale_heads(out: nn.Linear, factors: Tensor, d_head: int) -> None:
     """Multiply each head's part of the output map by a factor, in place: a gate made permanent.
 
-    Parameters
-    ----------
-    out : nn.Linear, (n_heads * d_head -> d_model)
-        The output map.
-    factors : Tensor, (n_heads,)
-        The gate of each head.
-    d_head : int
-        Width of one head.
+    ``factors`` (n_heads,) are the gates; the map is n_heads * d_head -> d_model.
     """
     with torch.no_grad():
         out.weight *= factors.to(out.weight).repeat_interleave(d_head)

@@ -46,7 +46,6 @@ def topk(given: Given) -> Ranking:
         torch.zeros(n),
         draw=draw,
         chosen=largest,
-        rate=0.1,
         penalty=lambda logits: logits.new_zeros(()),
     )
     return Ranking(logits, passes={"forward": passes, "backward": passes})

@@ -11,6 +11,8 @@ from headscope.pruning.method import Given
 
 #: Passes over the calibration data at most, and without a change of the chosen heads to stop.
 EPOCHS, PATIENCE = 40, 4
+#: Step size of Adam.
+RATE = 0.1
 
 
 def train_logits(
@@ -21,9 +23,6 @@ def train_logits(
     draw: Callable[[Tensor, int, torch.Generator], Tensor],
     penalty: Callable[[Tensor], Tensor],
     chosen: Callable[[Tensor], Tensor],
-    rate: float,
-    epochs: int = EPOCHS,
-    patience: int = PATIENCE,
 ) -> tuple[Tensor, int]:
     """Minimise the mean loss plus a penalty over logits of units, by Adam.
 
@@ -42,11 +41,7 @@ def train_logits(
         From logits to what is added to the loss, a tensor ().
     chosen : callable
         From logits to the boolean choice (n_units,) they stand for: training stops when it has not
-        changed for ``patience`` passes.
-    rate : float
-        Step size of Adam.
-    epochs, patience : int
-        Passes over the calibration data: at most, and without a change to stop.
+        changed for PATIENCE passes.
 
     Returns
     -------
@@ -56,10 +51,10 @@ def train_logits(
         Over the calibration data.
     """
     logits = start.clone().requires_grad_(True)
-    adam = torch.optim.Adam([logits], lr=rate, betas=(0.9, 0.99))
+    adam = torch.optim.Adam([logits], lr=RATE, betas=(0.9, 0.99))
     generator = torch.Generator().manual_seed(given.seed)
     before, still = chosen(logits.detach()), 0
-    for epoch in range(1, epochs + 1):
+    for epoch in range(1, EPOCHS + 1):
         for batch in given.calibration.batches(labels=given.labelled):
             gates = given.units.expand(draw(logits, batch.size, generator))
             loss = batch.loss(gates.to(batch.gates("example"))).mean() + penalty(logits)
@@ -68,8 +63,8 @@ def train_logits(
         now = chosen(logits.detach())
         still = still + 1 if bool((now == before).all()) else 0
         before = now
-        given.progress(name, epoch, epochs)
-        if still >= patience and epoch > patience:
-            given.progress(name, epochs, epochs)
+        given.progress(name, epoch, EPOCHS)
+        if still >= PATIENCE and epoch > PATIENCE:
+            given.progress(name, EPOCHS, EPOCHS)
             break
     return logits.detach(), epoch

@@ -337,7 +337,7 @@ def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(
         (["--step", "0"], "step"),
         (["--draws", "2"], "5 or more"),
         (["--calibration-limit", "1"], "2 or more"),
-        (["--method", "roles", "--no-roles"], "--no-roles"),
+        (["--method", "roles", "--no-roles"], "what the heads do"),
         (["--save", "out"], "one model"),
         (["--fraction", "1", "--method", "fisher", "--save", "out"], "everything"),
         (["--roles", "missing.json"], "cannot be read"),

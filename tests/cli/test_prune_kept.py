@@ -20,6 +20,7 @@ from headscope.cli.prune import EXAMPLES
 from headscope.data.examples import sample_texts
 from headscope.models.saving import write_model
 from headscope.pipeline.classify import classify
+from headscope.pipeline.prune import PruneOptions
 from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.prune.speed import benchmark
 from headscope.results import to_json
@@ -77,13 +78,13 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         text = "".join(f"{a}{end}\t{i % 2}\n" for i, (a, _, _) in enumerate(PAIRS))
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.setattr("headscope.models.source.demo_folder", lambda: models / "demo")
-    parts = "headscope.pipeline.pruning"
-    monkeypatch.setattr(f"{parts}.data.sample_texts", lambda: sample_texts(48))
-    monkeypatch.setattr(f"{parts}.roles.classify", partial(classify, limit=48))
+    parts = "headscope.pipeline.prune"
+    monkeypatch.setattr(f"{parts}.sources.sample_texts", lambda: sample_texts(48))
+    monkeypatch.setattr(f"{parts}.run.classify", partial(classify, limit=48))
     monkeypatch.setattr(
         f"{parts}.keeping.benchmark", partial(benchmark, lengths=(8,), batch_sizes=(1,))
     )
-    monkeypatch.setattr("headscope.pipeline.prune.speed._SECONDS", 0.0)
+    monkeypatch.setattr(f"{parts}.speed._SECONDS", 0.0)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -128,17 +129,7 @@ def value_of(result: dict[str, Any], small: Any) -> float:
     source = result["provenance"]["model"]["id"]
     full = headscope.load(source, task_head="auto")
     if result["data"]["name"].startswith("built-in"):
-        sources = open_sources(
-            "fidelity",
-            None,
-            None,
-            needs_calibration=True,
-            needs_labels=(),
-            limit=None,
-            calibration_limit=1024,
-            seed=0,
-        )
-        task = sources.tasks(full, 0)[0]
+        task = open_sources(PruneOptions()).evaluation_for(full)
         return task.value(task.outputs(small))
     data = result["data"]["name"]
     return headscope.measure(small, result["task"], data, reference=full).value
@@ -288,8 +279,8 @@ def test_heads_kept_by_role_are_saved_and_not_the_random_ones_beside_them(
     [
         (["--method", "random", "--fraction", "0.5"], "control"),
         (["--method", "random", "--fraction", "0.5", "--fraction", "0.25"], "control"),
-        (["--fraction", "0.5", "--fraction", "0.25"], "one --fraction"),
-        ([], "one --fraction"),
+        (["--fraction", "0.5", "--fraction", "0.25"], "one fraction"),
+        ([], "one fraction"),
         (["--fraction", "0"], "removes nothing"),
         (["--fraction", "0.01"], "so small"),
         (["--fraction", "0.99"], "so large"),

@@ -46,7 +46,8 @@ def test_python_examples_run(page: Path) -> None:
     ["classify", "depth", "insights", "prune", "report", "rank", "scores", "spectrum", "validate"],
 )
 def test_docstring_examples_run(name: str) -> None:
-    failed, attempted = doctest.testmod(importlib.import_module(f"headscope.pipeline.{name}"))
+    home = getattr(headscope, name).__module__
+    failed, attempted = doctest.testmod(importlib.import_module(home))
     assert attempted > 0
     assert failed == 0
 

@@ -19,8 +19,8 @@ from headscope.attention import stream_attention
 from headscope.data.plain import as_plain
 from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.fidelity import Fidelity
-from headscope.pipeline.rank.run import rank
+from headscope.pipeline.rank import rank
+from headscope.pipeline.replaced_attention import PooledStates
 from headscope.results import RankResult
 
 FAMILIES = ["bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"]
@@ -160,14 +160,14 @@ def test_pattern_asymmetry_is_the_eager_models_sentence_by_sentence(family: str)
 
 
 def test_batching_and_padding_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headscope.pipeline import fidelity
+    from headscope.pipeline import texts
 
     def one_by_one(window: list[Any], tokens: int) -> list[list[Any]]:
         return [[ids] for ids in window if ids is not None]
 
     loaded = opened("bert")
     together = measured(loaded)
-    monkeypatch.setattr(fidelity, "buckets", one_by_one)
+    monkeypatch.setattr(texts, "buckets", one_by_one)
     single = measured(loaded)
     for a, b in zip(together.heads, single.heads, strict=True):
         assert a.qk_data is not None
@@ -218,15 +218,15 @@ def test_full_width_keeps_the_model(family: str) -> None:
 
 def test_fidelity_of_the_identity_is_one_and_of_something_else_is_not() -> None:
     loaded = opened("bert")
-    fidelity = Fidelity(loaded, as_plain(LINES))
-    same = fidelity.of(
+    states = PooledStates(loaded, as_plain(LINES))
+    same = states.cosines(
         lambda site, q, k, v, mask, scale: stream_attention(q, k, v, mask=mask, scale=scale)
     )
     assert same.shape == (len(LINES),)
     np.testing.assert_allclose(same, 1, atol=1e-12)
-    other = fidelity.of(lambda site, q, k, v, mask, scale: v)
+    other = states.cosines(lambda site, q, k, v, mask, scale: v)
     assert bool((other < 0.999).all())
-    assert (fidelity.lines, fidelity.skipped) == (len(LINES), 0)
+    assert (states.lines, states.skipped) == (len(LINES), 0)
 
 
 # --- pruned models ----------------------------------------------------------------------------
@@ -323,7 +323,7 @@ def test_relative_bias_is_refused_or_told(tmp_path: Path) -> None:
     folder = tiny_mpnet(tmp_path)
     with pytest.raises(UnsupportedModelError, match="relative position bias") as caught:
         rank(folder)
-    assert "--no-validate" in str(caught.value)
+    assert "validate=False" in str(caught.value)
     result = rank(folder, validate=False, control_seeds=2)
     assert result.not_covered == ("a relative position bias",)
     assert result.validation.passed is None

@@ -58,9 +58,7 @@ def test_roles_of_the_survivors_are_counted(half: PruneResult) -> None:
 
 def _given(demo: LoadedModel, sentences: int) -> Given:
     task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), demo)
-    return make_given(
-        demo, task, roles={}, use_labels=False, budget=36, largest=36, seed=0, progress=None
-    )
+    return make_given(demo, task, roles={}, use_labels=False, budget=36, largest=36, seed=0)
 
 
 def test_label_free_fisher_agrees_with_finite_differences_of_the_outputs(demo: LoadedModel) -> None:

@@ -16,19 +16,19 @@ import pytest
 import headscope
 from headscope.data.corpus import SAMPLE
 from headscope.errors import ResumeError
-from headscope.pipeline import resume as checkpoint
+from headscope.pipeline import resume
 from headscope.show.files import state_name
 
 #: Saves after every batch, and waits there so that the test can kill it at any of them.
 _SLOW = """
 import sys, time
-from headscope.pipeline import resume as checkpoint
-init, note = checkpoint.RunState.__init__, checkpoint.RunState.note
-checkpoint.RunState.__init__ = lambda self, path, identity: init(self, path, identity, every=0.0)
+from headscope.pipeline import resume
+init, note = resume.RunState.__init__, resume.RunState.note
+resume.RunState.__init__ = lambda self, path, identity: init(self, path, identity, every=0.0)
 def slow(self, *args, **kwargs):
     note(self, *args, **kwargs)
     time.sleep(0.15)
-checkpoint.RunState.note = slow
+resume.RunState.note = slow
 sys.argv = ["headscope", *sys.argv[1:]]
 from headscope.cli.app import main
 main()
@@ -120,7 +120,7 @@ def test_damaged_state_is_refused(state: Path) -> None:
 
 def test_state_is_saved_at_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saves: list[int] = []
-    save = checkpoint.RunState.save
-    monkeypatch.setattr(checkpoint.RunState, "save", lambda self: (saves.append(1), save(self))[1])
+    save = resume.RunState.save
+    monkeypatch.setattr(resume.RunState, "save", lambda self: (saves.append(1), save(self))[1])
     headscope.classify("demo", limit=60, state=tmp_path / "state")
     assert len(saves) == 1  # a short run saves once, at the end of its pass

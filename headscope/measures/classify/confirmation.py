@@ -27,6 +27,8 @@ from headscope.results import Confirmation, Label, SyntacticScore
 NEVER = ("punct", "root")
 #: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
 _POSITIONAL = ("offset", "first", "last")
+#: Baselines that are counted by relation, as :class:`.syntactic.Syntactic` names them.
+_WORDLESS = ("first", "last", "uniform")
 _HALVES = (0, 1)
 
 
@@ -155,18 +157,10 @@ def judge_syntactic(
 ) -> list[SyntacticTest]:
     """Apply the rule to every relation and direction, in alphabetical order.
 
-    Parameters
-    ----------
-    sums : Syntactic
-        After the pass over the corpus.
-    kernel : KernelHits
-        Of the same trials.
-    exists : array of bool, (n_layers, n_heads)
-        Which places of the sums hold a head.
-    thresholds : Thresholds
-        The margin, the fewest trials and the false discovery rate.
+    ``kernel`` counted the same trials; ``exists`` (n_layers, n_heads) marks the places of heads.
     """
-    drafts = [_draft(sums, kernel, *name) for name in _names(sums)]
+    names = sorted({(relation, direction) for _, relation, direction in sums.relations.names})
+    drafts = [_draft(sums, kernel, *name) for name in names]
     selected = [
         exists & _selected(relation, counts, thresholds) for (relation, *_), _, counts in drafts
     ]
@@ -205,10 +199,6 @@ def labels_of(scores: Sequence[SyntacticScore]) -> Iterator[Label]:
         )
 
 
-def _names(sums: Syntactic) -> list[tuple[str, str]]:
-    return sorted({(relation, direction) for _, relation, direction in sums.relations.names})
-
-
 Draft = tuple[tuple[str, str], int, tuple[_Counts, _Counts, _Counts]]
 
 
@@ -243,16 +233,12 @@ def _count(
         mean_hits=sums.mean_hits[at].sum(axis=0),
         baselines={
             "offset": float(sums.offset_trials[by_offset].sum()),
-            "first": float(sums.first[at].sum()),
-            "last": float(sums.last[at].sum()),
-            "uniform": float(sums.uniform[at].sum()),
+            **{name: float(getattr(sums, name)[at].sum()) for name in _WORDLESS},
             "kernel": kernel.hits[at].sum(axis=0),
         },
         joint={
             "offset": sums.both_offset[by_offset].sum(axis=0),
-            "first": sums.both_first[at].sum(axis=0),
-            "last": sums.both_last[at].sum(axis=0),
-            "uniform": sums.both_uniform[at].sum(axis=0),
+            **{name: getattr(sums, f"both_{name}")[at].sum(axis=0) for name in _WORDLESS},
         },
         uniform_squared=float(sums.uniform_squared[at].sum()),
     )

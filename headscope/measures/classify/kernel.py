@@ -26,11 +26,6 @@ _AT_ONCE = 1 << 18
 class Kernel(RowMeasure):
     """Attention by word offset, summed over the first half of a corpus.
 
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
-
     Attributes
     ----------
     sums : array of float, (n_layers, n_heads, offsets)
@@ -64,14 +59,7 @@ def _pairs(n_words: int) -> Array:
 
 
 def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
-    """Where heads with nothing but their kernels would look.
-
-    Parameters
-    ----------
-    kernel : Tensor, (n_heads, offsets)
-        K of each head, by :data:`.rows.WORD_OFFSETS`.
-    batch : Batch
-        Whose words and pieces are looked at.
+    """Where heads with nothing but their kernels K (n_heads, offsets) would look in a batch.
 
     Returns
     -------

@@ -55,11 +55,6 @@ def judge(
     head_ids : sequence of sequence of int
         What the heads of each layer are called: their original indices, gaps where heads have been
         removed. Results carry these; the sums count heads without gaps.
-
-    Returns
-    -------
-    tuple of HeadResult
-        Rates, accuracies and masses in [0, 1], entropies in nats.
     """
     exists = _exists(sums, head_ids)
     positional = _Positional(sums, exists, thresholds)
@@ -101,17 +96,9 @@ def judge_swapped(
     thresholds: Thresholds,
     head_ids: Sequence[Sequence[int]],
 ) -> SwappedControl:
-    """Count the syntactic labels against other sentences' trees; arguments of :func:`judge`.
+    """Count the syntactic labels against other sentences' trees: false positives, all of them.
 
-    Parameters
-    ----------
-    kernel : KernelHits
-        What the kernels hit of the trials in ``sums.swapped``.
-
-    Returns
-    -------
-    SwappedControl
-        Labels, and heads that have one: false positives, all of them.
+    Arguments of :func:`judge`, but for ``kernel``: hits of the trials in ``sums.swapped``.
     """
     exists = _exists(sums, head_ids)
     tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)

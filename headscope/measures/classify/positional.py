@@ -27,11 +27,6 @@ _FAR = max(OFFSETS) + 1
 class Positional(RowMeasure):
     """Hits and mass by relative position.
 
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
-
     Attributes
     ----------
     hits : array of int, (n_layers, n_heads, offsets)

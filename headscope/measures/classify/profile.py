@@ -43,11 +43,6 @@ UNIFORM = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
 class Profile(RowMeasure):
     """Sums of row quantities per head.
 
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
-
     Attributes
     ----------
     sums, squares, products : array of float, (n_layers, n_heads, len(QUANTITIES))

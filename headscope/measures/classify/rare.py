@@ -29,11 +29,6 @@ from headscope.measures.statistics import ratio_error
 class Rare(RowMeasure):
     """Hits on rarest words, and their sums of squares and products over sentences.
 
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
-
     Attributes
     ----------
     hits, two_hits : array of int, (n_layers, n_heads)

@@ -68,7 +68,13 @@ class RowSummary:
 
 
 class RowMeasure(Accumulator):
-    """An accumulator of row summaries."""
+    """An accumulator of row summaries.
+
+    Parameters
+    ----------
+    n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
+    """
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
@@ -76,15 +82,7 @@ class RowMeasure(Accumulator):
 
 
 class RowReducer:
-    """Observes attention sites and feeds row summaries to accumulators, a batch at a time.
-
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
-    *measures : RowMeasure
-        What the summaries are added to.
-    """
+    """Observes attention sites and feeds row summaries to ``measures``, a batch at a time."""
 
     def __init__(self, n_layers: int, n_heads: int, *measures: RowMeasure) -> None:
         self._shape = (n_layers, n_heads)
@@ -151,13 +149,9 @@ class RowReducer:
         from using their memory again.
         """
         batch, pos = self._batch.size
-        places = (batch, *self._shape)
-        index = self._content.new_zeros(3, *places, pos, dtype=torch.int64)
-        sums = self._content.new_zeros
-        return {
-            "argmax": index[0],
-            "word_argmax": index[1],
-            "word_argmax_mean": index[2],
+        places, sums = (batch, *self._shape), self._content.new_zeros
+        index = sums(3, *places, pos, dtype=torch.int64)
+        return dict(zip(("argmax", "word_argmax", "word_argmax_mean"), index, strict=True)) | {
             "top": sums(places),
             "entropy": sums(places),
             "mass": sums(*places, 4),
@@ -200,12 +194,7 @@ class RowReducer:
 class _Distances:
     """Sums of word-level attention by word offset, for the first half's sentences of a batch.
 
-    Parameters
-    ----------
-    batch : Batch
-        Whose words are looked at.
-    per_piece : Tensor, (batch, pos)
-        1 / pieces at first pieces, 0 elsewhere.
+    ``per_piece`` (batch, pos) is 1 / pieces at first pieces, 0 elsewhere.
     """
 
     def __init__(self, batch: Batch, per_piece: Tensor) -> None:
@@ -229,11 +218,8 @@ class _Distances:
     def sums(self, per_piece: Tensor, rows: slice) -> Tensor:
         """Return (rows, n_heads, len(WORD_OFFSETS)) of a chunk.
 
-        Parameters
-        ----------
-        per_piece : Tensor, (rows, n_heads, query_pos, key_pos)
-            Sum over the attending word's pieces, mean over the attended word's pieces; what does
-            not stand at first pieces is 0 or left out here.
+        ``per_piece`` (rows, n_heads, query_pos, key_pos) is summed over the attending word's pieces
+        and averaged over the attended word's; what is not at first pieces is 0 or left out here.
         """
         out = per_piece.new_zeros(*per_piece.shape[:2], len(WORD_OFFSETS))
         chosen = torch.nonzero(self._chosen[rows])[:, 0]

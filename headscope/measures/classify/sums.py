@@ -21,11 +21,6 @@ _NAMED = [(part, table) for part in ("syntactic", "swapped") for table in ("rela
 class HeadMeasures:
     """Positional, syntactic, kernel, rare-word and profile sums of every head.
 
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
-
     Attributes
     ----------
     positional, syntactic, swapped, kernel, rare, profile : RowMeasure

@@ -33,8 +33,6 @@ class Syntactic(RowMeasure):
 
     Parameters
     ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
     swapped : bool
         Score sentences against the trees of others: a control.
 
@@ -125,17 +123,9 @@ class Syntactic(RowMeasure):
 
 
 class KernelHits:
-    """Hits of heads that have nothing but their distance kernels, on the trials of a Syntactic.
+    """Hits of heads that have nothing but their distance kernels, on the trials of ``counted``.
 
-    Parameters
-    ----------
-    counted : Syntactic
-        After its pass: its names give the order.
-
-    Attributes
-    ----------
-    hits : array of int, (relations, n_layers, n_heads)
-        In the order of ``counted.relations``.
+    ``hits`` (relations, n_layers, n_heads) are in the order of its relations after its pass.
     """
 
     def __init__(self, counted: Syntactic) -> None:
@@ -143,15 +133,7 @@ class KernelHits:
         self.hits = np.zeros_like(counted.hits)
 
     def update(self, looks_at: Tensor, batch: Batch) -> None:
-        """Add one batch.
-
-        Parameters
-        ----------
-        looks_at : Tensor, (batch, n_layers * n_heads, pos)
-            As :func:`headscope.measures.classify.kernel.kernel_argmax` gives it.
-        batch : Batch
-            The sentences that this is about.
-        """
+        """Add one batch; ``looks_at`` as :func:`.kernel.kernel_argmax` gives it."""
         edges = self._counted.edges_of(batch)
         if edges is None:
             return
@@ -164,12 +146,7 @@ class KernelHits:
 def trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
     """Whether each head hits each trial: (trials, n_heads), 0 or 1.
 
-    Parameters
-    ----------
-    word_argmax : Tensor, (batch, n_heads, pos)
-        First piece of the word attended to, at first pieces.
-    edges : EdgeTrials
-        Of the same batch.
+    ``word_argmax`` (batch, n_heads, pos) has the first piece of the word attended to.
     """
     # One gather for all edges: (pairs, n_heads)
     pair_hits = (word_argmax[edges.row, :, edges.query] == edges.target[:, None]).long()

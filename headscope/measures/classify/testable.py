@@ -13,14 +13,7 @@ MIN_LONG = 50
 def untestable(sums: HeadMeasures, thresholds: Thresholds, *, trees: bool) -> dict[str, str]:
     """Return the roles that no head could have earned, each with the reason.
 
-    Parameters
-    ----------
-    sums : HeadMeasures
-        After the pass over the corpus.
-    thresholds : Thresholds
-        ``min_trials`` says how often a relation must occur.
-    trees : bool
-        Whether the corpus has gold trees.
+    ``trees`` says whether the corpus has gold trees; of the thresholds only ``min_trials`` counts.
     """
     queries = dict(zip(QUANTITIES, sums.profile.queries.tolist(), strict=True))
     expected = dict(zip(UNIFORM, sums.profile.uniform.tolist(), strict=True))

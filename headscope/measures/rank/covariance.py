@@ -12,11 +12,6 @@ from headscope.measures.accumulator import Accumulator, Array, numpy
 class InputCovariance(Accumulator):
     """Sums behind the mean and covariance of each layer's input vectors.
 
-    Parameters
-    ----------
-    n_layers, d_model : int
-        Layers, and the width of their inputs.
-
     Notes
     -----
     Kept in float64 as a count, sums and sums of outer products: about 1e-16 of the largest second
@@ -29,16 +24,9 @@ class InputCovariance(Accumulator):
         self.outer: Array = np.zeros((n_layers, d_model, d_model))
 
     def update(self, layer: int, x: Tensor, real: Tensor) -> None:
-        """Add one batch of one layer.
+        """Add one batch of what enters one layer's attention, x (batch, pos, d_model).
 
-        Parameters
-        ----------
-        layer : int
-            Zero-based.
-        x : Tensor, (batch, pos, d_model)
-            What enters the layer's attention.
-        real : Tensor, (batch, pos), bool
-            False at padding; special tokens count.
+        ``real`` (batch, pos) is False at padding; special tokens count.
         """
         rows = x[real].double()  # (tokens, d_model)
         self.count[layer] += len(rows)

@@ -28,12 +28,7 @@ _ROUNDING = 1e-12
 
 
 def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
-    """Singular values of ``left @ right^T`` from its factors, descending.
-
-    Parameters
-    ----------
-    left, right : Tensor, (..., m, r) and (..., n, r)
-        Any dtype; computed in float64.
+    """Singular values of ``left @ right^T`` from factors (..., m, r) and (..., n, r), descending.
 
     Returns
     -------
@@ -45,11 +40,8 @@ def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
     Costs O((m + n) r^2) and no m x n matrix where r < m, n. Errors are a few epsilons of the
     largest singular value, as a dense SVD's are.
     """
-    return _singular_values(_triangle(left.double()) @ _triangle(right.double()).mT)
-
-
-def _singular_values(matrix: Tensor) -> Tensor:
-    sigma: Tensor = torch.linalg.svdvals(matrix)
+    product = _triangle(left.double()) @ _triangle(right.double()).mT
+    sigma: Tensor = torch.linalg.svdvals(product)
     return sigma
 
 
@@ -97,16 +89,10 @@ class Reading:
 
 
 def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
-    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k`` of every head.
-
-    Returns
-    -------
-    dict of str to list of MatrixRank
-        One entry a head.
-    """
+    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
     found = {name: product_ranks(*sides, reading) for name, sides in factors.products.items()}
     for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
-        found[name] = reading.ranks(_singular_values(_triangle(factor)), *factor.shape[-2:])
+        found[name] = reading.ranks(torch.linalg.svdvals(_triangle(factor)), *factor.shape[-2:])
     return found
 
 
@@ -122,10 +108,8 @@ def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRan
     ----------
     sigma : Tensor, (r,), float64, descending
         Those of the matrix beyond the r-th are 0.
-    rtol : float
-        A singular value counts towards the numerical rank above ``rtol`` times the largest.
-    share : str
-        ``sigma2`` or ``sigma``: what the dimensions hold 90, 95, 99% of.
+    rtol, share : float, str
+        As in :class:`Reading`.
 
     Returns
     -------
@@ -165,19 +149,10 @@ def _effective_rank(sigma: Tensor) -> float:
 
 
 def asymmetry(left: Tensor, right: Tensor) -> Tensor:
-    """``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2].
+    """``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2]: (..., m, r) -> (...), float64.
 
-    0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an antisymmetric B.
-
-    Parameters
-    ----------
-    left, right : Tensor, (..., m, r)
-        Factors of B; any dtype.
-
-    Returns
-    -------
-    Tensor, (...), float64
-        NaN for B = 0.
+    0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an antisymmetric B, NaN
+    for B = 0.
 
     Notes
     -----
@@ -200,7 +175,7 @@ def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tenso
     Parameters
     ----------
     left, right : Tensor, (n_heads, m, r)
-        Their columns span the spaces; any dtype.
+        Their columns span the spaces.
     rtol : float
         Directions weaker than ``rtol`` times a factor's strongest are not counted to its space:
         rounding to the stored type fills up every space.

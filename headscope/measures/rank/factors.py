@@ -68,17 +68,7 @@ class Factors:
 def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors:
     """Take the factors from a layer's canonical weights, to the CPU.
 
-    Parameters
-    ----------
-    weights : AttentionWeights
-        In any dtype, on any device.
-    biases : bool
-        Augment the input by a 1 that carries b_Q and b_V.
-
-    Returns
-    -------
-    Factors
-        With ``d_in`` one more than d_model where biases are included.
+    With ``biases`` the input is augmented by a 1 that carries b_Q and b_V.
     """
     W_Q, W_K, W_V, W_O = map(_exact, (weights.W_Q, weights.W_K, weights.W_V, weights.W_O))
     if biases:
@@ -98,17 +88,8 @@ def _augmented(W: Tensor, b: Tensor) -> Tensor:
 def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> AttentionWeights:
     """Fold the LayerNorm before a layer into its W_Q, W_K, W_V and their biases.
 
-    Parameters
-    ----------
-    weights : AttentionWeights
-        Of the layer that reads the LayerNorm's output.
-    gain, shift : Tensor, (d_model,)
-        The LayerNorm's weight and bias.
-
-    Returns
-    -------
-    AttentionWeights
-        W_Q, W_K, W_V and their biases in float64 on the CPU; W_O and b_O as they were.
+    ``gain`` and ``shift`` (d_model,) are the LayerNorm's weight and bias. What is folded comes back
+    in float64 on the CPU; W_O and b_O stay as they were.
     """
     gain, shift = _exact(gain), _exact(shift)
     folded = {}
@@ -133,11 +114,6 @@ def weigh(factors: Factors, root: Tensor, mean: Tensor) -> Factors:
         S^(1/2) of the covariance S of the layer's inputs.
     mean : Tensor, (d_model,)
         Mean input of the layer; used with biases.
-
-    Returns
-    -------
-    Factors
-        With other W_Q and W_K.
     """
     d_model = len(root)
     W_Q, W_K = (root @ W[:, :d_model] for W in (factors.W_Q, factors.W_K))

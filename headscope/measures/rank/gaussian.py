@@ -20,15 +20,7 @@ from headscope.results import ControlStatistics, LayerControl, MatrixRank
 
 
 def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:
-    """Average the ranks of several random layers of one geometry.
-
-    Parameters
-    ----------
-    draws : sequence of Factors
-        At least one, all of the same shapes.
-    reading : Reading
-        As for the model's own matrices.
-    """
+    """Average the ranks of random layers, at least one, all of the same shapes."""
     heads: dict[str, list[MatrixRank]] = {}
     layers: dict[str, list[MatrixRank]] = {}
     for draw in draws:
@@ -56,19 +48,14 @@ def average(found: Sequence[MatrixRank]) -> ControlStatistics:
         **{f"dims{level}": [item.dims[level] for item in found] for level in LEVELS},
     }
     means = {name: _mean(values) for name, values in columns.items()}
-    return ControlStatistics(
-        singular_values=tuple((spectra / sizes).mean(0).tolist()),
-        numerical_rank=means["numerical_rank"],
-        stable_rank=means["stable_rank"],
-        effective_rank=means["effective_rank"],
-        dims={level: means[f"dims{level}"] for level in LEVELS},
-        std={
-            name: stdev([float(v) for v in values if v is not None])
-            for name, values in columns.items()
-            if means[name] is not None and len(values) > 1
-        },
-        draws=len(found),
-    )
+    std = {
+        name: stdev([float(v) for v in values if v is not None])
+        for name, values in columns.items()
+        if means[name] is not None and len(values) > 1
+    }
+    dims = {level: means.pop(f"dims{level}") for level in LEVELS}
+    sigma = tuple((spectra / sizes).mean(0).tolist())
+    return ControlStatistics(singular_values=sigma, dims=dims, std=std, draws=len(found), **means)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

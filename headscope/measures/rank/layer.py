@@ -11,25 +11,9 @@ from headscope.results import HeadRank, LayerRank, Overlap
 def measure_layer(
     layer: int, factors: Factors, reading: Reading, *, folded: bool | None = None
 ) -> tuple[list[HeadRank], LayerRank]:
-    """Measure one layer.
+    """Measure each head alone (counted without gaps), and the sum of all heads' products.
 
-    Parameters
-    ----------
-    layer : int
-        Its index, for the results.
-    factors : Factors
-        Of all its heads.
-    reading : Reading
-        How singular values are read.
-    folded : bool, optional
-        Whether a LayerNorm was folded in, for the result.
-
-    Returns
-    -------
-    heads : list of HeadRank
-        Each head alone; heads are counted without gaps.
-    whole : LayerRank
-        The sum of all heads' products, and the overlap of their subspaces.
+    ``layer`` and ``folded`` (whether a LayerNorm was folded in) are for the results.
     """
     ranks = matrix_ranks(factors, reading)
     heads = [

@@ -21,12 +21,7 @@ from torch import Tensor
 
 from headscope.measures.accumulator import numpy
 from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.starts import (
-    Mixed,
-    Start,
-    joint_diagonal,
-    strongest_directions,
-)
+from headscope.measures.rank.starts import Mixed, Start, joint_diagonal, strongest_directions
 
 #: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
 #: down by less than a hundredth of itself.
@@ -39,7 +34,7 @@ _RIDGE = 1e-6
 _EXACT = 1e-7
 
 
-def share_projections(factors: Factors, width: int, *, iterations: int = ITERATIONS) -> Mixed:
+def share_projections(factors: Factors, width: int) -> Mixed:
     """Fit shared projections of one layer.
 
     Parameters
@@ -48,8 +43,6 @@ def share_projections(factors: Factors, width: int, *, iterations: int = ITERATI
         Of one layer, without biases.
     width : int
         Shared dimensions, 1 .. n_heads * d_head.
-    iterations : int
-        Rounds of alternating least squares, at most.
 
     Returns
     -------
@@ -66,7 +59,7 @@ def share_projections(factors: Factors, width: int, *, iterations: int = ITERATI
     start, error = _best_start(factors, width)
     if error < _EXACT:
         return start.mixed
-    fitted = _refine(factors, start, iterations)
+    fitted = _refine(factors, start)
     if fitted is None or score_error(factors, fitted.mixed) > error:
         return start.mixed
     return fitted.mixed
@@ -81,7 +74,7 @@ def _best_start(factors: Factors, width: int) -> tuple[Start, float]:
     return starts[best], errors[best]
 
 
-def _refine(factors: Factors, start: Start, iterations: int) -> Start | None:
+def _refine(factors: Factors, start: Start) -> Start | None:
     """Alternate least squares; None where they break down."""
     import tensorly as tl
     from tensorly.cp_tensor import CPTensor
@@ -96,7 +89,7 @@ def _refine(factors: Factors, start: Start, iterations: int) -> Start | None:
         fitted = parafac(
             numpy((tensor / size).float()),
             width,
-            n_iter_max=iterations,
+            n_iter_max=ITERATIONS,
             init=CPTensor((np.ones(width, dtype=np.float32), [numpy(x.float()) for x in begin])),
             tol=_SETTLED,
             l2_reg=_RIDGE,

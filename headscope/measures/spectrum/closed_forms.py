@@ -32,26 +32,11 @@ class ControlCurves:
 
 
 def control_curves(length: int, seed: int) -> dict[str, ControlCurves]:
-    """Return the curves of each control pattern.
-
-    Parameters
-    ----------
-    length : int
-        Rows and columns of the patterns.
-    seed : int
-        Of the random logits.
-
-    Returns
-    -------
-    dict of str to ControlCurves
-        ``uniform``, ``identity``, ``previous-token`` and ``random-logits``.
-    """
-    ones = np.ones(length)
-    uniform = np.zeros(length)
+    """Return the curves of each control pattern of this length, by name."""
+    uniform, previous = np.zeros(length), np.ones(length)
     uniform[0] = 1.0
-    previous = np.ones(length)
     previous[0], previous[-1] = np.sqrt(2.0), 0.0
-    known = {"uniform": uniform, "identity": ones, "previous-token": previous}
+    known = {"uniform": uniform, "identity": np.ones(length), "previous-token": previous}
     drawn = {name: sigma[None] for name, sigma in known.items()}
     drawn["random-logits"] = np.stack([singular_values(p) for p in random_patterns(length, seed)])
     return {name: ControlCurves(shares(sigma), shares(sigma**2)) for name, sigma in drawn.items()}

@@ -30,17 +30,9 @@ _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
 
 def singular_values(matrices: Array) -> Array:
-    """Return the singular values of each matrix, descending.
+    """Return the singular values of float64 matrices (..., n, n), descending: (..., n).
 
-    Parameters
-    ----------
-    matrices : array of float64, (..., n, n)
-        Not symmetric in general.
-
-    Returns
-    -------
-    array of float64, (..., n)
-        Those below 3e-8 of the largest, where float64 cannot tell them from zero, are exactly 0.
+    Those below 3e-8 of the largest, where float64 cannot tell them from zero, are exactly 0.
     """
     descending = np.linalg.eigvalsh(np.swapaxes(matrices, -1, -2) @ matrices)[..., ::-1]
     certain = descending > _ROUNDING * descending[..., :1]
@@ -56,10 +48,7 @@ def right_vectors(matrices: Array) -> Array:
 class MatrixPool:
     """Runs a function of stacked matrices on all cores; a context manager.
 
-    Parameters
-    ----------
-    workers : int, optional
-        As many as torch uses threads (OMP_NUM_THREADS decides), if not given.
+    By default ``workers`` are as many as torch uses threads (OMP_NUM_THREADS decides).
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -75,14 +64,9 @@ class MatrixPool:
         self._limits.restore_original_limits()
 
     def submit(self, function: Callable[[Array], Array], matrices: Tensor) -> Callable[[], Array]:
-        """Start ``function`` on matrices; call what is returned to wait for the result.
+        """Start ``function`` on matrices (..., n, n); call what is returned to wait for the result.
 
-        Parameters
-        ----------
-        function : callable
-            :func:`singular_values` or :func:`right_vectors`.
-        matrices : Tensor, (..., n, n)
-            Copied (to float64, to the CPU), so the caller may go on with it.
+        The matrices are copied (to float64, to the CPU), so the caller may go on with them.
         """
         copy = matrices.detach().to("cpu", torch.float64, copy=True)
         flat = copy.numpy().reshape(-1, *matrices.shape[-2:])

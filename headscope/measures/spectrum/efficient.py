@@ -39,11 +39,10 @@ from headscope.attention import attention_pattern, stream_attention
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.spectrum.decompositions import MatrixPool, right_vectors
 
-#: Forms that need n x k numbers, forms that keep some of the n x n weights, and controls.
-PROJECTED = ("truncated", "bound", "random", "pooled")
+#: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
 SPARSE = ("window", "window+global", "window+global+random", "random-keys")
 CONTROLS = ("random-keys", "uniform")
-FORMS = (*PROJECTED, *SPARSE, "uniform")
+FORMS = ("truncated", "bound", "random", "pooled", *SPARSE, "uniform")
 #: Forms of which something is drawn at random, and how often it is.
 RANDOM = ("random", "window+global+random", "random-keys")
 DRAWS = 5
@@ -198,21 +197,8 @@ def truncated_pattern(
 ) -> list[Tensor]:
     """Return P_k v for each k, with P_k = P W_k W_k^T and W_k the k leading right singular vectors.
 
-    Parameters
-    ----------
-    pattern : Tensor, (..., n, n)
-        P; the singular vectors are taken in float64, on the CPU.
-    v : Tensor, (..., n, d_head)
-        Says in what dtype and where the results are.
-    sizes : list of int
-        The numbers k of singular vectors kept.
-    pool : MatrixPool
-        Runs the decompositions.
-
-    Returns
-    -------
-    list of Tensor, (..., n, d_head)
-        One for each size.
+    The singular vectors of P (..., n, n) are taken in float64, on the CPU; the results have the
+    shape, dtype and device of v (..., n, d_head).
     """
     vectors = torch.from_numpy(pool.map(right_vectors, pattern).copy())
     left = pattern.cpu().double() @ vectors  # (..., n, n)
@@ -269,20 +255,10 @@ class CheapErrors:
         z: Tensor,
         scale: float | None,
     ) -> None:
-        """Compare every form with z, on some sequences and some heads.
+        """Compare every form with z, on some sequences and some heads of a layer.
 
-        Parameters
-        ----------
-        layer : int
-            Zero-based.
-        sequences, heads : slice
-            Which rows and heads of the results these are.
-        q, k, v, z : Tensor, (rows, heads, n, d_head)
-            Full attention's inputs and output.
-        pattern : Tensor, (rows, heads, n, n)
-            Its pattern.
-        scale : float, optional
-            Of the scores; 1 / sqrt(d_head) if None.
+        The tensors are full attention's inputs, pattern and output, as :class:`.Activations` has
+        them; ``scale`` is 1 / sqrt(d_head) if None.
         """
         sizes = list(self._forms.sizes)
         at_once = {

@@ -29,17 +29,9 @@ from headscope.measures.statistics import ratio, standard_error, t_half_width
 
 
 def shares(sigma: Array) -> Array:
-    """Return the share that the k largest of some values hold, for k = 1..n.
+    """Return the share that the k largest of descending values (..., n) hold, for k = 1..n.
 
-    Parameters
-    ----------
-    sigma : array of float, (..., n)
-        Descending, not negative.
-
-    Returns
-    -------
-    array of float, (..., n), in [0, 1]
-        Rises to exactly 1; all 1 where every value is 0.
+    Rises to exactly 1; all 1 where every value is 0.
     """
     total = np.cumsum(sigma, axis=-1)
     whole = total[..., -1:]
@@ -75,16 +67,8 @@ class Spectrum(Accumulator):
     def update(self, layer: int, heads: slice, sigma: Array, offsets: Array) -> None:
         """Add some sequences of some heads of a layer.
 
-        Parameters
-        ----------
-        layer : int
-            Zero-based.
-        heads : slice
-            Which heads of the layer these are.
-        sigma : array of float, (sequences, heads, length)
-            Singular values, descending.
-        offsets : array of float, (sequences, heads, len(OFFSETS))
-            Mean weight at each offset.
+        ``sigma`` (sequences, heads, length) descends; ``offsets`` (sequences, heads, len(OFFSETS))
+        is the mean weight at each offset.
         """
         plain, squared = shares(sigma), shares(sigma**2)
         self.count[layer, heads] += len(sigma)
@@ -123,14 +107,7 @@ class Spectrum(Accumulator):
 class PatternSpectra:
     """The observer that feeds a :class:`Spectrum`; it holds a few patterns at a time.
 
-    Parameters
-    ----------
-    sums : Spectrum
-        What the patterns are added to.
-    pool : MatrixPool
-        Runs the decompositions.
-    content : slice
-        Query positions that are not special tokens.
+    ``content`` are the query positions that are not special tokens.
     """
 
     def __init__(self, sums: Spectrum, pool: MatrixPool, content: slice) -> None:

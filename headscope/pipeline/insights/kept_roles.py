@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,18 +17,16 @@ from headscope.errors import InputError
 from headscope.measures.metrics import Bootstrap
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.classify import classify
-from headscope.pipeline.tasks import Task, make_task, read_examples
+from headscope.pipeline.known_roles import places
+from headscope.pipeline.progress import Progress, silent
+from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.results import ClassifyResult, KeptRoles
 from headscope.verdicts.insights.labelled_heads import ROLES
-
-__all__ = ["DRAWS", "measure_kept_roles"]
 
 #: Random sets that the labelled heads are compared with.
 DRAWS = 20
 
-Progress = Callable[[str, int, int], None]
 Place = tuple[int, int]
-T = TypeVar("T")
 
 
 def measure_kept_roles(
@@ -41,7 +38,7 @@ def measure_kept_roles(
     draws: int = DRAWS,
     seed: int = 0,
     corpus: Corpus | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> KeptRoles:
     """Measure what is left with only the heads that have one of the claim's roles.
 
@@ -49,20 +46,8 @@ def measure_kept_roles(
     heads are classified anew on every other sentence, and the rest is measured. Of other data,
     examples with a sentence that heads were classified on are left out.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        With its task head, where the task needs it.
-    classified : ClassifyResult
-    task : str
-    data : path, optional
-        What the task is measured on; the built-in sample by default.
-    draws : int
-        Random sets, 20 or more.
-    seed : int
-    corpus : Corpus, optional
-        What heads were classified on; the built-in sample by default.
-    progress : callable, optional
+    ``corpus`` is what heads were classified on, the built-in sample by default; ``draws`` are the
+    random sets that the labelled heads are compared with.
 
     Raises
     ------
@@ -70,7 +55,7 @@ def measure_kept_roles(
         For too few draws, or data most of which heads were classified on.
     """
     if draws < 20:
-        raise InputError(f"{draws} random sets tell no 95% quantile; give 20 or more (--draws).")
+        raise InputError(f"draws is {draws}, which tells no 95% quantile; give 20 or more.")
     examples = read_examples(task, data)
     sample = sample_corpus()
     left_out = 0
@@ -88,14 +73,14 @@ def measure_kept_roles(
                 "that the heads were classified on; measure the task on another text."
             )
         examples = unseen
+    everything = list(places(loaded).values())
     kept = _labelled(loaded, classified)
     measured = make_task(task, examples, loaded, seed=seed)
     whole = measured.outputs(loaded)
-    places = [(site.layer, head) for site in loaded.sites for head in range(site.n_heads)]
     result = KeptRoles(
         roles=ROLES,
         kept=tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in kept),
-        n_heads=len(places),
+        n_heads=len(everything),
         classified_on=classified.corpus.name,
         measured_on=examples.name,
         examples=measured.n_examples,
@@ -107,7 +92,7 @@ def measure_kept_roles(
         random=(),
         left_out=left_out,
     )
-    if not 0 < len(kept) < len(places):
+    if not 0 < len(kept) < len(everything):
         return result
     outputs = measured.outputs(loaded, _gates(loaded, kept))
     found = measured.interval(outputs, whole, seed=seed)
@@ -115,7 +100,7 @@ def measure_kept_roles(
         result,
         value=found.value,
         difference_ci=_interval(found, measured.n_examples),
-        random=_random(loaded, measured, places, len(kept), draws, seed, progress),
+        random=_random(loaded, measured, everything, len(kept), draws, seed, progress),
     )
 
 
@@ -129,31 +114,25 @@ def _interval(found: Bootstrap, n_examples: int) -> tuple[float, float] | None:
 def _random(
     loaded: LoadedModel,
     task: Task,
-    places: Sequence[Place],
+    everything: Sequence[Place],
     size: int,
     draws: int,
     seed: int,
-    progress: Progress | None,
+    progress: Progress,
 ) -> tuple[float, ...]:
     values = []
     for draw in range(draws):
-        chosen = np.random.default_rng([seed, draw]).choice(len(places), size, replace=False)
-        gates = _gates(loaded, [places[i] for i in sorted(chosen.tolist())])
+        chosen = np.random.default_rng([seed, draw]).choice(len(everything), size, replace=False)
+        gates = _gates(loaded, [everything[i] for i in sorted(chosen.tolist())])
         values.append(task.value(task.outputs(loaded, gates)))
-        if progress is not None:
-            progress("random heads", draw + 1, draws)
+        progress("random heads", draw + 1, draws)
     return tuple(values)
 
 
 def _labelled(loaded: LoadedModel, classified: ClassifyResult) -> list[Place]:
     """Places, in the loaded model, of the heads that have one of the roles."""
     named = {(h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
-    return [
-        (site.layer, place)
-        for site in loaded.sites
-        for place, name in enumerate(site.head_ids)
-        if (site.layer, name) in named
-    ]
+    return [place for name, place in places(loaded).items() if name in named]
 
 
 def _gates(loaded: LoadedModel, kept: Sequence[Place]) -> Tensor:
@@ -183,26 +162,11 @@ def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
 
 def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
     """Leave out examples that have a sentence in common with some texts, spaces and case aside."""
-    keys = [[_key(text) for text in pair] for pair in zip(*_sides(examples), strict=True)]
+    sides = [side for side in (examples.first, examples.second) if side is not None]
+    keys = [[_key(text) for text in pair] for pair in zip(*sides, strict=True)]
     wanted = {key for pair in keys for key in pair}
     seen = {key for key in map(_key, texts) if key in wanted}
-    rows = [i for i, pair in enumerate(keys) if not seen.intersection(pair)]
-
-    def chosen(values: tuple[T, ...] | None) -> tuple[T, ...] | None:
-        return tuple(values[i] for i in rows) if values else values
-
-    return dataclasses.replace(
-        examples,
-        first=tuple(examples.first[i] for i in rows),
-        second=chosen(examples.second),
-        labels=chosen(examples.labels),
-        scores=chosen(examples.scores),
-        lines=tuple(examples.lines[i] for i in rows) if examples.lines else (),
-    )
-
-
-def _sides(examples: Examples) -> list[tuple[str, ...]]:
-    return [examples.first] if examples.second is None else [examples.first, examples.second]
+    return select(examples, (i for i, pair in enumerate(keys) if not seen.intersection(pair)))
 
 
 def _key(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,32 +10,27 @@ from typing import Any
 
 from headscope.data.corpus import as_corpus
 from headscope.errors import UnsupportedModelError
-from headscope.models.certificate import validate_model
-from headscope.models.loading import LoadedModel
 from headscope.pipeline.insights.kept_roles import DRAWS, measure_kept_roles
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.opening import Model, open_for_tasks
+from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.sections.runner import Progress, Runner
+from headscope.pipeline.sections.runner import Run, run_sections
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA, InsightsResult, KeptRoles, ValidationSummary
+from headscope.results import SCHEMA, InsightsResult, Sections, section_of
 from headscope.verdicts.insights.finding import Evidence
 from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["NEEDED", "conclude", "insights"]
-
-#: The sections that decide the claims.
-NEEDED = ("classify", "rank", "spectrum", "depth")
-
 
 def insights(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     *,
     thresholds: InsightThresholds | None = None,
     task: str = "fidelity",
     data: str | Path | None = None,
     draws: int = DRAWS,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    sections: Sections | None = None,
     validate: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
@@ -49,6 +45,7 @@ def insights(
         ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
         ``task_head="auto"`` for tasks that need the model's head).
     thresholds : InsightThresholds, optional
+        What decides the claims; the documented ones by default.
     task : str
         What the model is measured by while only its labelled heads are kept.
     data : path, optional
@@ -57,19 +54,18 @@ def insights(
         Random sets of heads, 20 or more.
     settings : mapping, optional
         Arguments of classify, rank, spectrum and depth, by command.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
+    sections : Sections, optional
+        What has been measured already with these settings. A claim whose section it lacks is not
+        measured; without it all four are run.
     seed : int
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+        Of the sections and of the random sets of heads.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------
     InsightsResult
+        One verdict for each claim, with what was measured and the rule that decided.
 
     Raises
     ------
@@ -88,59 +84,33 @@ def insights(
     >>> found[0].verdict, found[6].verdict
     ('holds', 'not measured yet')
     """
-    loaded = open_model(model, **({"task_head": "auto", **options} if _is_name(model) else options))
-    require_valid(loaded, validate)
-    run = Runner(loaded, settings or {}, seed, command, check=validate, progress=progress)
-    for name in NEEDED:
-        run.section(name)
-    return conclude(run, thresholds=thresholds, task=task, data=data, draws=draws)
-
-
-def conclude(
-    run: Runner,
-    *,
-    thresholds: InsightThresholds | None = None,
-    task: str = "fidelity",
-    data: str | Path | None = None,
-    draws: int = DRAWS,
-) -> InsightsResult:
-    """Give the verdicts that the sections of a run allow."""
+    loaded = open_for_tasks(model, **options)
+    validation = require_valid(loaded, validate)
     thresholds = thresholds or InsightThresholds()
-    kept = _kept(run, task, data, draws)
-    found = scoreboard(thresholds, Evidence(**run.found, kept=kept))
+    settings, tell = settings or {}, progress or silent
+    if sections is None:
+        run = Run(loaded, settings, seed, command, check=validate, progress=tell)
+        sections = run_sections(section_of("insights").uses, run).sections
+        tell = part_of("insights", tell)
+    kept = None
+    if sections.classify is not None:
+        with contextlib.suppress(UnsupportedModelError):
+            kept = measure_kept_roles(
+                loaded,
+                sections.classify,
+                task=task,
+                data=data,
+                draws=draws,
+                seed=seed,
+                corpus=as_corpus(settings.get("classify", {}).get("corpus")),
+                progress=tell,
+            )
+    found = scoreboard(thresholds, Evidence(**sections.sections, kept=kept))
     return InsightsResult(
         schema=SCHEMA,
-        provenance=provenance(run.loaded, command=run.command, seed=run.seed),
-        validation=_summary(run),
+        provenance=provenance(loaded, command=command, seed=seed),
+        validation=validation,
         insights=found,
         thresholds=dataclasses.asdict(thresholds),
         kept_roles=kept,
     )
-
-
-def _kept(run: Runner, task: str, data: str | Path | None, draws: int) -> KeptRoles | None:
-    if "classify" not in run.found:
-        return None
-    try:
-        return measure_kept_roles(
-            run.loaded,
-            run.found["classify"],
-            task=task,
-            data=data,
-            draws=draws,
-            seed=run.seed,
-            corpus=as_corpus(run.arguments("classify").get("corpus")),
-            progress=run.tell("insights"),
-        )
-    except UnsupportedModelError:
-        return None
-
-
-def _summary(run: Runner) -> ValidationSummary:
-    if not run.check:
-        return ValidationSummary(passed=None)
-    return ValidationSummary.of(validate_model(run.loaded))
-
-
-def _is_name(model: object) -> bool:
-    return isinstance(model, str | Path)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from headscope.models.gating import shared_layers
 from headscope.models.loading import LoadedModel
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.tasks import LossBatch, Task
 from headscope.pruning.method import Given
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
-
-__all__ = ["Progress", "TaskCalibration", "make_given", "units_of"]
-
-#: Told (what, done, total).
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -57,10 +52,9 @@ def make_given(
     budget: int,
     largest: int,
     seed: int,
-    progress: Progress | None,
+    progress: Progress = silent,
 ) -> Given:
     """Gather what methods look at; ``roles`` go by the heads' places in the loaded model."""
-    more: dict[str, Any] = {} if progress is None else {"progress": progress}
     return Given(
         units=units_of(loaded),
         calibration=TaskCalibration(loaded, calibration),
@@ -70,5 +64,5 @@ def make_given(
         budget=budget,
         largest=largest,
         seed=seed,
-        **more,
+        progress=progress,
     )

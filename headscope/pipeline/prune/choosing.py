@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from torch import Tensor
-
 from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
+from headscope.pipeline.known_roles import places
 from headscope.pruning.by_role import keep_roles
 from headscope.pruning.head_list import parse_heads
 from headscope.pruning.method import Given, Ranking
@@ -17,8 +16,6 @@ from headscope.pruning.units import Units
 from headscope.results import HeadResult
 from headscope.results.prune import HeadScores
 from headscope.results.roles import ROLES
-
-__all__ = ["by_hand", "count_for", "fractions_of", "random_rankings", "scores_of"]
 
 
 def fractions_of(step: float, chosen: Sequence[float] | None) -> tuple[float, ...]:
@@ -53,17 +50,13 @@ def random_rankings(given: Given, draws: int) -> list[tuple[int, Ranking]]:
 
 def scores_of(name: str, ranking: Ranking, units: Units) -> HeadScores:
     """Lay a ranking's values out as layers x heads."""
-    grid: Tensor = units.expand(ranking.values)
-    rows = []
-    for layer in range(units.shape[0]):
-        there = {place[1] for heads in units.members for place in heads if place[0] == layer}
-        rows.append(
-            tuple(
-                float(grid[layer, head]) if head in there else None
-                for head in range(units.shape[1])
-            )
-        )
-    return HeadScores(name, tuple(rows), ranking.passes)
+    grid: list[list[float]] = units.expand(ranking.values).tolist()
+    there = {place for heads in units.members for place in heads}
+    rows = tuple(
+        tuple(value if (layer, head) in there else None for head, value in enumerate(row))
+        for layer, row in enumerate(grid)
+    )
+    return HeadScores(name, rows, ranking.passes)
 
 
 def by_hand(
@@ -73,7 +66,9 @@ def by_hand(
     roles: Mapping[tuple[int, int], HeadResult],
     keep: Sequence[str],
 ) -> tuple[int, ...]:
-    """Return the units that ``--heads`` or ``--keep-roles`` removes.
+    """Return the units that are removed by name, or because they have no role that is kept.
+
+    ``spec`` names heads, such as ``L0H1,L3H*``; without it those stay that have a role of ``keep``.
 
     Raises
     ------
@@ -82,13 +77,13 @@ def by_hand(
     """
     if spec is not None:
         names = parse_heads(spec, {site.layer: site.head_ids for site in loaded.sites})
-        places = [(layer, loaded.sites[layer].head_ids.index(head)) for layer, head in names]
-        removed = {units.unit(place) for place in places}
-        what = f"--heads {spec}"
+        place_of = places(loaded)
+        removed = {units.unit(place_of[name]) for name in names}
+        what = f"heads {spec}"
     else:
         _check_roles(keep, roles)
         removed = set(keep_roles(units, roles, set(keep)))
-        what = f"--keep-roles {','.join(keep)}"
+        what = f"keep_roles {','.join(keep)}"
     if len(removed) == len(units):
         raise InputError(
             f"{what} would remove every head of {loaded.name}; at least one must stay."
@@ -104,7 +99,7 @@ def _check_roles(keep: Sequence[str], roles: Mapping[tuple[int, int], HeadResult
         if name not in known:
             raise InputError(f"There is no role {name!r}; choose {', '.join(known)}.")
     if not roles:
-        raise InputError("--keep-roles needs to know what the heads do; leave --no-roles out.")
+        raise InputError("keep_roles needs to know what the heads do; roles must not be False.")
 
 
 def needs(methods: Sequence[str], what: str) -> list[str]:

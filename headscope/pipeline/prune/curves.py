@@ -8,17 +8,13 @@ from functools import partial
 
 from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.prune.calibrating import Progress, make_given, units_of
-from headscope.pipeline.prune.choosing import (
-    by_hand,
-    count_for,
-    random_rankings,
-    scores_of,
-)
+from headscope.pipeline.known_roles import KnownRoles
+from headscope.pipeline.progress import Progress
+from headscope.pipeline.prune.calibrating import make_given, units_of
+from headscope.pipeline.prune.choosing import by_hand, count_for, random_rankings, scores_of
 from headscope.pipeline.prune.measuring import Measurer
 from headscope.pipeline.prune.options import MANUAL, PruneOptions
 from headscope.pipeline.prune.repairing import Repair, Repaired, repair
-from headscope.pipeline.prune.roles import KnownRoles
 from headscope.pipeline.prune.single_heads import ablation_table, kept_alone_table
 from headscope.pipeline.prune.sources import Sources
 from headscope.pipeline.prune.steps import Steps, plan
@@ -27,19 +23,33 @@ from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import rank
 from headscope.pruning.units import Units
 from headscope.results.prune import Baseline, Curve, HeadEffect, HeadScores, Point
-
-__all__ = ["Inputs", "Outcome", "Version", "run"]
+from headscope.results.validate import ValidationSummary
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What was opened for a run: the model, both sets of data, what its heads do."""
+    """What was opened for a run: the model, both sets of data, what its heads do.
+
+    Attributes
+    ----------
+    loaded : LoadedModel
+        The full model, with the task head that the task needs.
+    sources : Sources
+        Both sets of examples as they were read.
+    evaluation, calibration : Task
+        The same for this model; no calibration where nothing is chosen.
+    roles : KnownRoles
+        Empty where nobody asked.
+    validation : ValidationSummary
+        Whether our attention is the full model's.
+    """
 
     loaded: LoadedModel
     sources: Sources
     evaluation: Task
     calibration: Task | None
     roles: KnownRoles
+    validation: ValidationSummary
 
     @property
     def units(self) -> Units:
@@ -64,7 +74,9 @@ class Outcome:
     Attributes
     ----------
     baseline : Baseline
+        The unpruned model.
     curves, scores, ablation, kept_alone : tuple
+        As :class:`headscope.results.PruneResult` has them.
     degenerate : str or None
         Why the values mean nothing, if they do not.
     versions : tuple of Version
@@ -80,14 +92,8 @@ class Outcome:
     versions: tuple[Version, ...]
 
 
-def run(inputs: Inputs, options: PruneOptions, progress: Progress | None = None) -> Outcome:
+def run(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
     """Do what the options say, on what was opened.
-
-    Parameters
-    ----------
-    inputs : Inputs
-    options : PruneOptions
-    progress : callable, optional
 
     Raises
     ------
@@ -123,16 +129,19 @@ class _Parts:
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
         """Remove units and repair what is left."""
         made = repair(kind, self.inputs.loaded, self.inputs.calibration, self.given, removed)
-        if 0 < len(removed) < len(self.units):
-            self.steps.did(kind.value)
+        self._did(kind.value, made)
         return made
 
     def point(self, made: Repaired) -> Point:
         """Measure one pruned model."""
         found = self.measure.point(made)
-        if 0 < len(made.removed) < len(self.units):
-            self.steps.did("measured")
+        self._did("measured", made)
         return found
+
+    def _did(self, what: str, made: Repaired) -> None:
+        """Note a step; where nothing or everything is removed, there is nothing to do."""
+        if 0 < len(made.removed) < len(self.units):
+            self.steps.did(what)
 
 
 @dataclass(frozen=True)
@@ -144,17 +153,18 @@ class _Found:
     scores: HeadScores | None = None
 
 
-def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress | None) -> _Parts:
+def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> _Parts:
     units = inputs.units
     n = len(units)
     counts = tuple(sorted({count_for(share, units) for share in options.shares}))
     if options.keeps and not options.manual:
         _check_count(counts[-1], n)
     inner = [count for count in counts if 0 < count < n]
+    roles = inputs.roles.by_place
     given = make_given(
         inputs.loaded,
         inputs.calibration or inputs.evaluation,
-        roles=inputs.roles.by_place,
+        roles=roles,
         use_labels=options.labels,
         budget=inner[0] if len(inner) == 1 else n // 2,
         largest=max(inner, default=n),
@@ -162,11 +172,7 @@ def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress | None) -
         progress=progress,
     )
     measure = Measurer(
-        inputs.loaded,
-        inputs.evaluation,
-        units,
-        seed=options.seed,
-        roles={place: role.roles for place, role in inputs.roles.by_place.items()},
+        inputs.loaded, inputs.evaluation, units, seed=options.seed, roles=inputs.roles.by_place
     )
     steps = plan(options, inputs.evaluation, inputs.calibration, counts, n, progress)
     return _Parts(inputs, options, units, counts, given, measure, steps)
@@ -231,11 +237,11 @@ def _by_hand(parts: _Parts) -> list[_Found]:
         inputs.loaded, parts.units, options.heads, inputs.roles.by_place, options.keep_roles or ()
     )
     made = [(kind, parts.repaired(kind, removed)) for kind in options.repair_kinds]
-    versions = [Version(MANUAL, kind, model, parts.point(model)) for kind, model in made]
-    found = [
-        _Found((Curve(MANUAL, version.repair.value, (version.point,)),), (version,))
-        for version in versions
-    ]
+    found = []
+    for kind, model in made:
+        point = parts.point(model)
+        curve = Curve(MANUAL, kind.value, (point,))
+        found.append(_Found((curve,), (Version(MANUAL, kind, model, point),)))
     if options.keep_roles:
         found.append(_Found((Curve("random", "none", (_random_point(parts, len(removed)),)),)))
     return found

@@ -12,17 +12,15 @@ from headscope.models.loading import LoadedModel, load
 from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import whole_folder, write_model
-from headscope.pipeline.prune.calibrating import Progress
+from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.curves import Inputs, Version
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.prune.speed import benchmark
-from headscope.pipeline.tasks import Task, make_task
+from headscope.pipeline.tasks import Task
 from headscope.results.prune import Candidate, KeptModel, SavedModel
 from headscope.results.speed import SpeedResult
-
-__all__ = ["TOLERANCE", "choose", "save_measured", "time_kept"]
 
 #: Largest difference between the curve's value and the loaded folder's, in the metric's own unit.
 TOLERANCE = 1e-4
@@ -31,13 +29,8 @@ TOLERANCE = 1e-4
 def choose(versions: Sequence[Version], inputs: Inputs) -> tuple[Version, KeptModel]:
     """Pick the candidate that is best on the calibration data; the only one is not measured.
 
-    The evaluation data have no say: their values would no longer be those of unseen data.
-
-    Parameters
-    ----------
-    versions : sequence of Version
-        In the order in which the user named methods and repairs; the first of equals is taken.
-    inputs : Inputs
+    The evaluation data have no say: their values would no longer be those of unseen data. Of equals
+    the first is taken, in the order in which the user named methods and repairs.
     """
     best, candidates = versions[0], tuple[Candidate, ...]()
     if len(versions) > 1:
@@ -64,14 +57,6 @@ def save_measured(
 ) -> tuple[SavedModel, ...]:
     """Write every folder that was asked for, load it again, and measure what it holds.
 
-    Parameters
-    ----------
-    version : Version
-    inputs : Inputs
-    options : PruneOptions
-    provenance : dict
-        Recorded in the manifests.
-
     Raises
     ------
     ArtefactError
@@ -84,32 +69,26 @@ def save_measured(
         if folder is not None
     ]
     compact = compact_model(inputs.loaded, inputs.units, version.made)
+    method, repair, point = version.method, version.repair.value, version.point
     saved = []
     with ExitStack() as stack:
         rooms = [stack.enter_context(whole_folder(folder)) for folder, _ in wanted]
         for (folder, form), room in zip(wanted, rooms, strict=True):
-            write_model(
-                compact,
-                room,
-                form,
-                method=version.method,
-                repair=version.repair.value,
-                provenance=provenance,
-            )
-            measured = _measured(room, folder, inputs, options.seed)
+            write_model(compact, room, form, method=method, repair=repair, provenance=provenance)
+            measured = _measured(room, folder, inputs)
             _check(measured, version, folder, inputs.evaluation)
-            saved.append(_entry(version, folder, form, measured))
+            found = (point.heads_removed, point.fraction, point.value, measured)
+            saved.append(SavedModel(str(folder), form, method, repair, *found))
     return tuple(saved)
 
 
-def _measured(room: Path, folder: Path, inputs: Inputs, seed: int) -> float:
+def _measured(room: Path, folder: Path, inputs: Inputs) -> float:
     """Load what was written and measure it; its own tokenizer must give the same tokens."""
-    loaded, task, sources = inputs.loaded, inputs.evaluation, inputs.sources
+    loaded, task = inputs.loaded, inputs.evaluation
     again = load(
         str(room.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
     )
-    anew = make_task(sources.task, sources.data, again, seed=seed, limit=sources.limit)
-    if list(anew.rows) != list(task.rows):
+    if list(inputs.sources.evaluation_for(again).rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
             "than the model's own, so nothing was kept."
@@ -124,27 +103,11 @@ def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
     raise ArtefactError(
         f"The model written for {folder} has a {task.metric} of {measured:.6g} where "
         f"{version.method} with repair {version.repair.value} had {expected:.6g}, so nothing was "
-        "kept; give --dtype float32 if weights were rounded, else please report this."
+        "kept; give dtype float32 if weights were rounded, else please report this."
     )
 
 
-def _entry(version: Version, folder: Path, form: str, measured: float) -> SavedModel:
-    point = version.point
-    return SavedModel(
-        str(folder),
-        form,
-        version.method,
-        version.repair.value,
-        point.heads_removed,
-        point.fraction,
-        point.value,
-        measured,
-    )
-
-
-def time_kept(
-    version: Version, inputs: Inputs, seed: int, progress: Progress | None
-) -> SpeedResult:
+def time_kept(version: Version, inputs: Inputs, seed: int, progress: Progress) -> SpeedResult:
     """Time the full model against the one that is kept."""
     compact = compact_model(inputs.loaded, inputs.units, version.made)
     return benchmark(inputs.loaded, compact, seed=seed, progress=progress)

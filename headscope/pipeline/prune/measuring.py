@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
+from headscope.measures.metrics import Outputs
 from headscope.models.compact import remove_heads
 from headscope.models.loading import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.tasks import Task
 from headscope.pruning.units import Units
+from headscope.results import HeadResult
 from headscope.results.prune import Baseline, Draw, Point
 
-__all__ = ["Measurer", "compact_model", "original_names"]
-
 Place = tuple[int, int]
+#: By the heads' places in the loaded model.
+ByPlace = Mapping[Place, HeadResult]
 
 
 class Measurer:
     """Measures pruned models against the full one, each set of removed heads only once.
 
     Heads are removed for real before a model is measured, so a point of a curve is the value of
-    the very model that ``--save`` writes.
+    the very model that is saved.
 
     Parameters
     ----------
     loaded : LoadedModel
+        The full model.
     task : Task
         On the evaluation data.
     units : Units
+        What can be removed on its own.
     seed : int
         Of the bootstrap.
-    roles : mapping of (layer, head) to the head's roles
-        By the heads' places in the loaded model.
+    roles : mapping of (layer, head) to HeadResult
+        By the heads' places in the loaded model; empty where none are known.
     """
 
     def __init__(
@@ -42,9 +46,8 @@ class Measurer:
         loaded: LoadedModel,
         task: Task,
         units: Units,
-        *,
         seed: int,
-        roles: Mapping[Place, Sequence[str]],
+        roles: Mapping[Place, HeadResult],
     ) -> None:
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
         self._roles = roles
@@ -65,32 +68,28 @@ class Measurer:
 
     def point(self, repaired: Repaired) -> Point:
         """Measure one pruned model."""
-        plain = self._is_plain(repaired)
-        if plain and repaired.removed in self._points:
-            return self._points[repaired.removed]
-        point = self._measured(repaired)
-        if plain:
-            self._points[repaired.removed] = point
-        return point
+        if not self._is_plain(repaired):
+            return self._measured(repaired)
+        if repaired.removed not in self._points:
+            self._points[repaired.removed] = self._measured(repaired)
+        return self._points[repaired.removed]
 
     def random_point(self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], None]) -> Point:
         """Measure random sets of one size: mean, extremes and standard deviation over draws."""
         first = draws[0][1]
         if len({repaired.removed for _, repaired in draws}) == 1:  # nothing, or everything
             return self.point(first)
-        values = []
-        for _, repaired in draws:
-            values.append(self._value(repaired))
+        found = []
+        for seed, repaired in draws:
+            found.append(Draw(seed, self._names(repaired), self._value(repaired)))
             did()
+        values = [draw.value for draw in found]
         return Point(
             fraction=self._fraction(first),
             heads_removed=self._names(first),
             value=statistics.fmean(values),
             ci=(min(values), max(values)),
-            draws=tuple(
-                Draw(seed, self._names(repaired), value)
-                for (seed, repaired), value in zip(draws, values, strict=True)
-            ),
+            draws=tuple(found),
             spread=statistics.stdev(values),
         )
 
@@ -117,10 +116,10 @@ class Measurer:
             self._values[repaired.removed] = self._task.value(self._outputs(repaired))
         return self._values[repaired.removed]
 
-    def _outputs(self, repaired: Repaired) -> dict[str, Any]:
+    def _outputs(self, repaired: Repaired) -> Outputs:
         """Run a pruned model over the evaluation data."""
         if not repaired.removed:
-            return dict(self._full)
+            return self._full
         if len(repaired.removed) == len(self._units):  # no model is left that could be built
             with replaced_outputs(self._loaded, repaired.maps):
                 return self._task.outputs(self._loaded, repaired.gates.to(self._loaded.device))
@@ -129,31 +128,30 @@ class Measurer:
     def _fraction(self, repaired: Repaired) -> float:
         return len(self._units.heads(repaired.removed)) / self._n_heads
 
-    def _names(self, repaired: Repaired) -> tuple[tuple[int, ...], ...]:
+    def _names(self, repaired: Repaired) -> tuple[Place, ...]:
         return original_names(self._loaded, self._units.heads(repaired.removed))
 
     def _is_plain(self, repaired: Repaired) -> bool:
-        bare = self._units.expand(self._units.gates(repaired.removed))
-        return not repaired.maps and bool((repaired.gates == bare).all())
+        bare = Repaired.bare(self._units, repaired.removed)
+        return not repaired.maps and bool((repaired.gates == bare.gates).all())
 
     def _left(self, removed: set[Place]) -> dict[str, int] | None:
         if not self._roles:
             return None
-        left = {role: 0 for roles in self._roles.values() for role in roles}
-        for head, roles in self._roles.items():
-            for role in roles if head not in removed else ():
-                left[role] += 1
+        left = Counter({name: 0 for role in self._roles.values() for name in role.roles})
+        for head, role in self._roles.items():
+            if head not in removed:
+                left.update(role.roles)
         return dict(sorted(left.items()))
 
 
-def original_names(loaded: LoadedModel, heads: Sequence[Place]) -> tuple[tuple[int, ...], ...]:
+def original_names(loaded: LoadedModel, heads: Sequence[Place]) -> tuple[Place, ...]:
     """Call heads by the numbers they were born with."""
     return tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in heads)
 
 
 def compact_model(loaded: LoadedModel, units: Units, made: Repaired) -> LoadedModel:
     """Make the pruned, repaired model for real; it shares what is no attention with ``loaded``."""
-    names = original_names(loaded, units.heads(made.removed))
-    compact = remove_heads(loaded, [(layer, head) for layer, head in names], share=True)
+    compact = remove_heads(loaded, original_names(loaded, units.heads(made.removed)), share=True)
     make_permanent(compact, loaded, made.gates, made.maps)
     return compact

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from headscope.errors import InputError
 from headscope.models.saving import check_target
+from headscope.pipeline.known_roles import Classification
 from headscope.pipeline.prune.choosing import fractions_of, needs
 from headscope.pipeline.prune.repairing import Repair
-from headscope.pipeline.prune.sources import CALIBRATION_LIMIT
 from headscope.pruning.methods import DEFAULT, METHODS, check_methods
 
-__all__ = ["DRAWS", "MANUAL", "STEP", "PruneOptions"]
-
+#: Sentences that heads are chosen on, unless the user says otherwise.
+CALIBRATION_LIMIT = 1024
 #: Between the fractions of a curve, and random sets at each: what runs unless more is asked for.
 STEP, DRAWS = 0.25, 5
 #: Fewest random sets that say anything about spread.
@@ -49,7 +49,7 @@ class PruneOptions:
     normalise: bool | None = None
     labels: bool = False
     ablation: bool | None = None
-    roles: bool | str | Path = True
+    roles: bool | Classification = True
     save: str | Path | None = None
     save_dense: str | Path | None = None
     benchmark: bool = False
@@ -130,10 +130,10 @@ class PruneOptions:
 
     def _check_choices(self) -> None:
         if self.heads is not None and self.keep_roles:
-            raise InputError("Give --heads or --keep-roles, not both.")
+            raise InputError("Give heads or keep_roles, not both.")
         if self.manual and (self.methods or self.fractions):
             raise InputError(
-                "--heads and --keep-roles say which heads go; leave out --method and --fraction."
+                "heads and keep_roles say which heads go; leave out methods and fractions."
             )
         check_methods(self.method_names)
         for name in self.repairs or ():
@@ -141,7 +141,11 @@ class PruneOptions:
                 raise InputError(f"There is no repair {name!r}; choose {', '.join(Repair)}.")
         if self.draws < FEWEST_DRAWS:
             raise InputError(
-                f"--draws {self.draws}: give {FEWEST_DRAWS} or more, fewer say nothing."
+                f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing."
+            )
+        if self.calibration_limit < 2:
+            raise InputError(
+                f"calibration_limit is {self.calibration_limit}; give 2 or more (1024 is usual)."
             )
         if not -(2**62) <= self.seed < 2**62:
             raise InputError(f"The seed {self.seed} is too large; give one of at most 62 bits.")
@@ -151,21 +155,21 @@ class PruneOptions:
         """Refuse before a long run what would not name one model, or could not be written."""
         if not self.candidates:
             raise InputError(
-                "Random heads are a control and are never kept; name another --method for --save, "
-                "--save-dense and --benchmark, such as fisher-joint."
+                "Random heads are a control and are never kept; name another method for save, "
+                "save_dense and benchmark, such as fisher-joint."
             )
         if not self.manual and len(set(self.fractions or ())) != 1:
             raise InputError(
-                "--save, --save-dense and --benchmark need one model: give one --fraction, such "
-                "as 0.5, or name the heads with --heads or --keep-roles."
+                "save, save_dense and benchmark need one model: give one fraction, such as 0.5, "
+                "or name the heads with heads or keep_roles."
             )
         if not self.manual and self.shares in ((0.0,), (0.0, 1.0)):
             raise InputError(
-                f"--fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
+                f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
                 f"{'everything' if self.shares[-1] else 'nothing'}."
             )
         folders = [Path(folder) for folder in (self.save, self.save_dense) if folder is not None]
         for folder in folders:
             check_target(folder)
         if len({folder.resolve() for folder in folders}) < len(folders):
-            raise InputError("--save and --save-dense name the same folder; give two.")
+            raise InputError("save and save_dense name the same folder; give two.")

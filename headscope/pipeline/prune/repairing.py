@@ -22,8 +22,7 @@ from headscope.pruning.joint import DIRECTIONS
 from headscope.pruning.method import Given
 from headscope.pruning.refit import RidgeSums
 from headscope.pruning.scale import distance, full_outputs, scale_gates
-
-__all__ = ["RIDGES", "Repair", "Repaired", "repair"]
+from headscope.pruning.units import Units
 
 #: Strengths of the ridge that compete; infinity refits b_O alone. 10 wins most often.
 RIDGES = (1.0, 10.0, float("inf"))
@@ -48,6 +47,7 @@ class Repaired:
     removed : tuple of int
         Units.
     gates : Tensor, (n_layers, n_heads), float32
+        What each head's z is multiplied by, 0 for a removed head.
     maps : mapping of layer to OutputMap
         Empty unless W_O was refitted.
     """
@@ -55,6 +55,11 @@ class Repaired:
     removed: tuple[int, ...]
     gates: Tensor
     maps: Mapping[int, OutputMap] = field(default_factory=dict)
+
+    @classmethod
+    def bare(cls, units: Units, removed: Sequence[int]) -> Repaired:
+        """Remove units and leave the others as they are."""
+        return cls(tuple(removed), units.expand(units.gates(removed)))
 
 
 def repair(
@@ -71,11 +76,13 @@ def repair(
     task : Task or None
         Calibration data; not needed for ``none``.
     given : Given
+        What methods look at; full outputs are kept in its memo.
     removed : sequence of int
+        Units.
     """
     units = given.units
     if kind is Repair.none or task is None or not removed:
-        return Repaired(tuple(removed), units.expand(units.gates(removed)))
+        return Repaired.bare(units, removed)
     targets = given.remember("full outputs", lambda: full_outputs(given))
     matrix = outputs_matrix(given, DIRECTIONS).matrix
     gates = scale_gates(given, removed, matrix=matrix, targets=targets)

@@ -7,27 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headscope.errors import InputError
-from headscope.models.loading import LoadedModel
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.classify import classify
+from headscope.pipeline.known_roles import (
+    Classification,
+    KnownRoles,
+    find_roles,
+    read_classification,
+)
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.prune.calibrating import Progress
 from headscope.pipeline.prune.curves import Inputs, Outcome, run
 from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
-from headscope.pipeline.prune.options import DRAWS, STEP, PruneOptions
-from headscope.pipeline.prune.roles import find_roles, read_classification
-from headscope.pipeline.prune.sources import CALIBRATION_LIMIT, open_sources
+from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
+from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
-from headscope.results.validate import ValidationSummary
-
-__all__ = ["prune", "prune_with"]
 
 
 def prune(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     *,
     task: str = "fidelity",
     data: str | Path | None = None,
@@ -42,7 +43,7 @@ def prune(
     normalise: bool | None = None,
     labels: bool = False,
     ablation: bool | None = None,
-    roles: bool | str | Path = True,
+    roles: bool | Classification = True,
     save: str | Path | None = None,
     save_dense: str | Path | None = None,
     benchmark: bool = False,
@@ -88,7 +89,7 @@ def prune(
     ablation : bool, optional
         Make the two tables of single heads; by default for the built-in sample only, since they
         take a pass over the data for every head.
-    roles : bool or path
+    roles : bool, path or ClassifyResult
         A result of ``headscope classify``; True classifies on the built-in sample.
     save, save_dense : path, optional
         Folders for the pruned model: compact, or in its old shape with zeros. Needs one fraction,
@@ -100,18 +101,15 @@ def prune(
         Evaluation examples.
     calibration_limit : int
         Calibration sentences, drawn at random.
-    validate : bool
     seed : int
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+        Of what is drawn at random: examples, masks, random heads and the bootstrap.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------
     PruneResult
+        Frozen raw values; ``.to_frame()`` gives pandas.
 
     Raises
     ------
@@ -156,7 +154,7 @@ def prune(
 
 
 def prune_with(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     choices: PruneOptions,
     *,
     progress: Progress | None = None,
@@ -170,50 +168,35 @@ def prune_with(
     model, progress, command, **options
         As :func:`prune` takes them.
     choices : PruneOptions
+        What to do.
     """
-    inputs, validation = _open(model, choices, options)
-    outcome = run(inputs, choices, progress)
-    result = _result(inputs, choices, outcome, validation, command)
-    return _kept(result, inputs, choices, outcome, progress) if choices.keeps else result
+    tell = progress or silent
+    inputs = _open(model, choices, options)
+    outcome = run(inputs, choices, tell)
+    result = _result(inputs, choices, outcome, command)
+    return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
 
 
-def _open(
-    model: str | Path | LoadedModel | Any, choices: PruneOptions, options: dict[str, Any]
-) -> tuple[Inputs, ValidationSummary]:
+def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Inputs:
     """Read the data, then open and validate the model, then find out what its heads do."""
-    roles = choices.roles
-    known = read_classification(roles) if isinstance(roles, str | Path) else None
-    sources = open_sources(
-        choices.task,
-        choices.data,
-        choices.calibration,
-        needs_calibration=choices.needs_calibration,
-        needs_labels=choices.needing("labels"),
-        limit=choices.limit,
-        calibration_limit=choices.calibration_limit,
-        seed=choices.seed,
-    )
-    loaded = open_model(model, **({"task_head": "auto", **options} if _is_name(model) else options))
-    if loaded.tokenizer is None:
-        raise InputError("prune needs the model's tokenizer; load it with headscope.load.")
-    evaluation, calibration = sources.tasks(loaded, choices.seed)
+    known = None if isinstance(choices.roles, bool) else read_classification(choices.roles)
+    sources = open_sources(choices)
+    loaded = open_for_tasks(model, **options)
+    need_tokenizer(loaded, "prune")
+    evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
-    found = find_roles(loaded, known, seed=choices.seed, wanted=roles is not False)
-    return Inputs(loaded, sources, evaluation, calibration, found), validation
+    if known is None and choices.roles:
+        known = classify(loaded, validate=False, seed=choices.seed)
+    roles = KnownRoles({}) if known is None else find_roles(loaded, known)
+    return Inputs(loaded, sources, evaluation, calibration, roles, validation)
 
 
-def _result(
-    inputs: Inputs,
-    choices: PruneOptions,
-    outcome: Outcome,
-    validation: ValidationSummary,
-    command: str,
-) -> PruneResult:
+def _result(inputs: Inputs, choices: PruneOptions, outcome: Outcome, command: str) -> PruneResult:
     loaded, task, chosen = inputs.loaded, inputs.evaluation, inputs.calibration
     return PruneResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=command, seed=choices.seed, data=task.data),
-        validation=validation,
+        validation=inputs.validation,
         task=task.name,
         metric=task.metric,
         higher_is_better=task.higher_is_better,
@@ -233,11 +216,7 @@ def _result(
 
 
 def _kept(
-    result: PruneResult,
-    inputs: Inputs,
-    choices: PruneOptions,
-    outcome: Outcome,
-    progress: Progress | None,
+    result: PruneResult, inputs: Inputs, choices: PruneOptions, outcome: Outcome, progress: Progress
 ) -> PruneResult:
     """Save and time the one model that is kept; both are of the same."""
     version, kept = choose(outcome.versions, inputs)
@@ -246,13 +225,9 @@ def _kept(
     return dataclasses.replace(result, kept=kept, saved=saved, speed=speed)
 
 
-def _is_name(model: object) -> bool:
-    return isinstance(model, str | Path)
-
-
 def _describe(task: Task, labels: bool | None) -> DataInfo:
     return DataInfo(
-        task.data["name"], task.data["sha256"], task.name, task.n_examples, task.skipped, labels
+        task.data.name, task.data.sha256, task.name, task.n_examples, task.skipped, labels
     )
 
 

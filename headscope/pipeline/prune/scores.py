@@ -5,24 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.classify import classify
+from headscope.pipeline.known_roles import find_roles
+from headscope.pipeline.opening import Model, open_for_tasks
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import by_hand, needs, scores_of
-from headscope.pipeline.prune.roles import find_roles
-from headscope.pipeline.prune.sources import CALIBRATION_LIMIT, open_calibration, pick
+from headscope.pipeline.prune.options import CALIBRATION_LIMIT
+from headscope.pipeline.prune.repairing import Repaired
+from headscope.pipeline.prune.sources import open_calibration, pick
 from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pipeline.validate import require_valid
 from headscope.pruning.methods import DEFAULT, check_methods, rank
 from headscope.results.prune import Baseline, HeadScores
 
-__all__ = ["measure", "scores"]
-
 
 def scores(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     method: str = DEFAULT,
     *,
     task: str = "fidelity",
@@ -38,6 +37,7 @@ def scores(
     Parameters
     ----------
     model : str, path, LoadedModel
+        As :func:`headscope.prune` takes it.
     method : str
         One of :data:`headscope.pruning.methods.METHODS`.
     task, calibration, normalise, labels, seed, **options
@@ -53,6 +53,7 @@ def scores(
     Raises
     ------
     InputError
+        For a model, file or option that cannot be used.
     ValidationFailedError
         If our attention is not the model's.
 
@@ -65,25 +66,26 @@ def scores(
     """
     check_methods((method,))
     examples, kind = open_calibration(task, calibration, needs((method,), "labels"))
-    loaded = _open(model, options)
+    loaded = open_for_tasks(model, **options)
     chosen = make_task(kind, pick(examples, limit, kind, seed), loaded, seed=seed, limit=limit // 2)
     require_valid(loaded, True)
     units = units_of(loaded)
+    by_role = bool(needs((method,), "roles"))
+    classified = classify(loaded, validate=False, seed=seed) if by_role else None
     given = make_given(
         loaded,
         chosen,
-        roles=find_roles(loaded, None, seed=seed, wanted=bool(needs((method,), "roles"))).by_place,
+        roles=find_roles(loaded, classified).by_place if classified else {},
         use_labels=labels,
         budget=len(units) // 2,
         largest=len(units),
         seed=seed,
-        progress=None,
     )
     return scores_of(method, rank(method, given, normalise=normalise), units)
 
 
 def measure(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     task: str = "fidelity",
     data: str | Path | None = None,
     *,
@@ -98,6 +100,7 @@ def measure(
     Parameters
     ----------
     model : str, path, LoadedModel
+        As :func:`headscope.prune` takes it.
     task : str
         ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
     data : path, optional
@@ -120,6 +123,7 @@ def measure(
     Raises
     ------
     InputError
+        For a model, file or option that cannot be used.
     ValidationFailedError
         If our attention is not the model's, or the reference's.
 
@@ -130,21 +134,15 @@ def measure(
     True
     """
     examples = read_examples(task, data, limit)
-    loaded = _open(model, options)
+    loaded = open_for_tasks(model, **options)
     for measured in (loaded, reference or loaded):
         require_valid(measured, True)
     job = make_task(task, examples, reference or loaded, seed=seed, limit=limit)
     gates = None
     if without is not None:
         units = units_of(loaded)
-        gates = units.expand(units.gates(by_hand(loaded, units, without, {}, ())))
-        gates = gates.to(torch.device(loaded.device))
+        removed = by_hand(loaded, units, without, {}, ())
+        gates = Repaired.bare(units, removed).gates.to(loaded.device)
     outputs = job.outputs(loaded, gates)
     found = job.interval(outputs, seed=seed)
     return Baseline(found.value, (found.low, found.high), job.metrics(outputs))
-
-
-def _open(model: str | Path | LoadedModel | Any, options: dict[str, Any]) -> LoadedModel:
-    if isinstance(model, str | Path):
-        options = {"task_head": "auto", **options}
-    return open_model(model, **options)

@@ -14,8 +14,6 @@ from headscope.pruning.method import Given
 from headscope.pruning.units import Units
 from headscope.results.prune import HeadEffect, Point
 
-__all__ = ["ablation_table", "kept_alone_table"]
-
 #: False discovery rate.
 Q = 0.05
 
@@ -26,7 +24,7 @@ def ablation_table(
     """Measure the model without each unit, alone; p-values adjusted over all of them."""
     points = []
     for unit in range(len(units)):
-        points.append(measure.point(_without(units, [unit])))
+        points.append(measure.point(Repaired.bare(units, [unit])))
         did()
     return _effects([point.heads_removed[0] for point in points], points)
 
@@ -45,13 +43,9 @@ def kept_alone_table(
             found[unit] = given.calibration.quality(units.expand(gates))
             did()
         best = max(found, key=lambda unit: (found[unit], -unit))
-        points.append(measure.point(_without(units, [u for u in here if u != best])))
+        points.append(measure.point(Repaired.bare(units, [u for u in here if u != best])))
         places.append(original_names(loaded, units.members[best])[0])
     return _effects(places, points)
-
-
-def _without(units: Units, removed: Sequence[int]) -> Repaired:
-    return Repaired(tuple(removed), units.expand(units.gates(removed)))
 
 
 def _effects(places: Sequence[tuple[int, ...]], points: Sequence[Point]) -> tuple[HeadEffect, ...]:

@@ -7,18 +7,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headscope.data.examples import Examples, read_texts, sample_texts
 from headscope.data.overlap import overlap
 from headscope.errors import CorpusError, InputError
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.tasks import Task, make_task, read_examples
+from headscope.pipeline.prune.options import PruneOptions
+from headscope.pipeline.tasks import Task, make_task, read_examples, select
+from headscope.pipeline.tasks.making import check_two
 
-__all__ = ["CALIBRATION_LIMIT", "Sources", "open_calibration", "open_sources", "pick"]
-
-#: Sentences that heads are chosen on, unless the user says otherwise.
-CALIBRATION_LIMIT = 1024
 #: Files whose columns hold labels; anything else is text.
 _TABLES = (".csv", ".tsv", ".jsonl")
 
@@ -29,85 +26,65 @@ class Sources:
 
     Attributes
     ----------
-    task : str
+    choices : PruneOptions
+        What they were read for.
     data : Examples
+        To measure on.
     calibration : Examples or None
+        To choose on; None where nothing is chosen.
     calibration_task : str
         The task itself, or ``fidelity`` where the calibration file is plain text.
     warnings : tuple of str
+        What makes the values too good.
     """
 
-    task: str
+    choices: PruneOptions
     data: Examples
     calibration: Examples | None
     calibration_task: str
-    calibration_limit: int
-    limit: int | None
     warnings: tuple[str, ...] = ()
 
-    def tasks(self, loaded: LoadedModel, seed: int) -> tuple[Task, Task | None]:
-        """Tokenise both for a model: (evaluation, calibration)."""
-        evaluation = make_task(self.task, self.data, loaded, seed=seed, limit=self.limit)
+    def evaluation_for(self, loaded: LoadedModel) -> Task:
+        """Tokenise what is measured on for a model."""
+        choices = self.choices
+        return make_task(choices.task, self.data, loaded, seed=choices.seed, limit=choices.limit)
+
+    def calibration_for(self, loaded: LoadedModel) -> Task | None:
+        """Tokenise what is chosen on for a model."""
         if self.calibration is None:
-            return evaluation, None
+            return None
         # Other masks than those of the evaluation, should both hold the same text.
-        calibration = make_task(
+        return make_task(
             self.calibration_task,
             self.calibration,
             loaded,
-            seed=seed + 1,
-            limit=self.calibration_limit // 2,
+            seed=self.choices.seed + 1,
+            limit=self.choices.calibration_limit // 2,
         )
-        return evaluation, calibration
 
 
-def open_sources(
-    task: str,
-    data: str | Path | None,
-    calibration: str | Path | None,
-    *,
-    needs_calibration: bool,
-    needs_labels: Sequence[str],
-    limit: int | None,
-    calibration_limit: int,
-    seed: int,
-) -> Sources:
-    """Read both files and check that they can serve.
-
-    Parameters
-    ----------
-    task : str
-    data, calibration : path or None
-        None is the built-in sample; if both are, each gets half of it.
-    needs_calibration : bool
-        Whether anything is chosen or repaired at all.
-    needs_labels : sequence of str
-        The methods of this run that cannot do without labels.
-    limit, calibration_limit : int
-        Examples to measure on; sentences to choose on, drawn at random.
-    seed : int
+def open_sources(choices: PruneOptions) -> Sources:
+    """Read both files and check that they can serve; without any, each is half of the sample.
 
     Raises
     ------
     InputError, CorpusError
+        If a file cannot be read, or not as what the task and the methods need.
     """
-    if calibration_limit < 2:
-        raise InputError(
-            f"--calibration-limit {calibration_limit}: give 2 or more (1024 is usual)."
-        )
-    if data is None and calibration is None and task in ("fidelity", "mlm"):
-        first, second = _halves(sample_texts(), seed)
-        evaluation = first if limit is None or task == "mlm" else _first(first, limit)
-        chosen = pick(second, calibration_limit, task, seed) if needs_calibration else None
-        return Sources(task, evaluation, chosen, task, calibration_limit, limit)
-    evaluation = read_examples(task, data, limit)
-    if not needs_calibration:
-        return Sources(task, evaluation, None, task, calibration_limit, limit)
-    other, other_task = open_calibration(task, calibration, needs_labels)
-    chosen = pick(other, calibration_limit, other_task, seed)
-    return Sources(
-        task, evaluation, chosen, other_task, calibration_limit, limit, _shared(evaluation, chosen)
-    )
+    task, seed, wanted = choices.task, choices.seed, choices.needs_calibration
+    if choices.data is None and choices.calibration is None and task in ("fidelity", "mlm"):
+        evaluation, other = _halves(sample_texts(), seed)
+        if choices.limit is not None and task != "mlm":
+            check_two(choices.limit)
+            evaluation = select(evaluation, range(min(choices.limit, len(evaluation))))
+        chosen = pick(other, choices.calibration_limit, task, seed) if wanted else None
+        return Sources(choices, evaluation, chosen, task)
+    evaluation = read_examples(task, choices.data, choices.limit)
+    if not wanted:
+        return Sources(choices, evaluation, None, task)
+    other, other_task = open_calibration(task, choices.calibration, choices.needing("labels"))
+    chosen = pick(other, choices.calibration_limit, other_task, seed)
+    return Sources(choices, evaluation, chosen, other_task, _shared(evaluation, chosen))
 
 
 def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
@@ -118,8 +95,7 @@ def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
     size = limit // 2 if task == "similarity" else limit
     if task == "mlm" or len(examples) <= size:
         return examples
-    places = sorted(random.Random(seed).sample(range(len(examples)), max(2, size)))
-    return _at(examples, places)
+    return select(examples, sorted(random.Random(seed).sample(range(len(examples)), max(2, size))))
 
 
 def open_calibration(
@@ -135,16 +111,16 @@ def open_calibration(
     if labelled and is_text:
         if needs_labels:
             raise InputError(
-                f"{', '.join(needs_labels)} needs labelled calibration data; give "
-                f"--calibration FILE.csv (tsv, jsonl) in the form of the {task} data, but not the "
-                "evaluation file itself."
+                f"{', '.join(needs_labels)} needs labelled calibration data; give a calibration "
+                f"file (csv, tsv, jsonl) in the form of the {task} data, but not the evaluation "
+                "file itself."
             )
         return read_texts(path), "fidelity"
     try:
         return read_examples(task, path), task
     except CorpusError as error:
         if "at least two" in str(error):
-            raise CorpusError(f"--calibration: {error}") from None
+            raise CorpusError(f"calibration: {error}") from None
         raise
 
 
@@ -156,7 +132,7 @@ def _shared(evaluation: Examples, chosen: Examples) -> tuple[str, ...]:
     return (
         f"{found.shared:,} of the {found.sentences:,} different sentences that the values are "
         f"measured on ({found.share:.1%}) are among those that heads were chosen on; to that "
-        "extent the values are too good: take these sentences out of --calibration or --data.",
+        "extent the values are too good: take these sentences out of calibration or data.",
     )
 
 
@@ -165,23 +141,9 @@ def _halves(examples: Examples, seed: int) -> tuple[Examples, Examples]:
     texts = list(dict.fromkeys(examples.first))
     order = random.Random(seed).sample(range(len(texts)), len(texts))
     middle = len(texts) // 2
-    halves = []
-    for places, which in ((order[:middle], "one half"), (order[middle:], "the other half")):
+
+    def half(places: Sequence[int], which: str) -> Examples:
         first = tuple(texts[i] for i in sorted(places))
-        halves.append(dataclasses.replace(examples, name=f"{examples.name}, {which}", first=first))
-    return halves[0], halves[1]
+        return dataclasses.replace(examples, name=f"{examples.name}, {which}", first=first)
 
-
-def _first(examples: Examples, limit: int) -> Examples:
-    if limit < 2:
-        raise InputError(f"The limit is {limit}; a task needs two examples or more.")
-    return _at(examples, range(min(limit, len(examples))))
-
-
-def _at(examples: Examples, places: Sequence[int]) -> Examples:
-    columns: dict[str, Any] = {
-        name: tuple(column[i] for i in places)
-        for name in ("first", "second", "labels", "scores", "lines")
-        if (column := getattr(examples, name))
-    }
-    return dataclasses.replace(examples, **columns)
+    return half(order[:middle], "one half"), half(order[middle:], "the other half")

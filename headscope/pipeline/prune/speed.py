@@ -1,4 +1,4 @@
-"""``--benchmark``: the full model and the pruned one, timed side by side as a user would run them.
+"""The benchmark: the full model and the pruned one, timed side by side as a user would run them.
 
 Both run transformers' own SDPA attention, without gradients and without anything of ours: what is
 measured is what is gained after the model was saved and left this program.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -18,9 +18,8 @@ from headscope.errors import InputError
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import use_implementation
+from headscope.pipeline.progress import Progress, silent
 from headscope.results.speed import SpeedResult, SpeedRow
-
-__all__ = ["BATCH_SIZES", "LENGTHS", "benchmark"]
 
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
 _IMPLEMENTATION = "sdpa"
@@ -35,7 +34,7 @@ def benchmark(
     lengths: Sequence[int] = LENGTHS,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     seed: int = 0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> SpeedResult:
     """Time two models on the same inputs, taking turns, and compare with their multiplications.
 
@@ -74,11 +73,9 @@ def benchmark(
         torch.inference_mode(),
     ):
         for done, (n, size) in enumerate(shapes):
-            if progress is not None:
-                progress("benchmark", done, len(shapes))
+            progress("benchmark", done, len(shapes))
             rows.append(_row(full, pruned, n, size, seed))
-    if progress is not None:
-        progress("benchmark", len(shapes), len(shapes))
+    progress("benchmark", len(shapes), len(shapes))
     return SpeedResult(
         device=full.device,
         dtype=full.dtype,
@@ -86,8 +83,8 @@ def benchmark(
         implementation=_IMPLEMENTATION,
         heads_full=sum(site.n_heads for site in full.sites),
         heads_pruned=sum(site.n_heads for site in pruned.sites),
-        parameters_full=_parameters(full.network),
-        parameters_pruned=_parameters(pruned.network),
+        parameters_full=sum(parameter.numel() for parameter in full.network.parameters()),
+        parameters_pruned=sum(parameter.numel() for parameter in pruned.network.parameters()),
         rows=tuple(rows),
     )
 
@@ -214,7 +211,3 @@ def _work(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> tuple[int, int]:
     batch, n = ids.shape
     heads = sum(2 * batch * n * n * site.n_heads * site.d_head for site in loaded.sites)
     return done[True] + done[False] + heads, done[True] + heads
-
-
-def _parameters(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headscope.pipeline.prune.calibrating import Progress
+from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.tasks import Task
-
-__all__ = ["Steps", "plan"]
 
 #: Passes over the calibration data that a step of a run is worth, a backward pass counted as two.
 #: Methods that are missing here run so long that they have a bar of their own, or take no pass.
@@ -22,22 +20,22 @@ class Steps:
 
     Parameters
     ----------
-    progress : callable or None
+    progress : callable
+        Told ("all", passes done, passes in all).
     sizes : mapping of str to float
         For each kind of work, what one piece of it costs: passes over the evaluation data.
     total : float
         What all of it costs.
     """
 
-    def __init__(self, progress: Progress | None, sizes: Mapping[str, float], total: float) -> None:
+    def __init__(self, progress: Progress, sizes: Mapping[str, float], total: float) -> None:
         self._progress, self._sizes, self._total = progress, sizes, total
         self._done = 0.0
 
     def did(self, kind: str) -> None:
         """Note one piece of work; one that is not counted changes nothing."""
         self._done = min(self._done + self._sizes.get(kind, 0.0), self._total)
-        if self._progress is not None:
-            self._progress("all", round(self._done), max(1, round(self._total)))
+        self._progress("all", round(self._done), max(1, round(self._total)))
 
 
 def plan(
@@ -46,19 +44,9 @@ def plan(
     calibration: Task | None,
     counts: tuple[int, ...],
     n_units: int,
-    progress: Progress | None,
+    progress: Progress,
 ) -> Steps:
-    """Add up what a run will do.
-
-    Parameters
-    ----------
-    options : PruneOptions
-    evaluation, calibration : Task
-    counts : tuple of int
-        Units that the points of the curves remove.
-    n_units : int
-    progress : callable or None
-    """
+    """Add up what a run will do; ``counts`` are the units that the points of the curves remove."""
     share = len(calibration.rows) / len(evaluation.rows) if calibration is not None else 0.0
     sizes = {name: cost * share for name, cost in _METHOD.items()}
     sizes |= {kind.value: cost * share for kind, cost in _REPAIR.items()}

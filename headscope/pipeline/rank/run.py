@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headscope.data.plain import PlainText, open_plain
+from headscope.data.plain import PlainText, open_plain, sample_plain
 from headscope.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.measures.rank.dimensions import Reading
 from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
@@ -20,21 +20,23 @@ from headscope.models.coverage import relative_terms, rotary
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import DTYPES, LoadedModel
 from headscope.models.norms import gain_and_shift, preceding_norms
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.opening import Model, open_model
+from headscope.pipeline.parameters import check_limit
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.rank.shared_projections import check_widths, sweep_widths
 from headscope.pipeline.rank.text import OnText
 from headscope.pipeline.validate import require_valid
 from headscope.results import ControlRank, HeadRank, LayerRank, RankResult
 
-__all__ = ["rank"]
 
-#: Told (what is measured, layers done, layers in all).
-Progress = Callable[[str, int, int], None]
+def report_defaults() -> dict[str, Any]:
+    """Return what a report sets unless it is told otherwise."""
+    return {"text": sample_plain()}
 
 
 def rank(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     *,
     share: str = "sigma2",
     biases: bool = False,
@@ -75,22 +77,24 @@ def rank(
         Widths at which the heads of each layer are made to share projections.
     limit : int, optional
         Use only the first lines of the text.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
         Of the controls.
-    progress : callable, optional
-        Called as ``progress(what, layers_done, layers)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
+
+    Returns
+    -------
+    RankResult
+        Frozen raw values; ``.to_frame()`` gives pandas.
 
     Raises
     ------
     UnsupportedModelError
         If queries and keys are rotated by position: their scores are not x W_Q W_K^T x^T.
-    InputError, ValidationFailedError
+    InputError
+        For a model, text or option that cannot be used.
+    ValidationFailedError
+        If our attention does not equal the model's.
 
     Examples
     --------
@@ -99,7 +103,8 @@ def rank(
     >>> result.heads[0].qk.dims["90"] <= 32, result.layers[0].qk.dims["90"] <= 384
     (True, True)
     """
-    _check_options(share, rtol, control_seeds, limit)
+    _check_options(share, rtol, control_seeds)
+    check_limit(limit, "line")
     lines = open_plain(text) if isinstance(text, str | Path) else text
     needs_text = lines is not None or bool(share_projections)
     loaded = open_model(model, need_tokenizer=needs_text, **options)
@@ -114,13 +119,14 @@ def rank(
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     widths = check_widths(loaded, share_projections)
 
+    tell = progress or silent
     reading = Reading(share, _eps(loaded), rtol)
     factors, folded = _factors(loaded, biases, fold_layernorm)
-    heads, layers = _measure(loaded.sites, factors, folded, reading, progress)
+    heads, layers = _measure(loaded.sites, factors, folded, reading, tell)
     seeds = tuple(range(seed, seed + control_seeds))
     on_text = None
     if lines is not None:
-        on_text = OnText.measure(loaded, lines, limit, progress)
+        on_text = OnText.measure(loaded, lines, limit, tell)
         plain = _factors(loaded, biases, False)[0]
         heads, layers = on_text.extend(heads, layers, plain, reading, seeds)
     return RankResult(
@@ -137,27 +143,20 @@ def rank(
             "stored_dtype": loaded.stored_dtype or loaded.dtype,
         },
         validation=validation,
-        provenance=provenance(
-            loaded,
-            command=command,
-            seed=seed,
-            data={"name": lines.name, "sha256": lines.sha256} if lines else None,
-        ),
+        provenance=provenance(loaded, command=command, seed=seed, data=lines),
         not_covered=not_covered,
         text=on_text.describe() if on_text else None,
-        shared=sweep_widths(loaded, widths, lines, limit, seed, progress) if widths else None,
+        shared=sweep_widths(loaded, widths, lines, limit, seed, tell) if widths else None,
     )
 
 
-def _check_options(share: str, rtol: float | None, control_seeds: int, limit: int | None) -> None:
+def _check_options(share: str, rtol: float | None, control_seeds: int) -> None:
     if share not in ("sigma2", "sigma"):
         raise InputError(f"The share {share!r} is unknown; give sigma2 or sigma.")
     if rtol is not None and not 0 < rtol < 1:
         raise InputError(f"The rtol {rtol} is not between 0 and 1.")
     if control_seeds < 2:
         raise InputError(f"{control_seeds} control seeds tell no spread; give 2 or more.")
-    if limit is not None and limit < 1:
-        raise InputError(f"The limit is {limit}; give 1 line or more.")
 
 
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
@@ -175,7 +174,7 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
     if validate:
         raise UnsupportedModelError(
             f"{loaded.name} ({loaded.family}) adds {term} to its scores, which W_Q W_K^T does not "
-            "cover; --no-validate measures W_Q W_K^T all the same and says what is left out."
+            "cover; validate=False measures W_Q W_K^T all the same and says what is left out."
         )
     return (term,)
 
@@ -211,7 +210,7 @@ def _measure(
     factors: dict[int, Factors],
     folded: dict[int, bool],
     reading: Reading,
-    progress: Progress | None,
+    progress: Progress,
 ) -> tuple[tuple[HeadRank, ...], tuple[LayerRank, ...]]:
     heads: list[HeadRank] = []
     layers: list[LayerRank] = []
@@ -226,8 +225,7 @@ def _measure(
             for found, name in zip(its_heads, site.head_ids, strict=True)
         ]
         layers.append(dataclasses.replace(whole, layer=layer, heads=site.head_ids))
-        if progress is not None:
-            progress("model", len(layers), len(sites))
+        progress("model", len(layers), len(sites))
     return tuple(heads), tuple(layers)
 
 

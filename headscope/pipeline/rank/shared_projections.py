@@ -1,8 +1,8 @@
-"""``headscope rank --share-projections``: what it costs when the heads of a layer share them."""
+"""Shared projections: what it costs when the heads of a layer share W_Q and W_K."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,12 +22,9 @@ from headscope.measures.rank.starts import Mixed, truncate
 from headscope.measures.statistics import normal_interval
 from headscope.models.loading import LoadedModel
 from headscope.models.replaced import ReplacedScores
-from headscope.pipeline.fidelity import Fidelity
+from headscope.pipeline.progress import Progress
+from headscope.pipeline.replaced_attention import PooledStates
 from headscope.results import SharedProjections, SharedWidth
-
-__all__ = ["check_widths", "sweep_widths"]
-
-Progress = Callable[[str, int, int], None]
 
 
 def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
@@ -36,13 +33,14 @@ def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
     Raises
     ------
     InputError
+        If one is below 1 or wider than the heads together.
     """
     most = min(site.n_heads * site.d_head for site in loaded.sites if site.n_heads)
     for width in widths:
         if not 1 <= width <= most:
             raise InputError(
-                f"--share-projections {width}: a width lies between 1 and n_heads * d_head = "
-                f"{most} of this model."
+                f"share_projections has the width {width}; a width lies between 1 and "
+                f"n_heads * d_head = {most} of this model."
             )
     return tuple(sorted(set(widths)))
 
@@ -53,11 +51,11 @@ def sweep_widths(
     text: PlainText | None,
     limit: int | None,
     seed: int,
-    progress: Progress | None,
+    progress: Progress,
 ) -> SharedProjections:
     """Fit shared projections at every width; measure scores, fidelity and parameters."""
     text = text or sample_plain()
-    fidelity = Fidelity(loaded, text, limit)
+    states = PooledStates(loaded, text, limit)
     layers = _distinct_layers(loaded)
     control = random_factors(next(iter(layers.values())), seed)
     heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
@@ -66,18 +64,17 @@ def sweep_widths(
         shared: dict[int, Mixed] = {}
         for layer, factors in layers.items():
             shared[layer] = share_projections(factors, width)
-            if progress is not None:
-                done = len(found) * len(layers) + len(shared)
-                progress("shared projections", done, len(widths) * len(layers))
-        found.append(_width(loaded, width, layers, shared, heads_alone, control, fidelity))
+            done = len(found) * len(layers) + len(shared)
+            progress("shared projections", done, len(widths) * len(layers))
+        found.append(_width(loaded, width, layers, shared, heads_alone, control, states))
     return SharedProjections(
         widths=tuple(found),
         knee=knee(list(widths), [item.score_error for item in found]),
         text={
             "name": text.name,
             "sha256": text.sha256,
-            "lines": fidelity.lines,
-            "skipped": fidelity.skipped,
+            "lines": states.lines,
+            "skipped": states.skipped,
         },
     )
 
@@ -99,7 +96,7 @@ def _width(
     shared: dict[int, Mixed],
     heads_alone: dict[int, Mixed],
     control: Factors,
-    fidelity: Fidelity,
+    states: PooledStates,
 ) -> SharedWidth:
     sizes = [(f.n_heads, f.W_Q.shape[1], f.W_Q.shape[2]) for f in layers.values()]
     ranks = {layer: truncated_rank(*size, width) for layer, size in zip(layers, sizes, strict=True)}
@@ -107,7 +104,7 @@ def _width(
     errors = tuple(score_error(layers[layer], mixed) for layer, mixed in shared.items())
     before = sum(score_parameters(*size) for size in sizes)
     after = sum(shared_parameters(n_heads, d_model, width) for n_heads, d_model, _ in sizes)
-    with_shared, with_cut = (_fidelity(loaded, mixed, fidelity) for mixed in (shared, cut))
+    with_shared, with_cut = (_cosines(loaded, mixed, states) for mixed in (shared, cut))
     return SharedWidth(
         width=width,
         score_error=float(np.mean(errors)),
@@ -125,7 +122,7 @@ def _width(
     )
 
 
-def _fidelity(loaded: LoadedModel, mixed: dict[int, Mixed], fidelity: Fidelity) -> Array:
+def _cosines(loaded: LoadedModel, mixed: dict[int, Mixed], states: PooledStates) -> Array:
     layer_of = {site.projections: site.layer for site in loaded.sites if site.layer in mixed}
     factors = {
         site.layer: mixed[layer_of[site.projections]]
@@ -133,7 +130,7 @@ def _fidelity(loaded: LoadedModel, mixed: dict[int, Mixed], fidelity: Fidelity) 
         if site.projections in layer_of
     }
     scores = ReplacedScores(loaded, {i: (item.left, item.right) for i, item in factors.items()})
-    return fidelity.of(scores, scores.watching)
+    return states.cosines(scores, scores.watching)
 
 
 def _interval(cosines: Array) -> tuple[float, ...] | None:

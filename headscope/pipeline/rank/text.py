@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +21,9 @@ from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.fidelity import check_measured, text_batches
+from headscope.pipeline.progress import Progress
+from headscope.pipeline.texts import check_measured, line_batches
 from headscope.results import DataControl, HeadRank, LayerRank, MatrixRank, MeanSem
-
-__all__ = ["OnText"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,7 @@ class OnText:
 
     @classmethod
     def measure(
-        cls,
-        loaded: LoadedModel,
-        text: PlainText,
-        limit: int | None,
-        progress: Callable[[str, int, int], None] | None,
+        cls, loaded: LoadedModel, text: PlainText, limit: int | None, progress: Progress
     ) -> OnText:
         """Stream the text through the model once."""
         patterns = PatternAsymmetry(loaded.n_layers, loaded.n_heads)
@@ -56,13 +51,12 @@ class OnText:
 
         router = Router(loaded.sites, [patterns])
         with routed(loaded.model, router), watch_inputs(loaded.sites, see):
-            for seen, batch in text_batches(loaded, text, limit):
+            for seen, batch in line_batches(loaded, text, limit):
                 ids, mask = loaded.pad(batch)
                 patterns.start(mask.bool())
                 router.run(functools.partial(loaded.forward, ids, mask))
                 lines += len(batch)
-                if progress is not None:
-                    progress("text", seen, n_lines)
+                progress("text", seen, n_lines)
         check_measured(text, lines)
         return cls(text, covariance, patterns, lines, n_lines - lines)
 

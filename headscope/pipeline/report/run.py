@@ -8,22 +8,19 @@ from typing import Any
 
 from headscope.errors import InputError
 from headscope.models.certificate import validate_model
-from headscope.models.loading import LoadedModel
 from headscope.pipeline.insights.kept_roles import DRAWS
-from headscope.pipeline.insights.run import NEEDED, conclude
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.report.samples import sample_patterns
 from headscope.pipeline.sections.previous import Previous
-from headscope.pipeline.sections.runner import Progress, Runner
+from headscope.pipeline.sections.runner import Run, run_sections
 from headscope.results import SCHEMA, SECTIONS, ReportResult
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["choose_sections", "report"]
-
 
 def report(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     *,
     only: Sequence[str] = (),
     skip: Sequence[str] = (),
@@ -56,16 +53,10 @@ def report(
     previous : path, optional
         Folder of an earlier report; sections are taken from it where nothing that they depend on
         has changed.
-    validate : bool
-        Refuse to measure a model on which our attention is not the model's.
     seed : int
         Of every section that is not given another.
-    progress : callable, optional
-        Called as ``progress(what, done, total)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------
@@ -85,30 +76,33 @@ def report(
     (['classify'], 2)
     """
     wanted = choose_sections(only, skip)
-    loaded = open_model(model, **({"task_head": "auto", **options} if _is_name(model) else options))
-    if loaded.tokenizer is None:
-        raise InputError("report needs the model's tokenizer; load it with headscope.load.")
+    loaded = open_for_tasks(model, **options)
+    need_tokenizer(loaded, "report")
     before = Previous.read(Path(previous)) if previous is not None else Previous()
-    run = Runner(loaded, settings or {}, seed, command, validate, progress, before)
+    own = {
+        "thresholds": thresholds or InsightThresholds(),
+        "task": task,
+        "data": Path(data) if data is not None else None,
+        "draws": draws,
+    }
+    tables = dict(settings or {})
+    tables["insights"] = {**own, **tables.get("insights", {})}
+    run = Run(loaded, tables, seed, command, validate, progress or silent, before)
     usable = not validate or validate_model(loaded).passed
-    for name in wanted:
-        if name == "validate":
-            run.section(name)
-        elif not usable:
-            run.left_out[name] = "validation failed, so nothing is reported on this model"
-        elif name == "insights":
-            _insights(run, thresholds, task, data, draws)
-        else:
-            run.section(name)
+    found = run_sections([name for name in wanted if usable or name == "validate"], run)
+    failed = "validation failed, so nothing is reported on this model"
     return ReportResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=command, seed=seed),
         settings={name: run.changed(name) for name in wanted if name != "insights"},
-        left_out=run.left_out,
-        keys=run.keys,
+        left_out={
+            **found.left_out,
+            **({} if usable else {name: failed for name in wanted if name != "validate"}),
+        },
+        keys=found.keys,
         samples=sample_patterns(loaded) if usable else (),
-        reused=tuple(run.reused),
-        **run.found,
+        reused=found.reused,
+        **found.sections.sections,
     )
 
 
@@ -127,29 +121,3 @@ def choose_sections(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]
     if not chosen:
         raise InputError("No section is left to run; give fewer to skip.")
     return chosen
-
-
-def _insights(
-    run: Runner,
-    thresholds: InsightThresholds | None,
-    task: str,
-    data: str | Path | None,
-    draws: int,
-) -> None:
-    sources = {name: run.keys[name] for name in NEEDED if name in run.found and name in run.keys}
-    settings = {
-        "thresholds": thresholds or InsightThresholds(),
-        "task": task,
-        "data": Path(data) if data is not None else None,
-        "draws": draws,
-        "seed": run.seed,
-        "validated": run.check,
-    }
-    if not run.reuse("insights", settings, sources):
-        run.found["insights"] = conclude(
-            run, thresholds=thresholds, task=task, data=data, draws=draws
-        )
-
-
-def _is_name(model: object) -> bool:
-    return isinstance(model, str | Path)

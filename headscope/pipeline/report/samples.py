@@ -15,8 +15,6 @@ from headscope.models.routing import Router, routed
 from headscope.results import SamplePatterns
 from headscope.results.heads import head_name
 
-__all__ = ["sample_patterns"]
-
 #: Tokens of a sentence that is shown, special ones included.
 SHORTEST, LONGEST = 8, 16
 #: Digits after the decimal point that are kept of a weight.
@@ -26,16 +24,7 @@ _DIGITS = 2
 def sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns, ...]:
     """Run the first short sentences of the built-in sample and keep their rounded patterns.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-    count : int
-        Sentences.
-
-    Returns
-    -------
-    tuple of SamplePatterns
-        Empty for a model without tokenizer.
+    There are none for a model without tokenizer.
     """
     if loaded.tokenizer is None or not loaded.sites:
         return ()

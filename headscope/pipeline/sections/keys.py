@@ -12,20 +12,18 @@ from typing import Any
 from headscope.data.corpus import sample_corpus
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.provenance import provenance
+from headscope.pipeline.provenance import provenance, versions
 from headscope.results import to_dict
-
-__all__ = ["digest", "model_identity", "plain", "section_key"]
 
 
 def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:
     """Say which model this is, in which type and under which versions; None if nobody can tell."""
     if loaded.weights_sha256 is None:
         return None
-    run = provenance(loaded, command="", seed=0)
     tokenizer = getattr(loaded.tokenizer, "backend_tokenizer", None)
     return {
-        **{key: run[key] for key in ("headscope", "torch", "transformers", "model")},
+        **versions(),
+        "model": provenance(loaded, command="", seed=0)["model"],
         "config": loaded.model.config.to_json_string(),
         "tokenizer": "" if tokenizer is None else tokenizer.to_str(),
         "limit": loaded.max_length,
@@ -38,17 +36,9 @@ def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:
 def section_key(
     name: str, identity: Mapping[str, Any], settings: Mapping[str, Any], sources: Mapping[str, str]
 ) -> str:
-    """Hash what a section's result depends on.
+    """Hash what a section's result depends on: the model, its arguments, and its sources' keys.
 
-    Parameters
-    ----------
-    name : str
-    identity : mapping
-        Of :func:`model_identity`.
-    settings : mapping
-        Arguments of the section's function; files count by their content.
-    sources : mapping of section to key
-        The other sections that it makes use of.
+    Files among the arguments count by their content.
     """
     values = {key: _content(value) for key, value in settings.items()}
     return digest({"section": name, "on": identity, "settings": values, "sources": sources})

@@ -11,8 +11,6 @@ from typing import Any
 from headscope.pipeline.sections.keys import digest
 from headscope.results import SCHEMA, from_dict, section_of, to_dict
 
-__all__ = ["REPORT", "Previous", "content_digest"]
-
 #: The file that holds every section.
 REPORT = "report.json"
 

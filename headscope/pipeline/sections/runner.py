@@ -1,173 +1,162 @@
-"""Runs the sections of a report on one model that is loaded and validated once."""
+"""Runs the sections of a report on one model that is loaded and validated once.
+
+The function behind a section has its name: ``headscope.pipeline.NAME.NAME``. What a report has to
+know of it is stated there: its parameters are the section's settings; ``report_defaults()`` beside
+it returns the settings that differ in a report; ``DTYPE`` what it computes in, whatever the others
+use. Results of other sections come in through the parameters ``roles`` (what classify found) and
+``sections`` (everything).
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from headscope.data.plain import sample_plain
 from headscope.errors import InputError, UnsupportedModelError
-from headscope.models.casting import cast
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.classify import classify
-from headscope.pipeline.depth import depth
-from headscope.pipeline.prune.run import prune
-from headscope.pipeline.rank.run import rank
+from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.sections.keys import model_identity, plain, section_key
 from headscope.pipeline.sections.previous import Previous
-from headscope.pipeline.spectrum.run import spectrum
-from headscope.pipeline.validate import validate
-from headscope.results import to_json
+from headscope.results import SECTIONS, Sections, section_of
 from headscope.results.thresholds import ThresholdSet
 
-__all__ = ["Progress", "Runner", "own_defaults"]
-
-Progress = Callable[[str, int, int], None]
-Settings = Mapping[str, Mapping[str, Any]]
-
-#: The functions behind the sections.
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "validate": validate,
-    "classify": classify,
-    "rank": rank,
-    "spectrum": spectrum,
-    "depth": depth,
-    "prune": prune,
-}
-#: Sections whose result others make use of.
-SOURCES = {"spectrum": ("classify",), "prune": ("classify",)}
-#: Arguments that say where results go, or that a report decides for itself.
-_NOT_SETTINGS = {
-    "model",
-    "validate",
-    "progress",
-    "command",
-    "state",
-    "resume",
-    "options",
-    "folder",
-    "save",
-    "save_dense",
-    "benchmark",
-    "log",
-}
+#: Arguments that a run of sections decides for itself, and those that name or make files.
+_GIVEN = {"model", "validate", "progress", "command", "options", "settings", "sections"}
+_FILES = {"state", "resume", "folder", "save", "save_dense", "benchmark"}
 
 
-def own_defaults(name: str) -> dict[str, Any]:
-    """Return the settings that a report has by default where the command itself has others."""
-    if name in ("classify", "spectrum"):
-        return {"control": True}
-    return {"text": sample_plain()} if name == "rank" else {}
-
-
-@dataclass
-class Runner:
-    """One run: what is shared by its sections, and what they have given so far.
+@dataclass(frozen=True)
+class Run:
+    """What the sections of one run share.
 
     Attributes
     ----------
     loaded : LoadedModel
-    settings : mapping
-        Arguments by section.
+        The model of all sections.
+    settings : mapping of str to mapping
+        Arguments by section, where they are not the defaults.
     seed : int
+        Of every section that is not given another.
     command : str
+        Recorded in the results.
     check : bool
-        Whether models must be validated.
-    progress : callable, optional
+        Whether the model must be validated.
+    progress : callable
+        Told ("section, what", done, total).
     previous : Previous
-    found : dict
-        Results by section.
-    keys : dict of str to str
-    reused, left_out
-        Sections of the previous run; sections that this model does not allow, and why.
+        Results that may be taken over.
+    identity : dict or None
+        Of the model, as :func:`model_identity` tells it.
     """
 
     loaded: LoadedModel
-    settings: Settings
+    settings: Mapping[str, Mapping[str, Any]]
     seed: int
     command: str
     check: bool = True
-    progress: Progress | None = None
+    progress: Progress = silent
     previous: Previous = field(default_factory=Previous)
-    found: dict[str, Any] = field(default_factory=dict)
-    keys: dict[str, str] = field(default_factory=dict)
-    reused: list[str] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
+    identity: dict[str, Any] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._identity = model_identity(self.loaded)
+        # Now, before anything is measured: reading a text leaves its mark on the tokenizer.
+        object.__setattr__(self, "identity", model_identity(self.loaded))
         for name, table in self.settings.items():
             _check_settings(name, table)
 
-    def section(self, name: str) -> None:
-        """Run one section, or take it from the previous run."""
-        arguments = self.arguments(name)
-        sources = {other: self.keys[other] for other in SOURCES.get(name, ()) if other in self.keys}
-        if self.reuse(name, {**arguments, "validated": self.check}, sources):
-            return
-        try:
-            self.found[name] = self._run(name, arguments)
-        except UnsupportedModelError as error:
-            self.left_out[name] = str(error)
-
     def arguments(self, name: str) -> dict[str, Any]:
-        """Return the arguments of a section that are not its own defaults."""
-        seeded = {"seed": self.seed} if name != "validate" else {}
-        return {**seeded, **own_defaults(name), **self.settings.get(name, {})}
+        """Return the arguments of a section that are not its function's defaults."""
+        seeded = {"seed": self.seed} if "seed" in _parameters(name) else {}
+        return {**seeded, **_report_defaults(name), **self.settings.get(name, {})}
 
     def changed(self, name: str) -> dict[str, Any]:
-        """Return the arguments that differ from what a report does by default."""
-        usual = {**_defaults(name), **own_defaults(name)}
+        """Return the arguments that differ from what a report does by default, as plain values."""
+        usual = {key: p.default for key, p in _parameters(name).items()} | _report_defaults(name)
         found = {}
         for key, value in self.arguments(name).items():
-            default = type(value)() if isinstance(value, ThresholdSet) else usual.get(key)
+            default = type(value)() if isinstance(value, ThresholdSet) else usual[key]
             if value != default and plain(value) != plain(default):
                 found[key] = _differing(value) if isinstance(value, ThresholdSet) else plain(value)
         return found
 
-    def reuse(self, name: str, settings: Mapping[str, Any], sources: Mapping[str, str]) -> bool:
-        """Note the key of a section; take its result from the previous run if that has the key."""
-        if self._identity is None:
-            return False
-        key = section_key(name, self._identity, settings, sources)
-        self.keys[name] = key
-        result = self.previous.section(name, key, self.command)
-        if result is None:
-            return False
-        self.found[name] = result
-        self.reused.append(name)
-        return True
 
-    def tell(self, name: str) -> Progress | None:
-        """Return the progress function of one section."""
-        progress = self.progress
-        if progress is None:
-            return None
-        return lambda what, done, total: progress(f"{name}, {what}", done, total)
+@dataclass(frozen=True)
+class Found:
+    """What a run found.
 
-    def _run(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        keywords = {key: value for key, value in arguments.items() if key != "dtype"}
-        if name != "validate":
-            keywords |= {"validate": self.check, "progress": self.tell(name)}
-        loaded = self.loaded
-        if name == "depth":  # what attention alone leaves is below what float32 can show
-            loaded = cast(loaded, str(arguments.get("dtype", "float64")))
-        with tempfile.TemporaryDirectory(prefix="headscope-") as folder:
-            if "classify" in self.found and "roles" not in keywords:
-                keywords |= self._roles(name, Path(folder))
-            return FUNCTIONS[name](loaded, command=self.command, **keywords)
+    Attributes
+    ----------
+    sections : Sections
+        The results.
+    keys : dict of str to str
+        What each result depends on, hashed; empty for a model that cannot be told from others.
+    reused : tuple of str
+        Sections that were taken from an earlier run.
+    left_out : dict of str to str
+        Sections that this model does not allow, and why.
+    """
 
-    def _roles(self, name: str, folder: Path) -> dict[str, Any]:
-        """Hand the classification of this run on to the sections that name heads by role."""
-        if name not in SOURCES:
-            return {}
-        path = folder / "classify.json"
-        path.write_text(to_json(self.found["classify"]), encoding="utf-8")
-        return {"roles": path}
+    sections: Sections
+    keys: dict[str, str]
+    reused: tuple[str, ...]
+    left_out: dict[str, str]
+
+
+def run_sections(names: Iterable[str], run: Run) -> Found:
+    """Run sections in the order given, or take them from the earlier run."""
+    results: dict[str, Any] = {}
+    keys, left_out, reused = dict[str, str](), dict[str, str](), list[str]()
+    for name in names:
+        if run.identity is not None:
+            uses = section_of(name).uses
+            sources = {other: keys[other] for other in uses if other in results}
+            settings = {**run.arguments(name), "validated": run.check}
+            keys[name] = section_key(name, run.identity, settings, sources)
+            before = run.previous.section(name, keys[name], run.command)
+            if before is not None:
+                results[name] = before
+                reused.append(name)
+                continue
+        try:
+            results[name] = _call(name, run, results)
+        except UnsupportedModelError as error:
+            left_out[name] = str(error)
+    return Found(Sections(**results), keys, tuple(reused), left_out)
+
+
+def _call(name: str, run: Run, results: Mapping[str, Any]) -> Any:
+    """Call the function behind a section with what it takes of this run."""
+    shared = {
+        "validate": run.check,
+        "progress": part_of(name, run.progress),
+        "dtype": getattr(_home(name), "DTYPE", None),
+        "roles": results.get("classify"),
+        "sections": Sections(**results),
+        "settings": run.settings,
+    }
+    takes = _parameters(name)
+    given = {key: value for key, value in shared.items() if key in takes and value is not None}
+    function = getattr(_home(name), name)
+    return function(run.loaded, command=run.command, **{**given, **run.arguments(name)})
+
+
+def _home(name: str) -> ModuleType:
+    """Return the module or package of a section's function."""
+    return importlib.import_module(f"headscope.pipeline.{name}")
+
+
+def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(getattr(_home(name), name)).parameters
+
+
+def _report_defaults(name: str) -> dict[str, Any]:
+    """Return the settings that a report has by default where the function has others."""
+    found: dict[str, Any] = getattr(_home(name), "report_defaults", dict)()
+    return found
 
 
 def _differing(thresholds: ThresholdSet) -> dict[str, Any]:
@@ -175,19 +164,12 @@ def _differing(thresholds: ThresholdSet) -> dict[str, Any]:
     return {key: value for key, value in plain(thresholds).items() if value != usual[key]}
 
 
-def _defaults(name: str) -> dict[str, Any]:
-    parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
-
-
 def _check_settings(name: str, table: Mapping[str, Any]) -> None:
-    if name not in FUNCTIONS:
-        raise InputError(f"There is no section {name!r} to set; known are {', '.join(FUNCTIONS)}.")
-    known = set(inspect.signature(FUNCTIONS[name]).parameters) - _NOT_SETTINGS
-    if name == "depth":
-        known |= {"dtype"}
+    if name not in SECTIONS:
+        raise InputError(f"There is no section {name!r} to set; known are {', '.join(SECTIONS)}.")
+    known = sorted(set(_parameters(name)) - _GIVEN - _FILES)
     for key in table:
         if key not in known:
             raise InputError(
-                f"The section {name} has no setting {key!r}; known are {', '.join(sorted(known))}."
+                f"The section {name} has no setting {key!r}; known are {', '.join(known)}."
             )

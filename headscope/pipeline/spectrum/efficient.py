@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -24,43 +24,29 @@ from headscope.measures.spectrum.efficient import (
 from headscope.measures.statistics import finite
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
-from headscope.models.routing import Mechanism, Router, routed
+from headscope.models.routing import Mechanism
+from headscope.pipeline.progress import Progress
+from headscope.pipeline.replaced_attention import last_states
 from headscope.results.efficient import CheapHead, CheapPoint, EfficientResult
 from headscope.results.rank import MeanSem
-
-__all__ = ["measure_efficient"]
 
 #: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
 TOKENS = 2048
 #: Sequences of one pass.
 _AT_ONCE = 4
 
-Progress = Callable[[str, int, int], None]
-
 
 def measure_efficient(
-    loaded: LoadedModel, windows: Windows, pool: MatrixPool, seed: int, progress: Progress | None
+    loaded: LoadedModel, windows: Windows, pool: MatrixPool, seed: int, progress: Progress
 ) -> EfficientResult:
-    """Measure every cheap form at every size, per head and end to end.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-    windows : Windows
-        Some of them, evenly spread, are used.
-    pool : MatrixPool
-    seed : int
-    progress : callable, optional
-    """
+    """Measure every cheap form at every size, per head and end to end, on some of the windows."""
     chosen = windows.spread(min(16, max(4, TOKENS // windows.length)))
     batches = [
         torch.from_numpy(windows.batch(part)).to(loaded.device)
         for part in np.array_split(chosen, -(-len(chosen) // _AT_ONCE))
     ]
-    special = (
-        *range(len(windows.before)),
-        *range(windows.length - len(windows.after), windows.length),
-    )
+    last = windows.length - len(windows.after)
+    special = (*range(len(windows.before)), *range(last, windows.length))
     forms = CheapForms(windows.length, special, seed, pool)
     errors = CheapErrors(forms, len(chosen), loaded.n_layers, loaded.n_heads)
     original = _measured(loaded, batches, errors, progress)
@@ -77,7 +63,7 @@ def measure_efficient(
 
 
 def _measured(
-    loaded: LoadedModel, batches: list[Tensor], errors: CheapErrors, progress: Progress | None
+    loaded: LoadedModel, batches: list[Tensor], errors: CheapErrors, progress: Progress
 ) -> list[Tensor]:
     """Run the unmodified model; measure the forms on the way; return its last states."""
     states: list[Tensor] = []
@@ -85,8 +71,7 @@ def _measured(
     for i, ids in enumerate(batches, start=1):
         states += _last_states(loaded, [ids], _measuring(errors, first))
         first += len(ids)
-        if progress is not None:
-            progress("cheap forms, head by head", i, len(batches))
+        progress("cheap forms, head by head", i, len(batches))
     return states
 
 
@@ -115,29 +100,15 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
 
 def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
     """Every head in one cheap form; windows have no padding, so there is no mask to keep."""
-
-    def attend(
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
-    ) -> Tensor:
-        return forms.attend(form, size, site.layer, q, k, v, scale, draw)
-
-    return attend
+    return lambda site, q, k, v, mask, scale: forms.attend(
+        form, size, site.layer, q, k, v, scale, draw
+    )
 
 
 def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanism) -> list[Tensor]:
     """Return the last hidden state of each batch, (batch, pos, d_model)."""
-    states = []
-    with routed(loaded.model, Router(loaded.sites, mechanism=mechanism)) as router:
-        for ids in batches:
-            router.begin()
-            states.append(loaded.forward(ids, torch.ones_like(ids)).cpu())
-            router.check_calls()
-    return states
+    padded = ((ids, torch.ones_like(ids)) for ids in batches)
+    return last_states(loaded, padded, mechanism, lambda hidden, _: hidden.cpu())
 
 
 def _points(
@@ -146,7 +117,7 @@ def _points(
     errors: CheapErrors,
     forms: CheapForms,
     original: list[Tensor],
-    progress: Progress | None,
+    progress: Progress,
 ) -> Iterator[CheapPoint]:
     """Put every head into one form after the other, with each of its draws."""
     error, mass = crossed_mean(errors.over_heads("error")), errors.over_heads("mass")
@@ -173,8 +144,7 @@ def _points(
             error_draw_std=finite(error.draw_std[i]) if draws > 1 else None,
             fidelity_draw_std=finite(float(fidelity.draw_std)) if draws > 1 else None,
         )
-        if progress is not None:
-            progress("cheap forms, all heads", i + 1, len(forms.points))
+        progress("cheap forms, all heads", i + 1, len(forms.points))
 
 
 def _fidelity(original: list[Tensor], changed: list[Tensor]) -> tuple[Array, Array]:

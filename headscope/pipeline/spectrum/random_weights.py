@@ -11,12 +11,11 @@ from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.control import random_twin
 from headscope.models.loading import LoadedModel
+from headscope.pipeline.progress import Progress
 from headscope.pipeline.resume import RunState
-from headscope.pipeline.spectrum.streaming import Plan, Progress, measure
+from headscope.pipeline.spectrum.streaming import Plan, measure
 from headscope.results import RandomDraw, RandomWeights
 from headscope.results.rank import MeanSem
-
-__all__ = ["INITIALISATIONS", "measure_random_weights"]
 
 #: Initialisations that the windows are dealt out to: one alone would have no spread.
 INITIALISATIONS = 5
@@ -29,27 +28,14 @@ def measure_random_weights(
     low_rank: float,
     seed: int,
     pool: MatrixPool,
-    saved: RunState[Spectrum] | None,
-    progress: Progress | None,
+    saved: RunState[Spectrum],
+    progress: Progress,
 ) -> RandomWeights:
     """Measure fresh initialisations on the windows that the model was measured on.
 
-    Each window goes to one of them, in turn: together they cost one pass.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-    plan : Plan
-        Of the model's own pass.
-    measured : int
-        Windows of it that were measured.
-    low_rank : float
-        Share above which a head counts as low rank.
-    seed : int
-        Of the first initialisation; the others follow.
-    pool : MatrixPool
-    saved : RunState, optional
-    progress : callable, optional
+    Each window goes to one of them, in turn: together they cost one pass. ``plan`` is that of the
+    model's own pass, of which ``measured`` windows were needed; ``low_rank`` is the share above
+    which a head counts as low rank, ``seed`` that of the first initialisation.
     """
     windows = plan.order[:measured]
     seeds = [(seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(windows)))]

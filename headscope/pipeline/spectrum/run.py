@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,14 @@ from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.opening import open_model
+from headscope.pipeline.known_roles import Classification, classification_of
+from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.roles import find_roles
+from headscope.pipeline.resume import check_resume
 from headscope.pipeline.spectrum.efficient import measure_efficient
 from headscope.pipeline.spectrum.random_weights import measure_random_weights
-from headscope.pipeline.spectrum.streaming import (
-    MINIMUM,
-    Plan,
-    Progress,
-    make_plan,
-    measure,
-    saved_run,
-)
+from headscope.pipeline.spectrum.streaming import MINIMUM, Plan, make_plan, measure, saved_run
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -41,16 +37,19 @@ from headscope.results import (
 )
 from headscope.results.rank import MeanSem
 
-__all__ = ["LENGTH", "LOW_RANK", "spectrum"]
-
 #: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
 LENGTH = 128
 #: Share of the sum above which a head counts as low rank.
 LOW_RANK = 0.9
 
 
+def report_defaults() -> dict[str, Any]:
+    """Return what a report sets unless it is told otherwise."""
+    return {"control": True}
+
+
 def spectrum(
-    model: str | Path | LoadedModel | Any,
+    model: Model,
     text: str | Path | PlainText | Sequence[str] | None = None,
     *,
     length: int | None = None,
@@ -58,7 +57,7 @@ def spectrum(
     sequences: int | None = None,
     precision: float | None = None,
     low_rank: float = LOW_RANK,
-    roles: str | Path | None = None,
+    roles: Classification | None = None,
     folder: str | Path | None = None,
     efficient: bool = False,
     control: bool = False,
@@ -90,27 +89,19 @@ def spectrum(
         if neither is given.
     low_rank : float
         Share above which a head counts as low rank.
-    roles : path, optional
-        The ``classify.json`` of the same model: the verdict then names positional heads.
+    roles : path or ClassifyResult, optional
+        Classification of the same model: the verdict then names positional heads.
     folder : path, optional
-        Where to look for such a file if none is named; one of another model is ignored.
+        Where to look for a ``classify.json`` if none is named; one of another model is ignored.
     efficient : bool
         Also measure what could replace full attention.
     control : bool
         Measure the same architecture with random weights on the same windows too: an untrained
         model's patterns are of low rank as well.
-    validate : bool
-        Refuse a model on which our attention is not the model's; recorded if False.
     seed : int
         Of the random order, the random logits, the random forms and the random weights.
-    state : path, optional
-        File in which a long run saves its sums; with ``resume`` it goes on from there.
-    progress : callable, optional
-        Called as ``progress(pass_name, done, all)``.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
+    validate, state, resume, progress, command, **options
+        As :func:`headscope.classify` takes them.
 
     Returns
     -------
@@ -134,39 +125,36 @@ def spectrum(
     0.25
     """
     _check_options(length, k, sequences, precision, low_rank)
-    if resume and state is None:
-        raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
+    check_resume(state, resume)
     lines = as_plain(text)
     loaded = open_model(model, **options)
-    if loaded.tokenizer is None:
-        raise InputError("spectrum needs the model's tokenizer; load it with headscope.load.")
+    need_tokenizer(loaded, "spectrum")
     length = min(LENGTH, loaded.max_length) if length is None else length
     check_length(length, loaded.max_length, loaded.name)
     k = _check_k(k, length)
-    classified = find_roles(roles, folder, loaded)
+    classified = classification_of(loaded, roles, folder)
     validation = require_valid(loaded, validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
     windows = pack(lines, loaded, length)
     plan = make_plan(windows, k, sequences, precision, seed)
     saved = saved_run(loaded, plan, seed, state, resume)
+    tell = progress or silent
+    random, cheap = None, None
     with MatrixPool() as pool:
-        sums = measure(loaded, plan, pool, saved, progress)
-        random = (
-            measure_random_weights(
-                loaded, plan, sums.sequences, low_rank, seed, pool, saved, progress
+        sums = measure(loaded, plan, pool, saved, tell)
+        if control:
+            random = measure_random_weights(
+                loaded, plan, sums.sequences, low_rank, seed, pool, saved, tell
             )
-            if control
-            else None
-        )
-        cheap = measure_efficient(loaded, windows, pool, seed, progress) if efficient else None
-        controls = _controls(length, k, seed)
+        if efficient:
+            cheap = measure_efficient(loaded, windows, pool, seed, tell)
+        curves = control_curves(length, seed)
+    controls = {name: _control(found, k) for name, found in curves.items()}
     heads = tuple(_heads(loaded, sums, k, classified))
     return SpectrumResult(
         schema=SCHEMA,
-        provenance=provenance(
-            loaded, command=command, seed=seed, data={"name": lines.name, "sha256": lines.sha256}
-        ),
+        provenance=provenance(loaded, command=command, seed=seed, data=lines),
         validation=validation,
         length=length,
         sequences=sums.sequences,
@@ -182,25 +170,20 @@ def spectrum(
 
 
 def _check_options(
-    length: int | None,
-    k: int | None,
-    sequences: int | None,
-    precision: float | None,
-    low_rank: float,
+    length: int | None, k: int | None, sequences: int | None, precision: float | None, share: float
 ) -> None:
     if length is not None:
         check_length(length, length, "")
     if sequences is not None and precision is not None:
         raise InputError(
-            "Give either a number of sequences or a precision: a fixed number is measured whatever "
-            "its precision (--sequences, --precision)."
+            "Give either sequences or precision: a fixed number is measured whatever its precision."
         )
     if sequences is not None and sequences < 1:
-        raise InputError(f"{sequences} sequences were asked for; give 1 or more (--sequences).")
+        raise InputError(f"sequences is {sequences}; give 1 or more.")
     if precision is not None and not 0 < precision < 1:
         raise InputError(f"The precision is {precision}; give a half-width between 0 and 1.")
-    if not 0 < low_rank < 1:
-        raise InputError(f"The share for low rank is {low_rank}; give one between 0 and 1.")
+    if not 0 < share < 1:
+        raise InputError(f"low_rank is {share}; give a share between 0 and 1.")
     if k is not None and k < 1:
         raise InputError(f"k is {k}; give 1 or more.")
 
@@ -208,7 +191,7 @@ def _check_options(
 def _check_k(k: int | None, length: int) -> int:
     k = length // 4 if k is None else k
     if k > length:
-        raise InputError(f"k is {k}, but there are {length} singular values; give fewer (--k).")
+        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
     return k
 
 
@@ -236,10 +219,6 @@ def _heads(
                 offset_mass=float(offsets[at][favourite]),
                 role=known.get((site.layer, head)),
             )
-
-
-def _controls(length: int, k: int, seed: int) -> dict[str, SpectrumControl]:
-    return {name: _control(found, k) for name, found in control_curves(length, seed).items()}
 
 
 def _control(found: ControlCurves, k: int) -> SpectrumControl:
@@ -274,21 +253,11 @@ def _sampling(plan: Plan, sums: Spectrum) -> Sampling:
     )
 
 
-def _verdict(
-    heads: Sequence[SpectrumHead],
-    random: float,
-    threshold: float,
-) -> Verdict:
+def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> Verdict:
     """Sort heads by where the 95% interval of their share lies."""
-    low, high, between = [], [], []
+    low, high, between = list[str](), list[str](), list[str]()
     for head in heads:
-        share, half = head.share_at_k.mean, head.half_width
-        if half is None:
-            between.append(head.name)
-        elif share - half > threshold:
-            low.append(head.name)
-        elif share + half <= random:
-            high.append(head.name)
-        else:
-            between.append(head.name)
+        share, half = head.share_at_k.mean, math.inf if head.half_width is None else head.half_width
+        side = low if share - half > threshold else high if share + half <= random else between
+        side.append(head.name)
     return Verdict(threshold, random, tuple(low), tuple(high), tuple(between))

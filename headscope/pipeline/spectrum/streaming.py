@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,8 @@ from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import PatternSpectra, Spectrum
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.provenance import need_checksum, provenance
-from headscope.pipeline.resume import RunState
-
-__all__ = ["MINIMUM", "PRECISION", "Plan", "Progress", "make_plan", "measure", "saved_run"]
+from headscope.pipeline.progress import Progress
+from headscope.pipeline.resume import RunState, open_state
 
 #: Half-width of the adaptive mode where nothing else is asked for.
 PRECISION = 0.01
@@ -28,9 +26,6 @@ PRECISION = 0.01
 MINIMUM = 16
 #: Tokens of one batch; whether to stop is decided after each.
 _BATCH_TOKENS = 1024
-
-#: Told (pass name, sequences done, sequences in all) after every batch.
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -73,8 +68,8 @@ def measure(
     loaded: LoadedModel,
     plan: Plan,
     pool: MatrixPool,
-    saved: RunState[Spectrum] | None,
-    progress: Progress | None,
+    saved: RunState[Spectrum],
+    progress: Progress,
     name: str = "model",
 ) -> Spectrum:
     """Stream windows through the model until it is enough; no pattern outlives its layer.
@@ -83,7 +78,7 @@ def measure(
     """
     windows = plan.windows
     blank = Spectrum(loaded.n_layers, loaded.n_heads, windows.length)
-    done, sums = saved.load(blank, name) if saved else (0, blank)
+    done, sums = saved.load(blank, name)
     content = slice(len(windows.before), windows.length - len(windows.after))
     observer = PatternSpectra(sums, pool, content)
     index = 0
@@ -96,12 +91,9 @@ def measure(
                 break
             ids = torch.from_numpy(windows.batch(batch)).to(loaded.device)
             router.run(functools.partial(loaded.forward, ids, torch.ones_like(ids)))
-            if saved is not None:
-                saved.note(name, index, sums)
-            if progress is not None:
-                progress(name, *_progress(plan, sums))
-    if saved is not None:
-        saved.note(name, index, sums, final=True)
+            saved.note(name, index, sums)
+            progress(name, *_progress(plan, sums))
+    saved.note(name, index, sums, final=True)
     return sums
 
 
@@ -116,26 +108,19 @@ def _progress(plan: Plan, sums: Spectrum) -> tuple[int, int]:
 
 def saved_run(
     loaded: LoadedModel, plan: Plan, seed: int, state: str | Path | None, resume: bool
-) -> RunState[Spectrum] | None:
-    """Return where this run saves itself (None without a file), filled if it is to be resumed."""
-    if state is None:
-        return None
-    run = provenance(loaded, command="", seed=seed)
+) -> RunState[Spectrum]:
+    """Return where this run saves itself, filled if it is to be resumed."""
     identity = {
-        "model": need_checksum(loaded),
         "text": plan.windows.sha256,
         "length": plan.windows.length,
         "k": plan.k,
         "sequences": plan.sequences,
         "precision": plan.precision,
         "minimum": MINIMUM,
-        "seed": seed,
-        "dtype": loaded.dtype,
-        "device": loaded.device.partition(":")[0],
         "batches": _BATCH_TOKENS,
-        "versions": {key: run[key] for key in ("headscope", "torch", "transformers")},
     }
-    saved: RunState[Spectrum] = RunState(Path(state), identity)
-    if resume:
-        saved.resume(lambda: Spectrum(loaded.n_layers, loaded.n_heads, plan.windows.length))
-    return saved
+
+    def blank() -> Spectrum:
+        return Spectrum(loaded.n_layers, loaded.n_heads, plan.windows.length)
+
+    return open_state(state, resume, identity, blank, loaded, seed)

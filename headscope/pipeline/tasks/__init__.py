@@ -6,6 +6,6 @@
 
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.losses import LossBatch
-from headscope.pipeline.tasks.making import TASKS, make_task, read_examples
+from headscope.pipeline.tasks.making import TASKS, make_task, read_examples, select
 
-__all__ = ["TASKS", "LossBatch", "Task", "make_task", "read_examples"]
+__all__ = ["TASKS", "LossBatch", "Task", "make_task", "read_examples", "select"]

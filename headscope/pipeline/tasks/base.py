@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,22 +15,13 @@ from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.metrics import (
-    RESAMPLES,
-    Bootstrap,
-    Metric,
-    Outputs,
-    paired_bootstrap,
-    resampled,
-)
+from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap, resampled
 from headscope.measures.pooling import mean_pooled
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.distance import Distance, at_masks
-from headscope.pipeline.tasks.losses import LossBatch
-
-__all__ = ["Task", "need_logits"]
+from headscope.pipeline.tasks.losses import LossBatch, Read
 
 
 class Task:
@@ -39,23 +30,26 @@ class Task:
     Parameters
     ----------
     examples : Examples
+        What is measured on, as it was read.
     loaded : LoadedModel
         The unpruned model: what label-free distances are measured to.
     rows : sequence of Row
         Numbered from 0 without gaps.
     skipped : int
+        Examples that are no rows, because they are longer than the model's limit.
 
     Attributes
     ----------
     name : str
         fidelity, mlm, classification or similarity.
     higher_is_better : bool
+        Whether a larger value is a better model.
     has_labels : bool
         Whether :meth:`loss_batches` can use labels.
-    n_examples, skipped : int
-        Measured examples, and those left out because they are longer than the model's limit.
-    data : dict
-        Name and SHA-256 of the file.
+    n_examples : int
+        Measured examples.
+    data : Examples
+        As given.
     """
 
     name: ClassVar[str]
@@ -67,7 +61,7 @@ class Task:
     def __init__(
         self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
     ) -> None:
-        self.data = {"name": examples.name, "sha256": examples.sha256}
+        self.data = examples
         self.rows = rows
         self.n_examples = len(rows)
         self.skipped = skipped
@@ -115,7 +109,6 @@ class Task:
         baseline: Outputs | None = None,
         *,
         seed: int = 0,
-        resamples: int = RESAMPLES,
         drawn: Array | None = None,
     ) -> Bootstrap:
         """Bootstrap the task's value, and its difference to another model's on the same examples.
@@ -123,9 +116,7 @@ class Task:
         ``difference`` is value minus the baseline's, whichever direction is better; ``drawn`` is
         what :meth:`resampled` gave for the baseline.
         """
-        return paired_bootstrap(
-            self.table[self.metric], outputs, baseline, resamples=resamples, seed=seed, drawn=drawn
-        )
+        return paired_bootstrap(self.table[self.metric], outputs, baseline, seed=seed, drawn=drawn)
 
     def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
         """Return the task's value of every bootstrap resample, (resamples,)."""
@@ -146,33 +137,30 @@ class Task:
         Parameters
         ----------
         loaded : LoadedModel
+            The unpruned model; gates are what prunes it.
         labels : bool
             Use the task's labels if it has any. Otherwise the loss is the distance to the unpruned
             model's own outputs, which is zero, with zero gradient, while all gates are 1.
         """
         if labels and self.has_labels:
-            yield from self._labelled_batches(loaded)
-            return
-        for batch in self.batches(loaded):
-            yield LossBatch(
-                loaded,
-                batch,
-                torch.arange(len(batch.index), device=loaded.device),
-                loss=self._label_free_loss,
-                embed=self._embed,
-                select_loss=self.distance.select(batch),
-                select_embed=_select_masks(batch),
-            )
+            return self._labelled_batches(loaded)
+        return self._batches_of(loaded, self._label_free_loss, self.distance.select)
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
+        return self._batches_of(loaded, self._loss, _select_masks)
+
+    def _batches_of(
+        self, loaded: LoadedModel, loss: Read, select: Callable[[Padded], Select | None]
+    ) -> Iterator[LossBatch]:
         for batch in self.batches(loaded):
+            owner = torch.arange(len(batch.index), device=loaded.device)
             yield LossBatch(
                 loaded,
                 batch,
-                torch.arange(len(batch.index), device=loaded.device),
-                loss=self._loss,
+                owner,
+                loss=loss,
                 embed=self._embed,
-                select_loss=_select_masks(batch),
+                select_loss=select(batch),
                 select_embed=_select_masks(batch),
             )
 

@@ -18,8 +18,6 @@ from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.distance import wide
 
-__all__ = ["Classification", "classes_of"]
-
 
 class Classification(Task):
     """Accuracy, macro F1 and Matthews correlation of the largest logit, all times 100.
@@ -77,10 +75,7 @@ def classes_of(loaded: LoadedModel) -> dict[int, str]:
         If its head gives a number, or several labels at once.
     """
     config = loaded.network.config
-    if config.num_labels < 2 or config.problem_type in (
-        "regression",
-        "multi_label_classification",
-    ):
+    if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
         raise InputError(
             f"The head of {loaded.name} does not choose one of several classes "
             f"({config.num_labels} outputs, {config.problem_type or 'regression'}); the task "

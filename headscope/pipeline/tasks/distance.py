@@ -14,8 +14,6 @@ from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select
 
-__all__ = ["Distance", "at_masks", "by_row", "wide"]
-
 
 class Distance:
     """Cosine of mean-pooled states, and KL of the head's outputs, to a reference model.

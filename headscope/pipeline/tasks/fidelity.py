@@ -13,8 +13,6 @@ from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.base import Task
 
-__all__ = ["Fidelity"]
-
 
 class Fidelity(Task):
     """Mean cosine of mean-pooled states and, for a model with a head, mean KL of its outputs.

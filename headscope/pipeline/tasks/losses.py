@@ -12,8 +12,6 @@ from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select
 
-__all__ = ["LossBatch", "Read"]
-
 #: From a batch's hidden states and logits to a loss (size,) or an embedding (size, d).
 Read = Callable[[Padded, Tensor, Tensor | None], Tensor]
 
@@ -24,7 +22,9 @@ class LossBatch:
     Parameters
     ----------
     loaded : LoadedModel
+        Runs the batch, with gates.
     batch : Padded
+        Token ids and mask, (rows, pos), on the model's device.
     owner : Tensor, (rows,)
         The example that each row belongs to.
     loss, embed : callable

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,6 @@ from headscope.pipeline.tasks.classification import Classification, classes_of
 from headscope.pipeline.tasks.fidelity import Fidelity
 from headscope.pipeline.tasks.mlm import MaskedLM
 from headscope.pipeline.tasks.similarity import Similarity
-
-__all__ = ["MLM_WINDOW", "MLM_WINDOWS", "TASKS", "make_task", "read_examples"]
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 MLM_WINDOW, MLM_WINDOWS = 64, 256
@@ -47,8 +46,7 @@ def read_examples(name: str, path: str | Path | None, limit: int | None = None) 
         If the file cannot be read as what the task needs.
     """
     _check_name(name)
-    if limit is not None and limit < 2:
-        raise InputError(f"The limit is {limit}; a task needs two examples or more.")
+    check_two(limit)
     if name in ("classification", "similarity"):
         if path is None:
             raise InputError(
@@ -58,13 +56,25 @@ def read_examples(name: str, path: str | Path | None, limit: int | None = None) 
     return read_texts(path, None if name == "mlm" else limit)
 
 
+def check_two(limit: int | None) -> None:
+    """Refuse a limit that leaves less than two examples."""
+    if limit is not None and limit < 2:
+        raise InputError(f"The limit is {limit}; a task needs two examples or more.")
+
+
+def select(examples: Examples, rows: Iterable[int]) -> Examples:
+    """Return some examples, with everything that is known of each."""
+    rows = tuple(rows)
+    columns: dict[str, Any] = {
+        name: tuple(column[i] for i in rows)
+        for name in ("first", "second", "labels", "scores", "lines")
+        if (column := getattr(examples, name))
+    }
+    return dataclasses.replace(examples, **columns)
+
+
 def make_task(
-    name: str,
-    examples: Examples,
-    loaded: LoadedModel,
-    *,
-    seed: int = 0,
-    limit: int | None = None,
+    name: str, examples: Examples, loaded: LoadedModel, *, seed: int = 0, limit: int | None = None
 ) -> Task:
     """Tokenise examples for a model and check that it can do the task.
 
@@ -73,6 +83,7 @@ def make_task(
     name : str
         ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
     examples : Examples
+        As :func:`read_examples` gives them for this task.
     loaded : LoadedModel
         The unpruned model, loaded with ``task_head="auto"``.
     seed : int
@@ -102,9 +113,9 @@ def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | N
 
 
 def _mlm(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
-    length = min(MLM_WINDOW, loaded.max_length)
+    length, count = min(MLM_WINDOW, loaded.max_length), limit or MLM_WINDOWS
     lines = [line.replace(_TAKEN_OUT, " ") for line in examples.first]
-    rows = window_rows(loaded, lines, length=length, count=limit or MLM_WINDOWS)
+    rows = window_rows(loaded, lines, length=length, count=count)
     if len(rows) < 2:
         raise CorpusError(
             f"{examples.name} has not enough text for two windows of {length} tokens; give more."

@@ -11,8 +11,6 @@ from headscope.measures.metrics import Outputs, ratio_of
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.distance import by_row, wide
 
-__all__ = ["MaskedLM"]
-
 
 class MaskedLM(Task):
     """Mean negative log-probability (nats) of masked tokens, and how many are guessed right."""

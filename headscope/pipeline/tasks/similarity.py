@@ -19,8 +19,6 @@ from headscope.models.loading import LoadedModel
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.losses import LossBatch, Read
 
-__all__ = ["Similarity"]
-
 
 class _Pair:
     """Two rows that are compared, as one item for batching."""
@@ -43,6 +41,7 @@ class Similarity(Task):
     pairs : array of int, (n_examples, 2)
         The two rows of each pair.
     gold : array of float, (n_examples,)
+        Score of each pair, on the file's own scale.
 
     References
     ----------

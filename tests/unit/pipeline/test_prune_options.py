@@ -17,8 +17,7 @@ from headscope.cli.app import app
 from headscope.data.overlap import overlap
 from headscope.errors import InputError
 from headscope.measures.pooling import cosine
-from headscope.pipeline.prune.options import PruneOptions
-from headscope.pipeline.prune.run import prune
+from headscope.pipeline.prune import PruneOptions, prune
 
 
 def test_function_value_and_command_have_the_same_defaults() -> None:

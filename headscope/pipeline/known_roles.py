@@ -1,0 +1,140 @@
+"""What the heads of a model do, as an earlier or the same run classified them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from headscope.errors import InputError
+from headscope.models.loading import LoadedModel
+from headscope.results import SCHEMA, ClassifyResult, HeadResult, from_dict
+from headscope.results.prune import HeadRoles
+
+#: A result of ``headscope.classify``, or the file that ``headscope classify -o DIR`` wrote.
+Classification = str | Path | ClassifyResult
+#: The name of that file.
+FILE = "classify.json"
+_MEND = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
+
+
+@dataclass(frozen=True)
+class KnownRoles:
+    """Roles by the heads' places in the loaded model, and how they are printed.
+
+    Attributes
+    ----------
+    by_place : dict of (layer, head) to HeadResult
+        Zero-based places in the loaded model.
+    heads : tuple of HeadRoles
+        By the heads' original numbers.
+    corpus : str or None
+        What the heads were classified on; None where nothing is known.
+    warnings : tuple of str
+        What makes the roles doubtful.
+    """
+
+    by_place: dict[tuple[int, int], HeadResult]
+    heads: tuple[HeadRoles, ...] = ()
+    corpus: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def read_classification(source: Classification) -> ClassifyResult:
+    """Read a classification; pass a result through.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is something else.
+    """
+    if isinstance(source, ClassifyResult):
+        return source
+    try:
+        result = from_dict(ClassifyResult, json.loads(Path(source).read_text(encoding="utf-8")))
+        _weights(result)
+        if result.schema != SCHEMA or not result.heads:
+            raise KeyError("schema")
+    except OSError as error:
+        raise InputError(
+            f"The classification {source} cannot be read ({error.strerror}); {_MEND}."
+        ) from None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(f"{source} is not a classification; {_MEND}.") from None
+    return result
+
+
+def classification_of(
+    loaded: LoadedModel, source: Classification | None, folder: str | Path | None
+) -> ClassifyResult | None:
+    """Take the classification of this very model: the one that was named, or one in a folder.
+
+    One that merely lies in the folder is passed over where it cannot be used.
+
+    Raises
+    ------
+    InputError
+        If the named one cannot be read or is of other weights.
+    """
+    if source is None:
+        path = Path(folder or "") / FILE
+        if folder is None or not path.is_file():
+            return None
+        try:
+            return classification_of(loaded, path, None)
+        except InputError:
+            return None
+    result = read_classification(source)
+    if _weights(result) != loaded.weights_sha256:
+        raise InputError(
+            f"The classification {'' if isinstance(source, ClassifyResult) else f'{source} '}is of "
+            f"another model ({result.provenance['model']['id']}): its weights differ from those of "
+            f"{loaded.name}. Run 'headscope classify MODEL -o DIR' on it first."
+        )
+    return result
+
+
+def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
+    """Look up what each head of a model does; a classification of other weights gives a warning.
+
+    Raises
+    ------
+    InputError
+        If the classification lacks heads of the model.
+    """
+    place_of = places(loaded)
+    there = [head for head in result.heads if (head.layer, head.head) in place_of]
+    by_place = {place_of[head.layer, head.head]: head for head in there}
+    if len(by_place) < len(place_of):
+        raise InputError(
+            f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
+            f"{loaded.name}; make it anew with 'headscope classify MODEL -o DIR'."
+        )
+    return KnownRoles(
+        by_place=by_place,
+        heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles) for h in there),
+        corpus=result.corpus.name,
+        warnings=_other_weights(loaded, result),
+    )
+
+
+def places(loaded: LoadedModel) -> dict[tuple[int, int], tuple[int, int]]:
+    """Map heads by their original names (layer, head) to their places in the loaded model."""
+    return {
+        (site.layer, name): (site.layer, place)
+        for site in loaded.sites
+        for place, name in enumerate(site.head_ids)
+    }
+
+
+def _weights(result: ClassifyResult) -> str | None:
+    """SHA-256 of the weights that were classified, where they were a file's."""
+    found: str | None = result.provenance["model"]["weights_sha256"]
+    return found
+
+
+def _other_weights(loaded: LoadedModel, result: ClassifyResult) -> tuple[str, ...]:
+    theirs = _weights(result)
+    if None in (theirs, loaded.weights_sha256) or theirs == loaded.weights_sha256:
+        return ()
+    return ("The classification (roles) was made with other weights than this model's.",)
