@@ -25,14 +25,9 @@ _NO_ARGUMENTS_OF = {"depth": ("log",), "insights": _INPUTS, "report": (*_INPUTS,
 
 
 class OptionError(Exception):
-    """Options that cannot be used; whoever reads them says where they stand.
+    """One option whose value cannot be read, and why; or two of which only one may be given.
 
-    Parameters
-    ----------
-    *options : str
-        Parameter names: one whose value cannot be read, or two of which only one may be given.
-    why : str
-        What is wrong with the one.
+    Whoever reads options says where they stand: on the command line or in a table.
     """
 
     def __init__(self, *options: str, why: str = "") -> None:
@@ -56,18 +51,8 @@ class OptionError(Exception):
 def arguments(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Turn options into keyword arguments of the command's function.
 
-    Parameters
-    ----------
-    command : str
-        Name of a command, or of the section that it measures.
-    values : mapping of str to object
-        Options by parameter name, all of them or some; ``thresholds`` is a table of a config file.
-        None leaves an option to the function's default.
-
-    Returns
-    -------
-    dict of str to object
-        Without what concerns the command line alone, such as ``format``.
+    What concerns the command line alone, such as ``format``, is left out, and so is an option that
+    is None: the function has its default. ``thresholds`` is a table of a config file.
 
     Raises
     ------
@@ -85,9 +70,6 @@ def arguments(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
         name, convert = _CONVERTED.get(option, (option, _plain))
         found[name] = convert(value)
     return found
-
-
-# --- options that make one argument together; each function takes its own out of ``left`` --------
 
 
 def _thresholds(command: str, left: dict[str, Any]) -> dict[str, Any]:
@@ -131,9 +113,6 @@ def _corpus(left: dict[str, Any]) -> dict[str, Any]:
     return {"corpus": open_treebank(treebank) if treebank else open_text(left.pop("text"))}
 
 
-# --- options that are an argument of another name or type ----------------------------------------
-
-
 def _plain(value: Any) -> Any:
     """Return an enumeration's member as its value, alone or in a list."""
     if isinstance(value, list):
@@ -174,9 +153,6 @@ _CONVERTED: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
-# --- the tables of a config file ------------------------------------------------------------------
-
-
 def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a table of a config file into arguments; :func:`arguments` says how."""
     try:
@@ -190,15 +166,8 @@ def section_settings(
 ) -> dict[str, dict[str, Any]]:
     """Return each section's arguments: what its table in the config file sets, then the flags.
 
-    Parameters
-    ----------
-    context : typer.Context
-        Holds the config file.
-    sections : iterable of str
-        Names of sections.
-    flags : mapping of str to object
-        Options of the command; ``treebank``, ``text`` and ``limit`` go to every section that is
-        measured on a text and has them.
+    Of the flags ``treebank``, ``text`` and ``limit`` count, for every section that is measured on a
+    text and has them.
     """
     known, found = options_by_command(context), {}
     inputs = {name: flags[name] for name in _INPUTS if flags[name] is not None}

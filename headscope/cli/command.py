@@ -21,24 +21,13 @@ from headscope.cli.output import command_line, print_result, progress_bar
 from headscope.cli.settings import given
 from headscope.cli.shared_options import of_every_model_command
 
-Command = Callable[..., None]
-Measure = Callable[..., Any]
-
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a command.
+    """One call of a command, which has the name of its function in ``headscope`` and of its view.
 
-    Attributes
-    ----------
-    command : str
-        Name of the command, of its function in ``headscope`` and of its view.
-    unit : str or None
-        What the progress bar counts; None for a function that reports no progress.
-    context : typer.Context
-        Holds what ``--config`` set.
-    values : dict of str to object
-        Every option by its parameter's name, those that all commands share included.
+    ``unit`` is what the progress bar counts; None for a function that reports no progress.
+    ``values`` are all options by their parameters' names, those that commands share included.
     """
 
     command: str
@@ -47,13 +36,7 @@ class Call:
     values: dict[str, Any]
 
     def arguments(self) -> dict[str, Any]:
-        """Return the options as keyword arguments of the command's function.
-
-        Raises
-        ------
-        typer.BadParameter
-            For options that do not fit together, or text that cannot be read.
-        """
+        """Return the options as arguments of the command's function; errors are usage errors."""
         thresholds = given(self.context, self.command).get("thresholds")
         try:
             return arguments(self.command, {**self.values, "thresholds": thresholds})
@@ -64,25 +47,21 @@ class Call:
         self,
         keywords: Mapping[str, Any] | None = None,
         *,
-        function: Measure | None = None,
+        function: Callable[..., Any] | None = None,
         **presentation: Any,
     ) -> Any:
         """Measure, write the folder of ``--output``, print; return the result.
 
-        Parameters
-        ----------
-        keywords : mapping, optional
-            Arguments of the function; by default those that the options give.
-        function : callable, optional
-            What measures; by default the function of ``headscope`` that has the command's name.
-        **presentation
-            What the command's view understands, such as ``log`` for depth.
+        By default the command's function measures, with the arguments that the options give.
+        ``presentation`` is what the command's view understands, such as ``log`` for depth.
         """
         from headscope.show.files import write_result
         from headscope.show.folders import ready_folder
 
         keywords = self.arguments() if keywords is None else keywords
-        function = function or function_of(self.command)
+        # This loads torch. It comes before the progress bar, from which on Python looks for garbage
+        # as usual.
+        function = function or getattr(headscope, self.command)
         output = self.values.get("output")
         with ready_folder(output), progress_bar(self.values["quiet"], self.unit) as progress:
             told = {"progress": progress} if self.unit else {}
@@ -92,34 +71,19 @@ class Call:
         print_result(self.command, result, self.values["format"])
         return result
 
-    def result(self, function: Measure, keywords: Mapping[str, Any]) -> Any:
+    def result(self, function: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
         """Measure the model and return the result, which records the command line."""
         return function(self.values["model"], command=command_line(), **keywords)
 
 
-def function_of(command: str) -> Measure:
-    """Return the function of ``headscope`` that has a command's name.
-
-    This is what loads torch; it is to be called before :func:`progress_bar`, from which on Python
-    looks for garbage as usual.
-    """
-    function: Measure = getattr(headscope, command)
-    return function
-
-
-def model_command(unit: str | None = None) -> Callable[[Command], Command]:
+def model_command(unit: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function whose first parameter is the :class:`Call`.
 
     Its other parameters are options. Those of :func:`of_every_model_command` join them; one that
-    has the name of such an option replaces it, in its place.
-
-    Parameters
-    ----------
-    unit : str, optional
-        What the progress bar counts, such as ``sentences``.
+    has the name of such an option replaces it, in its place. ``unit`` is that of the call.
     """
 
-    def decorate(function: Command) -> Command:
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
         _, *options = inspect.signature(function, eval_str=True).parameters.values()
         own = {option.name: option for option in options}
         shared = dict(inspect.signature(of_every_model_command, eval_str=True).parameters)

@@ -36,8 +36,7 @@ config = typer.Typer(
 )
 
 Command = Annotated[
-    str | None,
-    typer.Argument(metavar="[COMMAND]", help="Only this table.", show_default=False),
+    str | None, typer.Argument(metavar="[COMMAND]", help="Only this table.", show_default=False)
 ]
 File = Annotated[Path | None, typer.Option("--config", help="TOML file with a table per command.")]
 

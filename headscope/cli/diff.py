@@ -22,12 +22,8 @@ EXAMPLES = """Examples:
 """
 
 
-class DiffFormat(enum.StrEnum):
-    """How differences are printed on stdout."""
-
-    human = "human"
-    json = "json"
-    md = "md"
+#: How differences are printed on stdout.
+DiffFormat = enum.StrEnum("DiffFormat", ["human", "json", "md"])
 
 
 def diff(

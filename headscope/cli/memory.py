@@ -22,9 +22,6 @@ def bound_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is not None:
-        for parameter, value in (
-            (_TRIM_THRESHOLD, _MIB),
-            (_MMAP_THRESHOLD, _MIB),
-            (_ARENA_MAX, 2),
-        ):
-            mallopt(parameter, value)
+        for parameter in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+            mallopt(parameter, _MIB)
+        mallopt(_ARENA_MAX, 2)

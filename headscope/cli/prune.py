@@ -28,12 +28,8 @@ EXAMPLES = """Examples:
 """
 
 
-class RepairName(enum.StrEnum):
-    """What is done to the heads that are left."""
-
-    none = "none"
-    scale = "scale"
-    refit = "refit"
+#: What is done to the heads that are left.
+RepairName = enum.StrEnum("RepairName", ["none", "scale", "refit"])
 
 
 @model_command("steps")
@@ -62,8 +58,7 @@ def prune(
         Option(help="Repeatable. Default: none and scale; none with --heads."),
     ] = None,
     step: Annotated[
-        float,
-        Option(help="Between the fractions of a curve; 0.1 takes about three times as long."),
+        float, Option(help="Between the fractions of a curve; 0.1 takes about three times as long.")
     ] = 0.25,
     fraction: Annotated[
         list[float] | None,

@@ -21,18 +21,10 @@ EXAMPLES = """Examples:
 """
 
 
-class Share(enum.StrEnum):
-    """Of what the dimensions hold a share."""
-
-    sigma2 = "sigma2"
-    sigma = "sigma"
-
-
-class Biases(enum.StrEnum):
-    """What to do with b_Q and b_V."""
-
-    exclude = "exclude"
-    include = "include"
+#: Of what the dimensions hold a share.
+Share = enum.StrEnum("Share", ["sigma2", "sigma"])
+#: What to do with b_Q and b_V.
+Biases = enum.StrEnum("Biases", ["exclude", "include"])
 
 
 @model_command("layers")

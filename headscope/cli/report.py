@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Context, Option
 
+import headscope
 from headscope.cli import settings
 from headscope.cli import shared_options as shared
 from headscope.cli.arguments import section_settings, table_arguments
-from headscope.cli.command import Call, function_of, model_command
+from headscope.cli.command import Call, model_command
 from headscope.cli.output import print_data, print_human, print_note, progress_bar
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def report(
         "thresholds": _thresholds(call.context),
         "previous": None if fresh else folder,
     }
-    measure = function_of("report")
+    measure = headscope.report  # loads torch before the bar, as :meth:`Call.run` does
     with ready_folder(folder), progress_bar(quiet, call.unit) as progress:
         result = call.result(measure, {**keywords, "progress": progress})
         digests = {name: content_digest(found) for name, found in result.sections.items()}

@@ -46,20 +46,8 @@ _KINDS = {
 class Option:
     """One option of a command, as its function declares it.
 
-    Attributes
-    ----------
-    name : str
-        Of the parameter; in a file it may be written with hyphens.
-    kind : type
-        bool, int, float, str, Path or an enumeration.
-    repeatable : bool
-        Whether its value is a list.
-    listed : bool
-        Whether it is one string of comma-separated values.
-    default : object
-        None where it has none; an enumeration's value.
-    required : bool
-        Whether the command does not run without it.
+    ``kind`` is bool, int, float, str, Path or an enumeration, whose ``default`` is its value.
+    ``repeatable`` ones hold a list, ``listed`` ones a string of comma-separated values.
     """
 
     name: str
@@ -72,16 +60,9 @@ class Option:
 
 @dataclass(frozen=True)
 class Settings:
-    """A config file, checked: converted values by table and parameter name.
+    """A config file, checked: converted values by table and parameter name; no file, no values.
 
-    Attributes
-    ----------
-    path : Path or None
-        None where there is no file.
-    tables : dict of str to dict
-        By command; ``thresholds`` holds a nested table.
-    limits : dict
-        The table [limits], as written.
+    ``thresholds`` in a table is a nested one; ``limits`` is the table [limits] as written.
     """
 
     path: Path | None = None
@@ -93,9 +74,6 @@ def nearest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     """Return ``; did you mean 'NAME'?`` where a known name is near, else nothing."""
     near = difflib.get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {form.format(near[0])}?" if near else ""
-
-
-# --- what there is to set -----------------------------------------------------------------------
 
 
 def options_by_command(context: typer.Context) -> dict[str, dict[str, Option]]:
@@ -136,9 +114,6 @@ def _option(parameter: inspect.Parameter) -> Option:
     )
 
 
-# --- reading a file -----------------------------------------------------------------------------
-
-
 def read_settings(path: Path | None, context: typer.Context) -> Settings:
     """Read a file and check all of it, whatever the command that runs.
 
@@ -161,15 +136,12 @@ def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
             raise InputError(f"{path}: there is no command {name!r} to configure{hint}")
         if not isinstance(table, dict):
             raise InputError(f"{path}: {name} must be a table, written [{name}].")
-    settings = Settings(
-        path,
-        {
-            name: _table(f"{path}: [{name}]", name, table, commands[name])
-            for name, table in document.items()
-            if name != LIMITS
-        },
-        document.get(LIMITS, {}),
-    )
+    limits = document.pop(LIMITS, {})
+    tables = {
+        name: _table(f"{path}: [{name}]", name, table, commands[name])
+        for name, table in document.items()
+    }
+    settings = Settings(path, tables, limits)
     _limits(settings)
     return settings
 
@@ -250,9 +222,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# --- thresholds and limits, which have checks of their own ---------------------------------------
-
-
 def thresholds_of(command: str) -> Any:
     """Return the class that checks a command's thresholds: a dataclass with ``parse``; or None."""
     return getattr(headscope, THRESHOLDS[command][0]) if command in THRESHOLDS else None
@@ -282,20 +251,16 @@ def _limits(settings: Settings) -> Limits:
     return Limits.parse(settings.limits, where)
 
 
-# --- what a command asks for --------------------------------------------------------------------
-
-
-def current(context: typer.Context) -> Settings:
-    """Return the settings that ``--config`` gave to this run; empty without."""
-    found = context.meta.get(_META)
-    return found if isinstance(found, Settings) else Settings()
-
-
 def given(context: typer.Context, command: str) -> dict[str, Any]:
     """Return what the file sets for a command, by parameter name."""
-    return dict(current(context).tables.get(command, {}))
+    return dict(_current(context).tables.get(command, {}))
 
 
 def limits(context: typer.Context) -> Limits:
     """Return the limits of the file; none without."""
-    return _limits(current(context))
+    return _limits(_current(context))
+
+
+def _current(context: typer.Context) -> Settings:
+    found: Settings = context.meta.get(_META) or Settings()
+    return found

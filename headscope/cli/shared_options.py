@@ -10,40 +10,14 @@ from typer import Argument, Context, Option
 
 from headscope.cli.settings import read_settings
 
-
-class Format(enum.StrEnum):
-    """How results are printed on stdout."""
-
-    human = "human"
-    json = "json"
-    csv = "csv"
-
-
-class Dtype(enum.StrEnum):
-    """What to compute in."""
-
-    float64 = "float64"
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-class Device(enum.StrEnum):
-    """Where to compute."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-    mps = "mps"
-
-
-class TaskName(enum.StrEnum):
-    """What the model is measured by."""
-
-    fidelity = "fidelity"
-    mlm = "mlm"
-    classification = "classification"
-    similarity = "similarity"
+#: How results are printed on stdout.
+Format = enum.StrEnum("Format", ["human", "json", "csv"])
+#: What to compute in.
+Dtype = enum.StrEnum("Dtype", ["float64", "float32", "bfloat16", "float16"])
+#: Where to compute.
+Device = enum.StrEnum("Device", ["auto", "cpu", "cuda", "mps"])
+#: What the model is measured by.
+TaskName = enum.StrEnum("TaskName", ["fidelity", "mlm", "classification", "similarity"])
 
 
 def _read_config(context: Context, path: Path | None) -> Path | None:
@@ -58,8 +32,6 @@ def _read_config(context: Context, path: Path | None) -> Path | None:
     return path
 
 
-# --- of commands that measure -------------------------------------------------------------------
-
 NoValidate = Annotated[
     bool, Option("--no-validate", help="Skip the certificate; the result records it.")
 ]
@@ -71,8 +43,6 @@ Resume = Annotated[
 ]
 Limit = Annotated[int | None, Option(help="Only the first sentences.")]
 Seed = Annotated[int, Option(help="For everything that is drawn at random.")]
-
-# --- of commands that measure several sections --------------------------------------------------
 
 Treebank = Annotated[
     Path | None,
@@ -89,8 +59,6 @@ TaskData = Annotated[
     Path | None, Option(help="What that task is measured on. Default: the built-in sample.")
 ]
 Draws = Annotated[int, Option(help="Random sets of heads that they are compared with, 20 or more.")]
-
-# --- of every command ---------------------------------------------------------------------------
 
 DtypeOption = Annotated[Dtype, Option(help="Compute in this type, whatever the checkpoint stores.")]
 Config = Annotated[

@@ -39,13 +39,8 @@ V = TypeVar("V")
 def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> DiffResult:
     """Say what differs between two sets of results.
 
-    Parameters
-    ----------
-    old, new : Results
-        As :func:`headscope.verdicts.reading.read_results` returns them.
-    tolerance : float
-        For numbers without an interval: they have moved when they differ by more than this share
-        of the larger (of 1, where it is smaller).
+    Numbers without an interval have moved when they differ by more than ``tolerance`` as a share of
+    the larger (of 1, where it is smaller).
 
     Raises
     ------
@@ -104,9 +99,6 @@ def _check(old: Results, new: Results, sections: list[str]) -> None:
             )
 
 
-# --- numbers ------------------------------------------------------------------------------------
-
-
 class _Moves:
     """Compares numbers, and counts those that moved within their intervals."""
 
@@ -127,7 +119,7 @@ class _Moves:
                 yield change
 
     def curves(
-        self, old: Mapping[Key, dict[str, Number]], new: Mapping[Key, dict[str, Number]]
+        self, old: Mapping[Key, Mapping[str, Number]], new: Mapping[Key, Mapping[str, Number]]
     ) -> Iterator[CurveChange]:
         """Yield the curves of which points moved beyond doubt, each with its worst point."""
         for key, mine, other in _shared(old, new):
@@ -185,9 +177,6 @@ def _shared(old: Mapping[Key, V], new: Mapping[Key, V]) -> Iterator[tuple[Key, V
     return ((key, value, new[key]) for key, value in old.items() if key in new)
 
 
-# --- labels, texts ------------------------------------------------------------------------------
-
-
 def _label_changes(old: Facts, new: Facts) -> Iterator[SetChange]:
     """Yield gained and lost labels; a head that is gone has lost its roles."""
     for key in dict.fromkeys([*old.labels, *new.labels]):
@@ -219,9 +208,6 @@ def _not_valid(new: Results) -> Iterator[str]:
             yield f"{name}: {words}{f' ({reasons})' if reasons else ''}"
 
 
-# --- what one side lacks ------------------------------------------------------------------------
-
-
 def _only(
     mine: Mapping[str, object], other: Mapping[str, object], facts: Facts, others: Facts
 ) -> Iterator[str]:
@@ -244,9 +230,6 @@ def _only(
 def _keys(facts: Facts) -> list[Key]:
     numbers = chain(facts.metrics, facts.numbers, facts.curves)
     return list(dict.fromkeys(chain(facts.labels, facts.texts, numbers)))
-
-
-# --- the rest -----------------------------------------------------------------------------------
 
 
 def _with_rest(found: DiffResult, old: Results, new: Results) -> DiffResult:

@@ -24,15 +24,7 @@ Reason = Callable[[DiffResult, float | None], str]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule, as written.
-
-    Attributes
-    ----------
-    name : str
-        One of :data:`RULES`.
-    limit : float or None
-        What a change may be; None where none was written.
-    """
+    """One rule, as written: a name of :data:`RULES`, and what a change may be where it says so."""
 
     name: str
     limit: float | None = None
@@ -44,16 +36,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a rule looks at.
+    """What a rule looks at, why it fires, and whether it may have a limit.
 
-    Attributes
-    ----------
-    section : str or None
-        The result that it needs; it fires where the new side has lost it.
-    reason : function of (diff, limit)
-        Why it fires, or an empty string.
-    limited : bool
-        Whether it may have a limit.
+    ``section`` is the result that it needs; it fires where the new side has lost that.
     """
 
     section: str | None
@@ -115,9 +100,6 @@ def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
         and section not in diff.compared
         and section not in diff.missing
     )
-
-
-# --- reasons ------------------------------------------------------------------------------------
 
 
 def _named(words: str, rows: Callable[[DiffResult], Iterable[str]]) -> Reason:

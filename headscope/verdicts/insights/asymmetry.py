@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 
 from headscope.measures.statistics import t_half_width
-from headscope.results import InsightPart, RankResult
+from headscope.results import ControlRank, InsightPart, RankResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import UNKNOWN, Estimate, every
 from headscope.verdicts.insights.thresholds import InsightThresholds
@@ -31,10 +31,10 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     )
     rank = evidence.rank
     if rank is None:
-        return Finding.not_measured(rule, "rank was not part of this run")
+        return Finding("not measured yet", rule, "rank was not part of this run")
     weights = {h.name: h.asymmetry for h in rank.heads if h.asymmetry is not None}
     if not weights:
-        return Finding.not_applicable(rule, "Every W_Q W_K^T is zero.")
+        return Finding("not applicable", rule, "Every W_Q W_K^T is zero.")
     patterns = _patterns(rank)
     symmetric = [name for name, value in weights.items() if value <= limit]
     values = _values(rank, weights, patterns)
@@ -94,7 +94,7 @@ def _values(
 ) -> dict[str, object]:
     names = sorted(weights, key=lambda name: weights[name])
     means = [pattern.mean for pattern in patterns.values()]
-    gaussian, fresh = (_control_of(rank, name) for name in ("gaussian", "fresh"))
+    gaussian, fresh = (_random(rank.controls.get(name)) for name in ("gaussian", "fresh"))
     return {
         "heads": len(weights),
         "undefined": len(rank.heads) - len(weights),
@@ -110,10 +110,9 @@ def _values(
     }
 
 
-def _control_of(rank: RankResult, name: str) -> float | None:
-    control = rank.controls.get(name)
-    found = [g.asymmetry for g in control.geometries if g.asymmetry is not None] if control else []
-    return found[0] if found else None
+def _random(control: ControlRank | None) -> float | None:
+    geometries = control.geometries if control else ()
+    return next((g.asymmetry for g in geometries if g.asymmetry is not None), None)
 
 
 def _measured(rank: RankResult, v: dict[str, object]) -> str:

@@ -19,14 +19,16 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 7 by the residual's curves, part by part, each by its interval over windows."""
     rule, depth = _rule(thresholds), evidence.depth
     if depth is None:
-        return Finding.not_measured(rule, "depth was not part of this run")
+        return Finding("not measured yet", rule, "depth was not part of this run")
     n_layers = len(depth.variants["attention"]) - 1
     if n_layers < 2:
-        return Finding.undecided(
-            rule, "The model has one layer: how a curve falls with depth is open."
+        return Finding(
+            "not measured", rule, "The model has one layer: how a curve falls with depth is open."
         )
     if depth.sequences < 2:
-        return Finding.undecided(rule, "One window was measured, which has no interval; give more.")
+        return Finding(
+            "not measured", rule, "One window was measured, which has no interval; give more."
+        )
     parts = list(_parts(depth, thresholds))
     values: dict[str, object] = {
         "attention": _end(depth, "attention"),
@@ -143,8 +145,9 @@ def _end(curves: DepthCurves, name: str) -> float | None:
     return curves.variants[name][-1]
 
 
-def _number(value: object) -> str:
-    if not isinstance(value, float):
+def _last(curves: DepthCurves, name: str) -> str:
+    value = _end(curves, name)
+    if value is None:
         return "overflow"
     return f"{value:.3f}" if value >= 0.001 or value == 0 else f"{value:.0e}"
 
@@ -155,9 +158,9 @@ def _measured(depth: DepthResult) -> str:
     collapse = f"below 1% of its start after {after} layers" if after else "never below 1% for good"
     return (
         f"Residual after {n} layers ({depth.sequences} windows): attention alone "
-        f"{_number(_end(depth, 'attention'))} ({collapse}), with feed-forward "
-        f"{_number(_end(depth, 'attention+ffn'))}, with skip "
-        f"{_number(_end(depth, 'attention+skip'))}, full {_number(_end(depth, 'full'))}."
+        f"{_last(depth, 'attention')} ({collapse}), with feed-forward "
+        f"{_last(depth, 'attention+ffn')}, with skip {_last(depth, 'attention+skip')}, "
+        f"full {_last(depth, 'full')}."
     )
 
 
@@ -168,6 +171,6 @@ def _control(depth: DepthResult) -> str:
     after = control.collapsed_after["attention"]
     too = f": an untrained model collapses too, after {after} layers" if after else ""
     return (
-        f"Random weights: attention alone {_number(_end(control, 'attention'))}, with skip "
-        f"{_number(_end(control, 'attention+skip'))}, full {_number(_end(control, 'full'))}{too}."
+        f"Random weights: attention alone {_last(control, 'attention')}, with skip "
+        f"{_last(control, 'attention+skip')}, full {_last(control, 'full')}{too}."
     )

@@ -9,54 +9,29 @@ from headscope.results import InsightPart, KeptRoles, Sections
 
 __all__ = ["Evidence", "Finding"]
 
-#: Parts of this verdict wait for a measurement that headscope does not have.
-_WAITING = "not measured yet"
-
 
 @dataclass(frozen=True)
 class Evidence(Sections):
-    """What has been measured of a model, by section; None where it was not.
+    """What has been measured of a model, by section; None where it was not."""
 
-    Attributes
-    ----------
-    kept : KeptRoles or None
-        The model with only the heads of some roles.
-    """
-
+    #: The model with only the heads of some roles.
     kept: KeptRoles | None = None
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a model says to a claim: an :class:`Insight` without the claim.
+    """What a model says to a claim: an :class:`headscope.results.Insight` without the claim.
 
-    Attributes
-    ----------
-    verdict, measured, control, rule, values, parts
-        As in :class:`headscope.results.Insight`.
+    ``measured`` says why, where there is no verdict: "not measured yet" (the measurement was not
+    run, or does not exist), "not measured" (numbers without an interval) or "not applicable".
     """
 
     verdict: str
-    measured: str
-    control: str
     rule: str
+    measured: str
+    control: str = ""
     values: Mapping[str, object] = field(default_factory=dict)
     parts: tuple[InsightPart, ...] = ()
-
-    @classmethod
-    def not_measured(cls, rule: str, why: str = "") -> Finding:
-        """Say that a claim has no measurement, and why."""
-        return cls("not measured yet", why, "", rule)
-
-    @classmethod
-    def not_applicable(cls, rule: str, why: str) -> Finding:
-        """Say why a claim has no meaning for this model."""
-        return cls("not applicable", why, "", rule)
-
-    @classmethod
-    def undecided(cls, rule: str, why: str) -> Finding:
-        """Say that there are numbers but no interval, so that nothing is decided."""
-        return cls("not measured", why, "", rule)
 
     @classmethod
     def concluded(
@@ -73,26 +48,17 @@ class Finding:
         """Give the verdict of parts: holds if all do, does not hold if none does, else mixed.
 
         A part whose interval is unknown leaves the claim "not measured", unless the verdict is the
-        same whichever way it would come out.
-
-        Parameters
-        ----------
-        parts : sequence of InsightPart
-            Those that are "not measured yet" do not count.
-        measured, control, rule, values : str, str, str, mapping
-            As in :class:`headscope.results.Insight`.
-        refuting : collection of str
-            Names of parts that decide against the claim where they do not hold.
-        refuted : bool
-            The claim does not hold, whatever the parts say.
+        same whichever way it would come out. Parts that are "not measured yet" do not count; those
+        named in ``refuting`` decide against the claim where they do not hold. A ``refuted`` claim
+        does not hold, whatever the parts say.
         """
-        counted = [part for part in parts if part.verdict != _WAITING]
+        counted = [part for part in parts if part.verdict != "not measured yet"]
         possible = {
             "does not hold" if refuted else _verdict(counted, refuting, unknown)
             for unknown in ("holds", "does not hold")
         }
         verdict = possible.pop() if len(possible) == 1 else "not measured"
-        return cls(verdict, measured, control, rule, values, tuple(parts))
+        return cls(verdict, rule, measured, control, values, tuple(parts))
 
 
 def _verdict(parts: Sequence[InsightPart], refuting: Collection[str], unknown: str) -> str:

@@ -76,12 +76,8 @@ def mean_estimate(values: Sequence[float]) -> Estimate | None:
 
 def every(outcomes: Sequence[str]) -> str:
     """Whether all of some things hold: one that does not is enough against it."""
-    if not outcomes:
-        return UNKNOWN
-    for verdict in (FAILS, UNKNOWN, OPEN):
-        if verdict in outcomes:
-            return verdict
-    return HOLDS
+    worst = (verdict for verdict in (FAILS, UNKNOWN, OPEN) if verdict in outcomes)
+    return next(worst, HOLDS if outcomes else UNKNOWN)
 
 
 def common(outcomes: Sequence[str]) -> str:

@@ -19,12 +19,12 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 2 by the metric with only labelled heads, against as many random heads."""
     rule, kept = _rule(thresholds), evidence.kept
     if kept is None:
-        return Finding.not_measured(rule, "classify was not part of this run")
+        return Finding("not measured yet", rule, "classify was not part of this run")
     n_kept = len(kept.kept)
     if kept.value is None:
         found = f"{n_kept or 'none'} of {kept.n_heads} heads have one of the roles {_named(kept)}"
         why = f"On {kept.classified_on}, {found}: nothing to compare."
-        return Finding.not_applicable(rule, why)
+        return Finding("not applicable", rule, why)
     quantile = thresholds.random_quantile
     sign = 1.0 if kept.higher_is_better else -1.0
     random = sign * np.array(kept.random)

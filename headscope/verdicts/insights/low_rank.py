@@ -28,13 +28,13 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     )
     spectrum = evidence.spectrum
     if spectrum is None:
-        return Finding.not_measured(rule, "spectrum was not part of this run")
+        return Finding("not measured yet", rule, "spectrum was not part of this run")
     if not spectrum.heads:
-        return Finding.not_applicable(rule, "The model has no head.")
+        return Finding("not applicable", rule, "The model has no head.")
     shares = {h.name: Estimate.around(h.share_at_k.mean, h.half_width) for h in spectrum.heads}
     if any(share.low is None for share in shares.values()):
-        return Finding.undecided(
-            rule, "One sequence was measured, which has no interval; give more."
+        return Finding(
+            "not measured", rule, "One sequence was measured, which has no interval; give more."
         )
     low = [name for name, share in shares.items() if share.above(limit) == "holds"]
     high = [name for name, share in shares.items() if share.above(limit) == "does not hold"]

@@ -17,19 +17,10 @@ Judge = Callable[[Evidence, InsightThresholds], Finding]
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim.
+    """One claim of the articles, with their number.
 
-    Attributes
-    ----------
-    number : int
-        As the articles count.
-    text : str
-        What they say.
-    judge : str
-        Module of ``headscope.verdicts.insights`` whose ``judge`` decides it; empty where nothing
-        measures it so far.
-    needs : str
-        What will decide a claim that has no judge.
+    ``judge`` is the module of ``headscope.verdicts.insights`` whose ``judge`` decides it; a claim
+    that nothing measures so far has none and says what it ``needs``.
     """
 
     number: int
@@ -99,20 +90,11 @@ def judge_of(module: str) -> Judge:
 
 
 def scoreboard(thresholds: InsightThresholds, evidence: Evidence) -> tuple[Insight, ...]:
-    """Give every claim its verdict.
-
-    Parameters
-    ----------
-    thresholds : InsightThresholds
-        When a claim holds.
-    evidence : Evidence
-        What has been measured; a claim whose measurement is missing is "not measured yet".
-    """
-    found = ((claim, _judged(claim, evidence, thresholds)) for claim in CLAIMS)
-    return tuple(Insight(claim.number, claim.text, **vars(finding)) for claim, finding in found)
-
-
-def _judged(claim: Claim, evidence: Evidence, thresholds: InsightThresholds) -> Finding:
-    if not claim.judge:
-        return Finding.not_measured(claim.needs)
-    return judge_of(claim.judge)(evidence, thresholds)
+    """Give every claim its verdict; one whose measurement is missing is "not measured yet"."""
+    found = []
+    for claim in CLAIMS:
+        finding = Finding("not measured yet", claim.needs, "")
+        if claim.judge:
+            finding = judge_of(claim.judge)(evidence, thresholds)
+        found.append(Insight(claim.number, claim.text, **vars(finding)))
+    return tuple(found)

@@ -33,12 +33,12 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     )
     rank = evidence.rank
     if rank is None:
-        return Finding.not_measured(rule, "rank was not part of this run")
+        return Finding("not measured yet", rule, "rank was not part of this run")
     layers, heads = _over_controls(rank)
     if not layers:
-        return Finding.not_measured(rule, "no control was measured")
+        return Finding("not measured yet", rule, "no control was measured")
     if max(len(layer.heads) for layer in rank.layers) < 2:
-        return Finding.not_applicable(rule, "Each layer has one head, which shares with nobody.")
+        return Finding("not applicable", rule, "Each layer has one head, which shares with nobody.")
     low = common([ratio.below(1 - below) for ratio in layers.values()])
     near = common([ratio.within(1 - within, 1 + within) for ratio in heads.values()])
     parts = (

@@ -23,29 +23,19 @@ Check = Callable[[Results, float], str]
 
 @dataclass(frozen=True)
 class Kind:
-    """What the value of a limit may be.
-
-    Attributes
-    ----------
-    words : str
-        The same for a reader.
-    types : tuple of type
-        Exactly one of these.
-    least : float
-        Smallest value.
-    """
+    """What the value of a limit may be: exactly of one of the types, and how a reader is told."""
 
     words: str
     types: tuple[type, ...]
     least: float = -math.inf
 
     def read(self, where: str, value: object) -> float:
-        """Return the value as a float if it may be one, else as it is.
+        """Return the value if it is of this kind, as a float if it may be one.
 
         Raises
         ------
         InputError
-            If it is not of this kind; the text begins with ``where``.
+            If it is not; the text begins with ``where``.
         """
         if (
             isinstance(value, bool | int | float)
@@ -59,15 +49,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit.
-
-    Attributes
-    ----------
-    kind : Kind
-        What its value may be.
-    check : callable
-        From results and the value: why it fails, or an empty string.
-    """
+    """One limit: what its value may be, and what looks at results with that value."""
 
     kind: Kind
     check: Check

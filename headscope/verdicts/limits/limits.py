@@ -16,7 +16,7 @@ from headscope.safe_text import visible
 from headscope.verdicts.diff.compare import TOLERANCE, compare
 from headscope.verdicts.diff.rules import parse_rules, undecided, with_fired
 from headscope.verdicts.insights.scoreboard import CLAIMS
-from headscope.verdicts.limits.checks import EXAMPLES, LIMITS, SHARE, Limit, absent, limit_of, shown
+from headscope.verdicts.limits.checks import EXAMPLES, LIMITS, SHARE, Kind, absent, limit_of, shown
 from headscope.verdicts.reading import Results
 
 __all__ = ["LIMIT_NAMES", "Limits", "limit_failures", "require_limits"]
@@ -24,21 +24,9 @@ __all__ = ["LIMIT_NAMES", "Limits", "limit_failures", "require_limits"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a report must show.
+    """What a report must show: limits by name, and by number of a claim the verdicts it may have.
 
-    Attributes
-    ----------
-    numbers : dict
-        The limits of :data:`headscope.verdicts.limits.checks.LIMITS`, by name, and those of the
-        metric after pruning.
-    insights : dict of int to tuple of str
-        By number of a claim: the verdicts that it may have.
-    baseline : str or None
-        Results to compare with, a file or folder.
-    fail_on : tuple of str
-        Rules of ``headscope diff`` that must not fire.
-    tolerance : float
-        That of :func:`headscope.verdicts.diff.compare.compare`.
+    Rules of ``headscope diff`` in ``fail_on`` must not fire against the results at ``baseline``.
     """
 
     numbers: dict[str, float] = field(default_factory=dict)
@@ -49,14 +37,7 @@ class Limits:
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[limits]") -> Limits:
-        """Read the table.
-
-        Parameters
-        ----------
-        table : mapping
-            From name to value, as TOML has them; ``-`` in a name counts as ``_``.
-        where : str
-            How an error begins.
+        """Read the table; ``-`` in a name counts as ``_``, and errors begin with ``where``.
 
         Raises
         ------
@@ -64,18 +45,12 @@ class Limits:
             For an unknown limit, with the nearest known one, or a value of the wrong type.
         """
         values = {key.replace("-", "_"): value for key, value in table.items()}
-        limits = {name: _known(where, name) for name in values if name not in _READERS}
+        kinds = {name: _kind(where, name) for name in values if name not in _READERS}
         if ("baseline" in values) != ("fail_on" in values):
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
-        numbers = {
-            name: limit.kind.read(f"{where} {name}", values[name]) for name, limit in limits.items()
-        }
-        others = {
-            name: read(f"{where} {name}", values[name])
-            for name, read in _READERS.items()
-            if name in values
-        }
-        return cls(numbers, **others)
+        numbers = {n: kind.read(f"{where} {n}", values[n]) for n, kind in kinds.items()}
+        others = (name for name in _READERS if name in values)
+        return cls(numbers, **{n: _READERS[n](f"{where} {n}", values[n]) for n in others})
 
 
 def limit_failures(
@@ -83,14 +58,7 @@ def limit_failures(
 ) -> tuple[str, ...]:
     """Return why the results do not pass, one reason for each limit; nothing where they do.
 
-    Parameters
-    ----------
-    new : Results
-        Of a report, say.
-    limits : Limits
-        What they must show.
-    baseline : Results, optional
-        What ``limits.baseline`` names, read before it was overwritten.
+    ``baseline`` is what ``limits.baseline`` names, read before it was overwritten.
     """
     failures = []
     for name, limit in limits.numbers.items():
@@ -141,15 +109,12 @@ def _baseline_failures(new: Results, limits: Limits, baseline: Results | None) -
     return failures + list(undecided(found, rules))
 
 
-# --- reading the table ----------------------------------------------------------------------------
-
-
-def _known(where: str, name: str) -> Limit:
+def _kind(where: str, name: str) -> Kind:
     found = limit_of(name)
     if found is None:
         hint = nearest(name, LIMIT_NAMES, "there are")
         raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
-    return found
+    return found.kind
 
 
 def _path(where: str, value: object) -> str:

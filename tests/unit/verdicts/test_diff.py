@@ -182,6 +182,17 @@ def test_an_interval_on_one_side_serves_both(documents: Any) -> None:
     assert diff_of(wide, plain).scores == ()
 
 
+def test_the_interval_of_broad_belongs_to_the_entropy_of_long_sentences(documents: Any) -> None:
+    """Its score is ``long_entropy``, a share; ``entropy`` is in nats, over all sentences."""
+    broad = {**label("broad"), "interval": [0.7, 0.9]}
+    old = head(documents["classify"], long_entropy=0.8, entropy=2.0, labels=[broad])
+    assert diff_of(old, head(old, long_entropy=0.88)).scores == ()
+    (change,) = diff_of(old, head(old, long_entropy=0.55, labels=[])).scores
+    assert (change.name, change.old_interval) == ("long entropy", (0.7, 0.9))
+    (change,) = diff_of(old, head(old, entropy=2.08)).scores
+    assert (change.name, change.old_interval) == ("entropy", None)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "tolerance", "beyond"),
     [

@@ -11,7 +11,7 @@ from headscope.verdicts.diff.facts.fact import Facts, Number
 #: Numbers of a head, and the role whose label gives each an interval.
 _MEANS = {
     "confidence": "",
-    "entropy": "broad",
+    "entropy": "",
     "relative_entropy": "",
     "special_mass": "special",
     "first_special_mass": "",
@@ -62,6 +62,8 @@ def _numbers(head: HeadResult) -> Iterator[tuple[str, Number]]:
     intervals = {label.role: label.interval for label in head.labels}
     for name, role in _MEANS.items():
         yield name.replace("_", " "), Number.within(getattr(head, name), intervals.get(role))
+    if head.long_entropy is not None:  # files of earlier versions lack it
+        yield "long entropy", Number.within(head.long_entropy, intervals.get("broad"))
 
 
 def _control(control: ControlResult, facts: Facts) -> None:

@@ -19,11 +19,7 @@ def collect(result: DepthResult, facts: Facts) -> None:
 
 def settings(result: DepthResult) -> dict[str, object]:
     """Return the windows, and where the model has its LayerNorm."""
-    return {
-        "length": result.length,
-        "sequences": result.sequences,
-        "LayerNorm": result.layer_norm,
-    }
+    return {"length": result.length, "sequences": result.sequences, "LayerNorm": result.layer_norm}
 
 
 def _curves(curves: DepthCurves, prefix: str, windows: int, facts: Facts) -> None:

@@ -23,20 +23,11 @@ Z = 1.959963984540054
 
 @dataclass(frozen=True)
 class Number:
-    """A measured number.
-
-    Attributes
-    ----------
-    value : float or None
-        None where the result has none.
-    interval : tuple of two floats, or None
-        95%.
-    sign : int
-        1 where more is better, -1 where less is, 0 where neither is.
-    """
+    """A measured number and its 95% interval, where the result has them."""
 
     value: float | None
     interval: Interval | None = None
+    #: 1 where more is better, -1 where less is, 0 where neither is.
     sign: int = 0
 
     @classmethod
@@ -66,15 +57,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Labels:
-    """A set of labels.
-
-    Attributes
-    ----------
-    names : frozenset of str
-        All of them.
-    primary : str
-        The first of them, where there is one.
-    """
+    """A set of labels, and which of them comes first, where one does."""
 
     names: frozenset[str]
     primary: str = ""
@@ -82,26 +65,17 @@ class Labels:
 
 @dataclass(frozen=True)
 class Facts:
-    """All facts of a result, or of several.
+    """All facts of a result, or of several; the next to be added belong to ``section``.
 
-    Attributes
-    ----------
-    section : str
-        What the next facts belong to.
-    numbers, metrics : dict of Key to Number
-        ``metrics`` are what pruning is judged by.
-    curves : dict of Key to dict of str to Number
-        By the name of each point.
-    labels : dict of Key to Labels
-        Roles, relations, heads that were removed.
-    texts : dict of Key to str
-        Verdicts and the like.
+    ``metrics`` are the numbers that pruning is judged by, ``curves`` have a number for each point
+    by its name, ``labels`` are roles, relations and heads that were removed, ``texts`` verdicts and
+    the like.
     """
 
     section: str = ""
     numbers: dict[Key, Number] = field(default_factory=dict)
     metrics: dict[Key, Number] = field(default_factory=dict)
-    curves: dict[Key, dict[str, Number]] = field(default_factory=dict)
+    curves: dict[Key, Mapping[str, Number]] = field(default_factory=dict)
     labels: dict[Key, Labels] = field(default_factory=dict)
     texts: dict[Key, str] = field(default_factory=dict)
 
@@ -119,7 +93,7 @@ class Facts:
 
     def curve(self, where: str, name: str, points: Mapping[str, Number]) -> None:
         """Add a curve by the names of its points."""
-        self.curves[self.section, where, name] = dict(points)
+        self.curves[self.section, where, name] = points
 
     def label(self, where: str, name: str, names: Iterable[str], primary: str = "") -> None:
         """Add a set of labels."""
