@@ -2,7 +2,6 @@
 
 from headscope.show.depth import page, tables
 from headscope.show.depth.files import depth_files
-from headscope.show.folders import names_of
 from headscope.show.view import View
 
 __all__ = ["VIEW"]
