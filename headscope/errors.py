@@ -10,7 +10,7 @@
     |-- UnsupportedModelError       an attention that headscope does not cover
     |-- ResumeError                 a saved run that does not belong to this run
     |-- ArtefactError               what was written is not what was measured
-    `-- LimitError                   exit 3: a limit failed
+    `-- CheckFailedError            exit 3: validation, a limit or a rule of diff failed
         `-- ValidationFailedError   our attention does not equal the model's
 
     MaskedRowWarning                a query that may attend to no key at all
@@ -30,7 +30,7 @@ __all__ = [
     "UnsupportedModelError",
     "ResumeError",
     "ArtefactError",
-    "LimitError",
+    "CheckFailedError",
     "ValidationFailedError",
     "MaskedRowWarning",
     "nearest",
@@ -71,13 +71,13 @@ class ArtefactError(HeadscopeError):
     """A model that was written, loaded again, is not worth what the one in memory was."""
 
 
-class LimitError(HeadscopeError):
-    """A limit failed: validation, a threshold or a regression."""
+class CheckFailedError(HeadscopeError):
+    """A check failed: validation, a limit of a report, a rule of ``diff``."""
 
     exit_code = 3
 
 
-class ValidationFailedError(LimitError):
+class ValidationFailedError(CheckFailedError):
     """The re-run attention does not equal the model's."""
 
 

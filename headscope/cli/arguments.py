@@ -95,6 +95,8 @@ def _roles(left: dict[str, Any]) -> dict[str, Any]:
 def _state(command: str, left: dict[str, Any]) -> dict[str, Any]:
     """Name the file that an interrupted run goes on from, where the command can."""
     output = left.pop("output", None)
+    if output is None and left.get("resume"):
+        raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
     if output is None or "resume" not in left:
         return {}
     from headscope.show.files import state_name

@@ -14,7 +14,7 @@ from headscope.errors import HeadscopeError
 def error_boundary(debug: bool) -> Iterator[None]:
     """Say known failures in one sentence on stderr and exit with their code.
 
-    Exit codes: 1 known failure, 3 a limit failed, 130 interrupted; usage errors (2) are typer's.
+    Exit codes: 1 known failure, 3 a check failed, 130 interrupted; usage errors (2) are typer's.
     """
     if not debug:
         warnings.simplefilter("ignore")

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from headscope.cli import shared_options as shared
 from headscope.cli.output import print_data, print_human, print_note
-from headscope.errors import LimitError
+from headscope.errors import CheckFailedError
 
 EXAMPLES = """Examples:
 
@@ -82,4 +82,4 @@ def diff(
     for note in undecided(found, rules):
         print_note(note, quiet)
     if found.fired:
-        raise LimitError("; ".join(f"{fired.rule}: {fired.reason}" for fired in found.fired))
+        raise CheckFailedError("; ".join(f"{fired.rule}: {fired.reason}" for fired in found.fired))

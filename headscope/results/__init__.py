@@ -11,6 +11,7 @@ from headscope.results.diff import *
 from headscope.results.efficient import *
 from headscope.results.heads import *
 from headscope.results.insights import *
+from headscope.results.kept_model import *
 from headscope.results.measured import *
 from headscope.results.prune import *
 from headscope.results.rank import *

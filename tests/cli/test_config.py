@@ -66,6 +66,14 @@ def test_every_option_refuses_a_wrong_type(
     refused(run("config", "show", "--config", path), f"did you mean '{option.name}'?")
 
 
+def test_the_former_name_of_the_limits_is_read(run: Run, tmp_path: Path) -> None:
+    """Config files are users' own: those written before [gates] became [limits] still work."""
+    path = tmp_path / "s.toml"
+    path.write_text("[gates]\nmin_positional = 2\n")
+    shown = tomllib.loads(run("config", "show", "limits", "--config", path).stdout)
+    assert shown == {"limits": {"min_positional": 2}}
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -89,6 +97,7 @@ def test_every_option_refuses_a_wrong_type(
         ("[limits]\nvalidaton = true", ("[limits] has no limit 'validaton'", "'validation'")),
         ("[limits]\nmin_positional = 'x'", ("[limits] min_positional must be a whole number",)),
         ("limits = 3", ("limits must be a table",)),
+        ("[limits]\n[gates]\n", ("[gates], its former name; keep one",)),
         ("x" * 10, ("not valid TOML",)),
     ],
 )

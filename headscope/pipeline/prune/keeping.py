@@ -19,7 +19,7 @@ from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.prune.speed import benchmark
 from headscope.pipeline.tasks import Task
-from headscope.results.prune import Candidate, KeptModel, SavedModel
+from headscope.results import Candidate, KeptModel, SavedModel
 from headscope.results.speed import SpeedResult
 
 #: Largest difference between the curve's value and the loaded folder's, in the metric's own unit.

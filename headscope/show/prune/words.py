@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headscope.results import Curve, Point, PruneResult
-from headscope.results.prune import KeptModel, SavedModel
+from headscope.results import Curve, KeptModel, Point, PruneResult, SavedModel
 
 #: What the metrics are called, and what is good.
 METRIC_NAMES = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headscope.errors import InputError, LimitError, nearest
+from headscope.errors import CheckFailedError, InputError, nearest
 from headscope.results.insights import VERDICTS
 from headscope.safe_text import visible
 from headscope.verdicts.diff.compare import TOLERANCE, compare
@@ -77,13 +77,13 @@ def require_limits(new: Results, limits: Limits, baseline: Results | None = None
 
     Raises
     ------
-    LimitError
+    CheckFailedError
         With every reason.
     """
     failures = limit_failures(new, limits, baseline)
     if failures:
         count = "1 limit failed" if len(failures) == 1 else f"{len(failures)} limits failed"
-        raise LimitError(f"{count}: {'; '.join(failures)}.")
+        raise CheckFailedError(f"{count}: {'; '.join(failures)}.")
 
 
 def _insight_failures(new: Results, wanted: Mapping[int, tuple[str, ...]]) -> Iterable[str]:

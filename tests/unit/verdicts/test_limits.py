@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from result_files import changed
 
-from headscope.errors import InputError, LimitError
+from headscope.errors import CheckFailedError, InputError
 from headscope.verdicts.limits import Limits, limit_failures, require_limits
 from headscope.verdicts.reading import Results, results_of
 
@@ -106,9 +106,11 @@ def test_the_baseline(report: Any) -> None:
 def test_all_reasons_end_in_one_error(report: Any) -> None:
     limits = Limits.parse({"min_rare": 1, "metric_min": 2.0, "validation": True})
     new = results_of(report, "out")
-    with pytest.raises(LimitError, match=r"2 limits failed: min_rare = 1: .*; metric_min = 2: "):
+    with pytest.raises(
+        CheckFailedError, match=r"2 limits failed: min_rare = 1: .*; metric_min = 2: "
+    ):
         require_limits(new, limits)
-    assert LimitError.exit_code == 3
+    assert CheckFailedError.exit_code == 3
     require_limits(new, Limits())
 
 

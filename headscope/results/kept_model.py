@@ -1,0 +1,80 @@
+"""The pruned model that ``headscope prune`` keeps, and the folders it is written to, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Candidate", "KeptModel", "SavedModel"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may be kept.
+
+    Attributes
+    ----------
+    method, repair : str
+        How it was made.
+    value : float
+        The metric that it earns on the *calibration* data.
+    """
+
+    method: str
+    repair: str
+    value: float
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """The one pruned model that is saved and timed.
+
+    Attributes
+    ----------
+    method, repair : str
+        Never a control such as random heads.
+    fraction : float
+        Share of the model's heads that it lost.
+    value : float
+        The task's metric on the evaluation data: a point of the curve of that method and repair.
+    candidates : tuple of Candidate
+        All that might have been kept; the first of the best on the calibration data is. Empty where
+        there was one only, which nothing had to be measured for.
+    """
+
+    method: str
+    repair: str
+    fraction: float
+    value: float
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model that was written: where, which heads it lost, and what it is worth.
+
+    Attributes
+    ----------
+    folder : str
+        Where it was written.
+    form : str
+        ``compact``: heads removed for real; ``dense``: zeros where they were.
+    method, repair : str
+        How it was made.
+    heads_removed : tuple of (layer, head)
+        Sorted, zero-based.
+    fraction : float or None
+        None in results of earlier versions, as the next two.
+    value : float or None
+        What the curve says that the model is worth.
+    measured : float or None
+        What the folder is worth, loaded again from disk, on the same data.
+    """
+
+    folder: str
+    form: str
+    method: str
+    repair: str
+    heads_removed: tuple[tuple[int, ...], ...]
+    fraction: float | None = None
+    value: float | None = None
+    measured: float | None = None
