@@ -14,6 +14,8 @@ import typer.main
 import headscope
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
+from headscope.pipeline.prune.repairing import Repair
+from headscope.pipeline.tasks import TASKS
 from headscope.pruning.methods import METHODS
 from headscope.results import SECTIONS, section_of
 from headscope.results.roles import PRIMARY, ROLES
@@ -91,6 +93,20 @@ def test_roles_are_told_apart() -> None:
         assert role.light, f"{role.key} has no colour for the page by day"
         assert role.dark, f"{role.key} has no colour for the page by night"
     assert len({role.colour for role in ROLES}) == len(ROLES)
+
+
+def test_help_names_what_can_be_chosen() -> None:
+    """Help is written by hand, so that it loads nothing; it names every entry of the lists."""
+    commands = typer.main.get_command(app).commands
+    said = {
+        name: {param.name: getattr(param, "help", "") for param in commands[name].params}
+        for name in COMMANDS
+    }
+    options = options_by_command(typer.Context(typer.main.get_command(app)))["prune"]
+    assert all(method in said["prune"]["method"] for method in METHODS)
+    assert all(rule in said["diff"]["fail_on"] for rule in RULES)
+    assert [task.value for task in options["task"].kind] == list(TASKS)
+    assert [kind.value for kind in options["repair"].kind] == [kind.value for kind in Repair]
 
 
 def test_rules_and_methods_stand_in_the_docs() -> None:

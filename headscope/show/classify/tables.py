@@ -44,9 +44,10 @@ def _role_map(result: ClassifyResult) -> Iterator[RenderableType]:
         for head in result.heads
     }
     yield from head_map(cells, layers, across=_HEADS_ACROSS, width=4)
+    marks = words.marks()
     yield Text(
-        "-1 +1 ... position   syn syntactic   rare rare word   [  first special token\n"
-        "]  last special   punc punctuation   brd broad   .  no role",
+        f"-1 +1 ... position   {marks['syntactic']}   {marks['rare']}   [  first special token\n"
+        f"]  last special   {marks['punctuation']}   {marks['broad']}   {marks['none']}",
         style="dim",
     )
 

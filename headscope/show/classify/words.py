@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headscope.results import ClassifyResult, ControlResult, HeadResult, Label
-from headscope.results.roles import ROLES, role_name, role_of
+from headscope.results.roles import PRIMARY, ROLES, role_name, role_of
 from headscope.show.cells import joined, plural
 
 #: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
@@ -22,6 +22,15 @@ def describe_offset(offset: int) -> str:
 def primary_label(head: HeadResult) -> Label | None:
     """Return the first label of a head's primary role."""
     return next((label for label in head.labels if label.role == head.primary), None)
+
+
+def marks(width: int = 4) -> dict[str, str]:
+    """Explain by role what a mark on the map means: ``syn syntactic``; marks cut to a width."""
+    return {
+        role.key: f"{role.mark[:width]:<2} {role.name.replace('-', ' ')}"
+        for role in PRIMARY
+        if role.mark
+    }
 
 
 def mark_of(head: HeadResult) -> str:

@@ -15,15 +15,17 @@ from markupsafe import Markup
 from headscope.results import ReportResult
 from headscope.results.roles import PRIMARY
 from headscope.safe_text import visible
-from headscope.show.classify.words import found_sentence, role_counts
+from headscope.show.classify.words import found_sentence, marks, role_counts
 from headscope.show.page.cards import cards, scales
 from headscope.show.page.parts import Card, Part
 from headscope.show.report.words import certificate, key_numbers, settings_rows, versions
 from headscope.show.view import view_of
 
+_MARKS = marks(3)
 _LEGEND = (
-    "-1, +1 ... position; syn syntactic; rar rare word; [ first and ] last special token; pun "
-    "punctuation; brd broad; · no role on this corpus; dashed: removed from the model."
+    f"-1, +1 ... position; {_MARKS['syntactic']}; {_MARKS['rare']}; [ first and ] last special "
+    f"token; {_MARKS['punctuation']}; {_MARKS['broad']}; · no role on this corpus; dashed: removed "
+    "from the model."
 )
 #: What would end the JSON's script element, or start markup in it, written so that it cannot.
 _ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
