@@ -33,6 +33,7 @@ __all__ = [
     "CheckFailedError",
     "ValidationFailedError",
     "MaskedRowWarning",
+    "did_you_mean",
     "nearest",
 ]
 
@@ -98,5 +99,20 @@ def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
         What stands before the list of all where none is near, such as ``rules are``.
     """
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"{all_of_them} {', '.join(names)}."
+    return did_you_mean(name, names) or f"{all_of_them} {', '.join(names)}."
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
+    """Return ``did you mean 'NAME'?`` where a known name is near, else nothing.
+
+    Parameters
+    ----------
+    name : str
+        As it was given.
+    known : iterable of str
+        What it could have been.
+    form : str
+        How the near name is written.
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {form.format(near[0])}?" if near else ""

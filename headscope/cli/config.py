@@ -15,7 +15,7 @@ from headscope.cli.settings import (
     LIMITS,
     Option,
     Settings,
-    nearest,
+    hint_at,
     options_by_command,
     read_settings,
     thresholds_of,
@@ -56,7 +56,7 @@ def show(
     """Print every option as it takes effect, as TOML, and where its value comes from."""
     commands = options_by_command(context)
     if command is not None and command not in (*commands, LIMITS):
-        hint = nearest(command, [*commands, LIMITS]) or f"; there are {', '.join(commands)}."
+        hint = hint_at(command, [*commands, LIMITS]) or f"; there are {', '.join(commands)}."
         raise InputError(f"There is no command {command!r} to configure{hint}")
     settings = read_settings(config, context)
     source = f"from {config}" if config else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 import inspect
 import json
@@ -18,7 +17,7 @@ from typing import Any
 import typer
 
 import headscope
-from headscope.errors import InputError
+from headscope.errors import InputError, did_you_mean
 
 if typing.TYPE_CHECKING:
     from headscope.verdicts.limits import Limits
@@ -70,10 +69,10 @@ class Settings:
     limits: dict[str, Any] = field(default_factory=dict)
 
 
-def nearest(name: str, known: Iterable[str], form: str = "{!r}") -> str:
+def hint_at(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     """Return ``; did you mean 'NAME'?`` where a known name is near, else nothing."""
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {form.format(near[0])}?" if near else ""
+    hint = did_you_mean(name, known, form)
+    return f"; {hint}" if hint else ""
 
 
 def options_by_command(context: typer.Context) -> dict[str, dict[str, Option]]:
@@ -132,7 +131,7 @@ def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
     document = _with_limits(path, _document(path))
     for name, table in document.items():
         if name not in commands and name != LIMITS:
-            hint = nearest(name, [*commands, LIMITS], "[{}]")
+            hint = hint_at(name, [*commands, LIMITS], "[{}]")
             raise InputError(f"{path}: there is no command {name!r} to configure{hint}")
         if not isinstance(table, dict):
             raise InputError(f"{path}: {name} must be a table, written [{name}].")
@@ -174,7 +173,7 @@ def _table(
             values[name] = _threshold_table(where, command, value)
             continue
         if name not in options:
-            raise InputError(f"{where} has no option {key!r}{nearest(name, options)}")
+            raise InputError(f"{where} has no option {key!r}{hint_at(name, options)}")
         if name in values:
             raise InputError(f"{where} sets {name} twice, with a hyphen and without; keep one.")
         values[name] = _converted(f"{where} {key}", options[name], value)
