@@ -127,6 +127,10 @@ class Layout:
         maps = [LinearMap(item) for item in found if isinstance(item, nn.Linear)]
         return Projections(*maps) if len(maps) == len(found) else None
 
+    def under(self, config: Any) -> Layout:
+        """Return the layout as a model's configuration makes it; itself by default."""
+        return self
+
     def d_head(self, module: nn.Module, projections: Projections) -> int:
         """Return the width of one head."""
         for name in ("attention_head_size", "head_dim", "key_value_proj_dim"):
@@ -224,6 +228,11 @@ def arguments_of(
     bound = _signature(kind).bind(module, *args, **kwargs).arguments
     bound.pop("self", None)
     return {**bound, **bound.pop("kwargs", {})}
+
+
+def parameters_of(kind: Any) -> Collection[str]:
+    """Return the names of what the forward of a family's class takes."""
+    return _signature(kind).parameters
 
 
 @functools.cache
