@@ -89,6 +89,7 @@ def chunk(stack: str, layer: int, pattern: torch.Tensor) -> Activations:
     return Activations(
         stack=stack,
         layer=layer,
+        row=layer,
         rows=slice(0, len(pattern)),
         heads=slice(0, N_HEADS),
         n_heads=N_HEADS,

@@ -73,6 +73,7 @@ def chunk(stack: str, layer: int, rows: slice, heads: slice, pattern: torch.Tens
     return Activations(
         stack=stack,
         layer=layer,
+        row=layer,
         rows=rows,
         heads=heads,
         n_heads=N_HEADS,
