@@ -237,7 +237,11 @@ def _control(found: ControlCurves, k: int) -> SpectrumControl:
 def _roles(classified: ClassifyResult | None) -> Roles | None:
     if classified is None:
         return None
-    offsets = {h.name: h.positional.offset for h in classified.heads if "positional" in h.roles}
+    offsets = {
+        h.name: h.positional.offset
+        for h in classified.heads
+        if h.positional is not None and "positional" in h.roles
+    }
     return Roles(classified.corpus.name, classified.corpus.sha256, offsets)
 
 
