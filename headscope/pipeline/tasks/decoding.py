@@ -84,7 +84,6 @@ def _greedy(config: Any, ends: Ends, pad_id: int, max_new_tokens: int) -> Any:
         num_return_sequences=1,
         early_stopping=False,
         length_penalty=1.0,
-        min_length=0,
         min_new_tokens=0,
         max_new_tokens=max_new_tokens,
         use_cache=True,
