@@ -53,6 +53,7 @@ __all__ = [
     "key_padding_mask",
     "masked_softmax",
     "stream_attention",
+    "with_bias",
 ]
 
 #: Sees ``(rows, heads, pattern, z)`` of one chunk; ``rows`` and ``heads`` say which part it is.
@@ -139,6 +140,24 @@ def combine_masks(*masks: Mask) -> Mask:
     """Boolean mask of what *every* given boolean mask allows; None stands for no mask."""
     given = [mask for mask in masks if mask is not None]
     return reduce(operator.and_, given) if given else None
+
+
+def with_bias(mask: Mask, bias: Tensor | None) -> Mask:
+    """Add a bias on the scaled scores to a mask: one additive mask for both.
+
+    Parameters
+    ----------
+    mask : Tensor, optional
+        Boolean or additive.
+    bias : Tensor, (1 or batch, n_heads, query_pos, key_pos), optional
+        Finite numbers, such as T5's bias by relative position.
+    """
+    if mask is None or bias is None:
+        return mask if bias is None else bias
+    lowest = torch.finfo(bias.dtype).min
+    if mask.dtype == torch.bool:
+        return bias.masked_fill(~mask, lowest)
+    return (bias + mask.clamp(min=lowest / 2)).masked_fill(_blocked(mask), lowest)
 
 
 def _blocked(mask: Tensor) -> Tensor:

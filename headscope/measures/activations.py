@@ -17,6 +17,8 @@ class Activations:
         ``encoder``, ``decoder`` or ``cross``.
     layer : int
         Zero-based, within the stack.
+    row : int
+        The site's place among all sites that are measured: its row in arrays (rows, n_heads).
     rows, heads : slice
         Which examples of the batch and which heads of the layer this chunk holds.
     n_heads : int
@@ -31,6 +33,7 @@ class Activations:
 
     stack: str
     layer: int
+    row: int
     rows: slice
     heads: slice
     n_heads: int

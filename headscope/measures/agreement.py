@@ -89,19 +89,32 @@ class Agreement:
     scale: ScaleSums
 
 
-def agreement(pattern: Tensor, q: Tensor, k: Tensor, scale: float, real: Tensor) -> Agreement:
+def agreement(
+    pattern: Tensor,
+    q: Tensor,
+    k: Tensor,
+    scale: float,
+    real: Tensor,
+    *,
+    allowed: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Agreement:
     """Hold a recorded pattern against the one that its q and k give in float32 or better.
 
     Parameters
     ----------
-    pattern : Tensor, (batch, n_heads, pos, pos)
+    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
         As recorded, in the model's dtype.
     q, k : Tensor, (batch, n_heads, pos, d_head)
         As recorded in the same pass.
     scale : float
         What the scores ought to be multiplied by.
-    real : Tensor, (batch, pos), boolean
-        Positions that are no padding; no other row or key counts.
+    real : Tensor, (batch, query_pos), boolean
+        Positions that are no padding; no other row counts.
+    allowed : Tensor, (batch, query_pos, key_pos), boolean, optional
+        Which keys each query may see; all that are no padding if missing.
+    bias : Tensor, (1 or batch, n_heads, query_pos, key_pos), optional
+        What ought to be added to the scaled scores.
 
     Returns
     -------
@@ -110,13 +123,19 @@ def agreement(pattern: Tensor, q: Tensor, k: Tensor, scale: float, real: Tensor)
     """
     step = math.ceil(q.shape[-2] / QUERIES)
     queries = real[:, ::step]
+    if allowed is None:
+        allowed = real[:, None, :].expand(-1, q.shape[-2], -1)
+    keys = allowed[:, None, ::step]
     pattern, q = pattern[..., ::step, :], q[..., ::step, :]
     scores = _wide(q) @ _wide(k).transpose(-2, -1) * scale
-    exact = scores.masked_fill(~real[:, None, None, :], -torch.inf).softmax(dim=-1)
+    if bias is not None:
+        scores = scores + _wide(bias[..., ::step, :])
+    exact = scores.masked_fill(~keys, -torch.inf).softmax(dim=-1)
+    exact = exact.masked_fill(~queries[:, None, :, None], 0.0)  # padding may see no key at all
     off = (pattern.to(exact.dtype) - exact).abs().sum(-1)  # (batch, n_heads, queries)
     error = _over_rows(off, queries)
     spread = _over_rows(1 + (exact * scores.abs()).sum(-1), queries)
-    seen = (queries[:, :, None] & real[:, None, :])[:, None]
+    seen = queries[:, None, :, None] & keys
     rounding = error / (spread * torch.finfo(pattern.dtype).eps)
     return Agreement(error, rounding, _scale_sums(pattern, scores, exact, seen))
 

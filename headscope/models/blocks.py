@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from headscope.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
 from headscope.models.hooks import hooked, run_order
-from headscope.models.layouts import AttentionSite, follow
+from headscope.models.layouts import AttentionInput, AttentionSite, follow
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router
 
@@ -123,15 +123,9 @@ class Block:
 
     def _attend(self, x: Tensor, router: Router) -> Tensor:
         """Run headscope's attention; every token of a window is real, so there is no mask."""
-        p = self.site.projections
-        # (batch, pos, n_heads * d_head) -> (batch, n_heads, pos, d_head)
-        q, k, v = (
-            linear(x).unflatten(-1, (self.site.n_heads, self.site.d_head)).transpose(1, 2)
-            for linear in (p.q, p.k, p.v)
-        )
-        z = router.attend(self.site.module, q, k, v, None, self.site.scale)
-        out: Tensor = p.out(z.transpose(1, 2).flatten(2))
-        return out
+        heads = self.site.project(AttentionInput(x, x))
+        z = router.attend(self.site.module, *heads, None, self.site.scale)
+        return self.site.projections.out(z.transpose(1, 2).flatten(2))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.parts.down(self.parts.activation(self.parts.up(x)))
@@ -166,7 +160,7 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
     """
     known = _recognised(loaded.model, {site.module for site in loaded.sites})
     norms = [parts.norm_attention for parts in known.values()]
-    watched = dict.fromkeys([*norms, *(site.projections.out for site in loaded.sites)])
+    watched = dict.fromkeys([*norms, *(site.projections.out.module for site in loaded.sites)])
     order = run_order(watched, loaded.run_tiny)
     unknown = [
         site
@@ -182,7 +176,7 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
         )
     blocks = []
     for site in loaded.sites:
-        parts, out = known[site.module], site.projections.out
+        parts, out = known[site.module], site.projections.out.module
         norm_first = order.index(parts.norm_attention) < order.index(out)
         blocks.append(Block(site, parts, norm_first))
     return tuple(blocks)

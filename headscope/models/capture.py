@@ -45,13 +45,15 @@ def capture_layers(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         z = stream_attention(q, k, v, mask=mask, scale=scale)
-        if site.layer in layers:
-            see(site, entered[site.layer], z)
-        if site.layer == last:
+        if site.row in layers:
+            see(site, entered[site.row], z)
+        if site.row == last:
             raise LastSiteSeen
         return gate(z, site, gates)
 
-    router = Router(loaded.sites, mechanism=attend)
-    watching = watch_inputs(loaded.sites, lambda site, x: entered.update({site.layer: x}))
+    router = Router(loaded.sites, others=loaded.others, mechanism=attend)
+    watching = watch_inputs(
+        loaded.sites, lambda site, inputs: entered.update({site.row: inputs.x_q})
+    )
     with routed(loaded.network, router), watching, suppress(LastSiteSeen):
         loaded.run(*inputs)

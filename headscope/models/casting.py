@@ -18,10 +18,11 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
         return loaded
     sha256 = loaded.weights_sha256
     network = copy.deepcopy(loaded.network).to(DTYPES[dtype])
-    return dataclasses.replace(
+    copied = dataclasses.replace(
         wrap(network, loaded.tokenizer, name=loaded.name),
         revision=loaded.revision,
         file=None if sha256 is None else FileWeights(sha256, fingerprint(network)),
         origin=loaded.origin,
         stored_dtype=loaded.stored_dtype,
     )
+    return copied if loaded.whole is None else copied.only(loaded.stacks[0])

@@ -91,6 +91,8 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
     """
     if (training := training_reason(loaded)) is not None:
         return _refused(loaded, training)
+    if loaded.whole is not None:  # a view: what was proven of the model holds for its parts
+        return validate_model(loaded.whole)
     if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
         result = _validate(loaded)
         loaded.certificate = _Certified(result, fingerprint(loaded.network), _scales(loaded))
@@ -163,16 +165,16 @@ def _hidden_gap(
 def _evidence(loaded: LoadedModel, passes: Sequence[_Pass]) -> list[Evidence]:
     """By site, all probes joined."""
 
-    def of_pass(run: _Pass, i: int, site: AttentionSite) -> Evidence:
+    def of_pass(run: _Pass, site: AttentionSite) -> Evidence:
         calls = run.ours.calls.get((site.stack, site.layer), 0)
-        return gather(site, calls, run.eager.site(i, site), run.ours.site(i, site), run.probe.real)
+        return gather(site, calls, run.eager.site(site), run.ours.site(site), run.probe)
 
-    return [merge([of_pass(p, i, site) for p in passes]) for i, site in enumerate(loaded.sites)]
+    return [merge([of_pass(run, site) for run in passes]) for site in loaded.sites]
 
 
 def _layers(loaded: LoadedModel, evidence: Sequence[Evidence]) -> tuple[LayerCheck, ...]:
     if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
-        n_layers = int(getattr(loaded.model.config, "num_hidden_layers", 0))
+        n_layers = loaded.layers_stated()
         return tuple(LayerCheck("encoder", layer, 0, None, None) for layer in range(n_layers))
     return tuple(map(layer_check, loaded.sites, evidence))
 
@@ -192,7 +194,8 @@ def _reasons(
     if not result.mask_reached:
         reasons.append("the padding mask did not reach our attention in every layer")
     limit = result.tolerance["scale"]
-    return [*reasons, *_over_tolerance(result), *_wrong_scales(loaded, evidence, limit)]
+    sdpa = bool(getattr(loaded.model, "_supports_sdpa", True))
+    return [*reasons, *_over_tolerance(result, sdpa), *_wrong_scales(loaded, evidence, limit)]
 
 
 def _routing_reasons(
@@ -212,9 +215,7 @@ def _routing_reasons(
         for check in result.layers
         if check.calls > 1
     ]
-    config = loaded.model.config
-    expected = getattr(config, "num_hidden_layers", len(loaded.sites))
-    expected *= getattr(config, "inner_group_num", 1)  # ALBERT: layers within a layer
+    expected = loaded.layers_stated()
     if len(loaded.sites) > expected:
         reasons.append(f"attention ran {len(loaded.sites)} times in {expected} layers")
     if len(loaded.sites) < expected:
@@ -222,7 +223,8 @@ def _routing_reasons(
     return reasons
 
 
-def _over_tolerance(result: ValidationResult) -> list[str]:
+def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
+    """Say which numbers are too large or missing; ``sdpa`` if the family has such attention."""
     gaps: list[tuple[str, float | None, str]] = []
     for check in result.layers:
         place = f"{check.stack} layer {check.layer}"
@@ -233,7 +235,8 @@ def _over_tolerance(result: ValidationResult) -> list[str]:
             (f"{place}: mean |out - exact| / rounding", check.rounding_out, "rounding"),
         ]
     gaps.append(("max |hidden - eager|", result.max_abs_hidden_eager, "hidden"))
-    gaps.append(("max |hidden - SDPA|", result.max_abs_hidden_sdpa, "hidden"))
+    if sdpa:
+        gaps.append(("max |hidden - SDPA|", result.max_abs_hidden_sdpa, "hidden"))
     return [
         f"{name} is {'not comparable' if gap is None else f'{gap:.1e}'}, "
         f"tolerance {result.tolerance[what]:.1e}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Iterable, Sequence
-from itertools import product
 from typing import Any
 
 from torch import nn
@@ -13,7 +12,7 @@ from torch import nn
 from headscope.errors import InputError
 from headscope.models.cutting import cut_module, fill_module
 from headscope.models.gating import shared_layers
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loading import LoadedModel, wrap
 from headscope.results.heads import head_name
 
@@ -23,7 +22,7 @@ Place = tuple[int, int]
 
 
 def remove_heads(
-    loaded: LoadedModel, heads: Iterable[Place], *, share: bool = False
+    loaded: LoadedModel, heads: Iterable[Sequence[int | str]], *, share: bool = False
 ) -> LoadedModel:
     """Copy a model without some of its heads: smaller weights, the same function as gates of zero.
 
@@ -31,9 +30,10 @@ def remove_heads(
     ----------
     loaded : LoadedModel
         Left as it is.
-    heads : iterable of (layer, head)
-        By their original indices. A layer may lose all its heads: b_O is what it then adds. Where
-        layers share their weights (ALBERT), a head goes in all of them.
+    heads : iterable of (layer, head) or (stack, layer, head)
+        By their original indices; the stack where the model has several. A layer may lose all its
+        heads: b_O is what it then adds. Where layers share their weights (ALBERT), a head goes in
+        all of them.
     share : bool
         Let the copy use the model's own weights outside attention: less memory and time, for a copy
         that is measured or saved but never trained.
@@ -48,19 +48,49 @@ def remove_heads(
     InputError
         If a head does not exist or is gone already, or if none would be left.
     """
-    wanted = with_shared(loaded.sites, heads)
-    for layer, head in wanted:
-        _check_place(loaded, layer, head)
+    wanted = with_shared(loaded.sites, [_row_of(loaded, place) for place in heads])
+    for row, head in wanted:
+        _check_there(loaded, row, head)
     if len(wanted) == sum(site.n_heads for site in loaded.sites):
         raise InputError(f"That would remove every head of {loaded.name}; keep at least one.")
     network = _copied(loaded.network, share)
-    kept = [[h for h in site.head_ids if (site.layer, h) not in wanted] for site in loaded.sites]
-    for site in wrap(network).sites:
-        cut_module(site.module, site.projections, kept[site.layer])
-    return dataclasses.replace(
-        wrap(network, loaded.tokenizer, name=loaded.name),
-        revision=loaded.revision,
-        origin=origin_of(loaded),
+    kept = {s.name: [h for h in s.head_ids if (s.row, h) not in wanted] for s in loaded.sites}
+    for item in attention_modules(getattr(network, "base_model", network)):
+        if item.name in kept:
+            cut_module(item, kept[item.name])
+    return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
+
+
+def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
+    """Give a changed copy of a model the model's history, and the view that it was seen in."""
+    copied = dataclasses.replace(changed, revision=loaded.revision, origin=origin_of(loaded))
+    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
+
+
+def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
+    """Read (layer, head) or (stack, layer, head) as (row, head)."""
+    *stack, layer, head = place
+    if not stack and len(loaded.stacks) > 1:
+        raise InputError(
+            f"{loaded.name} has several stacks: name a head as (stack, layer, head), where stack "
+            f"is {' or '.join(loaded.stacks)}."
+        )
+    layers = [site for site in loaded.sites if not stack or site.stack == stack[0]]
+    found = next((site for site in layers if site.layer == layer), None)
+    if found is None or not 0 <= int(head) < found.heads_before:
+        raise InputError(_no_such_head(loaded, layers, (int(layer), int(head)), stack))
+    return found.row, int(head)
+
+
+def _no_such_head(
+    loaded: LoadedModel, layers: Sequence[AttentionSite], head: Place, stack: Sequence[int | str]
+) -> str:
+    if not layers:
+        return f"{loaded.name} has no stack {stack[0]!r}; it has {' and '.join(loaded.stacks)}."
+    most = max(site.heads_before for site in layers)
+    return (
+        f"There is no head {head_name(*head, layers[0].stack)}: {loaded.name} has layers 0 to "
+        f"{len(layers) - 1} with heads 0 to {most - 1}."
     )
 
 
@@ -81,45 +111,41 @@ def origin_of(loaded: LoadedModel) -> dict[str, Any]:
 
 def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
     """Cut a full network of the same architecture down, in place, to the heads of ``loaded``."""
-    for site, like in zip(wrap(network).sites, loaded.sites, strict=True):
-        cut_module(site.module, site.projections, like.head_ids)
+    kept = {site.name: site.head_ids for site in (loaded.whole or loaded).sites}
+    for item in attention_modules(getattr(network, "base_model", network)):
+        if item.name in kept:
+            cut_module(item, kept[item.name])
 
 
 def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Place]) -> tuple[Place, ...]:
     """Add to each head the heads that share its weights in other layers (ALBERT), sorted."""
-    group_of = {layer: group for group in shared_layers(sites) for layer in group}
-    places = {(other, head) for layer, head in heads for other in group_of.get(layer, (layer,))}
+    group_of = {row: group for group in shared_layers(sites) for row in group}
+    places = {(other, head) for row, head in heads for other in group_of.get(row, (row,))}
     return tuple(sorted(places))
 
 
 def removed_heads(loaded: LoadedModel) -> tuple[Place, ...]:
-    """List the heads that a model has lost, by their original indices."""
-    places = product(loaded.sites, range(original_heads(loaded)))
-    return tuple((site.layer, head) for site, head in places if head not in site.head_ids)
+    """List the heads that a model has lost: row of their site, and original index."""
+    every = ((site, head) for site in loaded.sites for head in range(site.heads_before))
+    return tuple((site.row, head) for site, head in every if head not in site.head_ids)
 
 
 def original_heads(loaded: LoadedModel) -> int:
-    """Return how many heads each layer had before any was removed."""
-    stated = getattr(loaded.model.config, "num_attention_heads", 0)
-    seen = (max(site.head_ids, default=-1) + 1 for site in loaded.sites)
-    return max(int(stated), *seen, 0)
+    """Return how many heads the layer with most heads had before any was removed."""
+    return max((site.heads_before for site in loaded.sites), default=0)
 
 
 def expand_all(loaded: LoadedModel) -> Any:
     """Copy the network in its original shape; heads that were removed are zeros there."""
-    total = original_heads(loaded)
     network = copy.deepcopy(loaded.network)
-    for site in {site.module: site for site in wrap(network).sites}.values():
-        fill_module(site.module, site.projections, total)
+    for item in attention_modules(getattr(network, "base_model", network)):
+        if item.n_heads < item.heads_before:
+            fill_module(item)
     return network
 
 
-def _check_place(loaded: LoadedModel, layer: int, head: int) -> None:
-    total = original_heads(loaded)
-    if not (0 <= layer < loaded.n_layers and 0 <= head < total):
-        raise InputError(
-            f"There is no head {head_name(layer, head)}: {loaded.name} has layers 0 to "
-            f"{loaded.n_layers - 1} with heads 0 to {total - 1}."
-        )
-    if head not in loaded.sites[layer].head_ids:
-        raise InputError(f"{head_name(layer, head)} has been removed from {loaded.name} already.")
+def _check_there(loaded: LoadedModel, row: int, head: int) -> None:
+    site = loaded.sites[row]
+    if head not in site.head_ids:
+        name = head_name(site.layer, head, site.stack)
+        raise InputError(f"{name} has been removed from {loaded.name} already.")

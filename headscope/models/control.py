@@ -25,4 +25,5 @@ def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     network = network.to(device=parameter.device, dtype=parameter.dtype)
     cut_like(network, loaded)  # where heads have been removed
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
-    return dataclasses.replace(twin, revision=loaded.revision)
+    twin = dataclasses.replace(twin, revision=loaded.revision)
+    return twin if loaded.whole is None else twin.only(loaded.stacks[0])

@@ -3,37 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
-from torch import nn
+from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE, AttentionModule
+from headscope.models.layouts.maps import HeadRows
+from headscope.pruning.surgery import replace_stored, with_rows, without_rows
 
-from headscope.models.layouts import HEAD_IDS, Projections, heads_of
-from headscope.pruning.surgery import expand_heads, keep_heads
+#: Attributes that hold a number of heads, and those that hold the width of all heads together.
+_COUNTS = ("num_attention_heads", "num_heads", "n_heads")
+_WIDTHS = ("all_head_size", "inner_dim", "split_size")
 
 
-def cut_module(module: nn.Module, projections: Projections, kept: Collection[int]) -> None:
+def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
     """Leave only the heads ``kept``, in place, named by their original index.
 
-    The module remembers these names. Its forward needs no change: transformers asks for as many
-    heads as the query map has rows for, be it none.
+    The module remembers these names. A layer may lose all its heads: b_O is what it then adds.
     """
-    d_head, ids = heads_of(module, projections)
-    local = [i for i, head in enumerate(ids) if head in kept]
-    keep_heads((projections.q, projections.k, projections.v), projections.out, local, d_head)
-    _mark(module, [ids[i] for i in local], d_head)
+    there = [head for head in item.head_ids if head in kept]
+    gone = [head for head in item.head_ids if head not in kept]
+    for stored in _once(item.stored()):
+        if (tensor := stored.tensor) is not None:
+            rows = stored.rows(item.head_ids, gone)
+            replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
+    _mark(item, there)
+    if len(there) < item.heads_before:
+        item.layout.fit(item.module, there, item.heads_before)
 
 
-def fill_module(module: nn.Module, projections: Projections, n_heads: int) -> None:
-    """Give a module its ``n_heads`` heads back, in place; those that it lacks are zeros."""
-    d_head, ids = heads_of(module, projections)
-    inputs = (projections.q, projections.k, projections.v)
-    expand_heads(inputs, projections.out, ids, n_heads, d_head)
-    _mark(module, range(n_heads), d_head)
+def fill_module(item: AttentionModule) -> None:
+    """Give a module all its heads back, in place; those that it lacks are zeros."""
+    every = range(item.heads_before)
+    missing = [head for head in every if head not in item.head_ids]
+    for stored in _once(item.stored()):
+        if (tensor := stored.tensor) is not None:
+            full = with_rows(tensor, stored.rows(every, missing), stored.axis)
+            replace_stored(stored.module, stored.name, full)
+    _mark(item, list(every))
+    item.layout.fit(item.module, every, item.heads_before)
 
 
-def _mark(module: nn.Module, ids: Sequence[int], d_head: int) -> None:
-    setattr(module, HEAD_IDS, tuple(ids))
-    n = len(ids)
-    sizes = {"num_attention_heads": n, "n_heads": n, "all_head_size": n * d_head}
+def _once(stored: Sequence[HeadRows]) -> list[HeadRows]:
+    """List each stored tensor once: fused maps name theirs three times."""
+    return list(dict.fromkeys(stored))
+
+
+def _mark(item: AttentionModule, ids: Sequence[int]) -> None:
+    module: Any = item.module
+    vars(module)[HEAD_IDS], vars(module)[HEADS_BEFORE] = tuple(ids), item.heads_before
+    sizes = dict.fromkeys(_COUNTS, len(ids)) | dict.fromkeys(_WIDTHS, len(ids) * item.d_head)
     for name, size in sizes.items():
         if isinstance(getattr(module, name, None), int):
             setattr(module, name, size)

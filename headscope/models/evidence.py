@@ -11,9 +11,10 @@ from operator import add
 import torch
 from torch import Tensor
 
-from headscope.attention import attention_fused, key_padding_mask
+from headscope.attention import attention_pattern, project_out, with_bias
 from headscope.measures.agreement import Agreement, ScaleSums, agreement, out_error
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts import AttentionSite, Heads
+from headscope.models.probes import Probe
 from headscope.models.recording import SiteRecord
 from headscope.results import LayerCheck
 
@@ -41,18 +42,20 @@ class Evidence:
 
 
 def gather(
-    site: AttentionSite, calls: int, theirs: SiteRecord, ours: SiteRecord, real: Tensor
+    site: AttentionSite, calls: int, theirs: SiteRecord, ours: SiteRecord, probe: Probe
 ) -> Evidence:
     """Compare one site's records of one probe: the model's eager run, and the run through ours.
 
-    Only positions that ``real`` (batch, pos) tells from padding are compared.
+    Only query positions that are no padding are compared.
     """
-    if not calls or theirs.x is None:
+    if not calls or theirs.inputs is None:
         return Evidence(calls)
-    out, pattern = _canonical(site, theirs.x, real)
+    real = probe.real_queries(site.stack)
+    allowed = allowed_keys(site, probe)
+    out, pattern = _canonical(site, theirs, allowed)
     pairs = [_by_query(p) for p in (ours.pattern, pattern)]
     against = _by_query(theirs.pattern)
-    near = _agreements(site, theirs, ours, pattern, real)
+    near = _agreements(site, theirs, ours, pattern, real, allowed)
     sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
     gaps = (
         largest_gap((p, against, real) for p in pairs),
@@ -62,6 +65,21 @@ def gather(
         _worst([_out_error(site, z, o, real) for z, o in sums]),
     )
     return Evidence(calls, gaps, tuple(a.scale for a in near))
+
+
+def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
+    """Say which keys each query may see: (batch, query_pos, key_pos), boolean.
+
+    Made from the padding, the direction and the window of the site alone, not from the mask that
+    the model hands over.
+    """
+    keys = probe.real_keys(site.stack)
+    n_q, n_k = probe.real_queries(site.stack).shape[1], keys.shape[1]
+    step = torch.arange(n_k, device=keys.device) - torch.arange(n_q, device=keys.device)[:, None]
+    seen = step <= 0 if site.causal else torch.ones_like(step, dtype=torch.bool)
+    if site.window is not None:
+        seen = seen & (step.abs() <= site.window)
+    return keys[:, None, :] & seen
 
 
 def merge(found: Sequence[Evidence]) -> Evidence:
@@ -105,12 +123,15 @@ def _agreements(
     ours: SiteRecord,
     canonical: Tensor | None,
     real: Tensor,
+    allowed: Tensor,
 ) -> list[Agreement]:
     """Hold each program's pattern against the q and k of its run; nothing if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     recorded = ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs))
     found = [
-        agreement(pattern, at.q, at.k, scale, real)
+        agreement(
+            pattern, at.q, at.k, scale, real, allowed=allowed, bias=_bias(site, at.q, at.k, theirs)
+        )
         for pattern, at in recorded
         if pattern is not None and at.q is not None and at.k is not None
         if pattern.shape == (*at.q.shape[:3], at.k.shape[2])
@@ -118,17 +139,36 @@ def _agreements(
     return found if len(found) == len(recorded) else []
 
 
+def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tensor | None:
+    """Return what the layout adds to the scores of these q and k."""
+    assert theirs.inputs is not None
+    with torch.no_grad():
+        return site.layout.bias(site, Heads(q, k, k), theirs.inputs)
+
+
 def _canonical(
-    site: AttentionSite, x: Tensor, real: Tensor
+    site: AttentionSite, theirs: SiteRecord, allowed: Tensor
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Run the page-one form of attention on this layer's input with the layout's weights."""
+    assert theirs.inputs is not None
+    weights = site.weights()
     try:
         with torch.no_grad():
-            return attention_fused(
-                x, x, site.weights(), mask=key_padding_mask(real), scale=site.scale
-            )
+            heads = site.layout.place(site, site.canonical(theirs.inputs, weights), theirs.inputs)
+            mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
+            pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
+            out = project_out(pattern @ heads.v, weights)
+            return out + _beside(site, theirs.z), pattern
     except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
         return None, None
+
+
+def _beside(site: AttentionSite, entering: Tensor | None) -> Tensor | float:
+    """Return what else goes through W_O than the heads' z, as recorded; 0 in most families."""
+    width = site.n_heads * site.d_head
+    if entering is None or entering.shape[-1] == width:
+        return 0.0
+    return entering[..., width:] @ site.projections.out.weight[:, width:].t()
 
 
 def _out_error(

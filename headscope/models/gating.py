@@ -32,7 +32,7 @@ def gate(z: Tensor, site: AttentionSite, gates: Tensor) -> Tensor:
     """
     if gates.dim() < 4:
         gates = gates[..., None]
-    return z * gates[..., site.layer, : site.n_heads, :, None].to(z)
+    return z * gates[..., site.row, : site.n_heads, :, None].to(z)
 
 
 @contextmanager
@@ -66,15 +66,15 @@ def gated(
             z = stream_attention(q, k, v, mask=mask, scale=scale)
         return z if gates is None else gate(z, site, gates)
 
-    router = Router(loaded.sites, mechanism=attend)
+    router = Router(loaded.sites, others=loaded.others, mechanism=attend)
     with _frozen(loaded.network), routed(loaded.network, router, gradients=gradients):
         yield lambda *args, **options: router.checked(loaded.run, *args, **options)
 
 
 def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:
-    """Group the layers that run one and the same module (ALBERT): their heads go together."""
+    """Group rows whose sites run one and the same module (ALBERT): their heads go together."""
     groups = grouped(sites, lambda site: site.module).values()
-    return tuple(tuple(site.layer for site in group) for group in groups)
+    return tuple(tuple(site.row for site in group) for group in groups)
 
 
 @contextmanager

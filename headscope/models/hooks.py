@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 if TYPE_CHECKING:
-    from headscope.models.layouts import AttentionSite
+    from headscope.models.layouts import AttentionInput, AttentionSite
 
-#: Told (site, x) with x (batch, pos, d_model), before the site's attention runs.
-See = Callable[["AttentionSite", Tensor], None]
+#: Told (site, inputs) before the site's attention runs.
+See = Callable[["AttentionSite", "AttentionInput"], None]
+
+
+Shared = TypeVar("Shared")
 
 
 @contextmanager
@@ -28,17 +31,33 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 
 def watch_inputs(sites: Sequence[AttentionSite], see: See) -> AbstractContextManager[None]:
-    """Call ``see`` with the x of ``q = x W_Q + b_Q`` at every site of every pass in the block.
+    """Call ``see`` with what every site is called with, in every pass in the block.
 
     A module that serves several layers (ALBERT) is told apart by whose turn it is.
     """
 
-    def hook(linear: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
+    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
         turns = cycle(shared)
-        return linear.register_forward_pre_hook(lambda _, args: see(next(turns), args[0]))
 
-    by_query = grouped(sites, lambda site: site.projections.q)
-    return hooked(hook(*item) for item in by_query.items())
+        def told(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            site = next(turns)
+            see(site, site.layout.read(module, args, kwargs))
+
+        return module.register_forward_pre_hook(told, with_kwargs=True)
+
+    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
+
+
+def watch_outputs(
+    sites: Sequence[AttentionSite], see: Callable[[AttentionSite, object], None]
+) -> AbstractContextManager[None]:
+    """Call ``see`` with what every site's module returns, in every pass in the block."""
+
+    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
+        turns = cycle(shared)
+        return module.register_forward_hook(lambda _m, _args, output: see(next(turns), output))
+
+    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
 
 
 def run_order(modules: Iterable[nn.Module], run: Callable[[], object]) -> list[nn.Module]:
@@ -51,10 +70,10 @@ def run_order(modules: Iterable[nn.Module], run: Callable[[], object]) -> list[n
 
 
 def grouped(
-    sites: Iterable[AttentionSite], module_of: Callable[[AttentionSite], nn.Module]
-) -> dict[nn.Module, list[AttentionSite]]:
-    """Group sites that share a module, in order."""
-    groups: dict[nn.Module, list[AttentionSite]] = {}
+    sites: Iterable[AttentionSite], module_of: Callable[[AttentionSite], Shared]
+) -> dict[Shared, list[AttentionSite]]:
+    """Group sites that share a module, or anything else, in order."""
+    groups: dict[Shared, list[AttentionSite]] = {}
     for site in sites:
         groups.setdefault(module_of(site), []).append(site)
     return groups

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,13 +14,14 @@ from torch.nn.utils.rnn import pad_sequence
 
 from headscope.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint
+from headscope.models.families import refuse
 from headscope.models.fingerprint import FileWeights, fingerprint
-from headscope.models.layouts import AttentionSite, find_sites
+from headscope.models.layouts import AttentionSite, find_sites, numbered
 from headscope.models.manifest import kept_heads
 from headscope.models.network import check_finite, load_network, load_tokenizer, read_config
 from headscope.models.routing import quiet_transformers
 from headscope.models.source import find_source
-from headscope.models.task_heads import Select, run_with_task_head, task_head_of
+from headscope.models.task_heads import Select, last_state, run_with_task_head, task_head_of
 
 __all__ = ["DTYPES", "LoadedModel", "load", "pick_device", "wrap"]
 
@@ -45,11 +46,11 @@ class LoadedModel:
     network : nn.Module
         The base model with its task head around it, or the base model itself where there is none.
     task_head : str or None
-        ``mlm``, ``classification`` or None.
+        ``mlm``, ``classification``, ``seq2seq`` or None.
     tokenizer : transformers tokenizer or None
         A fast one; None where the folder has none and the caller allowed it.
     sites : tuple of AttentionSite
-        Where its attention runs.
+        Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
     file : FileWeights or None
         The weights as they were read; None for a model that was handed over in memory.
     revision : str or None
@@ -63,6 +64,8 @@ class LoadedModel:
         Floating-point type of the checkpoint's file, where it is known.
     certificate : object or None
         The last certificate and what it was made on; see :mod:`headscope.models.certificate`.
+    whole : LoadedModel or None
+        For a view of one stack: the model that it is a view of.
     """
 
     name: str
@@ -78,6 +81,7 @@ class LoadedModel:
     origin: dict[str, Any] | None = field(default=None, repr=False)
     stored_dtype: str | None = None
     certificate: object = field(default=None, repr=False)
+    whole: LoadedModel | None = field(default=None, repr=False)
 
     @property
     def weights_sha256(self) -> str | None:
@@ -90,9 +94,69 @@ class LoadedModel:
         return self.file is not None and self.file.network != fingerprint(self.network)
 
     @property
+    def others(self) -> tuple[AttentionSite, ...]:
+        """Sites of the stacks that a view leaves out."""
+        if self.whole is None:
+            return ()
+        stacks = {site.stack for site in self.sites}
+        return tuple(site for site in self.whole.sites if site.stack not in stacks)
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """Which of the stacks encoder, decoder, cross the sites belong to, in this order."""
+        return tuple(dict.fromkeys(site.stack for site in self.sites))
+
+    def only(self, stack: str) -> LoadedModel:
+        """Return a view of one stack: the same model, measured and pruned there alone.
+
+        Parameters
+        ----------
+        stack : str
+            ``encoder``, ``decoder`` or ``cross``; ``all`` is the model itself.
+
+        Raises
+        ------
+        InputError
+            If the model has no such stack.
+        """
+        whole = self.whole or self
+        if stack == "all":
+            return whole
+        sites = numbered([site for site in whole.sites if site.stack == stack])
+        if not sites:
+            raise InputError(
+                f"{self.name} has no stack {stack!r}; it has {' and '.join(whole.stacks)}."
+            )
+        return self if whole.stacks == (stack,) else replace(self, sites=sites, whole=whole)
+
+    @property
     def n_layers(self) -> int:
-        """Layers of attention that were seen running."""
+        """Layers of attention that were seen running, all stacks together."""
         return len(self.sites)
+
+    def layers_stated(self) -> int:
+        """Layers of attention that the configuration speaks of, all stacks together."""
+        config = self.model.config
+        layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
+        if not self.encoder_decoder:
+            return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer
+        names = ("decoder_layers", "num_decoder_layers")
+        decoder = next((n for name in names if (n := getattr(config, name, None))), layers)
+        return int(getattr(config, "encoder_layers", layers)) + 2 * int(decoder)
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether the model has a decoder that reads an encoder's states."""
+        return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
+    @property
+    def start_id(self) -> int | None:
+        """Token id that the decoder starts with; None for a model without an encoder-decoder."""
+        if not self.encoder_decoder:
+            return None
+        names = ("decoder_start_token_id", "bos_token_id")
+        found = (getattr(self.model.config, name, None) for name in names)
+        return next((int(start) for start in found if start is not None), self.pad_id)
 
     @property
     def n_heads(self) -> int:
@@ -124,12 +188,27 @@ class LoadedModel:
         known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
         return min(known, default=_NO_LIMIT)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Run the model; returns the last hidden state (batch, pos, d_model)."""
-        hidden: Tensor = self.model(
-            input_ids=input_ids, attention_mask=attention_mask, return_dict=True
-        ).last_hidden_state
-        return hidden
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Run the base model; returns the last hidden state (batch, pos, d_model).
+
+        Of an encoder-decoder model that is the decoder's; without anything for the decoder to
+        read, only the encoder runs.
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        model = self.model
+        if self.encoder_decoder and decoder_input_ids is None:
+            model = model.get_encoder()
+        elif decoder_input_ids is not None:
+            inputs["decoder_input_ids"] = decoder_input_ids
+        if decoder_attention_mask is not None:
+            inputs["decoder_attention_mask"] = decoder_attention_mask
+        return last_state(model, inputs)
 
     def run(
         self,
@@ -137,21 +216,32 @@ class LoadedModel:
         attention_mask: Tensor,
         token_type_ids: Tensor | None = None,
         *,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
         select: Select | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the model with its task head: last hidden state and logits (None without one).
 
         ``select`` picks what the task head gets from the last hidden state; all of it by default.
+        An encoder-decoder model without anything for its decoder to read runs its encoder only.
         """
+        if self.encoder_decoder and decoder_input_ids is None:
+            return self.forward(input_ids, attention_mask), None
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
+        if decoder_input_ids is not None:
+            inputs["decoder_input_ids"] = decoder_input_ids
+        if decoder_attention_mask is not None:
+            inputs["decoder_attention_mask"] = decoder_attention_mask
         return run_with_task_head(self.network, self.model, inputs, select)
 
     def run_tiny(self) -> None:
         """Run the base model once on three tokens, for whoever watches its modules."""
+        start = [] if self.start_id is None else [[self.start_id, self.vocab_size // 3]]
+        tokens = [[self.vocab_size - 1, 0, self.vocab_size // 2]]
         with torch.no_grad():
-            self.forward(*self.pad([[self.vocab_size - 1, 0, self.vocab_size // 2]]))
+            self.forward(*self.pad(tokens), *(self.pad(start) if start else ()))
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
         """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
@@ -188,8 +278,8 @@ def load(
     need_tokenizer : bool
         If False, a folder without tokenizer files gives ``tokenizer=None``.
     task_head : str, optional
-        The task head to keep: ``mlm``, ``classification``, ``auto`` (what the checkpoint has, if it
-        is one of these) or None for the base model alone.
+        The task head to keep: ``mlm``, ``classification``, ``seq2seq``, ``auto`` (what the
+        checkpoint has, if it is one of these) or None for the base model alone.
 
     Raises
     ------
@@ -208,7 +298,7 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
-        read_config(source)
+        refuse(read_config(source).model_type, source.name)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         kept = kept_heads(checkpoint)
         network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
@@ -216,7 +306,7 @@ def load(
     check_finite(network, source)
     loaded = wrap(network, tokenizer, name=source.name)
     if kept is not None:
-        kept.check_layers([site.head_ids for site in loaded.sites])
+        kept.check_layers(loaded.sites)
         loaded.origin = kept.origin
     loaded.revision = source.revision
     loaded.file = FileWeights(checkpoint.weights_sha256(), fingerprint(network))
@@ -230,23 +320,20 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     Raises
     ------
     UnsupportedModelError
-        If it is an encoder-decoder model or not an encoder at all.
+        If it is of a family that cannot be covered, or no model of text at all.
     """
     config = network.config
-    if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(
-            f"{name} is an encoder-decoder model ({config.model_type}); headscope covers "
-            "encoders so far."
-        )
+    refuse(config.model_type, name)
     whole, network = network.eval(), getattr(network, "base_model", network)
     task_head = task_head_of(type(whole).__name__)
     if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
-        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a text encoder.")
+        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text.")
     parameter = next(network.parameters())
     dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
     outer = whole if task_head else network
     loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
-    loaded.sites = find_sites(network, loaded.run_tiny)
+    encoder = network.get_encoder() if loaded.encoder_decoder else None
+    loaded.sites = find_sites(network, loaded.run_tiny, encoder)
     return loaded
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint, read_json
+from headscope.models.layouts import AttentionModule, AttentionSite
 
 MANIFEST = "headscope.json"
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
@@ -29,10 +30,11 @@ class KeptHeads:
     path : Path
         The file that says so.
     n_heads : int
-        Heads of each layer before any was removed.
-    modules : dict of int to tuple of int
-        For each attention module, counted in the order of execution, the heads it kept.
-    layers : dict of int to int
+        Heads of each layer before any was removed; of the layer with most, where they differ.
+    modules : dict of str or int to tuple of int
+        The heads that each attention module kept, by the module's name or, in older files, counted
+        in the order of execution.
+    layers : dict of (stack, layer) to str or int
         Which module each layer runs; empty where the file does not say.
     origin : dict
         The model that it was made from: id, revision, weights_sha256.
@@ -40,15 +42,16 @@ class KeptHeads:
 
     path: Path
     n_heads: int
-    modules: dict[int, tuple[int, ...]]
-    layers: dict[int, int]
+    modules: dict[str | int, tuple[int, ...]]
+    layers: dict[tuple[str, int], str | int]
     origin: dict[str, Any]
 
-    def of(self, module: int) -> tuple[int, ...]:
-        """Return the heads that a module kept."""
-        return self.modules.get(module, tuple(range(self.n_heads)))
+    def of(self, place: int, module: AttentionModule) -> tuple[int, ...]:
+        """Return the heads that a module kept, the ``place``-th of the model."""
+        every = tuple(range(module.heads_before))
+        return self.modules.get(module.name, self.modules.get(place, every))
 
-    def check(self, n_modules: int, n_heads: int) -> None:
+    def check(self, modules: Sequence[AttentionModule]) -> None:
         """Compare with the architecture that config.json describes.
 
         Raises
@@ -56,28 +59,31 @@ class KeptHeads:
         CheckpointError
             If they cannot belong together.
         """
+        n_heads = max((module.heads_before for module in modules), default=0)
         if n_heads != self.n_heads:
             raise CheckpointError(
                 f"{self.path} speaks of {self.n_heads} heads a layer, config.json of {n_heads}; "
                 "they do not belong together."
             )
-        highest = max(self.modules, default=-1)
-        if highest >= n_modules:
+        known = {*range(len(modules)), *(module.name for module in modules)}
+        if strange := [module for module in self.modules if module not in known]:
             raise CheckpointError(
-                f"{self.path} names attention module {highest}, but the model has {n_modules}."
+                f"{self.path} names attention module {strange[0]}, but the model has "
+                f"{len(modules)}, none of this name."
             )
 
-    def check_layers(self, found: Sequence[tuple[int, ...]]) -> None:
+    def check_layers(self, found: Sequence[AttentionSite]) -> None:
         """Compare with the heads of each layer as it was seen running."""
-        if self.layers and sorted(self.layers) != list(range(len(found))):
+        sites = {(site.stack, site.layer): site for site in found}
+        if self.layers and self.layers.keys() != sites.keys():
             raise CheckpointError(
-                f"{self.path} lists {len(self.layers)} layers, but attention runs in {len(found)}."
+                f"{self.path} lists {len(self.layers)} layers, but attention runs in {len(sites)}."
             )
-        for layer, module in self.layers.items():
-            if found[layer] != self.of(module):
+        for place, module in self.layers.items():
+            if sites[place].head_ids != self.modules[module]:
                 raise CheckpointError(
-                    f"{self.path} says that layer {layer} kept heads {list(self.of(module))}, but "
-                    f"it has {list(found[layer])}."
+                    f"{self.path} says that {place[0]} layer {place[1]} kept heads "
+                    f"{list(self.modules[module])}, but it has {list(sites[place].head_ids)}."
                 )
 
 
@@ -110,18 +116,25 @@ def _from_manifest(path: Path) -> KeptHeads | None:
     n_heads = data.get("n_heads")
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: n_heads is {n_heads!r}, not a number of heads.")
-    modules, layers = {}, {}
+    modules: dict[str | int, tuple[int, ...]] = {}
+    layers: dict[tuple[str, int], str | int] = {}
     for i, entry in enumerate(entries):
         if not isinstance(entry, dict):
             raise CheckpointError(f"{path}: entry {i} of attention is not an object.")
-        modules[i] = _heads(path, entry.get("kept"), n_heads)
+        module = entry.get("module", i)
+        if not isinstance(module, str | int) or module in modules:
+            raise CheckpointError(f"{path}: entry {i} of attention names no module of its own.")
+        modules[module] = _heads(path, entry.get("kept"), n_heads)
         removed = _heads(path, entry.get("removed"), n_heads)
-        if sorted((*modules[i], *removed)) != list(range(n_heads)):
+        every = sorted((*modules[module], *removed))
+        stack = str(entry.get("stack", "encoder"))
+        # The stacks of one model may have different numbers of heads.
+        if every != list(range(n_heads if stack == "encoder" else len(every))):
             raise CheckpointError(
                 f"{path}: kept and removed of entry {i} are not the {n_heads} heads of a layer."
             )
         for layer in _heads(path, entry.get("layers"), None):
-            layers[layer] = i
+            layers[stack, layer] = module
     source = data.get("source")
     return KeptHeads(path, n_heads, modules, layers, source if isinstance(source, dict) else {})
 
@@ -136,7 +149,7 @@ def _from_config(checkpoint: Checkpoint) -> KeptHeads | None:
     n_heads = next((checkpoint.config[n] for n in names if n in checkpoint.config), 12)
     if not isinstance(pruned, dict) or not _is_count(n_heads):
         raise CheckpointError(f'{path}: pruned_heads is not an object such as {{"0": [1, 2]}}.')
-    modules = {}
+    modules: dict[str | int, tuple[int, ...]] = {}
     for key, heads in pruned.items():
         if not str(key).isdecimal():
             raise CheckpointError(f"{path}: pruned_heads has a layer {key!r}, not a number.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import product
 from typing import Any
 
 import torch
@@ -14,11 +13,11 @@ from torch import Tensor, nn
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.cutting import cut_module
-from headscope.models.layouts import attention_modules, heads_of
+from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
 from headscope.models.task_heads import class_for, missing_task_head, task_head_of
-from headscope.pruning.surgery import head_rows, scatter_rows
+from headscope.pruning.surgery import with_rows
 
 #: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)
@@ -86,10 +85,10 @@ def load_network(
             network, info = _load_pruned(source, checkpoint, task_head, kept, **options)
     if task_head is not None and _task_head_is_new(network, info):
         raise missing_task_head(source.folder, task_head, architecture)
-    _check_complete(info, source)
+    _check_complete(network, info, source)
     if kept is not None:
-        for i, (module, projections) in enumerate(attention_modules(network.base_model)):
-            cut_module(module, projections, kept.of(i))
+        for i, item in enumerate(attention_modules(network.base_model)):
+            cut_module(item, kept.of(i, item))
     return network
 
 
@@ -124,22 +123,24 @@ def _load_pruned(
 def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> None:
     """Bring the tensors of every attention module to their full shape."""
     modules = attention_modules(base)
-    kept.check(len(modules), int(getattr(base.config, "num_attention_heads", 0)))
+    kept.check(modules)
     name_of = {module: name for name, module in base.named_modules()}
-    for i, (module, p) in enumerate(modules):
-        d_head, _ = heads_of(module, p)
-        rows, width = head_rows(kept.of(i), d_head), kept.n_heads * d_head
-        inputs = product((p.q, p.k, p.v), ("weight", "bias"))
-        names = [(f"{name_of[linear]}.{part}", 0) for linear, part in inputs]
-        for name, axis in [*names, (f"{name_of[p.out]}.weight", 1)]:
+    for i, item in enumerate(modules):
+        there = kept.of(i, item)
+        missing = [head for head in range(item.heads_before) if head not in there]
+        for stored in dict.fromkeys(item.stored()):
+            name = f"{name_of[stored.module]}.{stored.name}"
             # A task head may have put a prefix before the base model's names.
             for key in [key for key in state if key == name or key.endswith(f".{name}")]:
-                _check_rows(key, state[key], axis, len(rows), kept)
-                full = scatter_rows(state[key].transpose(0, axis), rows, width)
-                state[key] = full.transpose(0, axis).contiguous()
+                rows = stored.rows(range(item.heads_before), missing)
+                _check_rows(key, state[key], stored, len(rows), kept)
+                state[key] = with_rows(state[key], rows, stored.axis).contiguous()
 
 
-def _check_rows(key: str, tensor: Tensor, axis: int, expected: int, kept: KeptHeads) -> None:
+def _check_rows(key: str, tensor: Tensor, stored: HeadRows, gone: int, kept: KeptHeads) -> None:
+    axis, whole = stored.axis, stored.tensor
+    assert whole is not None
+    expected = whole.shape[axis] - gone
     found = tensor.shape[axis] if tensor.dim() > axis else None
     if found != expected:
         raise CheckpointError(
@@ -154,8 +155,10 @@ def _task_head_is_new(network: Any, info: dict[str, Any]) -> bool:
     return any(not key.startswith(prefix) for key in info["missing_keys"])
 
 
-def _check_complete(info: dict[str, Any], source: Source) -> None:
-    missing = [key for key in sorted(info["missing_keys"]) if not key.startswith(_OPTIONAL_PARTS)]
+def _check_complete(network: nn.Module, info: dict[str, Any], source: Source) -> None:
+    optional = [key for key in info["missing_keys"] if key.startswith(_OPTIONAL_PARTS)]
+    computed = [key for key in info["missing_keys"] if _is_computed(network, key)]
+    missing = sorted({*info["missing_keys"]}.difference(optional, computed))
     mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
     for keys, what in ((missing, "lacks"), (mismatched, "has the wrong shape for")):
         if keys:
@@ -163,6 +166,20 @@ def _check_complete(info: dict[str, Any], source: Source) -> None:
                 f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
                 f"({keys[0]}, ...); it is not a whole model."
             )
+
+
+def _is_computed(network: nn.Module, key: str) -> bool:
+    """Whether a tensor is a table that its module computes, such as sinusoidal positions.
+
+    Checkpoints need not store such a table (Marian, Pegasus); what the network now holds must be
+    what the module computes.
+    """
+    owner = network.get_submodule(key.rpartition(".")[0])
+    compute = getattr(owner, "create_weight", None)
+    if compute is None or not key.endswith(".weight"):
+        return False
+    table, held = compute(), network.get_parameter(key)
+    return table.shape == held.shape and bool(torch.allclose(table.to(held), held))
 
 
 def check_finite(network: nn.Module, source: Source) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.models.hooks import hooked, watch_inputs
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loading import LoadedModel
 
 
@@ -25,10 +25,11 @@ def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
             # The tensor is kept, so that its address cannot be given to another one.
             written[out.data_ptr()] = (norm, out)
 
-    def see(site: AttentionSite, x: Tensor) -> None:
+    def see(site: AttentionSite, inputs: AttentionInput) -> None:
+        x = inputs.x_q
         norm, out = written.get(x.data_ptr(), (None, None))
         if norm is not None and out is not None and out.shape == x.shape:
-            found[site.layer] = norm
+            found[site.row] = norm
 
     norms = [module for module in loaded.model.modules() if isinstance(module, nn.LayerNorm)]
     notes = hooked(norm.register_forward_hook(note) for norm in norms)

@@ -21,7 +21,7 @@ class OutputMap:
     Attributes
     ----------
     W : Tensor, (n_heads * d_head, d_model)
-        W_O of all heads, stacked.
+        W_O of all heads, stacked; without what a family puts beside attention.
     b : Tensor, (d_model,)
         b_O; zeros where the layer has none.
     """
@@ -32,8 +32,8 @@ class OutputMap:
 
 def output_map(site: AttentionSite) -> OutputMap:
     """Copy a site's W_O and b_O."""
-    out = site.projections.out
-    return OutputMap(out.weight.detach().t().clone(), bias_of(out).detach().clone())
+    b = bias_of(site.projections.out)
+    return OutputMap(site.output_weight.detach().t().clone(), b.detach().clone())
 
 
 @contextmanager
@@ -59,20 +59,20 @@ def make_permanent(
     """
     done = set()
     for site, whole in zip(compact.sites, full.sites, strict=True):
-        if id(site.projections.out) in done:  # ALBERT: one map, many layers
+        if site.module in done:  # ALBERT: one map, many layers
             continue
-        done.add(id(site.projections.out))
+        done.add(site.module)
         kept = [whole.head_ids.index(head) for head in site.head_ids]
-        if site.layer in maps:
+        if site.row in maps:
             rows = head_rows(kept, site.d_head)
-            here = maps[site.layer]
+            here = maps[site.row]
             _fill(site, OutputMap(here.W[rows.to(here.W.device)], here.b))
-        scale_heads(site.projections.out, gates[site.layer, kept], site.d_head)
+        scale_heads(site.output_weight, gates[site.row, kept], site.d_head)
 
 
 def _fill(site: AttentionSite, new: OutputMap) -> None:
     out = site.projections.out
     with torch.no_grad():
-        out.weight.copy_(new.W.t())
+        site.output_weight.copy_(new.W.t())
         if out.bias is not None:
             out.bias.copy_(new.b)

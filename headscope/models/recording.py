@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headscope.errors import HeadscopeError
 from headscope.measures.activations import Activations
-from headscope.models.hooks import hooked
-from headscope.models.layouts import AttentionSite
+from headscope.models.hooks import grouped, hooked, watch_inputs, watch_outputs
+from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.probes import Probe
 from headscope.models.routing import Router, routed, use_implementation
@@ -31,19 +32,19 @@ class SiteRecord:
 
     Attributes
     ----------
-    x : Tensor, (batch, pos, d_model)
-        What enters the attention module.
+    inputs : AttentionInput
+        What the attention module is called with.
     q, k : Tensor, (batch, n_heads, pos, d_head)
-        What leaves W_Q and W_K.
-    z : Tensor, (batch, pos, n_heads * d_head)
-        What enters W_O.
+        What is scored: queries and keys with any position in them.
+    z : Tensor, (batch, pos, n_heads * d_head), or wider
+        What enters W_O: the heads' z, and behind them what a family puts beside attention.
     out : Tensor, (batch, pos, d_model)
         What leaves W_O.
     pattern : Tensor, (batch, n_heads, query_pos, key_pos)
         After softmax.
     """
 
-    x: Tensor | None
+    inputs: AttentionInput | None
     q: Tensor | None
     k: Tensor | None
     z: Tensor | None
@@ -57,8 +58,8 @@ class Recording:
 
     Attributes
     ----------
-    seen : dict of str to list of Tensor or None
-        By field of SiteRecord what each site showed, in the order of execution.
+    seen : dict of str to dict of int to object
+        By field of SiteRecord and the site's row, what each site showed.
     hidden : Tensor or None, (batch, pos, d_model)
         The last hidden state; None where the pass broke off.
     calls : dict of (stack, layer) to int
@@ -69,48 +70,63 @@ class Recording:
         Why the pass broke off, if it did.
     """
 
-    seen: dict[str, list[Tensor | None]] = field(default_factory=lambda: defaultdict(list))
+    seen: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
     hidden: Tensor | None = None
     calls: Mapping[tuple[str, int], int] = field(default_factory=dict)
     masks_seen: int = 0
     failure: str | None = None
 
-    def site(self, i: int, site: AttentionSite) -> SiteRecord:
-        """Return what was seen at one site, the ``i``-th to run."""
-        lists = {part.name: self.seen[part.name] for part in fields(SiteRecord)}
-        found = {name: items[i] if i < len(items) else None for name, items in lists.items()}
-        split = {name: _by_head(found[name], site) for name in ("q", "k")}
-        return SiteRecord(**found | split)
+    def site(self, site: AttentionSite) -> SiteRecord:
+        """Return what was seen at one site."""
+        return SiteRecord(*(self.seen[part.name].get(site.row) for part in fields(SiteRecord)))
 
 
 def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
     """Run the model with its own attention that returns patterns."""
     run = Recording()
 
-    def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        run.seen["x"].append(args[0] if args else kwargs["hidden_states"])
+    def keep_input(site: AttentionSite, inputs: AttentionInput) -> None:
+        heads = site.layout.place(site, site.project(inputs), inputs)
+        run.seen["inputs"][site.row] = inputs
+        run.seen["q"][site.row], run.seen["k"][site.row] = heads.q, heads.k
 
-    def keep_pattern(_: nn.Module, args: object, output: object) -> None:
-        second = output[1] if isinstance(output, tuple) and len(output) > 1 else None
-        run.seen["pattern"].append(second if isinstance(second, Tensor) else None)
+    softmaxes = _Softmaxes()
 
-    modules = dict.fromkeys(site.module for site in loaded.sites)
-    hooks = [module.register_forward_pre_hook(keep_input, with_kwargs=True) for module in modules]
-    hooks += [module.register_forward_hook(keep_pattern) for module in modules]
+    def keep_pattern(site: AttentionSite, output: object) -> None:
+        own = softmaxes.last if site.layout.bypasses else site.layout.pattern_in(output)
+        run.seen["pattern"][site.row] = own
+
+    inputs = watch_inputs(loaded.sites, keep_input)
+    patterns = watch_outputs(loaded.sites, keep_pattern)
     eager = use_implementation(loaded.model, "eager")
-    with hooked(hooks), eager, torch.no_grad(), _projections_seen(loaded.sites, run):
-        run.hidden = loaded.forward(probe.input_ids, probe.attention_mask)
+    with inputs, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
+        run.hidden = loaded.forward(**probe.inputs)
     return run
+
+
+class _Softmaxes(TorchFunctionMode):
+    """Keeps the last softmax over pairs of positions that anything in the block computes.
+
+    A module that never asks for a custom attention does not hand its pattern out either.
+    """
+
+    last: Tensor | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function; keep what a softmax returns."""
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") == "softmax" and result.dim() == 4:
+            self.last = result
+        return result
 
 
 def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
     """Run the model through the attention that measures everything else."""
-    chunks: dict[int, dict[tuple[int, int], Tensor]] = {}
+    chunks: dict[int, dict[tuple[int, int], Activations]] = {}
 
     class Keep:
         def observe(self, site: Activations) -> None:
-            place = (site.rows.start, site.heads.start)
-            chunks.setdefault(site.layer, {})[place] = site.pattern
+            chunks.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
 
         def finish(self, stack: str, layer: int) -> None:
             pass
@@ -118,57 +134,56 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
     router = Router(loaded.sites, [Keep()], chunk_entries=_CHUNK)
     run = Recording(calls=router.calls)
     try:
-        with routed(loaded.model, router), _projections_seen(loaded.sites, run):
-            run.hidden = loaded.forward(probe.input_ids, probe.attention_mask)
+        with routed(loaded.model, router), _outputs_seen(loaded.sites, run):
+            run.hidden = loaded.forward(**probe.inputs)
     except HeadscopeError as error:
         run.failure = str(error)
     run.masks_seen = router.masks_seen
-    run.seen["pattern"] = [_pattern(site, chunks.get(site.layer), probe) for site in loaded.sites]
+    for site in loaded.sites:
+        for name in ("pattern", "q", "k"):
+            run.seen[name][site.row] = _joined(site, chunks.get(site.row), name, probe)
     return run
 
 
 def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
-    """Return the last hidden state of the model's SDPA run; None for a family without one."""
+    """Return the last hidden state of the model's SDPA run; None where there is none."""
     try:
         with use_implementation(loaded.model, "sdpa"), torch.no_grad():
-            return loaded.forward(probe.input_ids, probe.attention_mask)
+            return loaded.forward(**probe.inputs)
     except (ValueError, ImportError):
         return None
 
 
-def _projections_seen(
-    sites: Sequence[AttentionSite], run: Recording
-) -> AbstractContextManager[None]:
-    """Collect what leaves W_Q and W_K, and what enters and leaves W_O, in every site's turn."""
+def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractContextManager[None]:
+    """Collect what enters and leaves W_O in every site's turn."""
 
-    def keep(name: str, _: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        run.seen[name].append(output)
-        if name == "out":
-            run.seen["z"].append(args[0])
+    def keep(turns: Iterator[AttentionSite], _: nn.Module, args: Any, output: Tensor) -> None:
+        site = next(turns)
+        run.seen["z"][site.row] = site.projections.out.entering(args[0])
+        run.seen["out"][site.row] = site.projections.out.leaving(output)
 
     return hooked(
-        getattr(p, name).register_forward_hook(partial(keep, name))
-        for p in dict.fromkeys(site.projections for site in sites)
-        for name in ("q", "k", "out")
+        out.module.register_forward_hook(partial(keep, iter(shared)))
+        for out, shared in grouped(sites, lambda site: site.projections.out).items()
     )
 
 
-def _pattern(
-    site: AttentionSite, chunks: dict[tuple[int, int], Tensor] | None, probe: Probe
+def _joined(
+    site: AttentionSite,
+    chunks: dict[tuple[int, int], Activations] | None,
+    name: str,
+    probe: Probe,
 ) -> Tensor | None:
-    """Put the chunks of one layer back together: (batch, n_heads, query_pos, key_pos)."""
+    """Put the chunks of one site back together: (batch, n_heads, pos, ...)."""
     if not chunks:
-        batch, n = probe.input_ids.shape
+        if site.n_heads > 0:
+            return None
         # A layer that has lost all its heads has nothing to show, and nothing can be missing.
-        return torch.empty(batch, 0, n, n) if site.n_heads == 0 else None
+        batch, n_q = probe.real_queries(site.stack).shape
+        n_k = probe.real_keys(site.stack).shape[1]
+        sizes = {"pattern": (n_q, n_k), "q": (n_q, site.d_head), "k": (n_k, site.d_head)}
+        return torch.empty(batch, 0, *sizes[name])
     rows = sorted({row for row, _ in chunks})
     heads = sorted({head for _, head in chunks})
-    return torch.cat([torch.cat([chunks[row, head] for head in heads], dim=1) for row in rows])
-
-
-def _by_head(projected: Tensor | None, site: AttentionSite) -> Tensor | None:
-    """(batch, pos, n_heads * d_head) -> (batch, n_heads, pos, d_head)."""
-    width = site.n_heads * site.d_head
-    if projected is None or projected.dim() != 3 or projected.shape[-1] != width:
-        return None
-    return projected.view(*projected.shape[:2], site.n_heads, site.d_head).transpose(1, 2)
+    parts = [[getattr(chunks[row, head], name) for head in heads] for row in rows]
+    return torch.cat([torch.cat(of_row, dim=1) for of_row in parts])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscope.attention import Mask, default_scale, stream_attention
 from headscope.models.hooks import watch_inputs
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loading import LoadedModel
 
 
@@ -38,8 +38,9 @@ class ReplacedScores:
     def watching(self) -> AbstractContextManager[None]:
         """Keep each site's input while the block runs: the factors are applied to it."""
 
-        def see(site: AttentionSite, x: Tensor) -> None:
-            self._x = x[:, None]  # (batch, 1, pos, d_model)
+        def see(site: AttentionSite, inputs: AttentionInput) -> None:
+            # (batch, 1, pos, d_model)
+            self._x_q, self._x_k = inputs.x_q[:, None], inputs.x_k[:, None]
 
         return watch_inputs(self._sites, see)
 
@@ -47,13 +48,13 @@ class ReplacedScores:
         self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         """Attend with replaced scores; returns z (batch, n_heads, query_pos, d_head)."""
-        if site.layer not in self._factors:  # a layer that has lost all its heads
+        if site.row not in self._factors:  # a layer that has lost all its heads
             return stream_attention(q, k, v, mask=mask, scale=scale)
-        left, right = self._factors[site.layer]
+        left, right = self._factors[site.row]
         b_Q = site.weights().b_Q[:, None, :]  # (n_heads, 1, d_head)
         content = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T, one number a key
-        ours_q = self._x @ left  # (batch, n_heads, pos, width)
-        ours_k = torch.cat([self._x @ right, content], dim=-1)
-        ours_q = torch.cat([ours_q, torch.ones_like(content)], dim=-1)
+        ours_q = self._x_q @ left  # (batch, n_heads, pos, width)
+        ours_k = torch.cat([self._x_k @ right, content], dim=-1)
+        ours_q = torch.cat([ours_q, torch.ones_like(ours_q[..., :1])], dim=-1)
         scale = default_scale(site.d_head) if scale is None else scale
         return stream_attention(ours_q, ours_k, v, mask=mask, scale=scale)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
@@ -14,7 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.utils import logging as transformers_logging
 
-from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention
+from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention, with_bias
 from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.activations import Activations
 from headscope.models.hooks import grouped
@@ -28,8 +29,8 @@ Mechanism = Callable[[AttentionSite, Tensor, Tensor, Tensor, Mask, float | None]
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 _active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
-#: Keyword arguments that change the scores; an attention that passes one is not covered yet.
-_SCORE_CHANGING = ("position_bias", "softcap", "s_aux", "sinks", "cache")
+#: Keyword arguments that change the scores; an attention that passes one is not covered.
+_SCORE_CHANGING = ("softcap", "s_aux", "sinks", "cache")
 
 
 class SiteObserver(Protocol):
@@ -55,6 +56,8 @@ class Router:
         Where calls are expected, in order of execution.
     observers : sequence of SiteObserver
         Each sees every chunk of every site.
+    others : sequence of AttentionSite
+        Sites of other stacks: our attention runs there too, but nobody looks.
     mechanism : Mechanism, optional
         Runs in place of :func:`~headscope.attention.stream_attention`; observers see nothing then.
     chunk_entries : int
@@ -66,15 +69,19 @@ class Router:
         sites: Sequence[AttentionSite],
         observers: Sequence[SiteObserver] = (),
         *,
+        others: Sequence[AttentionSite] = (),
         mechanism: Mechanism | None = None,
         chunk_entries: int = CHUNK_ENTRIES,
     ) -> None:
         self.observers = observers
+        self.others = others
         self._chunk_entries = chunk_entries
         self._mechanism = mechanism
         self.calls: Counter[tuple[str, int]] = Counter()
         self.masks_seen = 0
+        self._sites_in_order = tuple(sites)
         self._sites = grouped(sites, lambda site: site.module)
+        self._unseen = {site.module for site in others}
         self._turn: Counter[nn.Module] = Counter()
         self._stop_at: int | None = None
 
@@ -123,10 +130,31 @@ class Router:
                         f"{site.layer}; the model bypasses it, so nothing can be measured."
                     )
 
+    @property
+    def every_site(self) -> tuple[AttentionSite, ...]:
+        """All sites where our attention may run."""
+        return (*self._sites_in_order, *self.others)
+
     def attend(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+        self,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        scale: float | None,
+        bias: Tensor | None = None,
     ) -> Tensor:
-        """Run one site's attention; returns z (batch, n_heads, query_pos, d_head)."""
+        """Run one site's attention; returns z (batch, n_heads, query_pos, d_head).
+
+        ``bias`` (1 or batch, n_heads, query_pos, key_pos) is added to the scaled scores. Keys and
+        values that several heads share are given to each of them.
+        """
+        mask = with_bias(mask, bias)
+        if 0 < k.shape[1] < q.shape[1]:
+            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+        if module in self._unseen:
+            return stream_attention(q, k, v, mask=mask, scale=scale)
         site = self._next_site(module)
         self.calls[site.stack, site.layer] += 1
         self.masks_seen += mask is not None
@@ -144,7 +172,8 @@ class Router:
 
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             part = q[rows, heads], k[rows, heads], v[rows, heads]
-            chunk = Activations(site.stack, site.layer, rows, heads, q.shape[1], *part, pattern, z)
+            place = (site.stack, site.layer, site.row)
+            chunk = Activations(*place, rows, heads, q.shape[1], *part, pattern, z)
             for observer in self.observers:
                 observer.observe(chunk)
 
@@ -190,7 +219,8 @@ def _attention(
         raise UnsupportedModelError(
             f"{type(module).__name__} adds {what} to its attention, which headscope does not cover."
         )
-    z = router.attend(module, query, key, value, attention_mask, scaling)
+    bias = kwargs.get("position_bias")
+    z = router.attend(module, query, key, value, attention_mask, scaling, bias)
     return z.transpose(1, 2).contiguous(), None
 
 
@@ -235,6 +265,24 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
 
 
 @contextmanager
+def _exchanged(router: Router) -> Iterator[None]:
+    """Exchange the forward of modules that never ask for a custom attention."""
+    modules = {site.module: site for site in router.every_site if site.layout.bypasses}
+    for module, site in modules.items():
+        vars(module)["forward"] = partial(_forward, router, site)
+    try:
+        yield
+    finally:
+        for module in modules:
+            del vars(module)["forward"]
+
+
+def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> Any:
+    """Run a module whose forward was exchanged."""
+    return site.layout.run(site, partial(router.attend, site.module), args, kwargs)
+
+
+@contextmanager
 def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
     """Route every attention of ``model`` through ours while the block runs.
 
@@ -250,7 +298,12 @@ def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[R
     products = fast_products(model)
     token = _active.set(router)
     try:
-        with use_implementation(model, IMPLEMENTATION), torch.set_grad_enabled(gradients), products:
+        with (
+            use_implementation(model, IMPLEMENTATION),
+            _exchanged(router),
+            torch.set_grad_enabled(gradients),
+            products,
+        ):
             yield router
     finally:
         _active.reset(token)

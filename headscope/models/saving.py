@@ -126,27 +126,35 @@ def check_target(folder: str | Path) -> None:
 
 
 def _manifest(loaded: LoadedModel, form: str) -> dict[str, Any]:
-    total = original_heads(loaded)
+    whole = loaded.whole or loaded
     return {
         "schema": SCHEMA,
         "form": form,
         "headscope": importlib.metadata.version("headscope"),
-        "n_heads": total,
-        "d_head": loaded.sites[0].d_head,
-        "attention": [_entry(loaded, group, total) for group in shared_layers(loaded.sites)],
+        "n_heads": original_heads(whole),
+        "d_head": whole.sites[0].d_head,
+        "attention": [_entry(whole, group) for group in shared_layers(whole.sites)],
     }
 
 
-def _entry(loaded: LoadedModel, layers: Sequence[int], total: int) -> dict[str, list[int]]:
-    kept = list(loaded.sites[layers[0]].head_ids)
-    removed = [head for head in range(total) if head not in kept]
-    return {"layers": list(layers), "kept": kept, "removed": removed}
+def _entry(loaded: LoadedModel, rows: Sequence[int]) -> dict[str, Any]:
+    site = loaded.sites[rows[0]]
+    removed = [head for head in range(site.heads_before) if head not in site.head_ids]
+    return {
+        "module": site.name,
+        "stack": site.stack,
+        "layers": [loaded.sites[row].layer for row in rows],
+        "kept": list(site.head_ids),
+        "removed": removed,
+    }
 
 
 def _gone(manifest: dict[str, Any]) -> dict[str, list[int]]:
-    """Return what transformers before 5 calls pruned_heads."""
-    entries = enumerate(manifest["attention"])
-    return {str(i): entry["removed"] for i, entry in entries if entry["removed"]}
+    """Return what transformers before 5 calls pruned_heads; it knew encoders only."""
+    entries = manifest["attention"]
+    if any(entry["stack"] != "encoder" for entry in entries):
+        return {}
+    return {str(i): entry["removed"] for i, entry in enumerate(entries) if entry["removed"]}
 
 
 def _write_network(network: Any, folder: Path, pruned: dict[str, list[int]]) -> None:

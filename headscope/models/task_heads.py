@@ -11,8 +11,20 @@ from torch import Tensor, nn
 from headscope.errors import InputError
 
 #: The task heads that headscope knows, by the ending of their transformers class.
-TASK_HEADS = {"mlm": "ForMaskedLM", "classification": "ForSequenceClassification"}
-_NAMES = {"mlm": "masked-language-model", "classification": "classification"}
+TASK_HEADS = {
+    "mlm": "ForMaskedLM",
+    "classification": "ForSequenceClassification",
+    "seq2seq": "ForConditionalGeneration",
+}
+_NAMES = {
+    "mlm": "masked-language-model",
+    "classification": "classification",
+    "seq2seq": "sequence-to-sequence",
+}
+#: Classes of other names, by their endings.
+_OTHER_NAMES = {"MTModel": "seq2seq"}
+#: The auto class that builds a model with the head, where it is called otherwise.
+_AUTO = {"seq2seq": "AutoModelForSeq2SeqLM"}
 
 #: Picks what the task head gets from the last hidden state (batch, pos, d_model).
 Select = Callable[[Tensor], Tensor]
@@ -21,14 +33,15 @@ Select = Callable[[Tensor], Tensor]
 def task_head_of(architecture: object) -> str | None:
     """Return the task head of a transformers class by its name, None if it has none of ours."""
     name = str(architecture or "")
-    return next((head for head, ending in TASK_HEADS.items() if name.endswith(ending)), None)
+    endings = {ending: head for head, ending in TASK_HEADS.items()} | _OTHER_NAMES
+    return next((head for ending, head in endings.items() if name.endswith(ending)), None)
 
 
 def class_for(task_head: str | None) -> Any:
     """Return the transformers auto class that builds a base model or one with this head."""
     if task_head is None:
         return transformers.AutoModel
-    return getattr(transformers, f"AutoModel{TASK_HEADS[task_head]}")
+    return getattr(transformers, _AUTO.get(task_head, f"AutoModel{TASK_HEADS[task_head]}"))
 
 
 def missing_task_head(folder: object, task_head: str, architecture: object) -> InputError:
@@ -55,9 +68,9 @@ def run_with_task_head(
     logits : Tensor or None
         What the task head gives; None for a base model.
     """
-    if network is base:
-        hidden: Tensor = base(**inputs, return_dict=True).last_hidden_state
-        return hidden, None
+    last = _last_module(base)
+    if network is base and last is base:
+        return last_state(base, inputs), None
     kept: list[Tensor] = []
 
     def keep(_module: nn.Module, _args: object, output: Any) -> Any:
@@ -66,6 +79,24 @@ def run_with_task_head(
             output.last_hidden_state = select(output.last_hidden_state)
         return output
 
-    with base.register_forward_hook(keep):
-        logits: Tensor = network(**inputs, return_dict=True).logits
-    return kept[0], logits
+    with last.register_forward_hook(keep):
+        output = network(**inputs, return_dict=True)
+    return kept[0], getattr(output, "logits", None)
+
+
+def last_state(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """Run a base model and return its last hidden state (batch, pos, d_model)."""
+    if _last_module(model) is not model:
+        return run_with_task_head(model, model, inputs)[0]
+    hidden: Tensor = model(**inputs, return_dict=True).last_hidden_state
+    return hidden
+
+
+def _last_module(base: Any) -> Any:
+    """Return the module that puts out the last hidden state: a decoder, or the base model.
+
+    T5 has no base model apart from the one with its head.
+    """
+    if getattr(base.config, "is_encoder_decoder", False) and hasattr(base, "get_decoder"):
+        return base.get_decoder()
+    return base

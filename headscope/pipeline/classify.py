@@ -231,7 +231,7 @@ def _measure(loaded: LoadedModel, run: _Pass, name: str) -> HeadMeasures:
     done, sums = run.state.load(blank, name)
     reducer = sums.reducer()
     index = done
-    with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
+    with routed(loaded.model, Router(loaded.sites, [reducer], others=loaded.others)) as router:
         # Of an interrupted run the first batches are already in the sums.
         for index, (seen, on_host) in enumerate(run.batches.after(done), start=done + 1):
             batch = on_host.to(loaded.device)

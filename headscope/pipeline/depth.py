@@ -182,7 +182,7 @@ def _ratios(
     loaded: LoadedModel, blocks: Sequence[Block], own: Sequence[Tensor]
 ) -> tuple[Array, float]:
     """Ratios (variants, n_layers + 1, windows), and how far the full variant is from the model."""
-    router = Router(loaded.sites)
+    router = Router(loaded.sites, others=loaded.others)
     gap, ratios = 0.0, []
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:

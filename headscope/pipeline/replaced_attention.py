@@ -27,7 +27,9 @@ def last_states(
     ``mechanism`` runs at every site, the model's own attention without it.
     """
     kept = []
-    with routed(loaded.model, Router(loaded.sites, mechanism=mechanism)) as router:
+    with routed(
+        loaded.model, Router(loaded.sites, others=loaded.others, mechanism=mechanism)
+    ) as router:
         for ids, mask in batches:
             router.begin()
             hidden = loaded.forward(ids, mask)

@@ -27,68 +27,65 @@ def head_rows(heads: Sequence[int], d_head: int) -> Tensor:
     return (starts[:, None] + torch.arange(d_head)).flatten()
 
 
-def keep_heads(
-    inputs: Sequence[nn.Linear], out: nn.Linear, heads: Sequence[int], d_head: int
-) -> None:
-    """Cut an attention layer down to some of its heads, in place.
+def without_rows(tensor: Tensor, rows: Tensor, axis: int = 0) -> Tensor:
+    """Return a copy of a stored tensor that lacks some rows of an axis.
 
     Parameters
     ----------
-    inputs : sequence of nn.Linear, (d_model -> n_heads * d_head)
-        The query, key and value maps.
-    out : nn.Linear, (n_heads * d_head -> d_model)
-        The output map.
-    heads : sequence of int
-        Which to keep, in the order that they are to have; none is allowed.
+    tensor : Tensor
+        Of any shape.
+    rows : Tensor, (k,), int64
+        Places on the axis, each once.
+    axis : int
+        Which axis loses them.
+    """
+    left = torch.ones(tensor.shape[axis], dtype=torch.bool)
+    left[rows] = False
+    return tensor.detach().index_select(axis, left.nonzero().flatten().to(tensor.device))
+
+
+def with_rows(tensor: Tensor, rows: Tensor, axis: int = 0) -> Tensor:
+    """Return a copy of a stored tensor with rows of zeros put in: the way back.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of any shape.
+    rows : Tensor, (k,), int64
+        Where the new rows lie on the longer axis, each once.
+    axis : int
+        Which axis gets them.
+    """
+    left = torch.ones(tensor.shape[axis] + len(rows), dtype=torch.bool)
+    left[rows] = False
+    shape = [*tensor.shape[:axis], len(left), *tensor.shape[axis + 1 :]]
+    full = tensor.new_zeros(shape)
+    return full.index_copy(axis, left.nonzero().flatten().to(tensor.device), tensor.detach())
+
+
+def replace_stored(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Put another tensor in the place of a parameter, and let the module know its new sizes."""
+    trained = getattr(module, name).requires_grad
+    setattr(module, name, nn.Parameter(tensor.clone(), requires_grad=trained))
+    if name != "weight":
+        return
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = tensor.shape
+    elif hasattr(module, "nf"):  # GPT-2's maps, which are kept transposed
+        vars(module)["nx"], vars(module)["nf"] = tensor.shape
+
+
+def scale_heads(W_O: Tensor, factors: Tensor, d_head: int) -> None:
+    """Multiply each head's part of the output map by a factor, in place: a gate made permanent.
+
+    Parameters
+    ----------
+    W_O : Tensor, (d_model, n_heads * d_head)
+        The output map as ``nn.Linear`` keeps it, or a view of it.
+    factors : Tensor, (n_heads,)
+        The gates.
     d_head : int
         Width of one head.
     """
-    rows = head_rows(heads, d_head)
-    for linear in inputs:
-        _replace(linear, linear.weight[rows], None if linear.bias is None else linear.bias[rows])
-    _replace(out, out.weight[:, rows], out.bias)
-
-
-def expand_heads(
-    inputs: Sequence[nn.Linear], out: nn.Linear, heads: Sequence[int], n_heads: int, d_head: int
-) -> None:
-    """Give an attention layer its full shape back, in place; the heads it lacks become zeros.
-
-    Parameters
-    ----------
-    inputs, out : sequence of nn.Linear, nn.Linear
-        As in :func:`keep_heads`.
-    heads : sequence of int
-        Where each head that is there belongs among ``n_heads``.
-    n_heads, d_head : int
-        Heads of the full shape, and the width of each.
-    """
-    rows, width = head_rows(heads, d_head), n_heads * d_head
-    for linear in inputs:
-        bias = None if linear.bias is None else scatter_rows(linear.bias, rows, width)
-        _replace(linear, scatter_rows(linear.weight, rows, width), bias)
-    _replace(out, scatter_rows(out.weight.t(), rows, width).t().contiguous(), out.bias)
-
-
-def scale_heads(out: nn.Linear, factors: Tensor, d_head: int) -> None:
-    """Multiply each head's part of the output map by a factor, in place: a gate made permanent.
-
-    ``factors`` (n_heads,) are the gates; the map is n_heads * d_head -> d_model.
-    """
     with torch.no_grad():
-        out.weight *= factors.to(out.weight).repeat_interleave(d_head)
-
-
-def scatter_rows(tensor: Tensor, rows: Tensor, width: int) -> Tensor:
-    """Put the rows of ``tensor`` at places ``rows`` of a zero tensor with ``width`` rows."""
-    full = tensor.new_zeros(width, *tensor.shape[1:])
-    full[rows.to(tensor.device)] = tensor.detach()
-    return full
-
-
-def _replace(linear: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
-    trained = linear.weight.requires_grad
-    linear.weight = nn.Parameter(weight.detach().clone(), requires_grad=trained)
-    if bias is not None:
-        linear.bias = nn.Parameter(bias.detach().clone(), requires_grad=trained)
-    linear.out_features, linear.in_features = linear.weight.shape
+        W_O *= factors.to(W_O).repeat_interleave(d_head)

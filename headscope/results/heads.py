@@ -1,22 +1,26 @@
-"""A head and its name, ``L3H5``: layer and head count from zero, as before any pruning."""
+"""A head and its name, ``L3H5``: layer and head count from zero, as before any pruning.
+
+A head of the encoder has no more than that; ``decoder:L3H5`` and ``cross:L3H5`` lie in the other
+stacks of an encoder-decoder model.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["Head", "head_name", "parse_head"]
 
-_NAME = re.compile(r"L(\d+)H(\d+)")
+_NAME = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+)")
 
 
-def head_name(layer: int, head: int) -> str:
-    """Return ``L3H5`` for layer 3 and head 5."""
-    return f"L{layer}H{head}"
+def head_name(layer: int, head: int, stack: str = "encoder") -> str:
+    """Return ``L3H5`` for layer 3 and head 5; ``cross:L3H5`` outside the encoder."""
+    return f"L{layer}H{head}" if stack == "encoder" else f"{stack}:L{layer}H{head}"
 
 
 def parse_head(name: str) -> tuple[int, int]:
-    """Return layer and head of a name such as ``L3H5``.
+    """Return layer and head of a name such as ``L3H5``; the stack before it is not looked at.
 
     Raises
     ------
@@ -26,7 +30,7 @@ def parse_head(name: str) -> tuple[int, int]:
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name!r} is not the name of a head, such as L3H5")
-    return int(match[1]), int(match[2])
+    return int(match[2]), int(match[3])
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,15 @@ class Head:
     ----------
     layer, head : int
         Zero-based, in the unpruned model.
+    stack : str
+        ``encoder``, ``decoder`` or ``cross``.
     """
 
     layer: int
     head: int
+    stack: str = field(default="encoder", kw_only=True)
 
     @property
     def name(self) -> str:
-        """``L3H5``."""
-        return head_name(self.layer, self.head)
+        """``L3H5``; ``cross:L3H5`` outside the encoder."""
+        return head_name(self.layer, self.head, self.stack)

@@ -307,5 +307,5 @@ def _flat(curve: Curve, point: Point) -> dict[str, Any]:
         "difference_high": high,
         "p_value": point.p_value,
         "spread": point.spread,
-        "removed": " ".join(head_name(*place) for place in point.heads_removed),
+        "removed": " ".join(head_name(place[0], place[1]) for place in point.heads_removed),
     }

@@ -78,6 +78,7 @@ def judge(
             HeadResult(
                 layer=layer,
                 head=head_ids[layer][head],
+                stack="encoder",
                 primary=next((role.key for role in PRIMARY if role.key in roles), NO_ROLE.key),
                 roles=roles,
                 labels=labels,

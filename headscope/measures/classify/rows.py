@@ -132,7 +132,7 @@ class RowReducer:
             "by_distance": by_distance,
         }
         for name, part in reduced.items():
-            self._whole[name][rows, site.layer, site.heads] = part.to(self._whole[name].dtype)
+            self._whole[name][rows, site.row, site.heads] = part.to(self._whole[name].dtype)
 
     def finish(self, stack: str, layer: int) -> None:
         """Hand the batch to the accumulators once its last layer has been observed."""

@@ -36,9 +36,9 @@ class PatternAsymmetry(Accumulator):
         pattern = site.pattern.double() * real[:, None, :, None]  # padded queries attend too
         gap = torch.linalg.matrix_norm(pattern - pattern.mT)
         values = numpy(gap / torch.linalg.matrix_norm(pattern))  # (rows, heads)
-        self.count[site.layer, site.heads] += len(values)
-        self.sum[site.layer, site.heads] += values.sum(0)
-        self.squares[site.layer, site.heads] += (values**2).sum(0)
+        self.count[site.row, site.heads] += len(values)
+        self.sum[site.row, site.heads] += values.sum(0)
+        self.squares[site.row, site.heads] += (values**2).sum(0)
 
     def finish(self, stack: str, layer: int) -> None:
         """Nothing is held back between chunks."""

@@ -122,7 +122,7 @@ class PatternSpectra:
             self._take()
         offsets = numpy(_offset_means(site, self._content))
         sigma = self._pool.submit(singular_values, site.pattern)
-        self._waiting.append((site.layer, site.heads, sigma, offsets))
+        self._waiting.append((site.row, site.heads, sigma, offsets))
 
     def finish(self, stack: str, layer: int) -> None:
         """Wait for the layer: the model's own threads and ours should not compete."""

@@ -172,7 +172,7 @@ def _layers(
     found = {}
 
     def see(site: AttentionSite, x: Tensor, z: Tensor) -> None:
-        found[site.layer] = (x[real], z.transpose(1, 2).flatten(2)[real])
+        found[site.row] = (x[real], z.transpose(1, 2).flatten(2)[real])
 
     capture_layers(loaded, batch.inputs, gates, layers, see)
     return found

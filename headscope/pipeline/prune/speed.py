@@ -173,8 +173,8 @@ def _attention_parts(sites: Sequence[AttentionSite]) -> list[nn.Module]:
     parts: list[nn.Module] = []
     for module, site in {site.module: site for site in sites}.items():
         parts.append(module)
-        if all(part is not site.projections.out for part in module.modules()):
-            parts.append(site.projections.out)
+        if all(part is not site.projections.out.module for part in module.modules()):
+            parts.append(site.projections.out.module)
     return parts
 
 
@@ -195,7 +195,7 @@ def _work(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> tuple[int, int]:
     Those of every linear map, and 2 n^2 d_head for each head and sequence (scores, and pattern v).
     Softmax, LayerNorm, activations and embeddings are not counted.
     """
-    ours = {linear for site in loaded.sites for linear in vars(site.projections).values()}
+    ours = {linear.module for site in loaded.sites for linear in vars(site.projections).values()}
     done = {True: 0, False: 0}
 
     def count(linear: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:

@@ -83,7 +83,7 @@ def _distinct_layers(loaded: LoadedModel) -> dict[int, Factors]:
     """Factors of every layer with heads; layers that share all weights (ALBERT) stand once."""
     first = {site.projections: site for site in reversed(loaded.sites) if site.n_heads}
     return {
-        site.layer: layer_factors(site.weights())
+        site.row: layer_factors(site.weights())
         for site in loaded.sites
         if first.get(site.projections) is site
     }
@@ -123,9 +123,9 @@ def _width(
 
 
 def _cosines(loaded: LoadedModel, mixed: dict[int, Mixed], states: PooledStates) -> Array:
-    layer_of = {site.projections: site.layer for site in loaded.sites if site.layer in mixed}
+    layer_of = {site.projections: site.row for site in loaded.sites if site.row in mixed}
     factors = {
-        site.layer: mixed[layer_of[site.projections]]
+        site.row: mixed[layer_of[site.projections]]
         for site in loaded.sites
         if site.projections in layer_of
     }

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from headscope.data.plain import PlainText
 from headscope.measures.rank.covariance import InputCovariance, square_root
 from headscope.measures.rank.dimensions import Reading, product_ranks
@@ -18,7 +16,7 @@ from headscope.measures.rank.factors import Factors, random_factors, weigh
 from headscope.measures.rank.gaussian import average
 from headscope.measures.rank.pattern_asymmetry import PatternAsymmetry
 from headscope.models.hooks import watch_inputs
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.pipeline.progress import Progress
@@ -46,10 +44,10 @@ class OnText:
         n_lines = min(text.n_lines, limit or text.n_lines)
         lines = 0
 
-        def see(site: AttentionSite, x: Tensor) -> None:
-            covariance.update(site.layer, x, mask.bool())
+        def see(site: AttentionSite, inputs: AttentionInput) -> None:
+            covariance.update(site.row, inputs.x_q, mask.bool())
 
-        router = Router(loaded.sites, [patterns])
+        router = Router(loaded.sites, [patterns], others=loaded.others)
         with routed(loaded.model, router), watch_inputs(loaded.sites, see):
             for seen, batch in line_batches(loaded, text, limit):
                 ids, mask = loaded.pad(batch)

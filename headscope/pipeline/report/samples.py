@@ -53,7 +53,7 @@ class _Keep:
 
     def observe(self, site: Activations) -> None:
         for place, head in enumerate(range(*site.heads.indices(site.n_heads))):
-            self.found[site.layer][head] = site.pattern[0, place].double().cpu().clone()
+            self.found[site.row][head] = site.pattern[0, place].double().cpu().clone()
 
     def finish(self, stack: str, layer: int) -> None:
         """Nothing to do."""
@@ -61,7 +61,7 @@ class _Keep:
 
 def _patterns(loaded: LoadedModel, ids: list[int]) -> dict[str, tuple[tuple[float, ...], ...]]:
     keep = _Keep([site.n_heads for site in loaded.sites])
-    with routed(loaded.model, Router(loaded.sites, [keep])) as router:
+    with routed(loaded.model, Router(loaded.sites, [keep], others=loaded.others)) as router:
         router.run(functools.partial(loaded.forward, *loaded.pad([ids])))
     return {
         head_name(site.layer, head): _rounded(pattern)

@@ -89,9 +89,7 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             part = (rows, heads)
             sequences = slice(first + rows.start, first + rows.stop)
-            errors.update(
-                site.layer, sequences, heads, q[part], k[part], v[part], pattern, z, scale
-            )
+            errors.update(site.row, sequences, heads, q[part], k[part], v[part], pattern, z, scale)
 
         return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
 
@@ -101,7 +99,7 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
 def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
     """Every head in one cheap form; windows have no padding, so there is no mask to keep."""
     return lambda site, q, k, v, mask, scale: forms.attend(
-        form, size, site.layer, q, k, v, scale, draw
+        form, size, site.row, q, k, v, scale, draw
     )
 
 
@@ -167,7 +165,7 @@ def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Itera
     for site in loaded.sites:
         for row, head in enumerate(site.head_ids):
             for i, (form, size) in enumerate(forms.points):
-                place = (site.layer, row, i)
+                place = (site.row, row, i)
                 yield CheapHead(
                     layer=site.layer,
                     head=head,

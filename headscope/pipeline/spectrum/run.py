@@ -204,7 +204,7 @@ def _heads(
     half, offsets = sums.half_widths(k), sums.means("offsets")
     for site in loaded.sites:
         for place, head in enumerate(site.head_ids):
-            at = (site.layer, place)
+            at = (site.row, place)
             favourite = int(offsets[at].argmax())
             yield SpectrumHead(
                 layer=site.layer,

@@ -82,7 +82,7 @@ def measure(
     content = slice(len(windows.before), windows.length - len(windows.after))
     observer = PatternSpectra(sums, pool, content)
     index = 0
-    with routed(loaded.model, Router(loaded.sites, [observer])) as router:
+    with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
         for index, batch in enumerate(plan.batches(), start=1):
             if index <= done:  # of an interrupted run, already in the sums
                 continue

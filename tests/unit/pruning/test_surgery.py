@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headscope.pruning.surgery import expand_heads, head_rows, keep_heads, scale_heads
+from headscope.pruning.surgery import (
+    head_rows,
+    replace_stored,
+    scale_heads,
+    with_rows,
+    without_rows,
+)
 
 D_MODEL, N_HEADS, D_HEAD = 12, 4, 3
 
@@ -29,6 +35,25 @@ def attend(inputs: list[nn.Linear], out: nn.Linear, x: Tensor, gates: list[float
     return total
 
 
+def gone_rows(kept: list[int]) -> Tensor:
+    return head_rows([h for h in range(N_HEADS) if h not in kept], D_HEAD)
+
+
+def stored(inputs: list[nn.Linear], out: nn.Linear) -> list[tuple[nn.Linear, str, int]]:
+    names = [(linear, name, 0) for linear in inputs for name in ("weight", "bias")]
+    return [item for item in [*names, (out, "weight", 1)] if getattr(*item[:2]) is not None]
+
+
+def keep_heads(inputs: list[nn.Linear], out: nn.Linear, kept: list[int]) -> None:
+    for module, name, axis in stored(inputs, out):
+        replace_stored(module, name, without_rows(getattr(module, name), gone_rows(kept), axis))
+
+
+def expand_heads(inputs: list[nn.Linear], out: nn.Linear, kept: list[int]) -> None:
+    for module, name, axis in stored(inputs, out):
+        replace_stored(module, name, with_rows(getattr(module, name), gone_rows(kept), axis))
+
+
 X = torch.randn(5, D_MODEL, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
@@ -37,7 +62,7 @@ X = torch.randn(5, D_MODEL, dtype=torch.float64, generator=torch.Generator().man
 def test_leaving_heads_out_is_a_gate_of_zero(kept: list[int], bias: bool) -> None:
     inputs, out = layer(bias)
     expected = attend(inputs, out, X, [float(h in kept) for h in range(N_HEADS)])
-    keep_heads(inputs, out, kept, D_HEAD)
+    keep_heads(inputs, out, kept)
     width = len(kept) * D_HEAD
     assert all(linear.weight.shape == (width, D_MODEL) for linear in inputs)
     assert (out.in_features, inputs[0].out_features) == (width, width)
@@ -49,11 +74,11 @@ def test_expanding_puts_zeros_back(kept: list[int]) -> None:
     inputs, out = layer()
     whole, whole_out = layer()
     expected = attend(inputs, out, X, [float(h in kept) for h in range(N_HEADS)])
-    keep_heads(inputs, out, kept, D_HEAD)
-    expand_heads(inputs, out, kept, N_HEADS, D_HEAD)
+    keep_heads(inputs, out, kept)
+    expand_heads(inputs, out, kept)
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)
     rows = head_rows(kept, D_HEAD)
-    gone = head_rows([h for h in range(N_HEADS) if h not in kept], D_HEAD)
+    gone = gone_rows(kept)
     for linear, before in zip(inputs, whole, strict=True):
         assert torch.equal(linear.weight[rows], before.weight[rows])
         assert not bool(linear.weight[gone].any())
@@ -66,5 +91,5 @@ def test_scaling_makes_a_gate_permanent() -> None:
     inputs, out = layer()
     gates = [0.5, 1.0, 0.0, 2.0]
     expected = attend(inputs, out, X, gates)
-    scale_heads(out, torch.tensor(gates), D_HEAD)
+    scale_heads(out.weight, torch.tensor(gates), D_HEAD)
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)

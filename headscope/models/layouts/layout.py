@@ -1,0 +1,256 @@
+"""What an attention layout is: where its four maps are, and what happens to q and k besides.
+
+A family is covered by a layout, not by its name: families that share one (bert, roberta, electra,
+xlm-roberta, camembert, ...) need nothing of their own. Recognising a layout proves nothing: the
+certificate does.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor, nn
+
+from headscope.attention import Mask
+from headscope.models.layouts.maps import (
+    HeadRows,
+    LinearMap,
+    columns_of_linear,
+    rows_of_linear,
+)
+
+if TYPE_CHECKING:
+    from headscope.models.layouts.sites import AttentionSite
+
+#: The name in a forward function that says that it asks transformers for its attention.
+_INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+
+
+@dataclass(frozen=True)
+class Projections:
+    """The four linear maps of one attention module."""
+
+    q: LinearMap
+    k: LinearMap
+    v: LinearMap
+    out: LinearMap
+
+
+@dataclass(frozen=True)
+class AttentionInput:
+    """What an attention module is called with.
+
+    Attributes
+    ----------
+    x_q : Tensor, (batch, query_pos, d_model)
+        What queries are made from.
+    x_k : Tensor, (batch, key_pos, d_model)
+        What keys are made from: ``x_q`` itself, or another sequence (cross-attention).
+    mask : Tensor or None
+        As the model hands it over, broadcastable to (batch, n_heads, query_pos, key_pos).
+    given : mapping of str to object
+        All arguments by name.
+    x_value : Tensor, (batch, key_pos, d_value), or None
+        What values are made from, where that is not ``x_k``.
+    """
+
+    x_q: Tensor
+    x_k: Tensor
+    mask: Mask = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    x_value: Tensor | None = None
+
+    @property
+    def x_v(self) -> Tensor:
+        """What values are made from, (batch, key_pos, d_value)."""
+        return self.x_k if self.x_value is None else self.x_value
+
+    @property
+    def crossed(self) -> bool:
+        """Whether keys come from another sequence."""
+        return self.x_k is not self.x_q
+
+
+class Heads(NamedTuple):
+    """q, k, v (batch, n_heads, pos, d_head) as they are scored, with any position in them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+
+
+#: Runs our attention: (q, k, v, mask, scale, bias) to z (batch, n_heads, query_pos, d_head).
+Attend = Callable[[Tensor, Tensor, Tensor, Mask, float | None, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Four linear maps under fixed names, and plain scores ``q k^T * scale``.
+
+    Subclasses add what their families add. A subclass overrides only what differs; every method
+    here is what the layout of BERT and its kin needs.
+
+    Attributes
+    ----------
+    name : str
+        The family that it is known from.
+    q, k, v : str
+        Attributes of the attention module.
+    out : str
+        Dotted path from the attention module, or from its parent when it starts with ``..``.
+    """
+
+    name: str
+    q: str = "query"
+    k: str = "key"
+    v: str = "value"
+    out: str = "..output.dense"
+
+    #: Whether its modules never ask transformers for their attention: their own forward is
+    #: exchanged for :meth:`run` while a model is routed.
+    bypasses = False
+
+    # --- where the weights are ----------------------------------------------------------------
+
+    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
+        """Return the four maps if ``module``, which lies in ``parent``, has this layout."""
+        kind: Any = type(module)
+        if asks_interface(kind) == self.bypasses:
+            return None
+        start = parent if self.out.startswith("..") else module
+        found = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
+        found.append(follow(start, self.out.removeprefix("..")))
+        maps = [LinearMap(item) for item in found if isinstance(item, nn.Linear)]
+        return Projections(*maps) if len(maps) == len(found) else None
+
+    def d_head(self, module: nn.Module, projections: Projections) -> int:
+        """Return the width of one head."""
+        for name in ("attention_head_size", "head_dim", "key_value_proj_dim"):
+            if isinstance(width := getattr(module, name, None), int):
+                return width
+        for name in ("num_attention_heads", "num_heads", "n_heads"):
+            if isinstance(n_heads := getattr(module, name, None), int):
+                return projections.q.out_features // max(1, n_heads)
+        return projections.q.out_features
+
+    def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
+        """List every stored tensor in which a head owns rows."""
+        p = projections
+        inputs = [rows for m in (p.q, p.k, p.v) for rows in rows_of_linear(m.module, d_head)]
+        return [*inputs, columns_of_linear(p.out.module, d_head)]
+
+    def shared_by(self, module: nn.Module, head_ids: Sequence[int]) -> list[int] | None:
+        """Say which of the stored keys and values each head reads; None where each has its own."""
+        return None
+
+    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+        """Make a module's own forward run with the heads ``kept`` of ``total``, where it would not.
+
+        Nothing to do where transformers asks for as many heads as the maps have rows for.
+        """
+
+    # --- how scores are made ------------------------------------------------------------------
+
+    def scale(self, module: nn.Module, d_head: int) -> float | None:
+        """Return what the scores are multiplied by; None for 1 / sqrt(d_head)."""
+        scaling = getattr(module, "scaling", None)
+        return float(scaling) if isinstance(scaling, int | float) else None
+
+    def causal(self, module: nn.Module) -> bool:
+        """Whether a query sees no later key."""
+        return getattr(module, "is_causal", False) is True
+
+    def window(self, module: nn.Module) -> int | None:
+        """Return how many positions away a key may be; None for any."""
+        return None
+
+    def read(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AttentionInput:
+        """Read the arguments of one call of ``module``."""
+        given = arguments_of(module, args, kwargs)
+        x = next(iter(given.values()))
+        source = given.get("key_value_states")
+        mask = given.get("attention_mask", given.get("mask"))
+        return AttentionInput(x, x if source is None else source, mask, given)
+
+    def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Put positions into projected q and k (rotary models); the same by default."""
+        return heads
+
+    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
+        """Return what is added to the scaled scores, (1 or batch, n_heads, query_pos, key_pos)."""
+        return None
+
+    def pattern_in(self, output: object) -> Tensor | None:
+        """Find the pattern in what the module's own eager forward returns."""
+        second = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+        return second if isinstance(second, Tensor) else None
+
+    # --- running a module whose forward is exchanged --------------------------------------------
+
+    def run(
+        self, site: AttentionSite, attend: Attend, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Do what the module's forward does, with our attention in it."""
+        inputs = self.read(site.module, args, kwargs)
+        heads = self.place(site, site.project(inputs), inputs)
+        bias = self.bias(site, heads, inputs)
+        z = attend(*heads, inputs.mask, site.scale, bias)
+        return self.answer(site, z.transpose(1, 2).flatten(2), inputs)
+
+    def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
+        """Turn z (batch, pos, n_heads * d_head) into what the module returns."""
+        return (z, None) if self.out.startswith("..") else (site.projections.out(z), None)
+
+
+@functools.cache
+def asks_interface(kind: Any) -> bool:
+    """Whether the forward of a class, or of one that it extends, asks for a custom attention."""
+    forwards = (vars(base).get("forward") for base in kind.__mro__)
+    codes = (inspect.unwrap(f).__code__ for f in forwards if inspect.isfunction(f))
+    return any(_INTERFACE in code.co_names for code in codes)
+
+
+def arguments_of(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call of a module by name, catch-all ones included."""
+    kind: Any = type(module)
+    bound = _signature(kind).bind(module, *args, **kwargs).arguments
+    bound.pop("self", None)
+    return {**bound, **bound.pop("kwargs", {})}
+
+
+@functools.cache
+def _signature(kind: Any) -> inspect.Signature:
+    """Return the signature of the family's own forward, which a class of ours may extend."""
+    theirs = next(base for base in kind.__mro__ if not hasattr(base, "headscope_extends"))
+    return inspect.signature(theirs.forward)
+
+
+def extend(module: nn.Module, extension: type) -> None:
+    """Let a module's class be extended, once: methods of ``extension`` come before its own.
+
+    Unlike a changed attribute, a class survives copying and leaves the module's state as it is.
+    """
+    if not isinstance(module, extension):
+        kind: Any = type(module)
+        module.__class__ = _extended(kind, extension)
+
+
+@functools.cache
+def _extended(kind: Any, extension: type) -> Any:
+    return type(kind.__name__, (extension, kind), {"headscope_extends": True})
+
+
+def follow(module: nn.Module, path: str) -> object:
+    """Return what lies at a dotted path below ``module``, or None."""
+    found: object = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found

@@ -1,0 +1,15 @@
+"""THE list of attention layouts."""
+
+from __future__ import annotations
+
+from headscope.models.layouts.layout import Layout
+from headscope.models.layouts.relative import T5Layout
+
+#: Tried in order; the first that fits wins.
+LAYOUTS: tuple[Layout, ...] = (
+    Layout("bert"),
+    Layout("albert", out="dense"),
+    Layout("distilbert", q="q_lin", k="k_lin", v="v_lin", out="out_lin"),
+    Layout("bart", q="q_proj", k="k_proj", v="v_proj", out="out_proj"),
+    T5Layout("t5", q="q", k="k", v="v", out="o"),
+)
