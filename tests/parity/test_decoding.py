@@ -18,6 +18,8 @@ from transformers import (
 )
 
 from headscope.data.pair_rows import Ends
+from headscope.models.gating import gated
+from headscope.models.loading import wrap
 from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
 
 SIZE, PAD, START, STEPS = 40, 0, 1, 12
@@ -117,6 +119,19 @@ def test_as_a_plain_loop(family: str, forced: dict[int, int]) -> None:
     assert len({tuple(ids) for ids in expected}) == len(SOURCES)
     assert any(len(ids) == STEPS for ids in expected)
     assert written(network, stop) == expected
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_through_our_attention(family: str) -> None:
+    """With cached keys and values; a head that is gated away changes what is written."""
+    network = tiny(family)
+    network.generation_config.update(bad_words_ids=[[PAD]], no_repeat_ngram_size=1)
+    expected = written(network, SIZE - 1)
+    loaded = wrap(network)
+    with gated(loaded, torch.ones(loaded.n_layers, loaded.n_heads)):
+        assert written(network, SIZE - 1) == expected
+    with gated(loaded, torch.zeros(loaded.n_layers, loaded.n_heads)):
+        assert written(network, SIZE - 1) != expected
 
 
 def test_limits_are_ours_and_the_settings_are_left_alone() -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import sacrebleu
 import torch
-from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer
+from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer, tiny_bert
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration
 
+import headscope
 from headscope.data.examples import Examples
 from headscope.errors import CorpusError, InputError
-from headscope.models.task_heads import run_with_task_head
-from headscope.pipeline.tasks import base, distance, losses, seq2seq
+from headscope.models.loading import LoadedModel, wrap
 from headscope.pipeline.tasks.seq2seq import Seq2Seq, ends_of, seq2seq_task
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
@@ -27,27 +26,8 @@ SOURCES = ("the cat sat on the mat", "a big red dog ran", "she saw it", "he", "a
 TARGETS = ("the mat sat on the cat", "ran red", "it saw a big big house", "she", "dog", "a")
 
 
-@pytest.fixture(autouse=True)
-def _plain_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run models through their own attention."""
-
-    @contextmanager
-    def gated(loaded: Any, gates: Tensor | None = None, **_: bool) -> Iterator[Callable[..., Any]]:
-        def run(input_ids: Tensor, attention_mask: Tensor, types: None, **given: Any) -> Any:
-            select = given.pop("select", None)
-            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **given}
-            with torch.no_grad():
-                return run_with_task_head(loaded.network, loaded.network.model, inputs, select)
-
-        yield run
-
-    for module in (base, distance, losses, seq2seq):
-        monkeypatch.setattr(module, "gated", gated)
-
-
-def opened(seed: int = 0, **config: Any) -> Any:
+def opened(seed: int = 0, spread: float = 0.5) -> LoadedModel:
     torch.manual_seed(seed)
-    settings = {"decoder_start_token_id": CLS, "eos_token_id": SEP, "bos_token_id": CLS, **config}
     network = BartForConditionalGeneration(
         BartConfig(
             vocab_size=len(VOCABULARY),
@@ -60,32 +40,24 @@ def opened(seed: int = 0, **config: Any) -> Any:
             decoder_ffn_dim=32,
             max_position_embeddings=32,
             pad_token_id=PAD,
-            init_std=0.5,
+            init_std=spread,
+            decoder_start_token_id=CLS,
+            bos_token_id=CLS,
+            eos_token_id=SEP,
             forced_eos_token_id=None,
             tie_word_embeddings=False,
-            **settings,
         )
     )
-    tokenizer = framed_tokenizer("$A [SEP]")
-    return SimpleNamespace(
-        name="tiny",
-        network=network.double().eval(),
-        tokenizer=tokenizer,
-        task_head="seq2seq",
-        max_length=32,
-        vocab_size=len(VOCABULARY),
-        pad_id=PAD,
-        device="cpu",
-    )
+    return wrap(network.double(), framed_tokenizer("$A [SEP]"), name="tiny")
 
 
-def made(loaded: Any, sources: tuple[str, ...] = SOURCES, **_: Any) -> Seq2Seq:
+def made(loaded: LoadedModel, sources: tuple[str, ...] = SOURCES) -> Seq2Seq:
     targets = TARGETS[: len(sources)]
     return seq2seq_task(Examples("x.tsv", "0", first=sources, second=targets), loaded)
 
 
 @torch.no_grad()
-def alone(loaded: Any, source: str, target: str) -> tuple[Tensor, Tensor, list[int]]:
+def alone(loaded: LoadedModel, source: str, target: str) -> tuple[Tensor, Tensor, list[int]]:
     """Last decoder states and log-probabilities of one pair without padding, and its labels."""
     vocabulary = {piece: i for i, piece in enumerate(VOCABULARY)}
     ids = [[vocabulary[word] for word in text.split()] for text in (source, target)]
@@ -98,7 +70,7 @@ def alone(loaded: Any, source: str, target: str) -> tuple[Tensor, Tensor, list[i
     return found.decoder_hidden_states[-1][0], found.logits[0].log_softmax(-1), labels
 
 
-def by_hand(loaded: Any, read: Callable[[Tensor, Tensor, list[int]], float]) -> list[float]:
+def by_hand(loaded: LoadedModel, read: Callable[[Tensor, Tensor, list[int]], float]) -> list[float]:
     pairs = zip(SOURCES, TARGETS, strict=True)
     return [read(*alone(loaded, source, target)) for source, target in pairs]
 
@@ -111,12 +83,12 @@ def hits(_: Tensor, scores: Tensor, labels: list[int]) -> float:
     return sum(guess == label for guess, label in zip(guesses(scores), labels, strict=True))
 
 
-def in_order(task: Seq2Seq, loaded: Any, *, labels: bool, what: str) -> list[Any]:
+def in_order(task: Seq2Seq, loaded: LoadedModel, *, labels: bool, what: str) -> list[Any]:
     """A loss or embedding of every example, in the order of the examples."""
     found: list[Any] = [None] * task.n_examples
     batches = zip(task.batches(loaded), task.loss_batches(loaded, labels=labels), strict=True)
     for padded, batch in batches:
-        ones = torch.ones(batch.size, 1, 1)
+        ones = torch.ones(loaded.n_layers, loaded.n_heads)
         values = batch.loss(ones) if what == "loss" else batch.embed(ones)
         for i, value in zip(padded.index.tolist(), values, strict=True):
             found[i] = value.tolist()
@@ -124,10 +96,10 @@ def in_order(task: Seq2Seq, loaded: Any, *, labels: bool, what: str) -> list[Any
 
 
 def test_token_accuracy_is_the_share_of_guessed_tokens() -> None:
-    """On a model that guesses something: its output bias favours a few frequent words."""
-    loaded = opened()
-    for word, strength in (("a", 5.0), ("big", 6.0), ("[SEP]", 5.0)):
-        loaded.network.final_logits_bias[0, VOCABULARY.index(word)] = strength
+    """On a model whose output bias favours a few frequent words."""
+    loaded = opened(seed=2, spread=0.1)
+    for word in ("[SEP]", "the", "a", "it", "cat", "big"):
+        loaded.network.final_logits_bias[0, VOCABULARY.index(word)] = 1.0
     task = made(loaded)
     outputs = task.outputs(loaded)
     expected = by_hand(loaded, hits)
@@ -232,7 +204,7 @@ def test_pairs_that_do_not_fit_are_counted() -> None:
     assert (task.n_examples, task.skipped) == (5, 1)
     assert [row.index for row in task.rows] == [0, 1, 2, 3, 4]
     assert task.value(task.outputs(loaded)) >= 0
-    loaded.max_length = 2
+    loaded.tokenizer.model_max_length = 2
     with pytest.raises(CorpusError, match="1 of 5 pairs fit the model's limit of 2 tokens"):
         made(loaded, SOURCES[:5])
 
@@ -248,3 +220,48 @@ def test_where_targets_start_and_end() -> None:
         settings.eos_token_id = None
     with pytest.raises(InputError, match="config of tiny has no eos_token_id"):
         ends_of(loaded)
+
+
+def test_an_encoder_writes_no_targets(tmp_path: Path) -> None:
+    encoder = headscope.load(str(tiny_bert(tmp_path)), task_head="auto")
+    with pytest.raises(InputError, match=r"\(bert\) is no encoder-decoder model"):
+        made(encoder)
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross", "all"])
+def test_gates_are_heads_without_output(stack: str) -> None:
+    """Head 1 of layer 1 of each stack: its columns of the output map are zero."""
+    loaded, cut = opened(), opened()
+    view = loaded.only(stack)
+    task, gates = made(view), torch.ones(view.n_layers, view.n_heads)
+    for site in view.sites:
+        if site.layer == 1:
+            gates[site.row, 1] = 0.0
+    base = cut.network.model
+    outs = {
+        "encoder": base.encoder.layers[1].self_attn.out_proj,
+        "decoder": base.decoder.layers[1].self_attn.out_proj,
+        "cross": base.decoder.layers[1].encoder_attn.out_proj,
+    }
+    for name, out in outs.items():
+        if stack in (name, "all"):
+            out.weight.data[:, 4:8] = 0.0
+    found, expected = (
+        task.outputs(view, gates, all_metrics=True),
+        task.outputs(cut, all_metrics=True),
+    )
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    assert task.decode(view, gates) == task.decode(cut)
+    assert task.decode(view, gates) != task.decode(view)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_losses_and_embeddings_have_derivatives_in_every_stack(labels: bool) -> None:
+    loaded = opened()
+    for batch in made(loaded).loss_batches(loaded, labels=labels):
+        gates = batch.gates("example")
+        assert gates.shape == (batch.size, 6, 4)
+        read = batch.loss if labels else batch.embed
+        (gradient,) = torch.autograd.grad(read(gates).sum(), gates)
+        assert bool((gradient.abs().amax(dim=(0, 2)) > 0).all())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.data.batches import buckets
+from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
 from headscope.data.pair_rows import padded
 from headscope.data.token_rows import Padded, Row
@@ -201,9 +201,12 @@ class Task:
         """Return each row's output as a vector."""
         return F.normalize(mean_pooled(hidden, batch.hidden_mask), dim=-1)
 
-    def batches(self, loaded: LoadedModel) -> Iterator[Padded]:
-        """Yield all rows, padded, in the order of :meth:`loss_batches` without labels."""
-        for part in buckets(self.rows):
+    def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
+        """Yield all rows, padded, in the order of :meth:`loss_batches` without labels.
+
+        ``tokens`` is about how many a batch holds.
+        """
+        for part in buckets(self.rows, tokens):
             yield padded(part, loaded.pad_id, loaded.device)
 
 

@@ -24,6 +24,9 @@ from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
 from headscope.pipeline.tasks.distance import by_row, one_position, wide
 
+#: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
+_DECODED_TOGETHER = 4096
+
 
 class Seq2Seq(Task):
     """Token accuracy under teacher forcing, and what greedy decoding writes; all times 100.
@@ -103,7 +106,7 @@ class Seq2Seq(Task):
         texts = [""] * len(self.rows)
         limit = token_limit(self._longest, loaded.max_length)
         with gated(loaded, gates):
-            for batch in self.batches(loaded):
+            for batch in self.batches(loaded, _DECODED_TOGETHER):
                 written = decode_greedily(
                     loaded.network,
                     batch.input_ids,
@@ -209,23 +212,21 @@ def ends_of(loaded: LoadedModel) -> Ends:
     Raises
     ------
     InputError
-        If its configuration names none.
+        If it is no encoder-decoder model, or its settings name no end token.
     """
-    start = _token(loaded, "decoder_start_token_id", "bos_token_id")
-    return Ends(start, _token(loaded, "eos_token_id"))
-
-
-def _token(loaded: LoadedModel, *names: str) -> int:
-    """Return the first token id that the model's settings have under one of these names."""
+    if loaded.start_id is None:
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
+            "one, such as Marian, BART or T5."
+        )
     network = loaded.network
-    for name in names:
-        for settings in (network.config, getattr(network, "generation_config", None)):
-            value = getattr(settings, name, None)
-            if isinstance(value, list | tuple):
-                value = next(iter(value), None)
-            if value is not None:
-                return int(value)
+    for settings in (network.config, getattr(network, "generation_config", None)):
+        stop = getattr(settings, "eos_token_id", None)
+        if isinstance(stop, list | tuple):
+            stop = next(iter(stop), None)
+        if stop is not None:
+            return Ends(loaded.start_id, int(stop))
     raise InputError(
-        f"The config of {loaded.name} has no {names[0]}, so it is not known how its targets are "
-        "written; add it to config.json."
+        f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
+        "end; add it to config.json."
     )
