@@ -117,13 +117,15 @@ class Task:
         *,
         seed: int = 0,
         drawn: Array | None = None,
+        values: Array | None = None,
     ) -> Bootstrap:
         """Bootstrap the task's value, and its difference to another model's on the same examples.
 
         ``difference`` is value minus the baseline's, whichever direction is better; ``drawn`` is
-        what :meth:`resampled` gave for the baseline.
+        what :meth:`resampled` gave for the baseline, ``values`` what it gave for these outputs.
         """
-        return paired_bootstrap(self.table[self.metric], outputs, baseline, seed=seed, drawn=drawn)
+        metric = self.table[self.metric]
+        return paired_bootstrap(metric, outputs, baseline, seed=seed, drawn=drawn, values=values)
 
     def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
         """Return the task's value of every bootstrap resample, (resamples,)."""
