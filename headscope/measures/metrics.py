@@ -32,11 +32,11 @@ RESAMPLES = 1000
 _ENTRIES = 1 << 22
 
 
-def mean_of(name: str) -> Metric:
-    """Return the metric that is the mean of one per-example array."""
+def mean_of(name: str, scale: float = 1.0) -> Metric:
+    """Return the metric that is the mean of one per-example array, times ``scale``."""
 
     def mean(outputs: Outputs, counts: Array) -> Array:
-        return np.asarray(counts @ outputs[name] / counts.sum(axis=1))
+        return np.asarray(scale * (counts @ outputs[name]) / counts.sum(axis=1))
 
     return mean
 
