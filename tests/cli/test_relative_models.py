@@ -34,15 +34,23 @@ def test_classify(run: Run, relative: Path) -> None:
     assert len(found["heads"]) == 8
 
 
-def test_spectrum(run: Run, relative: Path) -> None:
-    found = result(run, "spectrum", relative, "-n", 4, "--length", 16, "--efficient")
+def test_spectrum(run: Run, relative: Path, tmp_path: Path) -> None:
+    shown = run(
+        *("spectrum", relative, "-n", 4, "--length", 8, "--efficient", "-q", "-o", tmp_path / "x")
+    )
+    assert shown.code == 0
+    assert "Left out: pooled keys." in " ".join(shown.stdout.split())
+    found = json.loads((tmp_path / "x" / "spectrum.json").read_text())
     assert len(found["heads"]) == 8
     assert found["efficient"]["left_out"] == ["pooled"]
-    shown = run("spectrum", relative, "-n", 4, "--length", 16, "--efficient", "-q")
-    assert "Left out: pooled keys." in " ".join(shown.stdout.split())
 
 
 def test_prune(run: Run, relative: Path, tmp_path: Path) -> None:
-    found = result(run, "prune", relative, "--task", "fidelity", "--limit", 6, "-o", tmp_path / "x")
+    """Two heads removed, repaired and saved; the saved folder passes."""
+    found = result(
+        *(run, "prune", relative, "--task", "fidelity", "--limit", 6, "--fraction", 0.25),
+        *("--no-roles", "--no-ablation", "--draws", 5, "--save", tmp_path / "small"),
+    )
     assert found["validation"]["passed"]
     assert found["baseline"]["value"] == pytest.approx(1.0)
+    assert result(run, "validate", tmp_path / "small")["passed"]
