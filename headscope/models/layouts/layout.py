@@ -230,16 +230,16 @@ def arguments_of(
     return {**bound, **bound.pop("kwargs", {})}
 
 
-def parameters_of(kind: Any) -> Collection[str]:
-    """Return the names of what the forward of a family's class takes."""
-    return _signature(kind).parameters
-
-
 @functools.cache
 def _signature(kind: Any) -> inspect.Signature:
     """Return the signature of the family's own forward, which a class of ours may extend."""
     theirs = next(base for base in kind.__mro__ if not hasattr(base, "headscope_extends"))
     return inspect.signature(theirs.forward)
+
+
+def parameters_of(kind: Any) -> tuple[str, ...]:
+    """Name the parameters of the family's own forward."""
+    return tuple(_signature(kind).parameters)
 
 
 def extend(module: nn.Module, extension: type) -> None:
