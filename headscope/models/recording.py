@@ -112,18 +112,22 @@ def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
 class _Softmaxes(TorchFunctionMode):
     """Keeps the last softmax over pairs of positions that anything in the block computes.
 
-    A module that never asks for a custom attention does not hand its pattern out either. Scores in
-    float64 stay so where a family rounds them to float32 first (XLM).
+    A module that never asks for a custom attention does not hand its pattern out either. Some
+    families round every pattern to float32, which a model in float64 is not compared with: its
+    scores and its softmax stay in float64.
     """
 
     last: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; keep what a softmax returns."""
-        name = getattr(func, "__name__", "")
-        if name == "float" and args[0].dtype == torch.float64 and args[0].dim() == 4:
+        name, options = getattr(func, "__name__", ""), dict(kwargs or {})
+        wide = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
+        if wide and name == "float" and args[0].dim() == 4:
             return args[0]
-        result = func(*args, **(kwargs or {}))
+        if wide and name == "softmax":
+            options.pop("dtype", None)
+        result = func(*args, **options)
         if name == "softmax" and result.dim() == 4:
             self.last = result
         return result
