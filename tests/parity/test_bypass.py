@@ -14,6 +14,7 @@ import torch
 from covered_families import COVERED, Family
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM
 
 import headscope
 from headscope.errors import UnsupportedModelError
@@ -350,6 +351,21 @@ def test_a_saved_model_is_the_same_model(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(
         plain(rest), plain(headscope.remove_heads(compact, [(2, 3)])), rtol=0, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("kind", ["xlm", "flaubert"])
+def test_a_language_model_of_another_name_has_its_head(kind: str, tmp_path: Path) -> None:
+    config = tiny(kind).config
+    network = AutoModelForMaskedLM.from_config(config).eval()
+    compact = headscope.remove_heads(headscope.wrap(network), SOME)
+    headscope.save(compact, tmp_path / "x")
+    again = headscope.load(str(tmp_path / "x"), need_tokenizer=False, task_head="auto")
+    assert (compact.task_head, again.task_head) == ("mlm", "mlm")
+    with torch.no_grad():
+        expected, found = (model.run(IDS, VALID)[1] for model in (compact, again))
+    assert expected is not None
+    assert expected.shape == (3, 9, 61)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["squeezebert, mixed", "convbert, wide kernel"])
