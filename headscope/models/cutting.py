@@ -32,6 +32,7 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
     _mark(item, there)
     if len(there) < item.heads_before:
         item.layout.fit(item.module, there, item.heads_before)
+        item.projections.out.fit()
 
 
 def cut_modules(
