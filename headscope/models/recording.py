@@ -107,15 +107,21 @@ def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
 class _Softmaxes(TorchFunctionMode):
     """Keeps the last softmax over pairs of positions that anything in the block computes.
 
-    A module that never asks for a custom attention does not hand its pattern out either.
+    A module that never asks for a custom attention does not hand its pattern out either. Some
+    families round every pattern to float32, which a model in float64 is not compared with: its
+    softmax stays in float64.
     """
 
     last: Tensor | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; keep what a softmax returns."""
-        result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") == "softmax" and result.dim() == 4:
+        options = dict(kwargs or {})
+        softmax = getattr(func, "__name__", "") == "softmax"
+        if softmax and args and args[0].dtype == torch.float64:
+            options.pop("dtype", None)
+        result = func(*args, **options)
+        if softmax and result.dim() == 4:
             self.last = result
         return result
 

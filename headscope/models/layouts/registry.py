@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from headscope.models.layouts.esm import EsmLayout
+from headscope.models.layouts.fused import Gpt2Layout, ModernBertLayout
 from headscope.models.layouts.layout import Layout
 from headscope.models.layouts.relative import T5Layout
+from headscope.models.layouts.rotary import RotaryLayout
 
 #: Tried in order; the first that fits wins.
 LAYOUTS: tuple[Layout, ...] = (
+    EsmLayout("esm"),
     Layout("bert"),
     Layout("albert", out="dense"),
     Layout("distilbert", q="q_lin", k="k_lin", v="v_lin", out="out_lin"),
     Layout("bart", q="q_proj", k="k_proj", v="v_proj", out="out_proj"),
     T5Layout("t5", q="q", k="k", v="v", out="o"),
+    RotaryLayout("rotary"),
+    ModernBertLayout("modernbert"),
+    Gpt2Layout("gpt2"),
 )
