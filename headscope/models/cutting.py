@@ -25,6 +25,10 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
         if (tensor := stored.tensor) is not None:
             rows = stored.rows(item.head_ids, gone)
             replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
+    # b_O belongs to no head, but a repair changes it: a copy that shares weights needs its own.
+    out = item.projections.out.module
+    if out.bias is not None:
+        replace_stored(out, "bias", out.bias.detach())
     _mark(item, there)
     if len(there) < item.heads_before:
         item.layout.fit(item.module, there, item.heads_before)

@@ -4,8 +4,8 @@
 
     attn_scores = rotated(x W_Q / sqrt(d_head)) rotated(x W_K)^T
 
-So the canonical W_Q and b_Q are those of the checkpoint divided by sqrt(d_head), and the scale is 1.
-Models with absolute positions rotate nothing.
+So the canonical W_Q and b_Q are those of the checkpoint divided by sqrt(d_head), and the scale is
+1. Models with absolute positions rotate nothing.
 """
 
 from __future__ import annotations

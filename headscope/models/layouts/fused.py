@@ -45,9 +45,11 @@ class FusedLayout(Layout):
         """Return the parts of the fused map, if its size is that of three."""
         fused, out = getattr(module, self.fused, None), getattr(module, self.out, None)
         known = isinstance(fused, nn.Linear | Conv1D) and isinstance(out, nn.Linear | Conv1D)
-        if not known or asks_interface(type(module)) == self.bypasses:
+        kind: Any = type(module)
+        if not known or asks_interface(kind) == self.bypasses:
             return None
-        found = Projections(*(LinearMap(fused, part, 3) for part in range(3)), LinearMap(out))
+        q, k, v = (LinearMap(fused, part, 3) for part in range(3))
+        found = Projections(q, k, v, LinearMap(out))
         return found if found.q.out_features == found.out.in_features else None
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
