@@ -52,9 +52,9 @@ _T5: dict[str, Any] = {
 class Family:
     """One row of the table.
 
-    ``kind`` is the model_type of transformers, ``layout`` the name of headscope's layout, ``stacks``
-    what the model has, ``changes`` its configuration beside the common sizes; ``variant`` tells
-    two configurations of one family apart.
+    ``kind`` is the model_type of transformers, ``layout`` the name of headscope's layout,
+    ``stacks`` what the model has, ``changes`` its configuration beside the common sizes;
+    ``variant`` tells two configurations of one family apart.
     """
 
     kind: str

@@ -25,6 +25,9 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
         if (tensor := stored.tensor) is not None:
             rows = stored.rows(item.head_ids, gone)
             replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
+    if (b_O := item.projections.out.module.bias) is not None:
+        # It belongs to no head, but a repair writes to it: never to a tensor of another copy.
+        replace_stored(item.projections.out.module, "bias", b_O.detach())
     _mark(item, there)
     if len(there) < item.heads_before:
         item.layout.fit(item.module, there, item.heads_before)

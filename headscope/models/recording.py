@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -163,7 +164,7 @@ def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractCon
         run.seen["out"][site.row] = site.projections.out.leaving(output)
 
     return hooked(
-        out.module.register_forward_hook(partial(keep, iter(shared)))
+        out.module.register_forward_hook(partial(keep, cycle(shared)))
         for out, shared in grouped(sites, lambda site: site.projections.out).items()
     )
 

@@ -55,6 +55,6 @@ class ReplacedScores:
         content = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T, one number a key
         ours_q = self._x_q @ left  # (batch, n_heads, pos, width)
         ours_k = torch.cat([self._x_k @ right, content], dim=-1)
-        ours_q = torch.cat([ours_q, torch.ones_like(ours_q[..., :1])], dim=-1)
+        ours_q = torch.cat([ours_q, ours_q.new_ones(*ours_q.shape[:-1], 1)], dim=-1)
         scale = default_scale(site.d_head) if scale is None else scale
         return stream_attention(ours_q, ours_k, v, mask=mask, scale=scale)

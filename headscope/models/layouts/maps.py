@@ -66,6 +66,8 @@ class LinearMap:
         return returned
 
     def _own(self, stored: Tensor) -> Tensor:
+        if self.parts == 1:
+            return stored  # the parameter itself, so that autograd and assignments reach it
         rows = stored.shape[0] // self.parts
         return stored[self.part * rows : (self.part + 1) * rows]
 
