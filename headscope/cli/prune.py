@@ -45,6 +45,7 @@ def prune(
     calibration: Annotated[
         Path | None, Option(help="What heads are chosen on; other sentences than those of --data.")
     ] = None,
+    stack: shared.Stack = None,
     method: Annotated[
         list[str] | None,
         Option(

@@ -30,6 +30,7 @@ Biases = enum.StrEnum("Biases", ["exclude", "include"])
 @model_command("layers")
 def rank(
     call: Call,
+    stack: shared.Stack = None,
     share: Annotated[
         Share, Option(help="Count the dimensions that hold 90/95/99% of this.")
     ] = Share.sigma2,

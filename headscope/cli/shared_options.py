@@ -17,7 +17,9 @@ Dtype = enum.StrEnum("Dtype", ["float64", "float32", "bfloat16", "float16"])
 #: Where to compute.
 Device = enum.StrEnum("Device", ["auto", "cpu", "cuda", "mps"])
 #: What the model is measured by.
-TaskName = enum.StrEnum("TaskName", ["fidelity", "mlm", "classification", "similarity"])
+TaskName = enum.StrEnum("TaskName", ["fidelity", "mlm", "classification", "similarity", "seq2seq"])
+#: Which attention of an encoder-decoder model.
+StackName = enum.StrEnum("StackName", ["encoder", "decoder", "cross", "all"])
 
 
 def _read_config(context: Context, path: Path | None) -> Path | None:
@@ -40,6 +42,10 @@ Output = Annotated[
 ]
 Resume = Annotated[
     bool, Option("--resume", help="Go on from an interrupted run in the folder of -o.")
+]
+Stack = Annotated[
+    StackName | None,
+    Option(help="Attention of an encoder-decoder model. Default: all that the input exercises."),
 ]
 Limit = Annotated[int | None, Option(help="Only the first sentences.")]
 Seed = Annotated[int, Option(help="For everything that is drawn at random.")]

@@ -1,4 +1,4 @@
-"""Examples that a task is measured on: labelled sentences, scored pairs, or plain text."""
+"""Examples that a task is measured on: labelled sentences, scored pairs, translations, or text."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ _PAIRS = Columns(
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
 )
+_TRANSLATIONS = Columns(
+    names={"source": ("source",), "target": ("target",)},
+    order={2: ("source", "target")},
+    needed=("source", "target"),
+)
 _TEXTS = Columns(
     names={"sentence": _FIRST, "sentence2": _SECOND},
     order={1: ("sentence",), 2: ("sentence", ""), 3: ("sentence", "sentence2", "")},
@@ -47,9 +52,9 @@ class Examples:
     sha256 : str
         Of the file's bytes.
     first : tuple of str
-        The sentences, or the first sentence of each pair.
+        The sentences, or the first sentence of each pair, or what is to be translated.
     second : tuple of str or None
-        The other sentence of each pair.
+        The other sentence of each pair, or the translation.
     labels : tuple of str or None
         Class names or numbers, as the file spells them.
     scores : tuple of float or None
@@ -131,6 +136,36 @@ def read_pairs(path: str | Path, limit: int | None = None) -> Examples:
         first=_column(rows, "sentence1"),
         second=_column(rows, "sentence2"),
         scores=scores,
+        lines=tuple(line for line, _ in rows),
+    )
+
+
+def read_translations(path: str | Path, limit: int | None = None) -> Examples:
+    """Read texts with what a model should make of them: columns source, target.
+
+    The sources are ``first`` of what is returned, the targets ``second``. Without a header line, a
+    row of two columns is a source and its target. White space around either is no part of it.
+
+    Parameters
+    ----------
+    path : path
+        ``.csv``, ``.jsonl``, or any other suffix for columns that tabs separate.
+    limit : int, optional
+        Only the first pairs.
+
+    Raises
+    ------
+    CorpusError
+        With its line, for a row that has no source or no target; or if there are fewer than two
+        pairs.
+    """
+    path = Path(path)
+    rows = _read(path, _TRANSLATIONS, limit)
+    return Examples(
+        str(path),
+        sha256_of_file(path),
+        first=tuple(text.strip() for text in _column(rows, "source")),
+        second=tuple(text.strip() for text in _column(rows, "target")),
         lines=tuple(line for line, _ in rows),
     )
 

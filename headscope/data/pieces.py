@@ -19,7 +19,7 @@ class Tokenizer(Protocol):
     backend_tokenizer: Any
     model_input_names: list[str]
 
-    def __call__(self, *texts: Sequence[object] | None, **options: bool) -> Any:
+    def __call__(self, *texts: Sequence[object] | None, **options: Any) -> Any:
         """Encode texts (and their pairs); the result's ``encodings`` holds one for each."""
 
 
@@ -115,13 +115,30 @@ def tokenise(
             padding=False,
             verbose=False,
         ).encodings
-        for encoding in encodings:
-            if (highest := max(encoding.ids, default=0)) >= model.vocab_size:
-                raise CorpusError(
-                    f"The tokenizer gives token id {highest}, but the model's embedding has "
-                    f"{model.vocab_size} rows; tokenizer and weights do not belong together."
-                )
-            yield encoding
+        yield from (_known(model, encoding) for encoding in encodings)
+
+
+def tokenise_targets(model: TextModel, texts: Iterable[str]) -> Iterator[Encoding]:
+    """Yield one encoding per text that a decoder is to write; else as :func:`tokenise`.
+
+    Some tokenizers put other special tokens around a target than around a source.
+    """
+    stream = iter(texts)
+    while chunk := list(islice(stream, _AT_ONCE)):
+        encodings: Sequence[Encoding] = model.tokenizer(
+            text_target=chunk, truncation=False, padding=False, verbose=False
+        ).encodings
+        yield from (_known(model, encoding) for encoding in encodings)
+
+
+def _known(model: TextModel, encoding: Encoding) -> Encoding:
+    """Return an encoding all of whose ids the embedding has."""
+    if (highest := max(encoding.ids, default=0)) >= model.vocab_size:
+        raise CorpusError(
+            f"The tokenizer gives token id {highest}, but the model's embedding has "
+            f"{model.vocab_size} rows; tokenizer and weights do not belong together."
+        )
+    return encoding
 
 
 def token_stream(model: TextModel, lines: Iterable[str]) -> Iterator[int]:

@@ -79,6 +79,16 @@ class Padded:
         """What a model is called with."""
         return self.input_ids, self.attention_mask, self.token_type_ids
 
+    @property
+    def decoder_inputs(self) -> dict[str, Tensor]:
+        """What a model with a decoder is called with besides, by name."""
+        return {}
+
+    @property
+    def hidden_mask(self) -> Tensor:
+        """1 where the last hidden state belongs to a token, 0 where it belongs to padding."""
+        return self.attention_mask
+
 
 def encode_rows(
     model: TextModel, first: Sequence[str], second: Sequence[str] | None
@@ -139,13 +149,13 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
 def pad_rows(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
     """Right-pad rows into one batch."""
     masked = [(i, position) for i, row in enumerate(rows) for position in row.masked]
-    lengths = torch.tensor([len(row) for row in rows])
+    lengths = torch.tensor([len(row.ids) for row in rows])
     types = None
     if rows[0].types is not None:
-        types = _filled([row.types or () for row in rows], 0).to(device)
+        types = filled([row.types or () for row in rows], 0).to(device)
     return Padded(
         index=np.array([row.index for row in rows]),
-        input_ids=_filled([row.ids for row in rows], pad_id).to(device),
+        input_ids=filled([row.ids for row in rows], pad_id).to(device),
         attention_mask=(torch.arange(int(lengths.max())) < lengths[:, None]).long().to(device),
         token_type_ids=types,
         masked=torch.tensor(masked, dtype=torch.long).reshape(-1, 2).t().to(device),
@@ -153,6 +163,7 @@ def pad_rows(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
     )
 
 
-def _filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+def filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """Right-pad sequences of numbers: (batch, longest), int64."""
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=fill)

@@ -119,6 +119,8 @@ class Batch:
         The same of another sentence's tree with as many words; without trials where there is none.
     rare : RareTargets
         Without candidates where no frequencies are known.
+    causal : bool
+        Whether a token sees itself and what stands before it, no more: a decoder's self-attention.
     """
 
     input_ids: Tensor
@@ -135,12 +137,19 @@ class Batch:
     edges: EdgeTrials | None
     swapped: EdgeTrials | None
     rare: RareTargets
+    causal: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
         """(batch, pos)."""
         batch, pos = self.input_ids.shape
         return batch, pos
+
+    @property
+    def visible(self) -> Tensor:
+        """How many real tokens each position may look at, (batch, pos)."""
+        seen = self.attention_mask.cumsum(dim=1)
+        return seen if self.causal else seen[:, -1:].expand_as(seen)
 
     def to(self, device: torch.device | str) -> Batch:
         """Copy every tensor to ``device``."""

@@ -27,9 +27,10 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
         if (tensor := stored.tensor) is not None:
             rows = stored.rows(item.head_ids, gone)
             replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
-    if (b_O := item.projections.out.module.bias) is not None:
-        # It belongs to no head, but a repair writes to it: never to a tensor of another copy.
-        replace_stored(item.projections.out.module, "bias", b_O.detach())
+    # b_O belongs to no head, but a repair changes it: a copy that shares weights needs its own.
+    out = item.projections.out.module
+    if out.bias is not None:
+        replace_stored(out, "bias", out.bias.detach())
     _mark(item, there)
     if not there:
         extend(item.module, WithoutHeads)

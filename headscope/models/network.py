@@ -29,10 +29,7 @@ def load_tokenizer(source: Source) -> Any:
     """Load the fast tokenizer of a folder, or say what is wrong with it."""
     remedy = "save it again with tokenizer.save_pretrained."
     with _explained(f"The tokenizer in {source.folder} cannot be read (", f"); {remedy}"):
-        # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            source.folder, add_prefix_space=True, **_SAFE
-        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source.folder, **_SAFE)
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointError(
             f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "

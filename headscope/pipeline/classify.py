@@ -44,7 +44,7 @@ from headscope.results import (
     HeadResult,
     SwappedControl,
 )
-from headscope.results.roles import ROLES
+from headscope.results.roles import roles_of
 
 __all__ = ["classify", "report_defaults"]
 
@@ -283,7 +283,8 @@ def _control(
 ) -> ControlResult:
     """Measure the same architecture with random weights: what the rules find in untrained heads."""
     _, heads, _ = _judged(random_twin(loaded, seed), run, thresholds, "control")
-    counts = {role.key: sum(role.key in head.roles for head in heads) for role in ROLES}
+    roles = roles_of(*{head.stack for head in heads})
+    counts = {role.key: sum(role.key in head.roles for head in heads) for role in roles}
     return ControlResult(
         swapped=swapped,
         seed=seed,

@@ -103,8 +103,8 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
         If the classification lacks heads of the model.
     """
     place_of = places(loaded)
-    there = [head for head in result.heads if (head.layer, head.head) in place_of]
-    by_place = {place_of[head.layer, head.head]: head for head in there}
+    there = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
+    by_place = {place_of[head.stack, head.layer, head.head]: head for head in there}
     if len(by_place) < len(place_of):
         raise InputError(
             f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
@@ -112,16 +112,16 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
         )
     return KnownRoles(
         by_place=by_place,
-        heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles) for h in there),
+        heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles, stack=h.stack) for h in there),
         corpus=result.corpus.name,
         warnings=_other_weights(loaded, result),
     )
 
 
-def places(loaded: LoadedModel) -> dict[tuple[int, int], tuple[int, int]]:
-    """Map heads by their original names (layer, head) to their places in the loaded model."""
+def places(loaded: LoadedModel) -> dict[tuple[str, int, int], tuple[int, int]]:
+    """Map heads by their original names (stack, layer, head) to row and place in the model."""
     return {
-        (site.layer, name): (site.layer, place)
+        (site.stack, site.layer, name): (site.row, place)
         for site in loaded.sites
         for place, name in enumerate(site.head_ids)
     }

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
-from headscope.results.role_scores import Label, PositionalScore, RareScore, SyntacticScore
+from headscope.results.role_scores import (
+    AlignmentScore,
+    Label,
+    PositionalScore,
+    RareScore,
+    SharpnessScore,
+    SyntacticScore,
+)
 from headscope.results.serialise import to_dict
 
 if TYPE_CHECKING:
@@ -23,36 +30,41 @@ class HeadResult(Head):
     Attributes
     ----------
     primary : str
-        The first of its roles in the order positional, syntactic, rare, special, punctuation,
-        broad; ``none`` if it has none of these.
+        The first of its roles in the order positional, syntactic, rare, monotonic, anti_monotonic,
+        sharp, special, punctuation, broad; ``none`` if it has none of these.
     roles : tuple of str
         All of its roles, as in :data:`headscope.results.roles.ROLES`.
     labels : tuple of Label
         One for each role, and one for each relation of a syntactic head.
-    positional : PositionalScore
-        Its fixed offsets, labelled or not.
+    positional : PositionalScore or None
+        Its fixed offsets, labelled or not; None of cross-attention.
     syntactic : tuple of SyntacticScore
-        Every relation and direction, labelled or not; empty without trees.
-    rare : RareScore
-        Its attention to rare words, labelled or not.
+        Every relation and direction, labelled or not; empty without trees, and outside encoders.
+    rare : RareScore or None
+        Its attention to rare words, labelled or not; None outside encoders.
     confidence : float
         Mean largest weight on a content key.
     entropy : float
         Mean row entropy, nats.
     relative_entropy, long_entropy : float
-        Mean of row entropy / ln n, over all sequences and over those of 20 tokens or more.
+        Mean of row entropy / ln n, n the keys that the row may see: over all rows, and over those
+        of sequences of 20 tokens or more (under a causal mask: that see as many).
     special_mass, first_special_mass, last_special_mass, punctuation_mass : float
         Mean mass on special tokens, on the first and the last of them, on punctuation.
     self_rate, duplicate_rate : float
         Share of rows that look at themselves; of repeated tokens that look at another copy.
+    alignment : AlignmentScore or None
+        How it follows the order of the source; only of cross-attention.
+    sharpness : SharpnessScore or None
+        How much weight it puts on one key; only of cross-attention.
     """
 
     primary: str
     roles: tuple[str, ...]
     labels: tuple[Label, ...]
-    positional: PositionalScore
+    positional: PositionalScore | None
     syntactic: tuple[SyntacticScore, ...]
-    rare: RareScore
+    rare: RareScore | None
     confidence: float | None
     entropy: float | None
     relative_entropy: float | None
@@ -63,6 +75,8 @@ class HeadResult(Head):
     self_rate: float | None
     duplicate_rate: float | None
     long_entropy: float | None = None
+    alignment: AlignmentScore | None = None
+    sharpness: SharpnessScore | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +144,8 @@ class ControlResult:
     positional, syntactic, rare, special, punctuation, broad, self, duplicate : int or None
         Heads with random weights that earned such a label. For syntactic and rare these are false
         positives; for others they say what the role is worth: random heads are broad, too.
+    monotonic, anti_monotonic, sharp : int or None
+        The same of cross-attention heads.
     false_positives : tuple of str
         Each syntactic and rare label, as ``L0H3 syntactic obj dep->head``.
     """
@@ -146,6 +162,9 @@ class ControlResult:
     self: int | None = None
     duplicate: int | None = None
     false_positives: tuple[str, ...] = ()
+    monotonic: int | None = None
+    anti_monotonic: int | None = None
+    sharp: int | None = None
 
     @property
     def random_weights(this) -> bool:  # noqa: N805  (a field is called self)
@@ -222,12 +241,9 @@ def _flat(head: HeadResult) -> dict[str, Any]:
         "head": head.head,
         "primary": head.primary,
         "roles": " ".join(head.roles),
-        "positional_score": head.positional.score,
-        "positional_offset": head.positional.offset,
+        **{f"positional_{x}": getattr(head.positional, x, None) for x in ("score", "offset")},
         "best_relation": f"{best.relation} {best.direction}" if best else None,
         **{f"best_{x}": getattr(best, x, None) for x in ("accuracy", "baseline", "labelled")},
-        "rare_rate": head.rare.rate,
-        "rare_chance": head.rare.chance,
-        "rare_uniform": head.rare.uniform,
+        **{f"rare_{x}": getattr(head.rare, x, None) for x in ("rate", "chance", "uniform")},
         **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
     }

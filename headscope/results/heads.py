@@ -7,9 +7,11 @@ stacks of an encoder-decoder model.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["Head", "head_name", "parse_head"]
+__all__ = ["Head", "head_name", "layer_name", "parse_head", "place_name"]
 
 _NAME = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+)")
 
@@ -17,6 +19,17 @@ _NAME = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+)")
 def head_name(layer: int, head: int, stack: str = "encoder") -> str:
     """Return ``L3H5`` for layer 3 and head 5; ``cross:L3H5`` outside the encoder."""
     return f"L{layer}H{head}" if stack == "encoder" else f"{stack}:L{layer}H{head}"
+
+
+def layer_name(layer: int, stack: str = "encoder") -> str:
+    """Return ``L3`` for layer 3; ``cross:L3`` outside the encoder."""
+    return f"L{layer}" if stack == "encoder" else f"{stack}:L{layer}"
+
+
+def place_name(place: Sequence[Any]) -> str:
+    """Return the name of (layer, head) or (stack, layer, head)."""
+    *stack, layer, head = place
+    return head_name(layer, head, *stack)
 
 
 def parse_head(name: str) -> tuple[int, int]:
@@ -48,6 +61,11 @@ class Head:
     layer: int
     head: int
     stack: str = field(default="encoder", kw_only=True)
+
+    @property
+    def layer_name(self) -> str:
+        """``L3``; ``cross:L3`` outside the encoder."""
+        return layer_name(self.layer, self.stack)
 
     @property
     def name(self) -> str:

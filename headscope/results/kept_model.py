@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Candidate", "KeptModel", "SavedModel"]
 
@@ -60,7 +61,7 @@ class SavedModel:
         ``compact``: heads removed for real; ``dense``: zeros where they were.
     method, repair : str
         How it was made.
-    heads_removed : tuple of (layer, head)
+    heads_removed : tuple of (layer, head) or (stack, layer, head)
         Sorted, zero-based.
     fraction : float or None
         None in results of earlier versions, as the next two.
@@ -74,7 +75,7 @@ class SavedModel:
     form: str
     method: str
     repair: str
-    heads_removed: tuple[tuple[int, ...], ...]
+    heads_removed: tuple[tuple[Any, ...], ...]
     fraction: float | None = None
     value: float | None = None
     measured: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headscope.results.heads import Head, head_name
+from headscope.results.heads import Head, place_name
 from headscope.results.kept_model import KeptModel, SavedModel
 from headscope.results.measured import Measured
 from headscope.results.speed import SpeedResult
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
+    "Area",
+    "AreaGap",
     "Baseline",
     "Curve",
     "DataInfo",
@@ -23,6 +25,7 @@ __all__ = [
     "HeadScores",
     "Point",
     "PruneResult",
+    "StackResult",
 ]
 
 
@@ -75,14 +78,14 @@ class Draw:
     ----------
     seed : int
         Of the draw.
-    heads_removed : tuple of (layer, head)
+    heads_removed : tuple of (layer, head) or (stack, layer, head)
         As many as the point's fraction makes.
     value : float
         The task's metric.
     """
 
     seed: int
-    heads_removed: tuple[tuple[int, ...], ...]
+    heads_removed: tuple[tuple[Any, ...], ...]
     value: float
 
 
@@ -94,8 +97,8 @@ class Point:
     ----------
     fraction : float
         Share of the model's heads that is removed.
-    heads_removed : tuple of (layer, head)
-        For ``random``: of its first draw.
+    heads_removed : tuple of (layer, head) or (stack, layer, head)
+        With the stack for a model that has a decoder. For ``random``: of its first draw.
     value : float
         The task's metric; for ``random`` the mean over draws.
     ci : tuple of two floats
@@ -114,7 +117,7 @@ class Point:
     """
 
     fraction: float
-    heads_removed: tuple[tuple[int, ...], ...]
+    heads_removed: tuple[tuple[Any, ...], ...]
     value: float
     ci: tuple[float, ...]
     difference: float | None = None
@@ -157,7 +160,9 @@ class HeadScores:
     method : str
         As on the command line.
     values : tuple of rows
-        (n_layers, n_heads), higher is rather kept; None where a layer has no such head.
+        (n_layers, n_heads), higher is rather kept; None where a layer has no such head. Where the
+        heads of all stacks are ranked together, the layers of the encoder come first, then those
+        of the decoder and of cross-attention.
     passes : dict
         ``forward`` and ``backward`` passes over the calibration data.
     """
@@ -209,6 +214,73 @@ class HeadRoles(Head):
 
 
 @dataclass(frozen=True)
+class StackResult:
+    """One stack of an encoder-decoder model, pruned alone while the others keep their heads.
+
+    Attributes
+    ----------
+    stack : str
+        ``encoder``, ``decoder`` or ``cross``.
+    n_heads : int
+        Heads that can be removed.
+    curves, scores, ablation, kept_alone : tuple
+        As :class:`PruneResult` has them; a fraction is one of this stack's heads.
+    """
+
+    stack: str
+    n_heads: int
+    curves: tuple[Curve, ...]
+    scores: tuple[HeadScores, ...] = ()
+    ablation: tuple[HeadEffect, ...] = ()
+    kept_alone: tuple[HeadEffect, ...] = ()
+
+
+@dataclass(frozen=True)
+class Area:
+    """The area under one curve of one stack: the mean of the metric over all shares of its heads.
+
+    Attributes
+    ----------
+    stack, method, repair : str
+        Whose curve it is.
+    value : float
+        In the metric's unit; by the trapezoidal rule over shares from 0 to 1.
+    ci : tuple of two floats
+        95%: bootstrap over examples; for ``random`` Student's t over draws.
+    """
+
+    stack: str
+    method: str
+    repair: str
+    value: float
+    ci: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class AreaGap:
+    """How much larger the area of one stack is than that of another.
+
+    Attributes
+    ----------
+    stack, other : str
+        ``difference`` is the first's area minus the second's.
+    method, repair : str
+        Of both curves.
+    difference : float
+        In the metric's unit.
+    ci : tuple of two floats
+        95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
+    """
+
+    stack: str
+    other: str
+    method: str
+    repair: str
+    difference: float
+    ci: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class PruneResult(Measured):
     """Heads chosen, removed and measured again.
 
@@ -246,6 +318,15 @@ class PruneResult(Measured):
         The folders that it was written to.
     speed : SpeedResult or None
         Full against pruned; None unless it was asked for.
+    stack : str
+        Where heads were removed: ``encoder``, ``decoder``, ``cross``, or ``all`` for the heads of
+        all stacks together.
+    stacks : tuple of StackResult
+        Each stack alone, where all were asked for; empty otherwise.
+    areas : tuple of Area
+        Of the curves of ``stacks``.
+    gaps : tuple of AreaGap
+        Between each two of them.
     """
 
     task: str
@@ -266,6 +347,10 @@ class PruneResult(Measured):
     kept: KeptModel | None = None
     saved: tuple[SavedModel, ...] = ()
     speed: SpeedResult | None = None
+    stack: str = "encoder"
+    stacks: tuple[StackResult, ...] = ()
+    areas: tuple[Area, ...] = ()
+    gaps: tuple[AreaGap, ...] = ()
 
     @property
     def sign(self) -> int:
@@ -286,15 +371,18 @@ class PruneResult(Measured):
         raise KeyError(f"{method} with repair {repair} was not measured")
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row per method, repair and fraction (pandas)."""
+        """One row per stack, method, repair and fraction (pandas)."""
         import pandas as pd
 
-        return pd.DataFrame([_flat(c, p) for c in self.curves for p in c.points])
+        of_stack = [(self.stack, self.curves), *((s.stack, s.curves) for s in self.stacks)]
+        rows = [_flat(stack, c, p) for stack, curves in of_stack for c in curves for p in c.points]
+        return pd.DataFrame(rows)
 
 
-def _flat(curve: Curve, point: Point) -> dict[str, Any]:
+def _flat(stack: str, curve: Curve, point: Point) -> dict[str, Any]:
     low, high = point.difference_ci or (None, None)
     return {
+        "stack": stack,
         "method": curve.method,
         "repair": curve.repair,
         "fraction": point.fraction,
@@ -307,5 +395,5 @@ def _flat(curve: Curve, point: Point) -> dict[str, Any]:
         "difference_high": high,
         "p_value": point.p_value,
         "spread": point.spread,
-        "removed": " ".join(head_name(place[0], place[1]) for place in point.heads_removed),
+        "removed": " ".join(place_name(place) for place in point.heads_removed),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headscope.results.heads import Head
+from headscope.results.heads import Head, layer_name
 from headscope.results.serialise import SCHEMA
 from headscope.results.shared_projections import SharedProjections
 from headscope.results.validate import ValidationSummary
@@ -97,7 +97,8 @@ class HeadRank(Head):
     qk, ov, w_q, w_k : MatrixRank
         Of W_Q W_K^T, W_V W_O, W_Q and W_K.
     asymmetry : float or None
-        ||B - B^T||_F / ||B||_F of B = W_Q W_K^T.
+        ||B - B^T||_F / ||B||_F of B = W_Q W_K^T; None for cross-attention, where B joins two
+        different spaces.
     qk_data : MatrixRank or None
         Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
     pattern_asymmetry : MeanSem or None
@@ -188,6 +189,8 @@ class LayerRank:
         Gaussian factors in the same data-aware form.
     folded : bool or None
         Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
+    stack : str
+        ``encoder``, ``decoder`` or ``cross``.
     """
 
     layer: int
@@ -201,6 +204,12 @@ class LayerRank:
     qk_data: MatrixRank | None = None
     qk_data_control: DataControl | None = None
     folded: bool | None = None
+    stack: str = "encoder"
+
+    @property
+    def name(self) -> str:
+        """``L3``; ``cross:L3`` outside the encoder."""
+        return layer_name(self.layer, self.stack)
 
 
 @dataclass(frozen=True)
@@ -282,6 +291,11 @@ class RankResult:
     shared: SharedProjections | None = None
     schema: int = SCHEMA
 
+    @property
+    def stacked(self) -> bool:
+        """Whether there is attention outside an encoder."""
+        return any(layer.stack != "encoder" for layer in self.layers)
+
     def to_frame(self) -> pandas.DataFrame:
         """One row per head and matrix, and per layer and matrix (``head`` empty), with controls."""
         import pandas
@@ -292,16 +306,20 @@ class RankResult:
         frame["head"] = frame["head"].astype("Int64")
         return frame
 
-    def heads_of(self, layer: int) -> int:
-        """Return how many heads a layer has."""
-        return next(len(found.heads) for found in self.layers if found.layer == layer)
+    def heads_of(self, item: HeadRank | LayerRank) -> int:
+        """Return how many heads a layer has, or the layer of a head."""
+        place = item.stack, item.layer
+        return next(
+            len(found.heads) for found in self.layers if (found.stack, found.layer) == place
+        )
 
     def _row(self, item: HeadRank | LayerRank, head: int | None, name: str) -> dict[str, Any]:
         row: dict[str, Any] = {"layer": item.layer, "head": head, "matrix": name}
+        row |= {"stack": item.stack} if self.stacked else {}
         row |= _flat(getattr(item, name))
         row["asymmetry"] = item.asymmetry if name == "qk" else None
         for kind, control in self.controls.items():
-            found = control.of(self.heads_of(item.layer)) if control else None
+            found = control.of(self.heads_of(item)) if control else None
             if found:
                 table = found.layers if head is None else found.heads
                 row |= {f"{kind}_{key}": value for key, value in _flat(table[name]).items()}

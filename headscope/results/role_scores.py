@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Confirmation", "Label", "PositionalScore", "RareScore", "SyntacticScore"]
+__all__ = [
+    "AlignmentScore",
+    "Confirmation",
+    "Label",
+    "PositionalScore",
+    "RareScore",
+    "SharpnessScore",
+    "SyntacticScore",
+]
 
 
 @dataclass(frozen=True)
@@ -14,14 +22,14 @@ class Label:
     Attributes
     ----------
     role : str
-        positional, syntactic, rare, special, punctuation, broad, self or duplicate.
+        Key of one of :data:`headscope.results.roles.ROLES`.
     detail : str
         The offset (``-1``), the relation and direction (``obj dep->head``), the token, or empty.
     score, baseline : float
         The measured rate or mean, and what it must beat.
     interval : tuple of two floats
-        95% interval of the score: Wilson for positional and syntactic rates, for all others normal
-        with the sentence as the sampled unit.
+        95% interval of the score: Wilson for positional and syntactic rates, Student's t over pairs
+        for alignments, for all others normal with the sentence (or pair) as the sampled unit.
     p_adjusted : float
         Benjamini-Hochberg adjusted p-value against the baseline.
     against : str
@@ -172,3 +180,61 @@ class RareScore:
     interval: tuple[float, ...]
     p_adjusted: float
     sentences: int = 0
+
+
+@dataclass(frozen=True)
+class AlignmentScore:
+    """How a cross-attention head follows the order of the source; None where there is no pair.
+
+    Attributes
+    ----------
+    score : float or None
+        Mean over pairs of the rank correlation between content queries and the content keys that
+        they attend to most: 1 from left to right, -1 from right to left, 0 for no order.
+    interval : tuple of two floats
+        95% interval of ``score`` over pairs (Student's t).
+    p_adjusted : float
+        Of the score against 0 in either direction, Benjamini-Hochberg adjusted over heads.
+    swapped, swapped_interval : float or None, tuple of two floats
+        The same score when each target is given another pair's source of the same length: what
+        position explains. None, and empty, without that pass.
+    constant : float or None
+        Share of the pairs in which all queries attend to the same key most; their correlation is 0.
+    diagonal, diagonal_uniform : float or None
+        Share of the queries whose largest weight lies within 1 key of the straight line between the
+        ends of both sequences, and the share for keys drawn at random.
+    pairs : int
+        What was counted, and what is taken as sampled.
+    """
+
+    score: float | None
+    interval: tuple[float, ...]
+    p_adjusted: float
+    swapped: float | None
+    swapped_interval: tuple[float, ...]
+    constant: float | None
+    diagonal: float | None
+    diagonal_uniform: float | None
+    pairs: int
+
+
+@dataclass(frozen=True)
+class SharpnessScore:
+    """How much of its weight a cross-attention head puts on one content key.
+
+    Attributes
+    ----------
+    confidence : float or None
+        Mean largest weight on a content key; None without a query.
+    interval : tuple of two floats
+        Its 95% interval, over pairs.
+    uniform : float or None
+        The same of evenly spread attention: the mean of 1 / (tokens of the source).
+    p_adjusted : float
+        Of the confidence against that, Benjamini-Hochberg adjusted over heads.
+    """
+
+    confidence: float | None
+    interval: tuple[float, ...]
+    uniform: float | None
+    p_adjusted: float

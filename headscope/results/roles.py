@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["NO_ROLE", "PRIMARY", "ROLES", "Role", "role_name", "role_of"]
+__all__ = [
+    "NO_ROLE",
+    "PRIMARY",
+    "ROLES",
+    "Role",
+    "primary_of",
+    "role_name",
+    "role_of",
+    "roles_of",
+]
+
+#: Stacks of self-attention; all stacks.
+_SELF = ("encoder", "decoder")
+_ALL = (*_SELF, "cross")
 
 
 @dataclass(frozen=True)
@@ -26,6 +40,8 @@ class Role:
         Of the terminal, as rich writes styles.
     light, dark : str
         Backgrounds of the page, ``#RRGGBB``, under dark and under light letters.
+    stacks : tuple of str
+        Where heads can have it: ``encoder``, ``decoder``, ``cross``.
     primary : bool
         Whether it can be a head's primary role.
     """
@@ -37,20 +53,47 @@ class Role:
     style: str = ""
     light: str = ""
     dark: str = ""
+    stacks: tuple[str, ...] = _ALL
     primary: bool = True
 
 
 #: In the order of priority: a head's primary role is the first that it has. The figures' colours
-#: are a palette that stays apart for colour-blind readers (Okabe & Ito 2008).
+#: are a palette that stays apart for colour-blind readers (Okabe & Ito 2008), and three more that
+#: keep away from it.
 ROLES = (
-    Role("positional", "positional", "", "#0072B2", "bold blue", "#bcd7ff", "#1d4e89"),
-    Role("syntactic", "syntactic", "syn", "#009E73", "bold green", "#bfe5c5", "#1f5c33"),
-    Role("rare", "rare-word", "rare", "#CC79A7", "bold magenta", "#f3c4ea", "#7a2a6a"),
+    Role("positional", "positional", "", "#0072B2", "bold blue", "#bcd7ff", "#1d4e89", _SELF),
+    Role(
+        "syntactic", "syntactic", "syn", "#009E73", "bold green", "#bfe5c5", "#1f5c33", ("encoder",)
+    ),
+    Role(
+        "rare", "rare-word", "rare", "#CC79A7", "bold magenta", "#f3c4ea", "#7a2a6a", ("encoder",)
+    ),
+    Role(
+        "monotonic",
+        "monotonic",
+        "mono",
+        "#4B0092",
+        "bold bright_blue",
+        "#d7c9f7",
+        "#4a2a80",
+        ("cross",),
+    ),
+    Role(
+        "anti_monotonic",
+        "anti-monotonic",
+        "anti",
+        "#2F4F4F",
+        "bold bright_magenta",
+        "#b9cccc",
+        "#2e4a4a",
+        ("cross",),
+    ),
+    Role("sharp", "sharp", "shrp", "#80BA5A", "bright_green", "#d9ebc2", "#456320", ("cross",)),
     Role("special", "special-token", "", "#E69F00", "yellow", "#fbe3a4", "#6b5200"),
-    Role("punctuation", "punctuation", "punc", "#56B4E9", "cyan", "#b9e9ec", "#0f5a61"),
+    Role("punctuation", "punctuation", "punc", "#56B4E9", "cyan", "#b9e9ec", "#0f5a61", _SELF),
     Role("broad", "broad", "brd", "#D55E00", "red", "#f9c9c2", "#7a2d22"),
-    Role("self", "self", colour="#8B4513", primary=False),
-    Role("duplicate", "duplicate-token", colour="#6A5ACD", primary=False),
+    Role("self", "self", colour="#8B4513", stacks=_SELF, primary=False),
+    Role("duplicate", "duplicate-token", colour="#6A5ACD", stacks=_SELF, primary=False),
 )
 #: A head without any of the primary roles.
 NO_ROLE = Role("none", "no role", ".", "#999999", "dim", "#e9ebee", "#333944")
@@ -68,6 +111,16 @@ def role_of(key: str) -> Role:
         If there is no such role.
     """
     return _BY_KEY[key]
+
+
+def roles_of(*stacks: str) -> tuple[Role, ...]:
+    """Return the roles that heads of any of these stacks can have, in the order of priority."""
+    return tuple(role for role in ROLES if set(role.stacks) & set(stacks))
+
+
+def primary_of(roles: Collection[str]) -> str:
+    """Return the key of the primary role of a head that has these roles."""
+    return next((role.key for role in PRIMARY if role.key in roles), NO_ROLE.key)
 
 
 def role_name(key: str) -> str:

@@ -74,10 +74,11 @@ def note(
     axes.annotate(text, at, xytext=offset, textcoords="offset points", **options)
 
 
-def label_grid(axes: Axes, n_layers: int, n_heads: int) -> None:
-    """Turn axes into a grid of layers x heads, one cell a head."""
+def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | None = None) -> None:
+    """Turn axes into a grid of layers x heads, one cell a head; ``names`` are the layers'."""
+    names = names or [f"L{i}" for i in range(n_layers)]
     axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=7)
-    axes.set_yticks(range(n_layers), [f"L{i}" for i in range(n_layers)], fontsize=7)
+    axes.set_yticks(range(n_layers), names, fontsize=7)
     axes.set_xticks(np.arange(-0.5, n_heads), minor=True)
     axes.set_yticks(np.arange(-0.5, n_layers), minor=True)
     axes.grid(which="minor", color="white", linewidth=1.5)
@@ -109,10 +110,12 @@ def heat_map(
     legend: str,
     limits: tuple[float, float] | None = None,
     digits: int = 2,
+    names: Sequence[str] | None = None,
 ) -> Figure:
     """Draw what :func:`head_grid` arranged, each cell with its number; None stays empty.
 
-    ``limits`` are the ends of the colour scale, by default the extremes of the values.
+    ``limits`` are the ends of the colour scale, by default the extremes of the values; ``names``
+    are those of the rows, by default L0, L1, ...
     """
     grid = np.array(values, dtype=float)  # None becomes NaN
     n_layers, n_heads = grid.shape
@@ -120,7 +123,7 @@ def heat_map(
     axes = figure.add_subplot()
     low, high = limits or (float(np.nanmin(grid)), float(np.nanmax(grid)))
     image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=low, vmax=high)
-    label_grid(axes, n_layers, n_heads)
+    label_grid(axes, n_layers, n_heads, names)
     for (layer, head), value in np.ndenumerate(grid):
         if np.isfinite(value):
             colour = "white" if value < (low + high) / 2 else "black"

@@ -8,13 +8,13 @@ all heads. Syntactic labels have a stricter rule of their own: ``confirmation.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from headscope.measures.accumulator import Array
 from headscope.measures.classify.confirmation import judge_syntactic, labels_of
+from headscope.measures.classify.mean_roles import MeanTest, mean_test, which_special
 from headscope.measures.classify.profile import QUANTITIES, UNIFORM
 from headscope.measures.classify.rare import Rare
 from headscope.measures.classify.rows import OFFSETS
@@ -31,16 +31,17 @@ from headscope.measures.statistics import (
     wilson,
 )
 from headscope.results import HeadResult, Label, PositionalScore, RareScore, SwappedControl
-from headscope.results.roles import NO_ROLE, PRIMARY
+from headscope.results.roles import primary_of
 
 Place = tuple[int, int]
 
 
 def judge(
     sums: HeadMeasures,
-    kernel: KernelHits,
+    kernel: KernelHits | None,
     thresholds: Thresholds,
     head_ids: Sequence[Sequence[int]],
+    stack: str = "encoder",
 ) -> tuple[HeadResult, ...]:
     """Turn sums into one :class:`HeadResult` per head, in the order of layer and head.
 
@@ -48,18 +49,21 @@ def judge(
     ----------
     sums : HeadMeasures
         After the pass over the corpus.
-    kernel : KernelHits
-        What the heads' distance kernels hit of the trials in ``sums.syntactic``.
+    kernel : KernelHits or None
+        What the heads' distance kernels hit of the trials in ``sums.syntactic``; None of a decoder.
     thresholds : Thresholds
         When a head earns a label.
     head_ids : sequence of sequence of int
         What the heads of each layer are called: their original indices, gaps where heads have been
         removed. Results carry these; the sums count heads without gaps.
+    stack : str
+        ``encoder`` or ``decoder``. A decoder's self-attention has no syntactic and no rare-word
+        score: the head of a word, and the rarest word, may stand where the query cannot look.
     """
-    exists = _exists(sums, head_ids)
+    exists = existing(sums.positional.hits.shape[:2], head_ids)
     positional = _Positional(sums, exists, thresholds)
-    syntactic = judge_syntactic(sums.syntactic, kernel, exists, thresholds)
-    rare = _Rare(sums.rare, exists, thresholds)
+    syntactic = judge_syntactic(sums.syntactic, kernel, exists, thresholds) if kernel else []
+    rare = _Rare(sums.rare, exists, thresholds) if stack == "encoder" else None
     means = sums.profile.means()
     tests = list(_mean_tests(sums, exists, thresholds))
     results = []
@@ -70,7 +74,7 @@ def judge(
         labels = (
             *positional.labels(place),
             *labels_of(relations),
-            *rare.labels(place),
+            *(rare.labels(place) if rare else ()),
             *(test.label(place) for test in tests if test.passed[place]),
         )
         roles = tuple(dict.fromkeys(label.role for label in labels))
@@ -78,13 +82,15 @@ def judge(
             HeadResult(
                 layer=layer,
                 head=head_ids[layer][head],
-                stack="encoder",
-                primary=next((role.key for role in PRIMARY if role.key in roles), NO_ROLE.key),
+                stack=stack,
+                primary=primary_of(roles),
                 roles=roles,
                 labels=labels,
                 positional=positional.score(place),
                 syntactic=relations,
-                rare=rare.score(place),
+                rare=rare.score(place) if rare else None,
+                alignment=None,
+                sharpness=None,
                 **numbers,
             )
         )
@@ -101,15 +107,15 @@ def judge_swapped(
 
     Arguments of :func:`judge`, but for ``kernel``: hits of the trials in ``sums.swapped``.
     """
-    exists = _exists(sums, head_ids)
+    exists = existing(sums.positional.hits.shape[:2], head_ids)
     tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)
     found = np.array([test.confirmed for test in tests]).reshape(-1, *exists.shape)
     return SwappedControl(labels=int(found.sum()), heads=int(found.any(axis=0).sum()))
 
 
-def _exists(sums: HeadMeasures, head_ids: Sequence[Sequence[int]]) -> Array:
-    """Which places of the sums hold a head, (n_layers, n_heads)."""
-    exists = np.zeros(sums.positional.hits.shape[:2], dtype=bool)
+def existing(shape: tuple[int, ...], head_ids: Sequence[Sequence[int]]) -> Array:
+    """Which places of sums of this shape, (n_layers, n_heads), hold a head."""
+    exists = np.zeros(shape, dtype=bool)
     for layer, ids in enumerate(head_ids):
         exists[layer, : len(ids)] = True
     return exists
@@ -218,26 +224,7 @@ MEAN_RULES = {
 }
 
 
-@dataclass(frozen=True)
-class _MeanTest:
-    """All heads on one such role, (n_layers, n_heads); the sentence is what was sampled."""
-
-    role: str
-    details: Array
-    mean: Array
-    interval: tuple[Array, Array]
-    p: Array
-    baseline: float
-    against: str
-    passed: Array
-
-    def label(self, place: Place) -> Label:
-        low, high = (float(end[place]) for end in self.interval)
-        detail, mean, p = str(self.details[place]), float(self.mean[place]), float(self.p[place])
-        return Label(self.role, detail, mean, self.baseline, (low, high), p, self.against)
-
-
-def _mean_tests(sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> Iterator[_MeanTest]:
+def _mean_tests(sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> Iterator[MeanTest]:
     """Test every head on every role that is a mean and that the corpus can show."""
     means, errors = sums.profile.means(), sums.profile.standard_errors()
     first, last = (means[..., QUANTITIES.index(f"{end}_special_mass")] for end in ("first", "last"))
@@ -245,22 +232,20 @@ def _mean_tests(sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> It
         if role == "broad" and not broad_is_testable(sums):
             continue
         i = QUANTITIES.index(quantity)
-        mean, error, least = means[..., i], errors[..., i], float(getattr(thresholds, threshold))
-        baseline, against = least, "threshold"  # nothing is broader than uniform
+        uniform = None
         if quantity in UNIFORM:
             expected = float(sums.profile.uniform[UNIFORM.index(quantity)])
-            baseline, against = expected / max(int(sums.profile.queries[i]), 1), "uniform"
-        p = adjust(normal_p(mean, error, baseline), exists)
-        high_enough = mean >= least if reach else mean > least
-        yield _MeanTest(
-            role=role,
-            details=np.where(role == "special", np.where(first > last, "first", "last"), ""),
-            mean=mean,
-            interval=normal_interval(mean, error),
-            p=p,
-            baseline=baseline,
-            against=against,
-            passed=high_enough & (mean > baseline) & (p <= thresholds.q),
+            uniform = expected / max(int(sums.profile.queries[i]), 1)
+        yield mean_test(
+            role,
+            means[..., i],
+            errors[..., i],
+            least=float(getattr(thresholds, threshold)),
+            reach=reach,
+            uniform=uniform,
+            q=thresholds.q,
+            exists=exists,
+            details=which_special(first, last) if role == "special" else None,
         )
 
 

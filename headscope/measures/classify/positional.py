@@ -3,7 +3,7 @@
 For an offset r: ``rate[r]`` = hits / queries over content queries i whose target i + r is a content
 token of the same sentence; a hit when the largest content weight of row i lies at i + r.
 ``mass[r]`` = mean of P[i, i + r] over content queries whose target lies inside the sequence,
-special tokens included as targets.
+special tokens included as targets. Under a causal mask no query has a target to its right.
 
 References
 ----------
@@ -36,7 +36,7 @@ class Positional(RowMeasure):
     queries, mass_queries : array of int, (offsets,)
         Queries that can hit, and that have a key there; the same for every head.
     chance : array of float, ()
-        Sum over content queries of 1 / (content tokens of the sentence).
+        Sum over content queries of 1 / (content tokens that the query sees).
     content : array of int, ()
         Content queries.
     """
@@ -66,11 +66,17 @@ class Positional(RowMeasure):
     def _count_queries(self, batch: Batch) -> None:
         content, real = numpy(batch.content), numpy(batch.attention_mask).astype(bool)
         for i, r in enumerate(OFFSETS):
+            if batch.causal and r > 0:
+                continue
             self.queries[i] += _pairs(content, content, r)
             self.mass_queries[i] += _pairs(content, real, r)
         per_sentence = content.sum(axis=1)
         self.content += per_sentence.sum()
-        self.chance += float((per_sentence > 0).sum())
+        if batch.causal:
+            place = np.arange(1, int(per_sentence.max(initial=0)) + 1)
+            self.chance += float(sum((1 / place[:n]).sum() for n in per_sentence))
+        else:
+            self.chance += float((per_sentence > 0).sum())
 
     def rates(self) -> Array:
         """Hit rates, (n_layers, n_heads, offsets); NaN where there is no query."""

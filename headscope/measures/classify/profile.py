@@ -1,7 +1,8 @@
 """The profile of a head: how sharp, how broad, and how much goes to special tokens and punctuation.
 
 Means over content queries, with sums by sentence so that an interval can treat the sentence, not
-the token, as the unit that was sampled.
+the token, as the unit that was sampled. Under a causal mask every row is held against the keys
+that it may see: uniform attention, the ln n of relative entropies, and earlier copies of a token.
 
 References
 ----------
@@ -16,14 +17,12 @@ from torch import Tensor
 
 from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.batch import Batch
-from headscope.measures.classify.rows import RowMeasure, RowSummary
+from headscope.measures.classify.rows import LONG, RowMeasure, RowSummary
 from headscope.measures.statistics import ratio, ratio_error
 
-#: Tokens, special ones included, of a sequence that can tell a broad head from others.
-LONG = 20
 #: What is averaged over content queries, as fields of a HeadResult; ``duplicate_rate`` only over
-#: those whose token occurs again, ``long_entropy`` (the relative entropy) only over those of
-#: sequences of LONG tokens or more.
+#: those whose token occurs again, ``relative_entropy`` only over those that see two tokens or more,
+#: ``long_entropy`` (the same quantity) only over those that see LONG tokens or more.
 QUANTITIES = (
     "confidence",
     "entropy",
@@ -52,7 +51,7 @@ class Profile(RowMeasure):
     uniform : array of float, (len(UNIFORM),)
         Sum over the same queries of what uniform attention gives.
     sentences, long_sentences : array of int, ()
-        All, and those of LONG tokens or more.
+        All, and those with a query that sees LONG tokens or more.
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -66,15 +65,14 @@ class Profile(RowMeasure):
         repeated = _same_token(batch)
         queries = self._count_queries(batch, repeated)
         position = torch.arange(batch.size[1], device=rows.argmax.device)
-        length = batch.attention_mask.sum(dim=1)[:, None]
         itself = rows.argmax == position
         ids = batch.input_ids[:, None].expand_as(rows.argmax)
         copy = (ids.gather(2, rows.argmax) == ids) & ~itself & repeated.any(dim=2)[:, None]
-        relative = rows.entropy / length.log()
+        relative, long = rows.relative.unbind(dim=-1)
         # (batch, heads, quantities): each sentence's sum over its content queries
         rates = [(mark & batch.content[:, None]).sum(dim=2) for mark in (itself, copy)]
         parts = (rows.top, rows.entropy, relative, *rows.mass.unbind(dim=-1), *rates)
-        sums = torch.stack([*parts, relative * (length >= LONG)], dim=-1)
+        sums = torch.stack([*parts, long], dim=-1)
         shape = self.sums.shape
         self.sums += numpy(sums.sum(dim=0)).reshape(shape)
         self.squares += numpy(sums.square().sum(dim=0)).reshape(shape)
@@ -83,21 +81,18 @@ class Profile(RowMeasure):
 
     def _count_queries(self, batch: Batch, same: Tensor) -> Tensor:
         """Count queries, (batch, quantities), and what uniform attention would give them."""
-        content = batch.content.sum(dim=1)
-        length = batch.attention_mask.sum(dim=1)
-        long = length >= LONG
-        own = {"duplicate_rate": same.any(dim=2).sum(dim=1), "long_entropy": content * long}
-        queries = torch.stack([own.get(name, content) for name in QUANTITIES], dim=1)
+        content, visible = batch.content, batch.visible
+        own = {
+            "relative_entropy": content & (visible >= 2),
+            "duplicate_rate": same.any(dim=2),
+            "long_entropy": content & (visible >= LONG),
+        }
+        queries = torch.stack([own.get(name, content).sum(dim=1) for name in QUANTITIES], dim=1)
         self.queries += numpy(queries.sum(dim=0))
         self.queries_squared += numpy(queries.square().sum(dim=0))
         self.sentences += batch.size[0]
-        self.long_sentences += int(long.sum())
-        expected = (
-            content * batch.special.sum(dim=1) / length.double(),
-            content * batch.punctuation.sum(dim=1) / length.double(),
-            (content > 0).double(),
-            same.sum(dim=(1, 2)) / content.clamp(min=1),
-        )
+        self.long_sentences += int((queries[:, QUANTITIES.index("long_entropy")] > 0).sum())
+        expected = _expected_causal(batch, same) if batch.causal else _expected(batch, same)
         self.uniform += numpy(torch.stack([e.double().sum() for e in expected]))
         return queries
 
@@ -111,10 +106,37 @@ class Profile(RowMeasure):
         return ratio_error(*sums, self.queries, self.queries_squared, int(self.sentences))
 
 
+def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
+    """Per sentence: what uniform attention over the whole of it gives, in the order of UNIFORM."""
+    content = batch.content.sum(dim=1)
+    length = batch.attention_mask.sum(dim=1).double()
+    return (
+        content * batch.special.sum(dim=1) / length,
+        content * batch.punctuation.sum(dim=1) / length,
+        content > 0,
+        same.sum(dim=(1, 2)) / content.clamp(min=1),
+    )
+
+
+def _expected_causal(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
+    """By query: what uniform attention over what it sees gives, in the order of UNIFORM."""
+    visible = batch.visible.clamp(min=1).double()
+    before = batch.content.cumsum(dim=1).clamp(min=1).double()
+    return (
+        batch.content * batch.special.cumsum(dim=1) / visible,
+        batch.content * batch.punctuation.cumsum(dim=1) / visible,
+        batch.content / before,
+        same.sum(dim=2) / before,
+    )
+
+
 def _same_token(batch: Batch) -> Tensor:
-    """Whether two different content positions hold the same token: (batch, pos, pos)."""
+    """Whether two different content positions hold the same token: (batch, pos, pos).
+
+    Under a causal mask: whether the token of the second stands before the first.
+    """
     ids = batch.input_ids
     same = ids[:, :, None] == ids[:, None, :]
     same &= batch.content[:, :, None] & batch.content[:, None, :]
     same.diagonal(dim1=1, dim2=2).fill_(False)
-    return same
+    return same.tril() if batch.causal else same

@@ -17,6 +17,8 @@ from headscope.measures.accumulator import Accumulator
 from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch
 
+#: Tokens, special ones included, that a row must see to tell a broad head from others.
+LONG = 20
 #: More than any sum of weights: a word of m pieces attends with up to m in all.
 OUT = 1e6
 #: Relative positions that the positional score looks at.
@@ -47,6 +49,9 @@ class RowSummary:
         Sum over content queries of the largest weight on a content key.
     entropy : Tensor, (batch, n_layers * n_heads), float64
         Sum over content queries of the entropy of the full row, in nats.
+    relative : Tensor, (batch, n_layers * n_heads, 2), float64
+        Sum over content queries of that entropy / ln n, n the keys that the row may see: over rows
+        of two keys or more, and over rows of LONG keys or more.
     mass : Tensor, (batch, n_layers * n_heads, 4), float64
         Sum over content queries of the mass on special tokens, on the first special, the last
         special, punctuation.
@@ -62,6 +67,7 @@ class RowSummary:
     word_argmax_mean: Tensor
     top: Tensor
     entropy: Tensor
+    relative: Tensor
     mass: Tensor
     band: Tensor
     by_distance: Tensor
@@ -82,11 +88,24 @@ class RowMeasure(Accumulator):
 
 
 class RowReducer:
-    """Observes attention sites and feeds row summaries to ``measures``, a batch at a time."""
+    """Observes attention sites and feeds row summaries to ``measures``, a batch at a time.
 
-    def __init__(self, n_layers: int, n_heads: int, *measures: RowMeasure) -> None:
+    Parameters
+    ----------
+    n_layers, n_heads : int
+        Layers, and heads of the layer that has most.
+    *measures : RowMeasure
+        What every summary is added to.
+    stack : str, optional
+        Pass over the sites of other stacks; without it all sites are of one stack.
+    """
+
+    def __init__(
+        self, n_layers: int, n_heads: int, *measures: RowMeasure, stack: str | None = None
+    ) -> None:
         self._shape = (n_layers, n_heads)
         self._measures = measures
+        self._stack = stack
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
@@ -109,11 +128,14 @@ class RowReducer:
         # 1 / pieces at first pieces, 0 elsewhere: from sums over pieces to means.
         self._per_piece = batch.first_piece / batch.pieces.clamp(min=1).float()
         self._distances = _Distances(batch, self._per_piece)
+        self._per_log = _per_log(batch) if batch.causal else None
         starts = torch.arange(batch.size[0] + 1, device=position.device)
         self._bounds = [torch.searchsorted(fold[0], starts).tolist() for fold in batch.folds]
 
     def observe(self, site: Activations) -> None:
         """Reduce one chunk."""
+        if self._stack is not None and site.stack != self._stack:
+            return
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         rows = site.rows
         masked = pattern + self._no_content[rows, None, None, :].to(pattern.dtype)
@@ -121,22 +143,25 @@ class RowReducer:
         mass = pattern @ self._features[rows, None].to(pattern.dtype)
         word_argmax, word_argmax_mean, by_distance = self._word_level(masked, rows)
         content = self._content[rows]
+        row_entropies = row_entropy(pattern).double()
+        entropy = torch.einsum("bhi,bi->bh", row_entropies, content)
         reduced = {
             "argmax": argmax,
             "word_argmax": word_argmax,
             "word_argmax_mean": word_argmax_mean,
             "top": torch.einsum("bhi,bi->bh", top.double(), content),
-            "entropy": torch.einsum("bhi,bi->bh", _entropy(pattern).double(), content),
+            "entropy": entropy,
+            "relative": self._relative(row_entropies, entropy, rows),
             "mass": torch.einsum("bhim,bi->bhm", mass.double(), content),
             "band": self._band(pattern, rows),
             "by_distance": by_distance,
         }
         for name, part in reduced.items():
-            self._whole[name][rows, site.row, site.heads] = part.to(self._whole[name].dtype)
+            self._whole[name][rows, site.layer, site.heads] = part.to(self._whole[name].dtype)
 
     def finish(self, stack: str, layer: int) -> None:
         """Hand the batch to the accumulators once its last layer has been observed."""
-        if layer < self._shape[0] - 1:
+        if layer < self._shape[0] - 1 or self._stack not in (None, stack):
             return
         summary = RowSummary(**{name: part.flatten(1, 2) for name, part in self._whole.items()})
         for measure in self._measures:
@@ -154,10 +179,20 @@ class RowReducer:
         return dict(zip(("argmax", "word_argmax", "word_argmax_mean"), index, strict=True)) | {
             "top": sums(places),
             "entropy": sums(places),
+            "relative": sums(*places, 2),
             "mass": sums(*places, 4),
             "band": sums(*places, len(OFFSETS)),
             "by_distance": sums(*places, len(WORD_OFFSETS)),
         }
+
+    def _relative(self, by_row: Tensor, entropy: Tensor, rows: slice) -> Tensor:
+        """Sums of entropy / ln n, (rows, n_heads, 2), from entropies of rows and their sums."""
+        if self._per_log is not None:
+            return torch.einsum("bhi,bic->bhc", by_row, self._per_log[rows])
+        # All rows of a sequence see all of it.
+        length = self._batch.attention_mask[rows].sum(dim=1)
+        relative = entropy / length.clamp(min=2).log()[:, None]
+        return torch.stack([relative, relative * (length >= LONG)[:, None]], dim=-1)
 
     def _band(self, pattern: Tensor, rows: slice) -> Tensor:
         """Sum of P[i, i + r] over content queries, (rows, n_heads, offsets)."""
@@ -236,6 +271,13 @@ class _Distances:
         return out
 
 
+def _per_log(batch: Batch) -> Tensor:
+    """1 / ln n at content queries that see n keys: n >= 2, and n >= LONG; (batch, pos, 2)."""
+    enough = torch.stack([batch.visible >= least for least in (2, LONG)], dim=-1)
+    log = batch.visible.clamp(min=2).double().log()[..., None]
+    return (enough & batch.content[..., None]) / log
+
+
 def _first_positions(first_piece: Tensor, word: Tensor) -> Tensor:
     """Position of each word's first piece, (batch, words); 0 behind the last word."""
     positions = torch.arange(word.shape[1], device=word.device).expand_as(word)
@@ -250,7 +292,7 @@ def _other_argmax(merged: Tensor, no_word: Tensor) -> Tensor:
     return merged.max(dim=-1).indices  # faster than argmax on CPUs; ties: the lowest, too
 
 
-def _entropy(pattern: Tensor) -> Tensor:
+def row_entropy(pattern: Tensor) -> Tensor:
     """Entropy of each row in nats, 0 log 0 = 0; faster than torch.special.entr on CPUs."""
     tiny = torch.finfo(pattern.dtype).tiny
     return -pattern.clamp(min=tiny).log_().mul_(pattern).sum(dim=-1)

@@ -38,9 +38,10 @@ class HeadMeasures:
         self.profile = Profile(n_layers, n_heads)
         self.skipped = 0
 
-    def reducer(self) -> RowReducer:
-        """Return the observer that feeds these sums."""
-        return RowReducer(*self.positional.hits.shape[:2], *self._parts.values())
+    def reducer(self, stack: str | None = None) -> RowReducer:
+        """Return the observer that feeds these sums, from the sites of one stack if it is given."""
+        places = self.positional.hits.shape[:2]
+        return RowReducer(*places, *self._parts.values(), stack=stack)
 
     @property
     def _parts(self) -> dict[str, RowMeasure]:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from headscope.measures.classify.profile import LONG, QUANTITIES, UNIFORM
+from collections.abc import Mapping
+
+from headscope.measures.classify.cross import FEWEST, CrossHeads
+from headscope.measures.classify.profile import QUANTITIES, UNIFORM
+from headscope.measures.classify.rows import LONG
 from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.thresholds import Thresholds
+from headscope.results.roles import roles_of
 
+#: Pairs that the roles of cross-attention need; those of a few would earn them by luck.
+MIN_PAIRS = 50
 #: Sequences of LONG tokens or more that the broad role needs.
 MIN_LONG = 50
 
 
-def untestable(sums: HeadMeasures, thresholds: Thresholds, *, trees: bool) -> dict[str, str]:
+def untestable(
+    sums: HeadMeasures, thresholds: Thresholds, *, trees: bool, stack: str = "encoder"
+) -> dict[str, str]:
     """Return the roles that no head could have earned, each with the reason.
 
     ``trees`` says whether the corpus has gold trees; of the thresholds only ``min_trials`` counts.
+    Roles that do not apply to the stack (``encoder`` or ``decoder``) are not among them.
     """
     queries = dict(zip(QUANTITIES, sums.profile.queries.tolist(), strict=True))
     expected = dict(zip(UNIFORM, sums.profile.uniform.tolist(), strict=True))
@@ -29,7 +39,39 @@ def untestable(sums: HeadMeasures, thresholds: Thresholds, *, trees: bool) -> di
         f"{MIN_LONG}",
         "duplicate": not queries["duplicate_rate"] and "no token occurs twice in a sentence",
     }
-    return {role: reason for role, reason in reasons.items() if reason}
+    return _given(reasons, stack)
+
+
+def untestable_cross(sums: CrossHeads) -> dict[str, str]:
+    """Return the roles that no cross-attention head could have earned, each with the reason."""
+    pairs, long = int(sums.pairs), int(sums.long_pairs)
+    few = (
+        not cross_is_testable(sums)
+        and f"{pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"
+    )
+    reasons = {
+        **dict.fromkeys(("monotonic", "anti_monotonic", "sharp"), few),
+        "special": not sums.expected("special_mass") > 0 and "no source has a special token",
+        "broad": not cross_broad_is_testable(sums)
+        and f"{long} sources have {LONG} tokens or more, fewer than {MIN_LONG}",
+    }
+    return _given(reasons, "cross")
+
+
+def _given(reasons: Mapping[str, str | bool], stack: str) -> dict[str, str]:
+    """Keep the reasons that there are, of roles that apply to a stack."""
+    applying = {role.key for role in roles_of(stack)}
+    return {role: str(why) for role, why in reasons.items() if why and role in applying}
+
+
+def cross_is_testable(sums: CrossHeads) -> bool:
+    """Whether there are enough pairs to tell an order, or sharpness, from luck."""
+    return int(sums.pairs) >= MIN_PAIRS
+
+
+def cross_broad_is_testable(sums: CrossHeads) -> bool:
+    """Whether there are enough long sources to call a cross-attention head broad."""
+    return int(sums.long_pairs) >= MIN_LONG
 
 
 def broad_is_testable(sums: HeadMeasures) -> bool:

@@ -42,6 +42,14 @@ class Thresholds(ThresholdSet):
         Least share of rows whose largest content weight is the diagonal (as for an offset).
     duplicate : float
         Least share of repeated tokens that look at another copy of themselves.
+    monotonic : float
+        Least rank correlation, in either direction, between target and source positions of a
+        cross-attention head.
+    monotonic_gain : float
+        Least gain of its confidence over uniform attention (as for syntactic heads: 0.10): the
+        largest of nearly even weights says nothing.
+    sharp : float
+        Least confidence of a cross-attention head.
     """
 
     positional: float = 0.90
@@ -56,6 +64,9 @@ class Thresholds(ThresholdSet):
     broad_relative: float = 0.80
     self: float = 0.90
     duplicate: float = 0.50
+    monotonic: float = 0.60
+    monotonic_gain: float = 0.10
+    sharp: float = 0.80
 
     def __post_init__(this) -> None:  # noqa: N805  (a field is called self)
         for field in dataclasses.fields(this):

@@ -131,7 +131,7 @@ def _random(
 
 def _labelled(loaded: LoadedModel, classified: ClassifyResult) -> list[Place]:
     """Places, in the loaded model, of the heads that have one of the roles."""
-    named = {(h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
+    named = {(h.stack, h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
     return [place for name, place in places(loaded).items() if name in named]
 
 

@@ -76,7 +76,7 @@ def by_hand(
         If there is no such head or role, or nothing or everything would go.
     """
     if spec is not None:
-        names = parse_heads(spec, {site.layer: site.head_ids for site in loaded.sites})
+        names = parse_heads(spec, {(s.stack, s.layer): s.head_ids for s in loaded.sites})
         place_of = places(loaded)
         removed = {units.unit(place_of[name]) for name in names}
         what = f"heads {spec}"

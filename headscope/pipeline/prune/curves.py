@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from headscope.errors import InputError
+from headscope.measures.accumulator import Array
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.known_roles import KnownRoles
 from headscope.pipeline.progress import Progress
@@ -81,6 +84,8 @@ class Outcome:
         Why the values mean nothing, if they do not.
     versions : tuple of Version
         The candidates, should a model be kept.
+    swept : tuple of Swept
+        The curves that run from no head removed to all.
     """
 
     baseline: Baseline
@@ -90,6 +95,38 @@ class Outcome:
     kept_alone: tuple[HeadEffect, ...]
     degenerate: str | None
     versions: tuple[Version, ...]
+    swept: tuple[Swept, ...] = ()
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A whole curve with everything that is known of how its values vary together.
+
+    Attributes
+    ----------
+    method, repair : str
+        Whose curve it is.
+    shares : tuple of float
+        Shares of heads removed, from 0 to 1.
+    means : tuple of float
+        The metric at each.
+    values : array, (points, resamples or draws)
+        The metric on each resample of the examples, or of each draw of random heads.
+    random : bool
+        Whether heads were drawn at random.
+    """
+
+    method: str
+    repair: str
+    shares: tuple[float, ...]
+    means: tuple[float, ...]
+    values: Array
+    random: bool
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Method and repair."""
+        return self.method, self.repair
 
 
 def run(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
@@ -111,7 +148,30 @@ def run(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
         kept_alone=kept_alone,
         degenerate=parts.measure.degenerate(),
         versions=tuple(version for found in made for version in found.versions),
+        swept=tuple(
+            _swept(parts, curve) for found in made for curve in found.curves if _whole(curve)
+        ),
     )
+
+
+def _whole(curve: Curve) -> bool:
+    """Whether a curve runs from no head removed to all of them."""
+    return (curve.points[0].fraction, curve.points[-1].fraction) == (0.0, 1.0)
+
+
+def _swept(parts: _Parts, curve: Curve) -> Swept:
+    random = curve.method == "random"
+    draws = parts.options.draws
+    # Where nothing or everything is removed, there is nothing to draw.
+    rows = [
+        np.full(draws, point.value)
+        if random and not point.draws
+        else parts.measure.resamples(point)
+        for point in curve.points
+    ]
+    shares = tuple(point.fraction for point in curve.points)
+    means = tuple(point.value for point in curve.points)
+    return Swept(curve.method, curve.repair, shares, means, np.stack(rows), random)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+
+from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs
 from headscope.models.compact import remove_heads
 from headscope.models.loading import LoadedModel
@@ -16,7 +20,9 @@ from headscope.pruning.units import Units
 from headscope.results import HeadResult
 from headscope.results.prune import Baseline, Draw, Point
 
+#: A head's row and place in the loaded model, and its name: layer and head, perhaps the stack.
 Place = tuple[int, int]
+Name = tuple[Any, ...]
 #: By the heads' places in the loaded model.
 ByPlace = Mapping[Place, HeadResult]
 
@@ -56,6 +62,8 @@ class Measurer:
         self._drawn = task.resampled(self._full, seed=seed)
         self._points: dict[tuple[int, ...], Point] = {}
         self._values: dict[tuple[int, ...], float] = {}
+        #: By id(point): the point, and its value in every resample.
+        self._resampled: dict[int, tuple[Point, Array]] = {}
 
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
@@ -95,10 +103,13 @@ class Measurer:
 
     def _measured(self, repaired: Repaired) -> Point:
         outputs = self._outputs(repaired)
-        found = self._task.interval(outputs, self._full, seed=self._seed, drawn=self._drawn)
+        values = self._task.resampled(outputs, seed=self._seed)
+        found = self._task.interval(
+            outputs, self._full, seed=self._seed, drawn=self._drawn, values=values
+        )
         assert found.difference_low is not None
         assert found.difference_high is not None
-        return Point(
+        point = Point(
             fraction=self._fraction(repaired),
             heads_removed=self._names(repaired),
             value=found.value,
@@ -109,6 +120,14 @@ class Measurer:
             metrics=self._task.metrics(outputs),
             roles_left=self._left(set(self._units.heads(repaired.removed))),
         )
+        self._resampled[id(point)] = (point, values)
+        return point
+
+    def resamples(self, point: Point) -> Array:
+        """Return a point's value in every bootstrap resample, or in every draw of random heads."""
+        if point.draws:
+            return np.array([draw.value for draw in point.draws])
+        return self._resampled[id(point)][1]
 
     def _value(self, repaired: Repaired) -> float:
         """Return the metric alone: no interval is shown of a single draw."""
@@ -128,7 +147,7 @@ class Measurer:
     def _fraction(self, repaired: Repaired) -> float:
         return len(self._units.heads(repaired.removed)) / self._n_heads
 
-    def _names(self, repaired: Repaired) -> tuple[Place, ...]:
+    def _names(self, repaired: Repaired) -> tuple[Name, ...]:
         return original_names(self._loaded, self._units.heads(repaired.removed))
 
     def _is_plain(self, repaired: Repaired) -> bool:
@@ -145,9 +164,16 @@ class Measurer:
         return dict(sorted(left.items()))
 
 
-def original_names(loaded: LoadedModel, heads: Sequence[Place]) -> tuple[Place, ...]:
-    """Call heads by the numbers they were born with."""
-    return tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in heads)
+def original_names(loaded: LoadedModel, heads: Sequence[Place]) -> tuple[Name, ...]:
+    """Call heads by what they were born as: (layer, head), or (stack, layer, head).
+
+    The stack is named in models that have more than an encoder.
+    """
+    named = (loaded.whole or loaded).stacks != ("encoder",)
+    sites = ((loaded.sites[row], head) for row, head in heads)
+    return tuple(
+        (*((site.stack,) if named else ()), site.layer, site.head_ids[head]) for site, head in sites
+    )
 
 
 def compact_model(loaded: LoadedModel, units: Units, made: Repaired) -> LoadedModel:

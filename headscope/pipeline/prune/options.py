@@ -39,6 +39,7 @@ class PruneOptions:
     task: str = "fidelity"
     data: str | Path | None = None
     calibration: str | Path | None = None
+    stack: str | None = None
     methods: Sequence[str] | None = None
     repairs: Sequence[str] | None = None
     step: float = STEP

@@ -21,6 +21,7 @@ from headscope.pipeline.prune.curves import Inputs, Outcome, run
 from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
 from headscope.pipeline.prune.sources import open_sources
+from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
@@ -33,6 +34,7 @@ def prune(
     task: str = "fidelity",
     data: str | Path | None = None,
     calibration: str | Path | None = None,
+    stack: str | None = None,
     methods: Sequence[str] | None = None,
     repairs: Sequence[str] | None = None,
     step: float = STEP,
@@ -63,11 +65,15 @@ def prune(
         ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
         ``task_head="auto"`` for tasks that need the model's head).
     task : str
-        ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
+        ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
     data : path, optional
         What the curves are measured on; half of the built-in sample if missing.
     calibration : path, optional
         What heads are chosen on; the (other half of the) built-in sample if missing.
+    stack : str, optional
+        ``encoder``, ``decoder``, ``cross`` or ``all``: where heads may be removed. With ``all`` an
+        encoder-decoder model is pruned as a whole, and each stack alone besides. By default every
+        stack that the task runs.
     methods : sequence of str, optional
         Names of :data:`headscope.pruning.methods.METHODS`; by default fisher-joint and random.
     repairs : sequence of str, optional
@@ -131,6 +137,7 @@ def prune(
         task=task,
         data=data,
         calibration=calibration,
+        stack=stack,
         methods=methods,
         repairs=repairs,
         step=step,
@@ -173,7 +180,8 @@ def prune_with(
     tell = progress or silent
     inputs = _open(model, choices, options)
     outcome = run(inputs, choices, tell)
-    result = _result(inputs, choices, outcome, command)
+    apart = run_apart(inputs, choices, tell)
+    result = _result(inputs, choices, outcome, apart, command)
     return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
 
 
@@ -185,13 +193,16 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     need_tokenizer(loaded, "prune")
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
-    if known is None and choices.roles:
+    loaded = chosen_stack(loaded, choices.stack, choices.task)
+    if known is None and choices.roles and loaded.stacks == ("encoder",):
         known = classify(loaded, validate=False, seed=choices.seed)
     roles = KnownRoles({}) if known is None else find_roles(loaded, known)
     return Inputs(loaded, sources, evaluation, calibration, roles, validation)
 
 
-def _result(inputs: Inputs, choices: PruneOptions, outcome: Outcome, command: str) -> PruneResult:
+def _result(
+    inputs: Inputs, choices: PruneOptions, outcome: Outcome, apart: Apart, command: str
+) -> PruneResult:
     loaded, task, chosen = inputs.loaded, inputs.evaluation, inputs.calibration
     return PruneResult(
         schema=SCHEMA,
@@ -212,6 +223,10 @@ def _result(inputs: Inputs, choices: PruneOptions, outcome: Outcome, command: st
         roles=inputs.roles.heads,
         roles_from=inputs.roles.corpus,
         warnings=(*inputs.sources.warnings, *inputs.roles.warnings, *_meaningless(outcome)),
+        stack=loaded.stacks[0] if len(loaded.stacks) == 1 else "all",
+        stacks=apart.stacks,
+        areas=apart.areas,
+        gaps=apart.gaps,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -48,19 +49,20 @@ def kept_alone_table(
     return _effects(places, points)
 
 
-def _effects(places: Sequence[tuple[int, ...]], points: Sequence[Point]) -> tuple[HeadEffect, ...]:
+def _effects(places: Sequence[tuple[Any, ...]], points: Sequence[Point]) -> tuple[HeadEffect, ...]:
     """Put points into a table; a model that is the full one differs with p = 1."""
     p = np.array([1.0 if point.p_value is None else point.p_value for point in points])
     return tuple(map(_effect, places, points, p.tolist(), adjust(p).tolist()))
 
 
-def _effect(place: tuple[int, ...], point: Point, p_value: float, adjusted: float) -> HeadEffect:
+def _effect(place: tuple[Any, ...], point: Point, p_value: float, adjusted: float) -> HeadEffect:
     assert point.difference is not None  # only random draws have none
     assert point.difference_ci is not None
-    layer, head = place
+    *stack, layer, head = place
     return HeadEffect(
         layer,
         head,
+        stack=stack[0] if stack else "encoder",
         value=point.value,
         ci=point.ci,
         difference=point.difference,

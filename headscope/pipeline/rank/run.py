@@ -38,6 +38,7 @@ def report_defaults() -> dict[str, Any]:
 def rank(
     model: Model,
     *,
+    stack: str | None = None,
     share: str = "sigma2",
     biases: bool = False,
     fold_layernorm: bool = False,
@@ -59,6 +60,9 @@ def rank(
     ----------
     model : str, path, LoadedModel
         ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
+    stack : str, optional
+        ``encoder``, ``decoder``, ``cross`` or ``all``; by default every stack that the model has,
+        or the encoder where a text is given.
     share : str
         ``sigma2`` or ``sigma``: of which the dimensions hold 90, 95, 99%.
     biases : bool
@@ -113,6 +117,7 @@ def rank(
             "A text and the fidelity of shared projections need the model's tokenizer; load it "
             "with headscope.load."
         )
+    loaded = _chosen(loaded, stack, needs_text)
     not_covered = _check_coverage(loaded, validate)
     validation = require_valid(loaded, validate)
     if not loaded.sites:
@@ -148,6 +153,18 @@ def rank(
         text=on_text.describe() if on_text else None,
         shared=sweep_widths(loaded, widths, lines, limit, seed, tell) if widths else None,
     )
+
+
+def _chosen(loaded: LoadedModel, stack: str | None, needs_text: bool) -> LoadedModel:
+    """Return the view of the stack that is measured."""
+    if not loaded.encoder_decoder:
+        return loaded.only(stack or "all")
+    if needs_text and stack not in (None, "encoder"):
+        raise InputError(
+            f"A text runs the encoder of {loaded.name} only: leave text and share_projections out, "
+            "or choose the stack encoder."
+        )
+    return loaded.only("encoder" if needs_text else stack or "all")
 
 
 def _check_options(share: str, rtol: float | None, control_seeds: int) -> None:
@@ -193,15 +210,15 @@ def _factors(
     made: dict[Any, Factors] = {}
     factors, folded = {}, {}
     for site in loaded.sites:
-        norm = norms.get(site.layer)
+        norm = norms.get(site.row)
         key = (site.projections, norm)
         if key not in made:
             weights = site.weights()
             if norm is not None:
                 weights = fold_gain(weights, *gain_and_shift(norm))
             made[key] = layer_factors(weights, biases=biases)
-        factors[site.layer] = made[key]
-        folded[site.layer] = norm is not None
+        factors[site.row] = made[key]
+        folded[site.row] = norm is not None
     return factors, (folded if fold else {})
 
 
@@ -216,15 +233,18 @@ def _measure(
     layers: list[LayerRank] = []
     known: dict[int, tuple[list[HeadRank], LayerRank]] = {}
     for site in sites:
-        layer, mine = site.layer, factors[site.layer]
+        mine = factors[site.row]
         if id(mine) not in known:
-            known[id(mine)] = measure_layer(layer, mine, reading, folded=folded.get(layer))
+            known[id(mine)] = measure_layer(site.layer, mine, reading, folded=folded.get(site.row))
         its_heads, whole = known[id(mine)]
+        changes: dict[str, Any] = {"layer": site.layer, "stack": site.stack}
+        if site.stack == "cross":  # queries and keys lie in different spaces
+            changes["asymmetry"] = None
         heads += [
-            dataclasses.replace(found, layer=layer, head=name)
+            dataclasses.replace(found, head=name, **changes)
             for found, name in zip(its_heads, site.head_ids, strict=True)
         ]
-        layers.append(dataclasses.replace(whole, layer=layer, heads=site.head_ids))
+        layers.append(dataclasses.replace(whole, heads=site.head_ids, **changes))
         progress("model", len(layers), len(sites))
     return tuple(heads), tuple(layers)
 

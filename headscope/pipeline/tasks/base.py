@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.data.batches import buckets
+from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
-from headscope.data.token_rows import Padded, Row, pad_rows
+from headscope.data.pair_rows import padded
+from headscope.data.token_rows import Padded, Row
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap, resampled
@@ -41,7 +42,7 @@ class Task:
     Attributes
     ----------
     name : str
-        fidelity, mlm, classification or similarity.
+        fidelity, mlm, classification, similarity or seq2seq.
     higher_is_better : bool
         Whether a larger value is a better model.
     has_labels : bool
@@ -74,7 +75,9 @@ class Task:
 
     # --- measuring ----------------------------------------------------------------------------
 
-    def outputs(self, loaded: LoadedModel, gates: Tensor | None = None) -> dict[str, Array]:
+    def outputs(
+        self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
+    ) -> dict[str, Array]:
         """Run a model over all examples; per-example arrays in the order of the examples.
 
         Parameters
@@ -83,11 +86,15 @@ class Task:
             The model, or a pruned copy of it.
         gates : Tensor, (n_layers, n_heads), optional
             Multiply each head's z.
+        all_metrics : bool
+            Also find out what metrics need that cost far more than the task's value. Without it
+            :meth:`metrics` leaves those out.
         """
         found: dict[str, Array] = {}
         with gated(loaded, gates) as run:
             for batch in self.batches(loaded):
-                read = self._read(batch, *run(*batch.inputs, select=self._select(batch)))
+                given = {**batch.decoder_inputs, "select": self._select(batch)}
+                read = self._read(batch, *run(*batch.inputs, **given))
                 for name, values in read.items():
                     part = numpy(values)
                     room = np.zeros((len(self.rows), *part.shape[1:]), dtype=part.dtype)
@@ -110,13 +117,15 @@ class Task:
         *,
         seed: int = 0,
         drawn: Array | None = None,
+        values: Array | None = None,
     ) -> Bootstrap:
         """Bootstrap the task's value, and its difference to another model's on the same examples.
 
         ``difference`` is value minus the baseline's, whichever direction is better; ``drawn`` is
-        what :meth:`resampled` gave for the baseline.
+        what :meth:`resampled` gave for the baseline, ``values`` what it gave for these outputs.
         """
-        return paired_bootstrap(self.table[self.metric], outputs, baseline, seed=seed, drawn=drawn)
+        metric = self.table[self.metric]
+        return paired_bootstrap(metric, outputs, baseline, seed=seed, drawn=drawn, values=values)
 
     def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
         """Return the task's value of every bootstrap resample, (resamples,)."""
@@ -161,13 +170,17 @@ class Task:
                 loss=loss,
                 embed=self._embed,
                 select_loss=select(batch),
-                select_embed=_select_masks(batch),
+                select_embed=self._select_embed(batch),
             )
 
     # --- what tasks differ in -----------------------------------------------------------------
 
     def _select(self, batch: Padded) -> Select | None:
         """Say what the head gets while the task is measured."""
+        return _select_masks(batch)
+
+    def _select_embed(self, batch: Padded) -> Select | None:
+        """Say what the head gets while :meth:`_embed` is read."""
         return _select_masks(batch)
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
@@ -188,12 +201,15 @@ class Task:
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return each row's output as a vector."""
-        return F.normalize(mean_pooled(hidden, batch.attention_mask), dim=-1)
+        return F.normalize(mean_pooled(hidden, batch.hidden_mask), dim=-1)
 
-    def batches(self, loaded: LoadedModel) -> Iterator[Padded]:
-        """Yield all rows, padded, in the order of :meth:`loss_batches` without labels."""
-        for part in buckets(self.rows):
-            yield pad_rows(part, loaded.pad_id, loaded.device)
+    def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
+        """Yield all rows, padded, in the order of :meth:`loss_batches` without labels.
+
+        ``tokens`` is about how many a batch holds.
+        """
+        for part in buckets(self.rows, tokens):
+            yield padded(part, loaded.pad_id, loaded.device)
 
 
 def need_logits(logits: Tensor | None) -> Tensor:
@@ -204,7 +220,7 @@ def need_logits(logits: Tensor | None) -> Tensor:
 
 
 def _select_masks(batch: Padded) -> Select | None:
-    """Let the head of a language model see masked positions only."""
+    """Let the head of a language model see masked (or target) positions only."""
     if not batch.masked.numel():
         return None
     return lambda hidden: at_masks(batch, hidden)[None]

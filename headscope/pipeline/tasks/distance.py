@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from headscope.data.batches import buckets
-from headscope.data.token_rows import Padded, Row, pad_rows
+from headscope.data.pair_rows import padded
+from headscope.data.token_rows import Padded, Row
 from headscope.measures.pooling import cosine, mean_pooled
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
 from headscope.models.task_heads import Select
+
+#: Task heads that make a token at each position that a batch asks for.
+TOKEN_HEADS = ("mlm", "seq2seq")
 
 
 class Distance:
@@ -21,7 +25,8 @@ class Distance:
     Parameters
     ----------
     rows : sequence of Row
-        With masked positions for a masked language model: its outputs mean something there.
+        With masked positions for a masked language model: its outputs mean something there. Pairs
+        for an encoder-decoder model, whose states and outputs are the decoder's.
     reference : LoadedModel
         The unpruned model; run once over the rows when the distance is first asked for.
     """
@@ -30,13 +35,13 @@ class Distance:
         self.head = reference.task_head
         self._rows, self._reference = rows, reference
         self._pooled: Tensor | None = None
-        #: Per row: the logits (classification), or the hidden states at masked positions (mlm),
+        #: Per row: the logits (classification), or the hidden states at masked or target positions,
         #: from which the head makes its logits anew: they are 80 times as large.
         self._outputs: list[Tensor] = []
 
     def select(self, batch: Padded) -> Select | None:
         """Return what the head of the other model is to get."""
-        if self.head != "mlm":
+        if self.head not in TOKEN_HEADS:
             return None
         self._prepared()
         theirs = torch.cat([self._outputs[i] for i in batch.index])
@@ -44,7 +49,7 @@ class Distance:
 
     def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
-        ours = wide(mean_pooled(hidden, batch.attention_mask))
+        ours = wide(mean_pooled(hidden, batch.hidden_mask))
         theirs = self._prepared()[batch.index].to(ours)
         found = {"cosine": cosine(ours, theirs, dtype=None)}
         if logits is not None and self.head is not None:
@@ -58,7 +63,7 @@ class Distance:
 
     def _kl(self, batch: Padded, logits: Tensor) -> Tensor:
         """KL(unpruned || this model) of each row; a mean over its masks for a language model."""
-        if self.head == "mlm":
+        if self.head in TOKEN_HEADS:
             ours, theirs = wide(logits[0]).log_softmax(-1).chunk(2)
             return by_row(batch, _kl(theirs, ours))
         stored = torch.stack([self._outputs[i] for i in batch.index])
@@ -73,22 +78,26 @@ class Distance:
         outputs: list[Tensor] = [torch.empty(0)] * len(self._rows)
         with gated(loaded) as run:
             for part in buckets(self._rows):
-                batch = pad_rows(part, loaded.pad_id, loaded.device)
-                # A language model's logits are not asked for: one position keeps the head cheap.
-                few = (lambda h: h[:1, :1]) if self.head == "mlm" else None
-                hidden, logits = run(*batch.inputs, select=few)
-                kept = at_masks(batch, hidden) if self.head == "mlm" else logits
+                batch = padded(part, loaded.pad_id, loaded.device)
+                by_token = self.head in TOKEN_HEADS
+                few = one_position if by_token else None
+                hidden, logits = run(*batch.inputs, **batch.decoder_inputs, select=few)
+                kept = at_masks(batch, hidden) if by_token else logits
                 split = _split(batch, kept) if kept is not None else [torch.empty(0)] * len(part)
-                for i, state, output in zip(
-                    batch.index, mean_pooled(hidden, batch.attention_mask), split, strict=True
-                ):
+                pooled = mean_pooled(hidden, batch.hidden_mask)
+                for i, state, output in zip(batch.index, pooled, split, strict=True):
                     states[i], outputs[i] = state, output
         self._pooled, self._outputs = torch.stack(states), outputs
         return self._pooled
 
 
+def one_position(hidden: Tensor) -> Tensor:
+    """Leave the head next to nothing to do, where its outputs are not asked for."""
+    return hidden[:1, :1]
+
+
 def at_masks(batch: Padded, hidden: Tensor) -> Tensor:
-    """Pick the states at masked positions, row by row: (masked, d_model)."""
+    """Pick the states at masked (or target) positions, row by row: (masked, d_model)."""
     return hidden[batch.masked[0], batch.masked[1]]
 
 

@@ -93,4 +93,5 @@ class LossBatch:
         by_row = gates[self._owner] if gates.dim() == 3 else gates
         # Without gradients to record, the faster products serve.
         with gated(self._loaded, by_row, gradients=gates.requires_grad) as run:
-            return read(self._batch, *run(*self._batch.inputs, select=select))
+            batch = self._batch
+            return read(batch, *run(*batch.inputs, **batch.decoder_inputs, select=select))

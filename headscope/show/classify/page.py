@@ -44,7 +44,7 @@ def facts(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
             labels=[_label(head, label) for label in head.labels],
             facts=list(_facts(head)),
             values={
-                "positional": head.positional.score,
+                "positional": head.positional.score if head.positional else None,
                 "confidence": head.confidence,
                 "entropy": head.entropy,
                 "special": head.special_mass,
@@ -54,7 +54,7 @@ def facts(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
 
 def _label(head: HeadResult, label: Label) -> list[str]:
     """Role, detail, score, baseline, interval and p-value."""
-    offset = head.positional.offset
+    offset = head.positional.offset if head.positional else None
     named = label.role == "positional" and offset is not None
     return [
         role_name(label.role),
@@ -67,12 +67,14 @@ def _label(head: HeadResult, label: Label) -> list[str]:
 
 
 def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
-    offset = head.positional.offset
-    at = "" if offset is None else f" ({words.describe_offset(offset)})"
-    yield "Best offset", f"{decimal(head.positional.score)}{at}"
+    if head.positional is not None:
+        offset = head.positional.offset
+        at = "" if offset is None else f" ({words.describe_offset(offset)})"
+        yield "Best offset", f"{decimal(head.positional.score)}{at}"
     if head.syntactic:
         yield "Best relation", _best_relation(head)
-    yield "Rarest word", f"{decimal(head.rare.rate)}, chance {decimal(head.rare.chance)}"
+    if head.rare is not None:
+        yield "Rarest word", f"{decimal(head.rare.rate)}, chance {decimal(head.rare.chance)}"
     yield "Confidence", decimal(head.confidence)
     yield "Entropy", f"{decimal(head.entropy)} nats"
     yield "Mass on special tokens", decimal(head.special_mass)

@@ -53,11 +53,11 @@ def _role_map(result: ClassifyResult) -> Iterator[RenderableType]:
 
 
 def _positional_table(result: ClassifyResult) -> Iterator[RenderableType]:
-    found = [(head.name, head.positional) for head in result.heads if "positional" in head.roles]
+    found = [head for head in result.heads if "positional" in head.roles]
     if not found:
         return
     table = make_table(("positional", "looks at", "score", "95% interval", "chance", "adj. p"))
-    for name, p in found:
+    for name, p in ((head.name, head.positional) for head in found if head.positional):
         rate, chance = decimal(p.score), decimal(p.chance)
         offset, interval = words.describe_offset(p.offset or 0), interval_text(p.interval)
         table.add_row(name, offset, rate, interval, chance, p_text(p.p_adjusted))
@@ -124,22 +124,25 @@ def _voita_first(row: _Row) -> tuple[bool, float]:
 
 
 def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
-    ranked = sorted(result.heads, key=lambda head: -(head.rare.rate or 0.0))
+    scored = [(head, head.rare) for head in result.heads if head.rare is not None]
+    ranked = sorted(scored, key=lambda row: -(row[1].rate or 0.0))
+    if not ranked:
+        return
     yield Text("")
-    if ranked[0].rare.rate is None:
+    if ranked[0][1].rate is None:
         yield Text(
             "No rare-word score: no sentence has a word outside the 500 most frequent of "
             f"{result.corpus.frequencies}."
         )
         return
-    labelled = [head for head in ranked if "rare" in head.roles]
+    labelled = [row for row in ranked if "rare" in row[0].roles]
     table = make_table(
         ("rare word", "rate", "95% interval", "two rarest", "chance", "random", "unif.", "adj. p")
     )
-    for name, r in ((head.name, head.rare) for head in labelled or ranked[:2]):
+    for head, r in labelled or ranked[:2]:
         rates = map(decimal, (r.two_rarest, r.chance, r.null, r.uniform))
         interval = interval_text(r.interval)
-        table.add_row(name, decimal(r.rate), interval, *rates, p_text(r.p_adjusted))
+        table.add_row(head.name, decimal(r.rate), interval, *rates, p_text(r.p_adjusted))
     yield table
     if not labelled:
         yield Text(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headscope.results import ClassifyResult, ControlResult, HeadResult, Label
-from headscope.results.roles import PRIMARY, ROLES, role_name, role_of
+from headscope.results.roles import NO_ROLE, Role, role_name, role_of, roles_of
 from headscope.show.cells import joined, plural
 
 #: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
@@ -24,11 +24,11 @@ def primary_label(head: HeadResult) -> Label | None:
     return next((label for label in head.labels if label.role == head.primary), None)
 
 
-def marks(width: int = 4) -> dict[str, str]:
+def marks(width: int = 4, stacks: Sequence[str] = ("encoder",)) -> dict[str, str]:
     """Explain by role what a mark on the map means: ``syn syntactic``; marks cut to a width."""
     return {
         role.key: f"{role.mark[:width]:<2} {role.name.replace('-', ' ')}"
-        for role in PRIMARY
+        for role in (*roles_of(*stacks), NO_ROLE)
         if role.mark
     }
 
@@ -85,10 +85,16 @@ def role_counts(result: ClassifyResult) -> list[tuple[str, str, int, str]]:
     """Return (role, its name, heads, heads of the control) for every role that a head can have."""
     counts = Counter(role for head in result.heads for role in head.roles)
     control = result.control or ControlResult()
-    known = {r.key: getattr(control, r.key) for r in ROLES} if control.random_weights else {}
-    rows = [(r.key, r.name, counts[r.key], str(known.get(r.key, "-"))) for r in ROLES]
+    roles = _roles(result)
+    known = {r.key: getattr(control, r.key) for r in roles} if control.random_weights else {}
+    rows = [(r.key, r.name, counts[r.key], str(known.get(r.key, "-"))) for r in roles]
     without = sum(not head.roles for head in result.heads)
     return [*rows, ("none", "no role on this corpus", without, "-")]
+
+
+def _roles(result: ClassifyResult) -> tuple[Role, ...]:
+    """The roles that heads of these stacks can have."""
+    return roles_of(*{head.stack for head in result.heads})
 
 
 def role_rows(result: ClassifyResult, *, every: bool = True) -> list[tuple[str, str, str]]:
@@ -118,7 +124,7 @@ def _positional(heads: Sequence[HeadResult]) -> str:
     found = [head for head in heads if "positional" in head.roles]
     if not found:
         return "none is positional"
-    offsets = [(head.name, head.positional.offset) for head in found]
+    offsets = [(head.name, getattr(head.positional, "offset", None)) for head in found]
     named = [f"{name} {describe_offset(x)}" for name, x in offsets if x is not None]
     shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
     return f"{len(found)} {'is' if len(found) == 1 else 'are'} positional ({shown})"
@@ -137,7 +143,7 @@ def control_sentence(result: ClassifyResult) -> str:
     if not control.random_weights:
         parts.append("random weights were not run (--control does)")
     else:
-        counts = [f"{getattr(control, role.key)} {role.name}" for role in ROLES]
+        counts = [f"{getattr(control, role.key)} {role.name}" for role in _roles(result)]
         parts.append(
             f"with random weights (seed {control.seed}), of {control.heads} heads "
             f"{', '.join(counts)}"

@@ -81,13 +81,16 @@ def _curve(singular_values: Sequence[float], share: str) -> np.ndarray:
 
 
 def _effective_rank(result: RankResult) -> Figure:
-    n_layers = max(layer.layer for layer in result.layers) + 1
-    values = {(head.layer, head.head): head.qk.effective_rank for head in result.heads}
+    row_of = {(layer.stack, layer.layer): row for row, layer in enumerate(result.layers)}
+    values = {
+        (row_of[head.stack, head.layer], head.head): head.qk.effective_rank for head in result.heads
+    }
     gaussian = result.controls["gaussian"]
     control = gaussian.geometries[0].heads["qk"].effective_rank if gaussian else None
     beside = "" if control is None else f"; a Gaussian head has {control:.1f}"
     return draw.heat_map(
-        draw.head_grid(values, n_layers),
+        draw.head_grid(values, len(result.layers)),
+        names=[layer.name for layer in result.layers],
         title=f"Effective rank of W_Q W_K^T, {draw.model_name(result)}{beside}",
         legend=f"exp(entropy of {_SYMBOL['sigma']})",
         digits=1,
@@ -115,7 +118,7 @@ def _overlap(result: RankResult) -> Figure:
             image = axes.imshow(shown, cmap="viridis", vmin=0, vmax=top)
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.set_title(f"L{layer.layer} {what}", fontsize=7)
+            axes.set_title(f"{layer.name} {what}", fontsize=7)
     if image is not None:
         bar = draw.small_colour_bar(figure, image, grid, "mean cos² of principal angles", 0.02)
         gaussian = result.controls["gaussian"]

@@ -23,10 +23,10 @@ def section(result: RankResult) -> Part | None:
 
 def _chart(result: RankResult) -> Chart:
     """dims90 of each layer's concatenated product beside its controls."""
-    lines = [Line("this model", [(x.layer, x.qk.dims["90"]) for x in result.layers], 0)]
+    lines = [Line("this model", [(i, x.qk.dims["90"]) for i, x in enumerate(result.layers)], 0)]
     for i, name in enumerate(result.controls, start=1):
         if result.controls[name] is not None:
-            values = [(x.layer, dims90(result, name, x)) for x in result.layers]
+            values = [(j, dims90(result, name, x)) for j, x in enumerate(result.layers)]
             lines.append(Line(f"{name} control", values, i, dashed=True))
     return chart(
         lines,
@@ -35,7 +35,7 @@ def _chart(result: RankResult) -> Chart:
         x_title="layer",
         y_title="dims90",
         y_limits=(0, highest(lines)),
-        x_names=[f"L{layer.layer}" for layer in result.layers],
+        x_names=[layer.name for layer in result.layers],
     )
 
 

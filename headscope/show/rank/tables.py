@@ -90,7 +90,7 @@ def _pair_table(
 
 
 def _row_name(row: HeadRank | LayerRank) -> str:
-    return row.name if isinstance(row, HeadRank) else f"L{row.layer}"
+    return row.name
 
 
 def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
@@ -117,7 +117,7 @@ def _overlap_table(result: RankResult) -> Iterator[RenderableType]:
     for layer in result.layers:
         pairs = (layer.overlap.query, layer.overlap.key, layer.overlap.query_key)
         means = [_off_diagonal(pair, every=i == 2) for i, pair in enumerate(pairs)]
-        table.add_row(f"L{layer.layer}", *map(decimal, means))
+        table.add_row(layer.name, *map(decimal, means))
     yield table
 
 
@@ -138,15 +138,18 @@ def _text_tables(result: RankResult) -> Iterator[RenderableType]:
     )
     columns = ("num", "stable", "eff", "dims", "gaussian dims", "pattern asym", "sem")
     table = make_table(("", *columns))
-    controls = {layer.layer: layer.qk_data_control for layer in result.layers}
+    controls = {(x.stack, x.layer): x.qk_data_control for x in result.layers}
     for layer in result.layers:
         if layer.qk_data:
-            control = _control_dims(controls[layer.layer], "layer")
+            control = _control_dims(controls[layer.stack, layer.layer], "layer")
             cells = (*_cells(layer.qk_data), control, "", "")
             table.add_row(_row_name(layer), *cells, style="bold")
     for head in result.heads:
         if head.qk_data:
-            control, pattern = _control_dims(controls[head.layer], "heads"), head.pattern_asymmetry
+            control, pattern = (
+                _control_dims(controls[head.stack, head.layer], "heads"),
+                head.pattern_asymmetry,
+            )
             asymmetry = decimal(pattern.mean if pattern else None)
             error = tiny(pattern.sem if pattern else None)
             table.add_row(head.name, *_cells(head.qk_data), control, asymmetry, error)

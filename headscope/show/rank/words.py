@@ -46,7 +46,7 @@ def dims90(
 ) -> float | None:
     """Return a control's dims90 for what ``row`` is: a head, or a layer's heads together."""
     known = result.controls[control]
-    geometry = known.of(result.heads_of(row.layer)) if known else None
+    geometry = known.of(result.heads_of(row)) if known else None
     if geometry is None:
         return None
     table = geometry.heads if isinstance(row, HeadRank) else geometry.layers
@@ -67,7 +67,7 @@ def rank_notes(result: RankResult) -> Iterator[str]:
             f"{result.settings['stored_dtype']}: too coarse to tell much; --rtol sets another."
         )
     if result.settings["fold_layernorm"]:
-        unfolded = [f"L{layer.layer}" for layer in result.layers if not layer.folded]
+        unfolded = [layer.name for layer in result.layers if not layer.folded]
         if unfolded:
             yield f"No LayerNorm hands its output to {', '.join(unfolded)}: nothing folded there."
     if result.controls.get("fresh") is None:

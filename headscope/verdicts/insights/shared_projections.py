@@ -83,7 +83,7 @@ def _ratios(rank: RankResult, control: ControlRank) -> tuple[list[float], list[f
     for layer in rank.layers:
         random = control.of(len(layer.heads))
         if random is not None:
-            mine = [head for head in rank.heads if head.layer == layer.layer]
+            mine = [h for h in rank.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
             layers += _over([layer], random.layers["qk"])
             heads += _over(mine, random.heads["qk"])
     return layers, heads

@@ -11,6 +11,7 @@ from headscope.data.examples import (
     read_labelled,
     read_pairs,
     read_texts,
+    read_translations,
     sample_texts,
 )
 from headscope.errors import CorpusError, InputError
@@ -122,3 +123,45 @@ def test_labels_by_name_and_number(tmp_path: Path) -> None:
     path = written(tmp_path, "x.tsv", "a\t1\nb\t2\n")
     with pytest.raises(InputError, match=r"line 2: the model has no class '2'; it knows 0 \(nega"):
         class_ids(read_labelled(path), names)
+
+
+TRANSLATIONS = {
+    "bare.tsv": 'aus "x"\tfrom "x"\n\n zu \tto, too\n',
+    "header.tsv": 'source\ttarget\naus "x"\tfrom "x"\nzu\tto, too\n',
+    "turned.tsv": 'Target\tSource\nfrom "x"\taus "x"\nto, too\tzu\n',
+    "bare.csv": '"aus ""x""","from ""x"""\nzu, "to, too"\n'.replace(', "', ',"'),
+    "lines.jsonl": '{"source": "aus \\"x\\"", "target": "from \\"x\\""}\n'
+    '{"target": "to, too", "source": "zu"}\n',
+}
+
+
+@pytest.mark.parametrize("name", TRANSLATIONS)
+def test_translations_of_every_form_say_the_same(name: str, tmp_path: Path) -> None:
+    found = read_translations(written(tmp_path, name, TRANSLATIONS[name]))
+    assert found.first == ('aus "x"', "zu")
+    assert found.second == ('from "x"', "to, too")
+    lines = TRANSLATIONS[name].splitlines()
+    assert ["aus" in lines[found.lines[0] - 1], "zu" in lines[found.lines[1] - 1]] == [True] * 2
+    assert found.labels is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tb\nc\n", r"line 2: 1 column where 2 are expected \(source, target\)"),
+        ("a\tb\tc\nd\te\tf\n", "line 1: 3 columns where 2 are expected"),
+        ("a\tb\n\t c\n", "line 2: no source; give every row source and target"),
+        ("source\ttarget\na\tb\nc\t \n", "line 3: no target"),
+        ("source\tscore\na\tb\n", "line 1: the header has no column target"),
+        ("a\tb\n", "one example"),
+    ],
+)
+def test_what_is_no_translation(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=message) as raised:
+        read_translations(written(tmp_path, "x.tsv", text))
+    assert "x.tsv" in str(raised.value)
+
+
+def test_translations_are_read_up_to_the_limit(tmp_path: Path) -> None:
+    path = written(tmp_path, "x.tsv", "a\tb\nc\td\nno tab here\n")
+    assert read_translations(path, 2).second == ("b", "d")

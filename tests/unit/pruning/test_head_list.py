@@ -7,11 +7,17 @@ import pytest
 from headscope.errors import InputError
 from headscope.pruning.head_list import parse_heads
 
-HEADS = {0: (0, 1, 2), 1: (0, 2), 2: ()}
+ENCODER = "encoder"
+HEADS = {(ENCODER, 0): (0, 1, 2), (ENCODER, 1): (0, 2), (ENCODER, 2): ()}
+ALL = {**HEADS, ("decoder", 0): (0, 1), ("cross", 0): (0, 1)}
 
 
 def test_names_and_stars_are_read_once_each() -> None:
-    assert parse_heads("L0H1, l1h* ,L0H1,", HEADS) == [(0, 1), (1, 0), (1, 2)]
+    assert parse_heads("L0H1, l1h* ,L0H1,", HEADS) == [
+        (ENCODER, 0, 1),
+        (ENCODER, 1, 0),
+        (ENCODER, 1, 2),
+    ]
     assert parse_heads("L2H*", HEADS) == []
 
 
@@ -32,3 +38,15 @@ def test_names_and_stars_are_read_once_each() -> None:
 def test_slips_are_named(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         parse_heads(text, HEADS)
+
+
+def test_a_stack_is_named_where_there_are_several() -> None:
+    found = parse_heads("cross:L0H1,encoder:L1H*,Decoder:l0h0", ALL)
+    assert found == [("cross", 0, 1), ("decoder", 0, 0), (ENCODER, 1, 0), (ENCODER, 1, 2)]
+    assert parse_heads("encoder:L0H1", HEADS) == [(ENCODER, 0, 1)]
+    with pytest.raises(InputError, match="several stacks; write cross:L0H1"):
+        parse_heads("L0H1", ALL)
+    with pytest.raises(InputError, match="removed from encoder here"):
+        parse_heads("cross:L0H1", HEADS)
+    with pytest.raises(InputError, match="no layer 1; the model has L0 to L0"):
+        parse_heads("cross:L1H1", ALL)

@@ -54,8 +54,12 @@ def _roles(head: HeadResult) -> Iterator[str]:
 
 
 def _numbers(head: HeadResult) -> Iterator[tuple[str, Number]]:
-    yield "positional score", Number.within(head.positional.score, head.positional.interval)
-    yield "rare-word rate", Number.within(head.rare.rate, head.rare.interval)
+    if head.positional is not None:
+        yield "positional score", Number.within(head.positional.score, head.positional.interval)
+    if head.rare is not None:
+        yield "rare-word rate", Number.within(head.rare.rate, head.rare.interval)
+    if head.alignment is not None:
+        yield "alignment", Number.within(head.alignment.score, head.alignment.interval)
     for score in head.syntactic:
         number = Number.within(score.accuracy, score.interval)
         yield f"{score.relation} {score.direction}", number
@@ -71,5 +75,5 @@ def _control(control: ControlResult, facts: Facts) -> None:
         facts.number("swapped trees", "syntactic labels", Number(control.swapped.labels))
     if control.random_weights:
         for role in ROLES:
-            count = Number(getattr(control, role.key))
-            facts.number("random weights", f"{role.key} heads", count)
+            if (count := getattr(control, role.key)) is not None:
+                facts.number("random weights", f"{role.key} heads", Number(count))

@@ -1,0 +1,261 @@
+r"""Cross-attention heads: does a head read the source along with the target, and how sharply?
+
+A pattern has a row for each token that the decoder reads (queries) and a column for each token of
+the source (keys). Over content tokens alone, i = 0 .. m_q - 1 of the target and 0 .. m_k - 1 of the
+source, with a(i) the content key of the largest weight (ties: the lowest)::
+
+    alignment = Spearman correlation of i and a(i), average ranks for ties; 0 where a is constant
+    diagonal  = share of queries with \|a(i) - i (m_k - 1) / (m_q - 1)\| <= 1
+
+Alignment is a mean over pairs; everything else is a mean over content queries, with sums by pair so
+that an interval can treat the pair as the unit that was sampled. Pairs with fewer than three
+content queries or content keys have no order worth the name; they are left out and counted.
+
+References
+----------
+Spearman 1904, The American Journal of Psychology 15; Voita et al. 2019, arXiv:1905.09418
+(confidence).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
+from headscope.measures.activations import Activations
+from headscope.measures.classify.rows import LONG, OUT, row_entropy
+from headscope.measures.pair_batch import PairBatch
+from headscope.measures.statistics import ratio, ratio_error, standard_error
+
+#: Content queries, and content keys, of a pair that can show an order.
+FEWEST = 3
+#: What is averaged over content queries; ``long_entropy`` (the relative entropy) only over those of
+#: pairs whose source has LONG tokens or more.
+CROSS_QUANTITIES = (
+    "diagonal",
+    "confidence",
+    "entropy",
+    "relative_entropy",
+    "special_mass",
+    "first_special_mass",
+    "last_special_mass",
+    "long_entropy",
+)
+#: Expected values under uniform attention, summed over the same queries; for ``diagonal`` of a key
+#: drawn at random, as uniform attention has no largest weight.
+CROSS_UNIFORM = ("diagonal", "confidence", "special_mass")
+
+
+class CrossHeads(Accumulator):
+    """Sums over pairs of what the cross-attention heads of a model do.
+
+    Sites of other stacks are passed over. As it holds nothing but sums, a second one can take a
+    second pass: the control in which every target is given another pair's source.
+
+    Parameters
+    ----------
+    n_layers, n_heads : int
+        Layers with cross-attention, and heads of the layer that has most.
+
+    Attributes
+    ----------
+    alignment, alignment_squares : array of float, (n_layers, n_heads)
+        Sums over pairs of the rank correlation and of its square.
+    constant : array of int, (n_layers, n_heads)
+        Pairs in which all content queries look at the same key.
+    sums, squares, products : array of float, (n_layers, n_heads, len(CROSS_QUANTITIES))
+        Over pairs: of the pair's sum, of its square, and of sum x number of queries.
+    queries, queries_squared : array of int, (len(CROSS_QUANTITIES),)
+        Over pairs: number of queries, and its square.
+    uniform : array of float, (len(CROSS_UNIFORM),)
+        Sum over the same queries of what uniform attention gives.
+    pairs, skipped, long_pairs : array of int, ()
+        Measured, left out because they are too short, and those of long sources.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.alignment, self.alignment_squares = zeros(2, n_layers, n_heads)
+        self.constant: Array = np.zeros((n_layers, n_heads), dtype=np.int64)
+        self.sums, self.squares, self.products = zeros(3, n_layers, n_heads, len(CROSS_QUANTITIES))
+        self.queries, self.queries_squared = zeros(2, len(CROSS_QUANTITIES), dtype=np.int64)
+        self.uniform: Array = np.zeros(len(CROSS_UNIFORM))
+        self.pairs, self.skipped, self.long_pairs = zeros(3, dtype=np.int64)
+
+    def start(self, batch: PairBatch) -> None:
+        """Prepare what every layer of this batch shares, and count what no head changes."""
+        self._shared = shared = _shared_by_heads(batch)
+        self.queries += numpy(shared.n_queries.sum(dim=0))
+        self.queries_squared += numpy(shared.n_queries.square().sum(dim=0))
+        self.uniform += numpy(_uniform(shared))
+        self.pairs += int(shared.used.sum())
+        self.skipped += int((~shared.used).sum())
+        self.long_pairs += int((shared.used & shared.long).sum())
+
+    def observe(self, site: Activations) -> None:
+        """Add one chunk of patterns."""
+        if site.stack != "cross":
+            return
+        pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
+        shared = self._shared.of(site.rows)
+        top, argmax = (pattern + shared.no_content[:, None, None].to(pattern.dtype)).max(dim=-1)
+        # From positions to places among the content keys: (rows, heads, query_pos)
+        looks_at = shared.key_place[:, None].expand(*argmax.shape[:2], -1).gather(2, argmax)
+        here = site.layer, site.heads
+        self._add_order(here, looks_at, shared)
+        sums = _sums_of_rows(pattern, top, looks_at, shared)  # (rows, heads, quantities)
+        self.sums[here] += numpy(sums.sum(dim=0))
+        self.squares[here] += numpy(sums.square().sum(dim=0))
+        queries = shared.n_queries.to(sums)
+        self.products[here] += numpy(torch.einsum("bhq,bq->hq", sums, queries))
+
+    def _add_order(self, here: tuple[int, slice], looks_at: Tensor, shared: _Shared) -> None:
+        correlation, constant = rank_correlation(looks_at, shared.query_place, shared.query)
+        self.alignment[here] += numpy(correlation.sum(dim=0))
+        self.alignment_squares[here] += numpy(correlation.square().sum(dim=0))
+        self.constant[here] += numpy((constant & shared.used[:, None]).sum(dim=0))
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Nothing is held back between chunks."""
+
+    def alignments(self) -> tuple[Array, Array]:
+        """Return mean alignments and their standard errors over pairs, (n_layers, n_heads).
+
+        NaN where there is no pair; errors also for a single one.
+        """
+        n = self.pairs
+        return ratio(self.alignment, n), standard_error(self.alignment, self.alignment_squares, n)
+
+    def means(self) -> Array:
+        """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""
+        return ratio(self.sums, self.queries)
+
+    def standard_errors(self) -> Array:
+        """Standard errors of :meth:`means` with pairs as the sampled unit."""
+        sums = (self.sums, self.squares, self.products)
+        return ratio_error(*sums, self.queries, self.queries_squared, int(self.pairs))
+
+    def expected(self, quantity: str) -> float:
+        """Return the mean of a quantity under uniform attention; NaN where there is no query."""
+        queries = self.queries[CROSS_QUANTITIES.index(quantity)]
+        return float(ratio(self.uniform[CROSS_UNIFORM.index(quantity)], queries))
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What all heads share of a batch; content tokens are counted from 0 in each sequence.
+
+    Pairs that are too short have no queries here: whatever is summed over queries leaves them out.
+    """
+
+    used: Tensor  # (batch,), bool: long enough to count
+    long: Tensor  # (batch,), bool: LONG source tokens or more
+    query: Tensor  # (batch, query_pos), float64: 1 at content queries of pairs that count
+    query_place: Tensor  # (batch, query_pos), int64: place among the content queries
+    key: Tensor  # (batch, key_pos), bool: content keys
+    key_place: Tensor  # (batch, key_pos), int64: place among the content keys
+    no_content: Tensor  # (batch, key_pos), float32: takes other keys out of an argmax
+    m_query: Tensor  # (batch,), int64: content queries
+    m_key: Tensor  # (batch,), int64: content keys
+    n_keys: Tensor  # (batch,), int64: real keys
+    special: Tensor  # (batch, key_pos, 3), float32: all, the first, the last special key
+    n_queries: Tensor  # (batch, quantities), int64
+
+    def of(self, rows: slice) -> _Shared:
+        """The same of some pairs of the batch."""
+        return _Shared(**{name: value[rows] for name, value in vars(self).items()})
+
+
+def _shared_by_heads(batch: PairBatch) -> _Shared:
+    query, key = batch.target_content, batch.source_content
+    m_query, m_key = query.sum(dim=1), key.sum(dim=1)
+    n_keys = batch.source_mask.sum(dim=1)
+    used, long = (m_query >= FEWEST) & (m_key >= FEWEST), n_keys >= LONG
+    special = batch.source_mask.bool() & ~key
+    first = special & (special.cumsum(1) == 1)
+    last = special & (special.flip(1).cumsum(1).flip(1) == 1)
+    counted = m_query * used
+    return _Shared(
+        used=used,
+        long=long,
+        query=(query & used[:, None]).double(),
+        query_place=(query.cumsum(1) - 1).clamp(min=0),
+        key=key,
+        key_place=(key.cumsum(1) - 1).clamp(min=0),
+        no_content=-OUT * (~key).float(),
+        m_query=m_query,
+        m_key=m_key,
+        n_keys=n_keys,
+        special=torch.stack([special, first, last], dim=-1).float(),
+        n_queries=torch.stack(
+            [counted * long if name == "long_entropy" else counted for name in CROSS_QUANTITIES],
+            dim=1,
+        ),
+    )
+
+
+def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """Spearman correlation of whole numbers with their places, average ranks for ties.
+
+    Parameters
+    ----------
+    values : Tensor of int64, (rows, heads, pos)
+        What is ranked, 0 or more.
+    place : Tensor of int64, (rows, pos)
+        Where it stands, counted from 0 among what is counted.
+    counted : Tensor of float64, (rows, pos)
+        1 at the positions that count, 0 at the others.
+
+    Returns
+    -------
+    tuple of Tensor, (rows, heads)
+        The correlation, in [-1, 1] and 0 where all values are equal, and whether they are.
+    """
+    weight = counted[:, None].expand(values.shape)
+    # How often each value occurs: ranks follow without comparing values with one another.
+    most = int(values.max()) + 1 if values.numel() else 1
+    count = weight.new_zeros(*values.shape[:2], most).scatter_add_(2, values, weight)
+    below = (count.cumsum(dim=2) - count).gather(2, values)
+    rank = below + (count.gather(2, values) + 1) / 2
+    n = counted.sum(dim=1)
+    # Ranks and places are halves of whole numbers: these sums are exact.
+    rank = (rank - (n[:, None, None] + 1) / 2) * weight
+    position = ((place - (n[:, None] - 1) / 2) * counted)[:, None]
+    spread = rank.square().sum(dim=2)
+    constant = spread == 0
+    norm = (spread * position.square().sum(dim=2)).sqrt()
+    return (rank * position).sum(dim=2) / torch.where(constant, 1.0, norm), constant
+
+
+def _near_line(key: Tensor, query: Tensor, m_query: Tensor, m_key: Tensor) -> Tensor:
+    """Whether key and query, as places among m, lie within 1 key of the straight line."""
+    return (key * (m_query - 1) - query * (m_key - 1)).abs() <= m_query - 1
+
+
+def _sums_of_rows(pattern: Tensor, top: Tensor, looks_at: Tensor, shared: _Shared) -> Tensor:
+    """Sum every quantity over a pair's content queries, (rows, heads, quantities)."""
+    per_pair = (m[:, None, None] for m in (shared.m_query, shared.m_key))
+    near = _near_line(looks_at, shared.query_place[:, None], *per_pair)
+    entropy = row_entropy(pattern)
+    rows = (near, top, entropy, *(pattern @ shared.special[:, None].to(pattern.dtype)).unbind(-1))
+    sums = [torch.einsum("bhi,bi->bh", row.double(), shared.query) for row in rows]
+    # A pair that counts has three keys or more; the others have no queries.
+    relative = sums[2] / shared.n_keys.clamp(min=2).double().log()[:, None]
+    return torch.stack([*sums[:3], relative, *sums[3:], relative * shared.long[:, None]], dim=-1)
+
+
+def _uniform(shared: _Shared) -> Tensor:
+    """Sums of what uniform attention gives, (len(CROSS_UNIFORM),)."""
+    per_pair = (m[:, None, None] for m in (shared.m_query, shared.m_key))
+    near = _near_line(shared.key_place[:, None], shared.query_place[..., None], *per_pair)
+    near = near & shared.key[:, None]  # (batch, query_pos, key_pos)
+    n_keys = shared.n_keys.clamp(min=1).double()
+    by_query = (
+        near.sum(dim=2) / shared.m_key.clamp(min=1).double()[:, None],
+        (1 / n_keys)[:, None],
+        (shared.special[..., 0].double().sum(dim=1) / n_keys)[:, None],
+    )
+    return torch.stack([(part * shared.query).sum() for part in by_query])

@@ -1,0 +1,267 @@
+"""The task seq2seq on a tiny BART, pair by pair, against what transformers itself gives."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer, tiny_bert
+from torch import Tensor
+from transformers import BartConfig, BartForConditionalGeneration
+
+import headscope
+from headscope.data.examples import Examples
+from headscope.errors import CorpusError, InputError
+from headscope.models.loading import LoadedModel, wrap
+from headscope.pipeline.tasks.seq2seq import Seq2Seq, ends_of, seq2seq_task
+
+PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
+SOURCES = ("the cat sat on the mat", "a big red dog ran", "she saw it", "he", "a dog", "it")
+TARGETS = ("the mat sat on the cat", "ran red", "it saw a big big house", "she", "dog", "a")
+
+
+def opened(seed: int = 0, spread: float = 0.5) -> LoadedModel:
+    torch.manual_seed(seed)
+    network = BartForConditionalGeneration(
+        BartConfig(
+            vocab_size=len(VOCABULARY),
+            d_model=16,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=32,
+            decoder_ffn_dim=32,
+            max_position_embeddings=32,
+            pad_token_id=PAD,
+            init_std=spread,
+            decoder_start_token_id=CLS,
+            bos_token_id=CLS,
+            eos_token_id=SEP,
+            forced_eos_token_id=None,
+            tie_word_embeddings=False,
+        )
+    )
+    return wrap(network.double(), framed_tokenizer("$A [SEP]"), name="tiny")
+
+
+def made(loaded: LoadedModel, sources: tuple[str, ...] = SOURCES) -> Seq2Seq:
+    targets = TARGETS[: len(sources)]
+    return seq2seq_task(Examples("x.tsv", "0", first=sources, second=targets), loaded)
+
+
+@torch.no_grad()
+def alone(loaded: LoadedModel, source: str, target: str) -> tuple[Tensor, Tensor, list[int]]:
+    """Last decoder states and log-probabilities of one pair without padding, and its labels."""
+    vocabulary = {piece: i for i, piece in enumerate(VOCABULARY)}
+    ids = [[vocabulary[word] for word in text.split()] for text in (source, target)]
+    labels = [*ids[1], SEP]
+    found = loaded.network(
+        input_ids=torch.tensor([[*ids[0], SEP]]),
+        decoder_input_ids=torch.tensor([[CLS, *ids[1]]]),
+        output_hidden_states=True,
+    )
+    return found.decoder_hidden_states[-1][0], found.logits[0].log_softmax(-1), labels
+
+
+def by_hand(loaded: LoadedModel, read: Callable[[Tensor, Tensor, list[int]], float]) -> list[float]:
+    pairs = zip(SOURCES, TARGETS, strict=True)
+    return [read(*alone(loaded, source, target)) for source, target in pairs]
+
+
+def guesses(scores: Tensor) -> list[int]:
+    return [max(range(len(VOCABULARY)), key=row.__getitem__) for row in scores.tolist()]
+
+
+def hits(_: Tensor, scores: Tensor, labels: list[int]) -> float:
+    return sum(guess == label for guess, label in zip(guesses(scores), labels, strict=True))
+
+
+def in_order(task: Seq2Seq, loaded: LoadedModel, *, labels: bool, what: str) -> list[Any]:
+    """A loss or embedding of every example, in the order of the examples."""
+    found: list[Any] = [None] * task.n_examples
+    batches = zip(task.batches(loaded), task.loss_batches(loaded, labels=labels), strict=True)
+    for padded, batch in batches:
+        ones = torch.ones(loaded.n_layers, loaded.n_heads)
+        values = batch.loss(ones) if what == "loss" else batch.embed(ones)
+        for i, value in zip(padded.index.tolist(), values, strict=True):
+            found[i] = value.tolist()
+    return found
+
+
+def test_token_accuracy_is_the_share_of_guessed_tokens() -> None:
+    """On a model whose output bias favours a few frequent words."""
+    loaded = opened(seed=2, spread=0.1)
+    for word in ("[SEP]", "the", "a", "it", "cat", "big"):
+        loaded.network.final_logits_bias[0, VOCABULARY.index(word)] = 1.0
+    task = made(loaded)
+    outputs = task.outputs(loaded)
+    expected = by_hand(loaded, hits)
+    assert sum(expected) >= 2
+    assert len(set(expected)) > 1
+    np.testing.assert_array_equal(outputs["correct"], expected)
+    sizes = [len(target.split()) + 1 for target in TARGETS]
+    np.testing.assert_array_equal(outputs["tokens"], sizes)
+    assert task.value(outputs) == pytest.approx(100 * sum(expected) / sum(sizes))
+    for name, extreme in (("least_guess", min), ("most_guess", max)):
+        assert outputs[name].tolist() == by_hand(loaded, lambda _, p, __, e=extreme: e(guesses(p)))
+    assert task.metric == "token_accuracy"
+    assert task.metrics(outputs) == {"token_accuracy": task.value(outputs)}
+
+
+def test_labelled_loss_is_the_mean_cross_entropy() -> None:
+    loaded = opened()
+    expected = by_hand(
+        loaded,
+        lambda _, scores, labels: (
+            -sum(float(row[label]) for row, label in zip(scores, labels, strict=True)) / len(labels)
+        ),
+    )
+    found = in_order(made(loaded), loaded, labels=True, what="loss")
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_label_free_loss_is_the_mean_kl_to_the_unpruned_model() -> None:
+    full, other = opened(), opened()
+    for parameter in other.network.model.decoder.layers.parameters():
+        parameter.data *= 1.3
+    task = made(full)
+    assert max(in_order(task, full, labels=False, what="loss")) < 1e-12
+    expected = []
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        p, q = (alone(model, source, target)[1] for model in (full, other))
+        expected.append(float((p.exp() * (p - q)).sum() / len(p)))
+    found = in_order(task, other, labels=False, what="loss")
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_embeddings_are_the_decoders_states_end_to_end() -> None:
+    loaded = opened()
+    found = in_order(made(loaded), loaded, labels=False, what="embed")
+    longest = max(len(target.split()) + 1 for target in TARGETS)
+    for i, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        states = alone(loaded, source, target)[0]
+        expected = torch.zeros(longest, states.shape[1], dtype=states.dtype)
+        expected[: len(states)] = states / len(states) ** 0.5
+        np.testing.assert_allclose(found[i], expected.flatten().tolist(), atol=1e-12)
+
+
+def test_decoded_texts_are_in_the_order_of_the_examples() -> None:
+    loaded = opened()
+    texts = made(loaded).decode(loaded)
+    assert len(set(texts)) > 3
+    for source, text in zip(SOURCES, texts, strict=True):
+        ids = torch.tensor([loaded.tokenizer(source).input_ids])
+        limit = 2 * max(len(target.split()) + 1 for target in TARGETS) + 10
+        alone = loaded.network.generate(ids, num_beams=1, max_new_tokens=limit)
+        assert text == loaded.tokenizer.decode(alone[0], skip_special_tokens=True).strip()
+
+
+def test_decoding_is_measured_only_where_it_is_asked_for() -> None:
+    loaded = opened()
+    task = made(loaded)
+    texts = task.decode(loaded)
+    # Targets that the model writes, and some that it does not.
+    wanted = (texts[0], f" {texts[1]} ", "the cat sat on the mat", *texts[3:5], "house")
+    judged = Seq2Seq(task.data, loaded, task.rows, 0, wanted)
+    outputs = judged.outputs(loaded, all_metrics=True)
+    metrics = judged.metrics(outputs)
+    assert list(metrics) == ["token_accuracy", "exact_match", "bleu"]
+    assert outputs["exact"].tolist() == [1, 1, 0, 1, 1, 0]
+    assert metrics["exact_match"] == pytest.approx(100 * 4 / 6)
+    stripped = [text.strip() for text in wanted]
+    assert metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(texts, [stripped]).score)
+    assert "exact" not in judged.outputs(loaded)
+
+
+def test_without_sacrebleu_the_other_metrics_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    loaded = opened()
+    task = made(loaded)
+    metrics = task.metrics(task.outputs(loaded, all_metrics=True))
+    assert list(metrics) == ["token_accuracy", "exact_match"]
+
+
+def test_a_model_that_writes_one_thing_is_degenerate() -> None:
+    loaded = opened()
+    task = made(loaded)
+    assert task.degenerate(task.outputs(loaded)) is None
+    loaded.network.final_logits_bias[0, VOCABULARY.index("big")] = 1e4
+    assert task.degenerate(task.outputs(loaded)) == "gives the same token at every position"
+    outputs = task.outputs(loaded, all_metrics=True)
+    assert task.degenerate(outputs) == "writes the same text for every source"
+
+
+def test_pairs_that_do_not_fit_are_counted() -> None:
+    loaded = opened()
+    task = made(loaded, ("the " * 40, *SOURCES[1:]))
+    assert (task.n_examples, task.skipped) == (5, 1)
+    assert [row.index for row in task.rows] == [0, 1, 2, 3, 4]
+    assert task.value(task.outputs(loaded)) >= 0
+    loaded.tokenizer.model_max_length = 2
+    with pytest.raises(CorpusError, match="1 of 5 pairs fit the model's limit of 2 tokens"):
+        made(loaded, SOURCES[:5])
+
+
+def test_where_targets_start_and_end() -> None:
+    loaded = opened()
+    assert (ends_of(loaded).start, ends_of(loaded).stop) == (CLS, SEP)
+    for settings in (loaded.network.config, loaded.network.generation_config):
+        settings.decoder_start_token_id, settings.bos_token_id = None, 7
+        settings.eos_token_id = [SEP, 9]
+    assert (ends_of(loaded).start, ends_of(loaded).stop) == (7, SEP)
+    for settings in (loaded.network.config, loaded.network.generation_config):
+        settings.eos_token_id = None
+    with pytest.raises(InputError, match="config of tiny has no eos_token_id"):
+        ends_of(loaded)
+
+
+def test_an_encoder_writes_no_targets(tmp_path: Path) -> None:
+    encoder = headscope.load(str(tiny_bert(tmp_path)), task_head="auto")
+    with pytest.raises(InputError, match=r"\(bert\) is no encoder-decoder model"):
+        made(encoder)
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross", "all"])
+def test_gates_are_heads_without_output(stack: str) -> None:
+    """Head 1 of layer 1 of each stack: its columns of the output map are zero."""
+    loaded, cut = opened(), opened()
+    view = loaded.only(stack)
+    task, gates = made(view), torch.ones(view.n_layers, view.n_heads)
+    for site in view.sites:
+        if site.layer == 1:
+            gates[site.row, 1] = 0.0
+    base = cut.network.model
+    outs = {
+        "encoder": base.encoder.layers[1].self_attn.out_proj,
+        "decoder": base.decoder.layers[1].self_attn.out_proj,
+        "cross": base.decoder.layers[1].encoder_attn.out_proj,
+    }
+    for name, out in outs.items():
+        if stack in (name, "all"):
+            out.weight.data[:, 4:8] = 0.0
+    found, expected = (
+        task.outputs(view, gates, all_metrics=True),
+        task.outputs(cut, all_metrics=True),
+    )
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    assert task.decode(view, gates) == task.decode(cut)
+    assert task.decode(view, gates) != task.decode(view)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_losses_and_embeddings_have_derivatives_in_every_stack(labels: bool) -> None:
+    loaded = opened()
+    for batch in made(loaded).loss_batches(loaded, labels=labels):
+        gates = batch.gates("example")
+        assert gates.shape == (batch.size, 6, 4)
+        read = batch.loss if labels else batch.embed
+        (gradient,) = torch.autograd.grad(read(gates).sum(), gates)
+        assert bool((gradient.abs().amax(dim=(0, 2)) > 0).all())

@@ -1,0 +1,33 @@
+"""The trained transliteration model writes names as it is known to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import headscope
+from headscope.data.examples import read_translations
+from headscope.pipeline.tasks.seq2seq import seq2seq_task
+
+
+def test_arabic_names_in_latin_letters(shared: Path) -> None:
+    """Greedy decoding is known to write 22.0% of the first 600 names exactly."""
+    loaded = headscope.load(str(shared / "models/ar-en-transliteration"), task_head="auto")
+    data = read_translations(shared / "data/ar-en-test.tsv", 600)
+    task = seq2seq_task(data, loaded)
+    assert (task.n_examples, task.skipped) == (600, 0)
+    # The tokenizer puts no end token after a source; a target has one all the same.
+    assert all(row.content == tuple(range(len(row.ids))) for row in task.rows)
+    outputs = task.outputs(loaded, all_metrics=True)
+    metrics = task.metrics(outputs)
+    assert metrics["exact_match"] == 22.0
+    assert metrics["token_accuracy"] == pytest.approx(80.72, abs=0.02)
+    assert metrics["bleu"] == 0.0  # single words have no 4-gram
+    assert task.degenerate(outputs) is None
+    # Without cross-attention the decoder cannot know its source.
+    view = loaded.only("cross")
+    blind = task.outputs(view, torch.zeros(view.n_layers, view.n_heads), all_metrics=True)
+    assert task.metrics(blind)["token_accuracy"] < 20
+    assert task.degenerate(blind) == "writes the same text for every source"

@@ -1,0 +1,229 @@
+"""A decoder's self-attention: every row is held against the keys that it may see."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from headscope.data.batches import collate
+from headscope.data.encode import EncodedSentence
+from headscope.data.sentence import Sentence
+from headscope.measures.activations import Activations
+from headscope.measures.batch import Batch
+from headscope.measures.classify.labels import judge
+from headscope.measures.classify.rows import OFFSETS
+from headscope.measures.classify.sums import HeadMeasures
+from headscope.measures.classify.thresholds import Thresholds
+from headscope.results import HeadResult
+
+N_HEADS = 4
+#: Tokens of the sentences, special ones not counted.
+LENGTHS = (1, 2, 5, 9, 21, 24, 30)
+
+
+@dataclasses.dataclass
+class Line:
+    """One sentence: its tokens, which of them are special, which are punctuation, its patterns."""
+
+    ids: list[int]
+    special: list[bool]
+    punctuation: list[bool]
+    pattern: np.ndarray
+
+
+def make_lines(begins_special: bool, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[Line]:
+    """Random causal patterns with equal weights, repeated tokens and full stops."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for length in lengths:
+        n = length + begins_special
+        special = [begins_special, *[False] * (n - 1)] if n else []
+        marks = [not x and bool(rng.random() < 0.2) for x in special]
+        weights = rng.integers(0, 4, (N_HEADS, n, n)) * np.tri(n)
+        weights[:, range(n), range(n)] += weights.sum(-1) == 0
+        pattern = weights / weights.sum(-1, keepdims=True)
+        ids = [99 if x else int(rng.integers(5)) for x in special]
+        lines.append(Line(ids, special, marks, pattern))
+    return lines
+
+
+def collated(lines: Sequence[Line]) -> Batch:
+    encoded = []
+    for line in lines:
+        content = ~np.array(line.special)
+        marks = np.array(line.punctuation)[content]
+        words = tuple("." if mark else "w" for mark in marks)
+        word_of = np.where(content, content.cumsum() - 1, -1)
+        first = np.flatnonzero(content)
+        sentence = Sentence(words, None, None)
+        encoded.append(EncodedSentence(np.array(line.ids), word_of, first, sentence, None))
+    return dataclasses.replace(collate(encoded, 0), causal=True)
+
+
+def measured(lines: Sequence[Line], layers: int = 1) -> HeadMeasures:
+    """All lines in one batch; sites of other stacks are passed over."""
+    batch = collated(lines)
+    n = batch.size[1]
+    pattern = torch.zeros(len(lines), N_HEADS, n, n, dtype=torch.float64)
+    for row, line in enumerate(lines):
+        pattern[row, :, : len(line.ids), : len(line.ids)] = torch.from_numpy(line.pattern)
+        pattern[row, :, len(line.ids) :, 0] = 1.0  # padding attends, too
+    sums = HeadMeasures(layers, N_HEADS)
+    reducer = sums.reducer("decoder")
+    reducer.start(batch)
+    for stack in ("encoder", "decoder", "cross"):
+        shown = pattern if stack == "decoder" else torch.full_like(pattern, math.nan)
+        for layer in range(layers):
+            reducer.observe(chunk(stack, layer, shown))
+            reducer.finish(stack, layer)
+    return sums
+
+
+def chunk(stack: str, layer: int, pattern: torch.Tensor) -> Activations:
+    nothing = torch.empty(0)
+    return Activations(
+        stack=stack,
+        layer=layer,
+        row=layer,
+        rows=slice(0, len(pattern)),
+        heads=slice(0, N_HEADS),
+        n_heads=N_HEADS,
+        q=nothing,
+        k=nothing,
+        v=nothing,
+        pattern=pattern,
+        z=nothing,
+    )
+
+
+def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
+    """Every number of one head, row by row from the definitions; NaN without a row."""
+    values: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        values.setdefault(name, []).append(float(value))
+
+    for line in lines:
+        for i, row in enumerate(line.pattern[head]):
+            if line.special[i]:
+                continue
+            keys = [j for j in range(i + 1) if not line.special[j]]
+            looks_at = max(keys, key=lambda j, row=row: (row[j], -j))  # type: ignore[misc]
+            entropy = -sum(p * math.log(p) for p in row if p > 0)
+            note("confidence", row[looks_at])
+            note("entropy", entropy)
+            if i + 1 >= 2:
+                note("relative_entropy", entropy / math.log(i + 1))
+            if i + 1 >= 20:
+                note("long_entropy", entropy / math.log(i + 1))
+            for name, marks in (("special", line.special), ("punctuation", line.punctuation)):
+                note(f"{name}_mass", sum(row[j] for j in range(i + 1) if marks[j]))
+                note(f"uniform {name}_mass", sum(marks[: i + 1]) / (i + 1))
+            note("self_rate", looks_at == i)
+            note("uniform self_rate", 1 / len(keys))
+            copies = [j for j in keys if j != i and line.ids[j] == line.ids[i]]
+            if copies:
+                note("duplicate_rate", looks_at in copies)
+                note("uniform duplicate_rate", len(copies) / len(keys))
+            note("chance", 1 / len(keys))
+            for r in OFFSETS:
+                if i + r in keys:
+                    note(f"rate {r}", looks_at == i + r)
+                if 0 <= i + r <= i:
+                    note(f"mass {r}", row[i + r])
+    return {name: float(np.mean(found)) for name, found in values.items()}
+
+
+MEANS = (
+    "confidence",
+    "entropy",
+    "relative_entropy",
+    "special_mass",
+    "punctuation_mass",
+    "self_rate",
+    "duplicate_rate",
+    "long_entropy",
+)
+
+
+@pytest.mark.parametrize("begins_special", [True, False])
+def test_numbers_equal_a_loop_over_rows(begins_special: bool) -> None:
+    lines = make_lines(begins_special)
+    sums = measured(lines)
+    heads = judge(sums, None, Thresholds(), [range(N_HEADS)], "decoder")
+    for head in heads:
+        expected = slow(lines, head.head)
+        for name in MEANS:
+            assert getattr(head, name) == pytest.approx(expected[name], abs=1e-6), name
+        assert head.positional is not None
+        assert head.positional.chance == pytest.approx(expected["chance"])
+        for r in OFFSETS:
+            rate, mass = head.positional.rates[str(r)], head.positional.mass[str(r)]
+            if r > 0:  # nobody can look there
+                assert (rate, mass) == (None, None)
+            else:
+                assert rate == pytest.approx(expected[f"rate {r}"])
+                assert mass == pytest.approx(expected[f"mass {r}"])
+
+
+@pytest.mark.parametrize("begins_special", [True, False])
+def test_expectations_under_uniform_attention_are_those_of_what_a_row_sees(
+    begins_special: bool,
+) -> None:
+    lines = make_lines(begins_special)
+    profile = measured(lines).profile
+    expected = slow(lines, 0)
+    queries = dict(zip(("all", "duplicate"), profile.queries[[0, 8]].tolist(), strict=True))
+    for i, name in enumerate(("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")):
+        n = queries["duplicate" if name == "duplicate_rate" else "all"]
+        found = float(profile.uniform[i]) / n
+        assert found == pytest.approx(expected[f"uniform {name}"]), name
+
+
+def even(lengths: Sequence[int]) -> list[Line]:
+    """Heads that spread their weight evenly over what they see."""
+    lines = make_lines(True, lengths)
+    for line in lines:
+        n = len(line.ids)
+        line.pattern = np.stack([np.tri(n) / np.arange(1, n + 1)[:, None]] * N_HEADS)
+    return lines
+
+
+def judged(lines: Sequence[Line]) -> HeadResult:
+    return judge(measured(lines), None, Thresholds(), [range(N_HEADS)], "decoder")[0]
+
+
+def test_evenly_spread_causal_attention_is_broad_and_nothing_else() -> None:
+    head = judged(even([25] * 60))
+    assert head.relative_entropy == pytest.approx(1.0)
+    assert head.long_entropy == pytest.approx(1.0)
+    assert head.roles == ("broad",)
+    assert head.name == "decoder:L0H0"
+
+
+def test_a_decoder_has_no_syntax_and_no_rare_words() -> None:
+    head = judged(even([6, 8]))
+    assert head.syntactic == ()
+    assert head.rare is None
+
+
+def test_the_previous_token_is_a_position_and_the_first_a_sink() -> None:
+    lines = even([8, 9, 10] * 20)
+    for line in lines:
+        n = len(line.ids)
+        before, first = np.eye(n, k=-1), np.zeros((n, n))
+        before[0, 0] = 1.0
+        # The first content token sees a special token and itself alone.
+        before[1] = np.eye(n)[1]
+        first[:, 0] = 1.0
+        line.pattern = np.stack([before, first, before, first])
+    heads = judge(measured(lines), None, Thresholds(), [range(N_HEADS)], "decoder")
+    assert heads[0].roles == ("positional",)
+    assert heads[0].labels[0].detail == "-1"
+    assert heads[1].roles == ("special",)
+    assert heads[1].labels[0].detail in ("first", "last")  # there is one special token

@@ -1,0 +1,404 @@
+"""Cross-attention heads: the fast sums against loops over dense patterns, and planted heads."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from headscope.measures.activations import Activations
+from headscope.measures.classify.cross import CROSS_QUANTITIES, CrossHeads
+from headscope.measures.classify.cross_labels import judge_cross
+from headscope.measures.classify.testable import untestable_cross
+from headscope.measures.classify.thresholds import Thresholds
+from headscope.measures.pair_batch import PairBatch
+from headscope.results import HeadResult
+
+N_LAYERS, N_HEADS = 2, 3
+
+
+@dataclass
+class Pair:
+    """One pair: which tokens are content, and the patterns (layers, heads, queries, keys)."""
+
+    query: list[bool]
+    key: list[bool]
+    pattern: np.ndarray
+
+
+def random_pair(rng: np.random.Generator, longest: int = 9) -> Pair:
+    """Patterns with many equal weights, special tokens anywhere."""
+    n_query, n_key = rng.integers(1, longest + 1), rng.integers(1, longest + 1)
+    weights = rng.integers(0, 4, (N_LAYERS, N_HEADS, n_query, n_key)).astype(float)
+    weights[..., 0] += weights.sum(-1) == 0
+    return Pair(
+        (rng.random(n_query) < 0.8).tolist(),
+        (rng.random(n_key) < 0.8).tolist(),
+        weights / weights.sum(-1, keepdims=True),
+    )
+
+
+def padded(pairs: Sequence[Pair]) -> tuple[PairBatch, torch.Tensor]:
+    """Pad pairs to one batch; padded queries attend evenly, padded keys get nothing."""
+    n_query = max(len(pair.query) for pair in pairs)
+    n_key = max(len(pair.key) for pair in pairs)
+    layers, heads = pairs[0].pattern.shape[:2]
+    pattern = torch.zeros(len(pairs), layers, heads, n_query, n_key, dtype=torch.float64)
+    marks = [torch.zeros(len(pairs), n, dtype=torch.bool) for n in (n_key, n_key, n_query, n_query)]
+    for row, pair in enumerate(pairs):
+        q, k = len(pair.query), len(pair.key)
+        pattern[row, :, :, :, :k] = 1 / k
+        pattern[row, :, :, :q, :k] = torch.from_numpy(pair.pattern)
+        marks[0][row, :k] = marks[2][row, :q] = True
+        marks[1][row, :k] = torch.tensor(pair.key)
+        marks[3][row, :q] = torch.tensor(pair.query)
+    source, source_content, target, target_content = marks
+    batch = PairBatch(
+        source.long(), source.long(), source_content, target.long(), target.long(), target_content
+    )
+    return batch, pattern
+
+
+def chunk(stack: str, layer: int, rows: slice, heads: slice, pattern: torch.Tensor) -> Activations:
+    nothing = torch.empty(0)
+    return Activations(
+        stack=stack,
+        layer=layer,
+        row=layer,
+        rows=rows,
+        heads=heads,
+        n_heads=N_HEADS,
+        q=nothing,
+        k=nothing,
+        v=nothing,
+        pattern=pattern,
+        z=nothing,
+    )
+
+
+def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -> CrossHeads:
+    """Show patterns in batches and chunks."""
+    layers, heads = pairs[0].pattern.shape[:2]
+    sums = CrossHeads(layers, heads)
+    for begin in range(0, len(pairs), per_batch):
+        batch, pattern = padded(pairs[begin : begin + per_batch])
+        sums.start(batch)
+        for layer in range(layers):
+            for row in range(0, len(pattern), rows_at_once):
+                rows = slice(row, min(row + rows_at_once, len(pattern)))
+                for head in range(heads):
+                    part = pattern[rows, layer, head : head + 1]
+                    sums.observe(chunk("cross", layer, rows, slice(head, head + 1), part))
+            sums.observe(chunk("decoder", layer, slice(0, 1), slice(0, 1), pattern[:1, layer, :1]))
+            sums.finish("cross", layer)
+    return sums
+
+
+# --- the slow way -------------------------------------------------------------------------------
+
+
+def slow_pair(pair: Pair, pattern: np.ndarray) -> dict[str, Any] | None:
+    """Everything of one pattern (queries, keys), from the definitions; None if too short."""
+    queries = [i for i, content in enumerate(pair.query) if content]
+    keys = [j for j, content in enumerate(pair.key) if content]
+    special = [j for j in range(len(pair.key)) if j not in keys]
+    if len(queries) < 3 or len(keys) < 3:
+        return None
+    n = len(pair.key)
+    rows: dict[str, list[float]] = {name: [] for name in CROSS_QUANTITIES}
+    looks_at, near_random = [], []
+    for place, i in enumerate(queries):
+        weights = [pattern[i, j] for j in keys]
+        looks_at.append(weights.index(max(weights)))
+        line = place * (len(keys) - 1) / (len(queries) - 1)
+        near = [abs(j - line) < 1 + 1e-9 for j in range(len(keys))]
+        near_random.append(sum(near) / len(keys))
+        entropy = -sum(p * math.log(p) for p in pattern[i] if p > 0)
+        rows["diagonal"].append(near[looks_at[-1]])
+        rows["confidence"].append(max(weights))
+        rows["entropy"].append(entropy)
+        rows["relative_entropy"].append(entropy / math.log(n))
+        rows["special_mass"].append(sum(pattern[i, j] for j in special))
+        rows["first_special_mass"].append(pattern[i, special[0]] if special else 0.0)
+        rows["last_special_mass"].append(pattern[i, special[-1]] if special else 0.0)
+        if n >= 20:
+            rows["long_entropy"].append(entropy / math.log(n))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = stats.spearmanr(range(len(looks_at)), looks_at).statistic
+    return {
+        "rows": rows,
+        "alignment": 0.0 if len(set(looks_at)) == 1 else float(found),
+        "constant": len(set(looks_at)) == 1,
+        "uniform": {
+            "diagonal": near_random,
+            "confidence": [1 / n] * len(queries),
+            "special_mass": [len(special) / n] * len(queries),
+        },
+    }
+
+
+def pooled(found: Sequence[dict[str, Any]], table: str, name: str) -> float:
+    values = [value for pair in found for value in pair[table][name]]
+    return float(np.mean(values)) if values else math.nan
+
+
+def clustered_error(found: Sequence[dict[str, Any]], name: str) -> float:
+    """The standard error of a ratio of sums over pairs (Cochran 1977, section 6.4)."""
+    sums = np.array([sum(pair["rows"][name]) for pair in found], dtype=float)
+    counts = np.array([len(pair["rows"][name]) for pair in found], dtype=float)
+    if len(found) < 2:
+        return math.inf
+    if counts.sum() == 0:
+        return math.nan
+    residual = sums - sums.sum() / counts.sum() * counts
+    n = len(found)
+    return math.sqrt(n / (n - 1) * float((residual**2).sum())) / counts.sum()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_pairs=st.integers(1, 12),
+    longest=st.sampled_from([4, 9, 26]),
+    per_batch=st.integers(1, 5),
+    rows_at_once=st.integers(1, 4),
+)
+def test_sums_equal_loops_over_dense_patterns(
+    seed: int, n_pairs: int, longest: int, per_batch: int, rows_at_once: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    pairs = [random_pair(rng, longest) for _ in range(n_pairs)]
+    sums = measured(pairs, per_batch, rows_at_once)
+    means, errors = sums.means(), sums.standard_errors()
+    alignment, alignment_error = sums.alignments()
+    for layer in range(N_LAYERS):
+        for head in range(N_HEADS):
+            slow = [slow_pair(pair, pair.pattern[layer, head]) for pair in pairs]
+            found = [pair for pair in slow if pair is not None]
+            assert int(sums.pairs) == len(found)
+            assert int(sums.skipped) == n_pairs - len(found)
+            here = (layer, head)
+            assert sums.constant[here] == sum(pair["constant"] for pair in found)
+            values = [pair["alignment"] for pair in found]
+            expected = np.mean(values) if values else math.nan
+            np.testing.assert_allclose(alignment[here], expected, atol=1e-12)
+            if len(found) > 1:
+                error = np.std(values, ddof=1) / math.sqrt(len(found))
+                np.testing.assert_allclose(alignment_error[here], error, atol=1e-7)
+            for i, name in enumerate(CROSS_QUANTITIES):
+                wanted = pooled(found, "rows", name)
+                np.testing.assert_allclose(means[here][i], wanted, atol=1e-6, err_msg=name)
+                wanted = clustered_error(found, name)
+                np.testing.assert_allclose(errors[here][i], wanted, atol=1e-6, err_msg=name)
+            for name in ("diagonal", "confidence", "special_mass"):
+                wanted = pooled(found, "uniform", name)
+                np.testing.assert_allclose(sums.expected(name), wanted, atol=1e-6, err_msg=name)
+
+
+def test_parts_add_up_and_states_go_on() -> None:
+    rng = np.random.default_rng(0)
+    pairs = [random_pair(rng) for _ in range(20)]
+    whole, part, rest = measured(pairs), measured(pairs[:8]), CrossHeads(N_LAYERS, N_HEADS)
+    rest.load_state(measured(pairs[8:]).state())
+    part.merge(rest)
+    assert part.state().keys() == whole.state().keys()
+    for name, array in whole.state().items():
+        np.testing.assert_allclose(part.state()[name], array, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
+# --- planted heads ------------------------------------------------------------------------------
+
+#: From (query place, queries, keys, random numbers) to weights over the content keys.
+Habit = Callable[[int, int, int, np.random.Generator], np.ndarray]
+
+
+def looking(key: Callable[[int, int, int], int], weight: float = 0.9) -> Habit:
+    def weights(i: int, m_query: int, m_key: int, rng: np.random.Generator) -> np.ndarray:
+        row = np.full(m_key, (1 - weight) / (m_key - 1))
+        row[key(i, m_query, m_key)] = weight
+        return row
+
+    return weights
+
+
+def along(i: int, m_query: int, m_key: int) -> int:
+    return round(i * (m_key - 1) / (m_query - 1))
+
+
+def creeping(i: int, m_query: int, m_key: int, rng: np.random.Generator) -> np.ndarray:
+    """Nearly even attention whose largest weight follows the position."""
+    row = np.full(m_key, 1.0)
+    row[along(i, m_query, m_key)] += 1e-3
+    return row / row.sum()
+
+
+def sink(i: int, m_query: int, m_key: int, rng: np.random.Generator) -> np.ndarray:
+    """Nearly everything on the special token; what is left follows the position."""
+    return 0.05 * looking(along)(i, m_query, m_key, rng)
+
+
+HABITS: dict[str, Habit] = {
+    "along": looking(along),
+    "backwards": looking(lambda i, q, k: k - 1 - along(i, q, k)),
+    "soft": looking(along, 0.6),
+    "first": looking(lambda i, q, k: 0),
+    "last": looking(lambda i, q, k: k - 1),
+    "even": lambda i, q, k, rng: np.full(k, 1 / k),
+    "creeping": creeping,
+    "random": lambda i, q, k, rng: rng.dirichlet(np.full(k, 0.1)),
+    "sink": sink,
+}
+
+
+def planted(habits: Sequence[Habit], lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
+    """Pairs of these many target tokens, one layer, a head for each habit.
+
+    The target begins with a special token, the source ends in one.
+    """
+    rng = np.random.default_rng(seed)
+    more = np.random.default_rng(seed).integers(-1, 3, len(lengths)).tolist()
+    for m_query, difference in zip(lengths, more, strict=True):
+        m_key = max(4, m_query + difference)
+        pattern = np.zeros((1, len(habits), m_query + 1, m_key + 1))
+        pattern[..., 0, -1] = 1.0
+        for head, habit in enumerate(habits):
+            for i in range(m_query):
+                pattern[0, head, i + 1, :-1] = habit(i, m_query, m_key, rng)
+        pattern[..., -1] = 1 - pattern[..., :-1].sum(-1)
+        yield Pair([False, *[True] * m_query], [*[True] * m_key, False], pattern)
+
+
+def heads_of(lengths: Sequence[int], **thresholds: float) -> dict[str, HeadResult]:
+    sums = measured(list(planted(list(HABITS.values()), lengths)), per_batch=16, rows_at_once=16)
+    found = judge_cross(sums, None, Thresholds.parse(thresholds), [range(len(HABITS))])
+    return dict(zip(HABITS, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def heads() -> dict[str, HeadResult]:
+    return heads_of([4, 5, 6, 8, 12, 20, 25] * 26)
+
+
+def test_planted_heads_earn_their_roles_and_no_others(heads: dict[str, HeadResult]) -> None:
+    assert {name: head.roles for name, head in heads.items()} == {
+        "along": ("monotonic", "sharp"),
+        "backwards": ("anti_monotonic", "sharp"),
+        "soft": ("monotonic",),
+        "first": ("sharp",),
+        "last": ("sharp",),
+        "even": ("broad",),
+        "creeping": ("broad",),
+        "random": (),
+        "sink": ("special",),
+    }
+    assert heads["along"].primary == "monotonic"
+    assert heads["sink"].labels[0].detail == "last"
+    assert all(head.stack == "cross" for head in heads.values())
+
+
+def test_planted_alignments(heads: dict[str, HeadResult]) -> None:
+    def score(name: str) -> float:
+        alignment = heads[name].alignment
+        assert alignment is not None
+        assert alignment.score is not None
+        return alignment.score
+
+    assert score("along") > 0.95
+    assert score("backwards") == pytest.approx(-score("along"))
+    # Argmax alone would call these two as monotonic as the first.
+    assert score("creeping") == pytest.approx(score("along"))
+    assert score("sink") == pytest.approx(score("along"))
+    assert score("first") == score("last") == score("even") == 0
+    assert abs(score("random")) < 0.2
+    for name in ("first", "last", "even"):
+        assert heads[name].alignment.constant == 1  # type: ignore[union-attr]
+    assert heads["along"].alignment.diagonal == 1  # type: ignore[union-attr]
+    assert heads["even"].sharpness is not None
+    assert heads["even"].confidence == pytest.approx(heads["even"].sharpness.uniform, rel=0.2)
+
+
+def test_syntax_and_offsets_do_not_exist_for_cross_attention(heads: dict[str, HeadResult]) -> None:
+    for head in heads.values():
+        assert (head.positional, head.syntactic, head.rare) == (None, (), None)
+        assert head.punctuation_mass is head.self_rate is head.duplicate_rate is None
+
+
+def test_thresholds_decide(heads: dict[str, HeadResult]) -> None:
+    lengths = [6, 8, 12] * 20
+    assert "monotonic" not in heads_of(lengths, monotonic=1.0)["soft"].roles
+    assert "monotonic" in heads_of(lengths, monotonic_gain=0.0)["creeping"].roles
+    assert "sharp" in heads_of(lengths, sharp=0.5)["soft"].roles
+    assert "sharp" not in heads_of(lengths, sharp=0.95)["along"].roles
+
+
+def test_a_few_pairs_show_nothing() -> None:
+    """A handful of short pairs is in order by luck now and then."""
+    found = heads_of([5] * 49)
+    assert {role for head in found.values() for role in head.roles} == {"special"}
+    pairs = list(planted(list(HABITS.values()), [5] * 49))
+    reasons = untestable_cross(measured(pairs))
+    assert list(reasons) == ["monotonic", "anti_monotonic", "sharp", "broad"]
+    assert reasons["sharp"].startswith("49 pairs")
+
+
+def test_sources_without_special_tokens_cannot_show_a_sink() -> None:
+    pairs = list(planted([HABITS["along"]], [6] * 60))
+    for pair in pairs:
+        pair.pattern = pair.pattern[..., :-1] / pair.pattern[..., :-1].sum(-1, keepdims=True).clip(
+            1e-9
+        )
+        pair.key = pair.key[:-1]
+    sums = measured(pairs)
+    assert untestable_cross(sums)["special"] == "no source has a special token"
+    (head,) = judge_cross(sums, None, Thresholds(), [[0]])
+    assert head.special_mass == 0
+    assert "special" not in head.roles
+
+
+def test_swapped_sources_stand_beside_the_score() -> None:
+    """A head of position keeps its alignment with another source; one of content loses it."""
+    lengths = [6, 8, 12] * 20
+    content, position = HABITS["along"], HABITS["along"]
+    trained = measured(list(planted([position, content], lengths)))
+    # With another source the head of content finds its tokens in no order.
+    swapped = measured(list(planted([position, HABITS["random"]], lengths)))
+    by_position, by_content = judge_cross(trained, swapped, Thresholds(), [[0, 3]])
+    assert (by_position.head, by_content.head) == (0, 3)
+    assert by_position.alignment is not None
+    assert by_content.alignment is not None
+    assert by_position.alignment.swapped == by_position.alignment.score
+    assert abs(by_content.alignment.swapped or 1) < 0.3
+    low, high = by_content.alignment.swapped_interval
+    assert low < by_content.alignment.swapped < high  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_patterns_earn_nothing(seed: int) -> None:
+    """Dense random heads of every sharpness, in pairs of all lengths."""
+    habits: list[Habit] = [
+        lambda i, q, k, rng, a=a: rng.dirichlet(np.full(k, a)) for a in (0.02, 0.1, 1.0, 10.0)
+    ]
+    pairs = list(planted(habits, [4, 5, 6, 8, 12] * 20, seed))
+    found = judge_cross(measured(pairs, 25, 25), None, Thresholds(), [range(4)])
+    assert all(not {"monotonic", "anti_monotonic"} & set(head.roles) for head in found)
+
+
+def test_nothing_measured_is_unknown_and_never_zero() -> None:
+    (head,) = judge_cross(CrossHeads(1, 1), None, Thresholds(), [[0]])
+    assert head.roles == ()
+    assert head.alignment is not None
+    assert head.alignment.score is None
+    assert head.alignment.interval == (-1.0, 1.0)
+    assert head.sharpness is not None
+    assert head.sharpness.interval == (0.0, 1.0)
+    assert head.confidence is None
