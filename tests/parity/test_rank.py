@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,13 @@ import scipy.linalg
 import torch
 from rank_reference import check, dense, dense_asymmetry
 from tiny_families import tiny
-from tiny_models import VOCABULARY, tiny_tokenizer
+from tiny_models import VOCABULARY, tiny_mpnet, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, T5Config, T5EncoderModel
 
 import headscope
 from headscope.attention import stream_attention
 from headscope.data.plain import as_plain
-from headscope.errors import UnsupportedModelError, ValidationFailedError
+from headscope.errors import UnsupportedModelError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.rank import rank
 from headscope.pipeline.replaced_attention import PooledStates
@@ -318,6 +319,22 @@ def test_a_model_without_rotation_is_no_rotary_model() -> None:
     assert len(result.heads) == 8
 
 
+def test_relative_bias_is_refused_or_told(tmp_path: Path) -> None:
+    folder = tiny_mpnet(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="relative position bias") as caught:
+        rank(folder)
+    assert "validate=False" in str(caught.value)
+    result = rank(folder, validate=False, control_seeds=2)
+    assert result.not_covered == ("a relative position bias",)
+    assert result.validation.passed is None
+    assert len(result.heads) == 8
+    assert result.heads[0].qk.effective_rank is not None
+    with_text = rank(
+        folder, validate=False, control_seeds=2, text=as_plain(LINES), share_projections=[4]
+    )
+    assert with_text.not_covered == result.not_covered
+
+
 def with_relative_bias() -> LoadedModel:
     """T5's encoder by itself, with a bias on the scores that matters."""
     torch.manual_seed(0)
@@ -328,23 +345,11 @@ def with_relative_bias() -> LoadedModel:
     return headscope.wrap(model, tiny_tokenizer(40))
 
 
-def test_relative_bias_is_refused_or_told() -> None:
-    loaded = with_relative_bias()
-    assert loaded.stacks == ("encoder",)
-    assert headscope.validate(loaded).passed
-    with pytest.raises(UnsupportedModelError, match="relative position bias") as caught:
-        rank(loaded)
-    assert "validate=False" in str(caught.value)
-    result = rank(loaded, validate=False, control_seeds=2)
-    assert result.not_covered == ("a relative position bias",)
-    assert result.validation.passed is None
-    assert len(result.heads) == 8
-    assert result.heads[0].qk.effective_rank is not None
-
-
 def test_from_a_text_the_relative_bias_stays_as_it_is() -> None:
     """In the patterns that are measured, and where queries and keys are replaced."""
     loaded = with_relative_bias()
+    assert loaded.stacks == ("encoder",)
+    assert headscope.validate(loaded).passed
     result = rank(
         loaded, validate=False, control_seeds=2, text=as_plain(LINES), share_projections=[32]
     )

@@ -242,6 +242,11 @@ def _names_all(signature: inspect.Signature) -> bool:
     return all(part.kind is not part.VAR_POSITIONAL for part in signature.parameters.values())
 
 
+def parameters_of(kind: Any) -> tuple[str, ...]:
+    """Name the parameters of the family's own forward."""
+    return tuple(_signature(kind).parameters)
+
+
 def extend(module: nn.Module, extension: type) -> None:
     """Let a module's class be extended, once: methods of ``extension`` come before its own.
 
