@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModel, T5Config, T5EncoderModel
 import headscope
 from headscope.attention import stream_attention
 from headscope.data.plain import as_plain
-from headscope.errors import UnsupportedModelError
+from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.rank import rank
 from headscope.pipeline.replaced_attention import PooledStates
