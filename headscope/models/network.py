@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
-from headscope.models.cutting import cut_module
+from headscope.models.cutting import cut_modules
 from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
@@ -84,8 +84,7 @@ def load_network(
         raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(network, info, source)
     if kept is not None:
-        for i, item in enumerate(attention_modules(network.base_model)):
-            cut_module(item, kept.of(i, item))
+        cut_modules(network, kept.of)
     return network
 
 

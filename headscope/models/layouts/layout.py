@@ -127,6 +127,10 @@ class Layout:
         maps = [LinearMap(item) for item in found if isinstance(item, nn.Linear)]
         return Projections(*maps) if len(maps) == len(found) else None
 
+    def under(self, config: Any) -> Layout:
+        """Return the layout as a model's configuration makes it; itself by default."""
+        return self
+
     def d_head(self, module: nn.Module, projections: Projections) -> int:
         """Return the width of one head."""
         for name in ("attention_head_size", "head_dim", "key_value_proj_dim"):

@@ -65,6 +65,9 @@ class LinearMap:
         """Turn what the stored module returns into (batch, pos, n_out)."""
         return returned
 
+    def fit(self) -> None:
+        """Let the stored module run with no column left, where its own forward cannot."""
+
     def _own(self, stored: Tensor) -> Tensor:
         if self.parts == 1:
             return stored  # the parameter itself, so that autograd and assignments reach it
