@@ -160,9 +160,9 @@ def _canonical(
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Run the page-one form of attention on this layer's input with the layout's weights."""
     assert theirs.inputs is not None
-    weights = site.weights()
     try:
         with torch.no_grad():
+            weights = site.weights()
             heads = site.layout.place(site, site.canonical(theirs.inputs, weights), theirs.inputs)
             mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)

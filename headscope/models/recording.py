@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -98,8 +99,10 @@ def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
     def keep_pattern(site: AttentionSite, output: object) -> None:
         if not site.layout.bypasses:
             run.seen["pattern"][site.row] = site.layout.pattern_in(output)
-        elif softmaxes.last is not None:  # XLM's is of float32, whatever the model's type
-            run.seen["pattern"][site.row] = softmaxes.last.to(loaded.model.dtype)
+        elif (own := softmaxes.taken()) is not None:  # XLM's is float32 in a model of any type
+            run.seen["pattern"][site.row] = own.to(loaded.model.dtype)
+        else:
+            run.seen["pattern"][site.row] = _joined(site, None, "pattern", probe)
 
     inputs = watch_inputs(loaded.sites, keep_input)
     patterns = watch_outputs(loaded.sites, keep_pattern)
@@ -118,6 +121,11 @@ class _Softmaxes(TorchFunctionMode):
     """
 
     last: Tensor | None = None
+
+    def taken(self) -> Tensor | None:
+        """Return the last one, once: it must not count for the next module too."""
+        last, self.last = self.last, None
+        return last
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; keep what a softmax returns."""
@@ -179,7 +187,7 @@ def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractCon
         run.seen["out"][site.row] = site.projections.out.leaving(output)
 
     return hooked(
-        out.module.register_forward_hook(partial(keep, iter(shared)))
+        out.module.register_forward_hook(partial(keep, cycle(shared)))
         for out, shared in grouped(sites, lambda site: site.projections.out).items()
     )
 

@@ -69,6 +69,8 @@ class LinearMap:
         """Let the stored module run with no column left, where its own forward cannot."""
 
     def _own(self, stored: Tensor) -> Tensor:
+        if self.parts == 1:
+            return stored  # the parameter itself, so that autograd and assignments reach it
         rows = stored.shape[0] // self.parts
         return stored[self.part * rows : (self.part + 1) * rows]
 
