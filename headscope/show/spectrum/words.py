@@ -95,9 +95,9 @@ def _looks_at(result: SpectrumResult, head: SpectrumHead) -> str:
 
 def _by_layer(result: SpectrumResult) -> str:
     """Say how they spread over layers: ``(L0 3, L5 all 12)``."""
-    every = Counter(head.layer for head in result.heads)
-    low = Counter(head.layer for head in result.heads if head.name in result.verdict.low_rank)
-    parts = [f"L{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
+    every = Counter(head.layer_name for head in result.heads)
+    low = Counter(head.layer_name for head in result.heads if head.name in result.verdict.low_rank)
+    parts = [f"{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
     return f" ({', '.join(parts)})" if 0 < len(parts) <= 12 else ""
 
 
