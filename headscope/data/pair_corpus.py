@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headscope.data.corpus import Corpus
-from headscope.data.examples import TRANSLATIONS
+from headscope.data.examples import TRANSLATIONS, Examples
 from headscope.data.records import read_records
 from headscope.data.sentence import Sentence, split_words
 from headscope.digest import sha256_of, sha256_of_file
@@ -68,15 +67,18 @@ def open_pairs(path: str | Path) -> PairCorpus:
     return _made(str(path), sha256_of_file(path), lambda: _read(path))
 
 
-def pairs_in_memory(items: Sequence[Any]) -> PairCorpus | None:
-    """Take a list of (source, target); None if it holds anything else.
+def pairs_in_memory(items: object) -> PairCorpus | None:
+    """Take (source, target) tuples, or a table that was read; None for anything else.
 
     Raises
     ------
     CorpusError
         For a pair whose source or target is blank.
     """
-    if not items or not all(_is_pair(item) for item in items):
+    if isinstance(items, Examples) and items.second is not None:
+        both = tuple(zip(items.first, items.second, strict=True))
+        return _made(items.name, items.sha256, lambda: iter(both))
+    if not isinstance(items, list | tuple) or not items or not all(map(_is_pair, items)):
         return None
     pairs = [(source.strip(), target.strip()) for source, target in items]
     if "" in (text for pair in pairs for text in pair):

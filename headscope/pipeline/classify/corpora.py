@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headscope.data.corpus import Corpus, as_corpus
+from headscope.data.examples import Examples
 from headscope.data.pair_corpus import Pair, PairCorpus, open_pairs, pairs_in_memory
 from headscope.data.sentence import Sentence
 from headscope.errors import HeadscopeError, InputError
@@ -14,7 +15,7 @@ from headscope.models.loading import LoadedModel
 
 #: A corpus in any form that a user may have it in.
 AnyCorpus: TypeAlias = (
-    Corpus | PairCorpus | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
+    Corpus | PairCorpus | Examples | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
 )
 
 
@@ -30,7 +31,7 @@ def open_corpus(corpus: AnyCorpus) -> Corpus | PairCorpus:
     """
     if isinstance(corpus, PairCorpus):
         return corpus
-    if isinstance(corpus, list | tuple) and (pairs := pairs_in_memory(corpus)) is not None:
+    if (pairs := pairs_in_memory(corpus)) is not None:
         return pairs
     return as_corpus(corpus)  # type: ignore[arg-type]  # pairs are dealt with
 
@@ -83,9 +84,10 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
         chosen = loaded.stacks
     if whole.encoder_decoder and not pairs and chosen != ("encoder",):
         named = " and ".join(name for name in chosen if name != "encoder")
+        subject = f"stacks {named}" if " " in named else f"stack {named}"
+        verb = "read" if " " in named else "reads"
         raise InputError(
-            f"What is asked of {loaded.name} ({named}) reads pairs of source and target, and the "
-            "corpus has sentences: give a table of pairs (.tsv, .csv or .jsonl), or choose the "
-            "stack encoder."
+            f"The {subject} of {loaded.name} {verb} pairs of source and target, and the corpus has "
+            "sentences: give a table of pairs (.tsv, .csv or .jsonl), or choose the stack encoder."
         )
     return chosen

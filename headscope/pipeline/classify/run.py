@@ -15,7 +15,7 @@ from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for
-from headscope.pipeline.classify.pairs import Pairs
+from headscope.pipeline.classify.paired import Pairs
 from headscope.pipeline.classify.passes import Found, Run, blank_sums
 from headscope.pipeline.classify.sentences import Sentences
 from headscope.pipeline.opening import Model, need_tokenizer, open_model
