@@ -97,7 +97,10 @@ def _read(path: Path) -> Iterator[Pair]:
 
 
 def _made(name: str, sha256: str, read: Callable[[], Iterator[Pair]]) -> PairCorpus:
-    has_words = [bool(split_words(source)) for source, _ in read()]
-    if not has_words:
+    n_pairs = n_sources = 0
+    for source, _ in read():
+        n_pairs += 1
+        n_sources += bool(split_words(source))
+    if n_pairs == 0:
         raise CorpusError(f"{name} holds no pair; give a file with at least one.")
-    return PairCorpus(name, sha256, len(has_words), sum(has_words), read)
+    return PairCorpus(name, sha256, n_pairs, n_sources, read)

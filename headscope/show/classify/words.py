@@ -15,6 +15,7 @@ VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
 
 #: Roles that come before the special tokens on a map's legend.
 ROLES_BEFORE_SPECIAL = ("syntactic", "rare", "monotonic", "anti_monotonic", "sharp")
+STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
 #: What the columns of the table of cross-attention say.
 ORDER_NOTE = (
     "align: rank correlation of the predicted token's place with the source token attended to "
@@ -124,22 +125,26 @@ def _role_name(key: str) -> str:
 
 def roles_notes(result: ClassifyResult) -> list[str]:
     """Sentences that stand beside a table of roles: the relations, the controls, the caveats."""
-    notes = list[str]()
-    for part in parts_of(result):
-        if _has_trees(part):
-            notes.append(f"Of the syntactic heads: {_syntactic(part)}.")
-        notes += [control_sentence(part), untested_sentence(part)]
-    return [note for note in (*notes, result.corpus.note) if note]
+    notes = [note for part in parts_of(result) for note in _notes(part, len(result.stacks) > 1)]
+    return [*notes, *filter(None, [result.corpus.note])]
+
+
+def _notes(part: ClassifyResult, several: bool) -> Iterator[str]:
+    """Yield what stands beside the roles of one stack; of several it says which."""
+    relations = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""
+    begin = f"{STACK_NAMES[part.stacks[0]]}. " if several else ""
+    for text in (relations, control_sentence(part), untested_sentence(part)):
+        if text:
+            yield begin + text
 
 
 def stack_title(part: ClassifyResult) -> str:
     """Say which stack of an encoder-decoder model this is, and what it has read."""
     (stack,) = part.stacks
-    name = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}[stack]
     unit = "sources" if stack == "encoder" else "pairs"
     corpus = part.corpus
     return (
-        f"{name}: {corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, "
+        f"{STACK_NAMES[stack]}: {corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, "
         f"{corpus.queries:,} tokens"
     )
 
