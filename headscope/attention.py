@@ -51,6 +51,7 @@ __all__ = [
     "combine_masks",
     "default_scale",
     "key_padding_mask",
+    "mask_of_chunk",
     "masked_softmax",
     "stream_attention",
     "with_bias",
@@ -72,7 +73,8 @@ class AttentionWeights:
     Parameters
     ----------
     W_Q, W_K, W_V : Tensor, (n_heads, d_model, d_head)
-        What a head's queries, keys and values are made with.
+        What a head's queries, keys and values are made with; those of W_V may have another width
+        of input.
     b_Q, b_K, b_V : Tensor, (n_heads, d_head)
         Their biases; zeros where the model has none.
     W_O : Tensor, (n_heads, d_head, d_model)
@@ -95,9 +97,9 @@ class AttentionWeights:
             if getattr(self, name).dim() != 3:
                 raise ValueError(f"{name} has shape {tuple(getattr(self, name).shape)}, not 3 axes")
         n_heads, _, d_head = self.W_Q.shape
-        d_in, d_v, d_out = self.W_K.shape[1], self.W_V.shape[2], self.W_O.shape[2]
+        d_in, (d_in_v, d_v), d_out = self.W_K.shape[1], self.W_V.shape[1:], self.W_O.shape[2]
         expected = {
-            **{"W_K": (n_heads, d_in, d_head), "W_V": (n_heads, d_in, d_v)},
+            **{"W_K": (n_heads, d_in, d_head), "W_V": (n_heads, d_in_v, d_v)},
             **{"b_Q": (n_heads, d_head), "b_K": (n_heads, d_head), "b_V": (n_heads, d_v)},
             **{"W_O": (n_heads, d_v, d_out), "b_O": (d_out,)},
         }
@@ -343,7 +345,7 @@ def stream_attention(
     """
     z = torch.empty(*q.shape[:-1], v.shape[-1], dtype=v.dtype, device=v.device)
     for rows, heads in _chunks(q, k.shape[-2], chunk_entries):
-        part = None if mask is None else _mask_of_chunk(mask, rows, heads)
+        part = None if mask is None else mask_of_chunk(mask, rows, heads)
         pattern = attention_pattern(q[rows, heads], k[rows, heads], scale=scale, mask=part)
         z_part = pattern @ v[rows, heads]
         z[rows, heads] = z_part
@@ -366,7 +368,7 @@ def _chunks(q: Tensor, n_k: int, entries: int) -> Iterator[tuple[slice, slice]]:
             yield rows, slice(head, min(head + heads_at_once, n_heads))
 
 
-def _mask_of_chunk(mask: Tensor, rows: slice, heads: slice) -> Tensor:
+def mask_of_chunk(mask: Tensor, rows: slice, heads: slice) -> Tensor:
     """Cut a mask to a chunk, leaving axes of size 1 to broadcasting."""
     mask = mask[(None,) * (4 - mask.dim())]
     if mask.shape[0] > 1:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
-from headscope.models.cutting import cut_module
+from headscope.models.cutting import cut_modules
 from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
@@ -29,10 +29,7 @@ def load_tokenizer(source: Source) -> Any:
     """Load the fast tokenizer of a folder, or say what is wrong with it."""
     remedy = "save it again with tokenizer.save_pretrained."
     with _explained(f"The tokenizer in {source.folder} cannot be read (", f"); {remedy}"):
-        # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            source.folder, add_prefix_space=True, **_SAFE
-        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source.folder, **_SAFE)
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointError(
             f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
@@ -87,8 +84,7 @@ def load_network(
         raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(network, info, source)
     if kept is not None:
-        for i, item in enumerate(attention_modules(network.base_model)):
-            cut_module(item, kept.of(i, item))
+        cut_modules(network, kept.of)
     return network
 
 
@@ -150,9 +146,19 @@ def _check_rows(key: str, tensor: Tensor, stored: HeadRows, gone: int, kept: Kep
 
 
 def _task_head_is_new(network: Any, info: dict[str, Any]) -> bool:
-    """Whether tensors outside the base model are missing, so that the task head would be random."""
-    prefix = f"{network.base_model_prefix}."
-    return any(not key.startswith(prefix) for key in info["missing_keys"])
+    """Whether the base model is there and its task head is not, so that it would be random."""
+    missing = [key for key in info["missing_keys"] if not _is_computed(network, key)]
+    head = [key for key in missing if _in_task_head(network, key)]
+    rest = [key for key in missing if key not in head and ".pooler." not in key]
+    return bool(head) and not rest
+
+
+def _in_task_head(network: Any, key: str) -> bool:
+    if network.base_model is not network:
+        return not key.startswith(f"{network.base_model_prefix}.")
+    # T5: a base model and its head are one module.
+    owner: object = network.get_submodule(key.rpartition(".")[0])
+    return owner is network.get_output_embeddings()
 
 
 def _check_complete(network: nn.Module, info: dict[str, Any], source: Source) -> None:

@@ -22,9 +22,9 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_model
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import check_resume
+from headscope.pipeline.spectrum.chosen_text import choose_text
 from headscope.pipeline.spectrum.efficient import measure_efficient
 from headscope.pipeline.spectrum.random_weights import measure_random_weights
-from headscope.pipeline.spectrum.source import choose_text
 from headscope.pipeline.spectrum.streaming import MINIMUM, Plan, make_plan, measure, saved_run
 from headscope.pipeline.validate import require_valid
 from headscope.results import (

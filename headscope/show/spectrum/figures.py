@@ -103,7 +103,7 @@ def cost_curves(result: SpectrumResult, found: EfficientResult) -> Figure:
     """Draw error of each head alone, and loss of fidelity with all replaced, against cost."""
     figure = draw.new_figure(10.0, 4.6)
     panels = figure.subplots(1, 2)
-    for form in _FORMS:
+    for form in (form for form in _FORMS if form not in found.left_out):
         _draw_form(panels[0], form, found, "error")
         _draw_form(panels[1], form, found, "fidelity")
     _finish(panels[0], "relative error of z, mean over heads", found.points, "error")

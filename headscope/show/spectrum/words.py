@@ -153,6 +153,18 @@ def bound_sentence(found: EfficientResult) -> str:
         "but not to z. Both, and random projections, need the full pattern: they are "
         "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
         f"sequences and, where something is drawn at random, {found.draws} draws."
+        f"{_left_out(found)}"
+    )
+
+
+def _left_out(found: EfficientResult) -> str:
+    """Say which forms were not measured, and why."""
+    if not found.left_out:
+        return ""
+    names = joined([FORM_NAMES[form] for form in found.left_out])
+    return (
+        f" Left out: {names}. This model's scores depend on the pair of positions (a bias, or keys "
+        "that a query may not see), and a mean of several keys has no position."
     )
 
 
