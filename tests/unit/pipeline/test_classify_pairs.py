@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
 from headscope.errors import CorpusError, InputError
@@ -321,6 +321,36 @@ def test_a_table_stays_text_for_an_encoder(tmp_path: Path) -> None:
     found = headscope.classify(model, table)
     assert found.heads == headscope.classify(model, plain).heads
     assert not found.corpus.pairs
+
+
+def test_a_decoder_alone_reads_sentences(tmp_path: Path) -> None:
+    """gpt2 has one stack; no row sees a token to its right."""
+    folder = write_tiny(tmp_path / "gpt2", "gpt2")
+    lines = [source for source, _ in PAIRS]
+    found = headscope.classify(str(folder), lines, dtype="float64")
+    assert found.stacks == ("decoder",)
+    assert "decoder:special" in found.untestable
+    assert not any(name.endswith(("syntactic", "rare")) for name in found.untestable)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager"
+    ).eval()
+    top, n = 0.0, 0
+    for line in lines:
+        ids = tokenizer(line)["input_ids"]
+        with torch.no_grad():
+            out = network(input_ids=torch.tensor([ids]), output_attentions=True)
+        for i, token in enumerate(ids):
+            if not special(token):
+                row = out.attentions[1][0, 3, i]
+                top += max(float(row[j]) for j, key in enumerate(ids) if not special(key))
+                n += 1
+    head = found.heads[-1]
+    assert head.name == "decoder:L1H3"
+    assert head.confidence == pytest.approx(top / n, abs=1e-9)
+    assert headscope.classify(str(folder), lines, stack="all", dtype="float64").heads == found.heads
+    with pytest.raises(InputError, match="has no stack 'encoder'; it has decoder"):
+        headscope.classify(str(folder), lines, stack="encoder")
 
 
 # --- refused ------------------------------------------------------------------------------------
