@@ -17,6 +17,8 @@ EXAMPLES = """Examples:
 `headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out/`
 
 `headscope classify demo --text lines.txt --language en --format json`
+
+`headscope classify ./my-marian --text pairs.tsv --control -o out/`
 """
 
 
@@ -27,8 +29,13 @@ def classify(
         Path | None, Option(help="CoNLL-U file with gold trees. Default: the built-in sample.")
     ] = None,
     text: Annotated[
-        Path | None, Option(help="Plain text, one sentence a line; no syntactic roles then.")
+        Path | None,
+        Option(
+            help="Plain text, one sentence a line; no syntactic roles then. For an encoder-decoder "
+            "model also a table of source and target (.tsv, .csv, .jsonl)."
+        ),
     ] = None,
+    stack: shared.Stack = None,
     frequencies: Annotated[
         Path | None,
         Option(help="Word and count per line, tab between. Default: wordfreq, else the corpus."),
@@ -55,6 +62,7 @@ def classify(
     """Say what each head does: positional, syntactic, rare-word and other roles.
 
     A label comes with what it had to beat, a 95% interval and an adjusted p-value. Swapped trees
-    and, with --control, random weights show how many come by chance.
+    (of cross-attention: swapped sources) and, with --control, random weights show how many come by
+    chance.
     """
     call.run()

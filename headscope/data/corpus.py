@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headscope.data.conllu import read_treebank
 from headscope.data.lines import read_lines
+from headscope.data.records import TABLES
 from headscope.data.sentence import Sentence, split_words
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError
@@ -41,6 +42,8 @@ class Corpus:
         Starts a new pass over the sentences.
     note : str
         What a reader of any count on this corpus should know; mostly empty.
+    table : Path or None
+        The file, if its rows may be pairs of source and target for a model that reads such.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Corpus:
     language: str | None
     read: Callable[[], Iterator[Sentence]]
     note: str = ""
+    table: Path | None = None
 
     def __iter__(self) -> Iterator[Sentence]:
         return self.read()
@@ -75,7 +79,8 @@ def open_treebank(path: str | Path, *, name: str | None = None) -> Corpus:
 def open_text(path: str | Path) -> Corpus:
     """Open plain text: one sentence a line, lines without a word skipped, cut by split_words."""
     path = Path(path)
-    return _open(path, lambda: _read_text(path), str(path), has_trees=False)
+    corpus = _open(path, lambda: _read_text(path), str(path), has_trees=False)
+    return dataclasses.replace(corpus, table=path) if path.suffix.lower() in TABLES else corpus
 
 
 def sample_corpus() -> Corpus:

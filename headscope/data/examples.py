@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headscope.data.corpus import open_treebank
 from headscope.data.plain import PlainText, open_plain, plain_of, sample_plain
-from headscope.data.records import Columns, Record, read_records
+from headscope.data.records import TABLES, Columns, Record, read_records
 from headscope.digest import sha256_of_file
 from headscope.errors import CorpusError, InputError
 
@@ -28,7 +28,8 @@ _PAIRS = Columns(
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
 )
-_TRANSLATIONS = Columns(
+#: Pairs of source and target.
+TRANSLATIONS = Columns(
     names={"source": ("source",), "target": ("target",)},
     order={2: ("source", "target")},
     needed=("source", "target"),
@@ -38,7 +39,6 @@ _TEXTS = Columns(
     order={1: ("sentence",), 2: ("sentence", ""), 3: ("sentence", "sentence2", "")},
     needed=("sentence",),
 )
-_TABLES = (".csv", ".tsv", ".jsonl")
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def read_translations(path: str | Path, limit: int | None = None) -> Examples:
         pairs.
     """
     path = Path(path)
-    rows = _read(path, _TRANSLATIONS, limit)
+    rows = _read(path, TRANSLATIONS, limit)
     return Examples(
         str(path),
         sha256_of_file(path),
@@ -184,7 +184,7 @@ def read_texts(path: str | Path | None, limit: int | None = None) -> Examples:
     if path is None:
         return sample_texts(limit)
     path = Path(path)
-    if path.suffix.lower() in _TABLES:
+    if path.suffix.lower() in TABLES:
         return _table_texts(path, limit)
     is_treebank = path.suffix.lower() in (".conllu", ".conll")
     return _of_plain(plain_of(open_treebank(path)) if is_treebank else open_plain(path), limit)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import tee
 
 import torch
 from torch import Tensor
 
-from headscope.data.pieces import TextModel, tokenise, tokenise_targets
+from headscope.data.pieces import Encoding, TextModel, tokenise, tokenise_targets
+from headscope.data.sentence import punctuation_spans
 from headscope.data.token_rows import Padded, Row, filled, pad_rows
 
 #: Label of a padded position.
@@ -43,11 +45,14 @@ class PairRow(Row):
         What it should write at each of these positions; ends in one stop token.
     decoder_content : tuple of int
         Positions at which the decoder reads no special token.
+    decoder_punctuation : tuple of int
+        Those at which it reads a piece of nothing but punctuation.
     """
 
     decoder_ids: tuple[int, ...]
     labels: tuple[int, ...]
     decoder_content: tuple[int, ...]
+    decoder_punctuation: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids) + len(self.labels)
@@ -85,7 +90,7 @@ class PaddedPairs(Padded):
 
 
 def encode_pairs(
-    model: TextModel, sources: Sequence[str], targets: Sequence[str], ends: Ends
+    model: TextModel, sources: Iterable[str], targets: Iterable[str], ends: Ends
 ) -> Iterator[PairRow | None]:
     """Tokenise sources and targets; None for a pair that the model cannot read whole.
 
@@ -97,8 +102,8 @@ def encode_pairs(
     ----------
     model : TextModel
         Whose tokenizer and limits are used.
-    sources, targets : sequence of str
-        Of one length.
+    sources, targets : iterable of str
+        As many of each.
     ends : Ends
         Of the model's decoder.
 
@@ -107,8 +112,9 @@ def encode_pairs(
     PairRow or None
         None where either side is longer than the model's limit, or a source has no token.
     """
-    both = zip(tokenise(model, sources), tokenise_targets(model, targets), strict=True)
-    for i, (source, target) in enumerate(both):
+    texts, targets = tee(targets)
+    both = zip(tokenise(model, sources), tokenise_targets(model, targets), texts, strict=True)
+    for i, (source, target, text) in enumerate(both):
         labels, special = _ended(target.ids, target.special_tokens_mask, ends.stop)
         if not source.ids or max(len(source.ids), len(labels)) > model.max_length:
             yield None
@@ -121,6 +127,8 @@ def encode_pairs(
             decoder_ids=(ends.start, *labels[:-1]),
             labels=labels,
             decoder_content=_content([1, *special[:-1]]),
+            # The decoder reads a token one place after the one where it writes it.
+            decoder_punctuation=tuple(i + 1 for i in _punctuation(text, target)),
         )
 
 
@@ -136,6 +144,15 @@ def _ended(
 
 def _content(special: Sequence[int]) -> tuple[int, ...]:
     return tuple(position for position, is_special in enumerate(special) if not is_special)
+
+
+def _punctuation(text: str, encoding: Encoding) -> Iterator[int]:
+    """Yield the tokens all of whose characters belong to words that are punctuation."""
+    marked = punctuation_spans(text)
+    for token, (begin, end) in enumerate(encoding.offsets):
+        inside = [i for i in range(begin, end) if not text[i].isspace()]
+        if inside and all(marked[i] for i in inside) and not encoding.special_tokens_mask[token]:
+            yield token
 
 
 def pad_pairs(rows: Sequence[PairRow], pad_id: int, device: str) -> PaddedPairs:

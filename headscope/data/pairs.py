@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import TypeGuard
 
 from headscope.data.examples import Examples, read_translations
+from headscope.data.records import TABLES
 from headscope.digest import sha256_of
 from headscope.errors import CorpusError
 
-#: Files whose rows are pairs where a model reads pairs; any other suffix is plain text.
-TABLES = (".tsv", ".csv", ".jsonl")
-
 
 def may_be_pairs(text: object) -> bool:
-    """Whether a text has the form of pairs: the path of a table, or tuples in memory."""
+    """Whether a text has the form of pairs: the path of a table, or tuples in memory.
+
+    A table's rows are pairs where a model reads pairs; any other suffix is plain text.
+    """
     if isinstance(text, str | Path):
         return Path(text).suffix.lower() in TABLES
     return isinstance(text, Examples) or (_is_list(text) and isinstance(text[0], tuple))

@@ -52,12 +52,15 @@ class Encoding(Protocol):
         Vocabulary index, 0 or 1 for the first or second text, 1 for special tokens.
     word_ids : list of int or None, (tokens,)
         Index of each token's word, None for special tokens.
+    offsets : list of (int, int), (tokens,)
+        Where each token begins and ends in the text.
     """
 
     ids: list[int]
     type_ids: list[int]
     special_tokens_mask: list[int]
     word_ids: list[int | None]
+    offsets: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from pathlib import Path
 from headscope.data.lines import read_filled, read_lines
 from headscope.errors import CorpusError
 
+#: Endings of files that are read as tables.
+TABLES = (".csv", ".tsv", ".jsonl")
 #: One row: its line number (from 1) and its cells by column.
 Record = tuple[int, dict[str, str]]
 

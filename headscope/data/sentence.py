@@ -46,3 +46,12 @@ def split_words(line: str) -> tuple[str, ...]:
 def is_punctuation(word: str) -> bool:
     """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
     return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)
+
+
+def punctuation_spans(text: str) -> list[bool]:
+    """Whether each character of plain text belongs to a word that is punctuation."""
+    marks = [False] * len(text)
+    for word in _WORD.finditer(text):
+        if is_punctuation(word[0]):
+            marks[word.start() : word.end()] = [True] * len(word[0])
+    return marks

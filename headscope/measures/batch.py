@@ -146,6 +146,11 @@ class Batch:
         return batch, pos
 
     @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """What a model is called with."""
+        return self.input_ids, self.attention_mask
+
+    @property
     def visible(self) -> Tensor:
         """How many real tokens each position may look at, (batch, pos)."""
         seen = self.attention_mask.cumsum(dim=1)

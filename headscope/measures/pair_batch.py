@@ -25,8 +25,9 @@ class PairBatch:
         Real tokens of the source that are not special.
     target_ids, target_mask : Tensor, (batch, query_pos), int64
         What the decoder reads: its first token, then the target.
-    target_content : Tensor, (batch, query_pos), bool
-        Real tokens of the decoder's input that are not special; its first token is.
+    predicts_content : Tensor, (batch, query_pos), bool
+        Positions at which the decoder is to write a token that is not special: the queries. What
+        it reads there is the token before.
     """
 
     source_ids: Tensor
@@ -34,7 +35,7 @@ class PairBatch:
     source_content: Tensor
     target_ids: Tensor
     target_mask: Tensor
-    target_content: Tensor
+    predicts_content: Tensor
 
     @property
     def size(self) -> tuple[int, int, int]:

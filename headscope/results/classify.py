@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.heads import Head
@@ -15,12 +15,20 @@ from headscope.results.role_scores import (
     SharpnessScore,
     SyntacticScore,
 )
+from headscope.results.roles import ROLES, role_in, roles_of
 from headscope.results.serialise import to_dict
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["ClassifyResult", "ControlResult", "CorpusInfo", "HeadResult", "SwappedControl"]
+__all__ = [
+    "ClassifyResult",
+    "ControlResult",
+    "CorpusInfo",
+    "HeadResult",
+    "StackCorpus",
+    "SwappedControl",
+]
 
 
 @dataclass(frozen=True)
@@ -80,17 +88,39 @@ class HeadResult(Head):
 
 
 @dataclass(frozen=True)
+class StackCorpus:
+    """What one stack of an encoder-decoder model has read.
+
+    Attributes
+    ----------
+    stack : str
+        ``encoder``, ``decoder`` or ``cross``.
+    sentences, skipped : int
+        Sources (of the encoder) or pairs that were measured, and that were left out; of
+        cross-attention those that are too short to show an order, too.
+    queries : int
+        Tokens that were measured.
+    """
+
+    stack: str
+    sentences: int
+    skipped: int
+    queries: int
+
+
+@dataclass(frozen=True)
 class CorpusInfo:
     """What was read.
 
     Attributes
     ----------
     name, sha256 : str
-        Of the text or treebank.
+        Of the text or treebank, or of the pairs.
     sentences, skipped : int
-        Measured, and left out because they are longer than the model allows or have an empty word.
+        Measured, and left out because they are longer than the model allows or have an empty word;
+        pairs of source and target where ``pairs`` says so.
     queries : int
-        Tokens that were measured.
+        Tokens that were measured; of pairs those of the targets, unless only sources were read.
     trees : bool
         Whether it has dependency trees.
     language : str or None
@@ -99,6 +129,10 @@ class CorpusInfo:
         Where the words' frequencies come from.
     note : str
         What a reader of any count on this corpus should know; mostly empty.
+    pairs : bool
+        Whether it holds pairs of source and target.
+    by_stack : tuple of StackCorpus
+        What each stack has read of the pairs; empty for sentences.
     """
 
     name: str
@@ -110,6 +144,8 @@ class CorpusInfo:
     language: str | None
     frequencies: str
     note: str = ""
+    pairs: bool = False
+    by_stack: tuple[StackCorpus, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +184,8 @@ class ControlResult:
         The same of cross-attention heads.
     false_positives : tuple of str
         Each syntactic and rare label, as ``L0H3 syntactic obj dep->head``.
+    by_stack : dict of str to dict of str to int
+        The same counts (``heads`` and roles) by stack; empty where all heads are of one stack.
     """
 
     swapped: SwappedControl | None = None
@@ -165,11 +203,20 @@ class ControlResult:
     monotonic: int | None = None
     anti_monotonic: int | None = None
     sharp: int | None = None
+    by_stack: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def random_weights(this) -> bool:  # noqa: N805  (a field is called self)
         """Whether the control with random weights was run."""
         return this.heads is not None
+
+    def only(this, stack: str) -> ControlResult:  # noqa: N805
+        """Return what was found in one of several stacks."""
+        counts = this.by_stack.get(stack, {})
+        swapped = this.swapped if stack == "encoder" else None
+        names = ("heads", *(role.key for role in ROLES))
+        counted: dict[str, Any] = {name: counts.get(name) for name in names}
+        return replace(this, swapped=swapped, by_stack={}, **counted)
 
 
 @dataclass(frozen=True)
@@ -183,11 +230,12 @@ class ClassifyResult(Measured):
     thresholds : dict
         The values of :class:`headscope.Thresholds` that were used.
     heads : tuple of HeadResult
-        In the order of layer, head.
+        In the order of stack (encoder, decoder, cross), layer, head.
     control : ControlResult or None
         None for text without trees, unless random weights were asked for.
     untestable : dict of str to str
-        Roles that this corpus cannot show, each with the reason.
+        Roles that this corpus cannot show, each with the reason; outside the encoder a role is
+        named with its stack, as heads are: ``cross:broad``.
     """
 
     corpus: CorpusInfo
@@ -196,11 +244,34 @@ class ClassifyResult(Measured):
     control: ControlResult | None = None
     untestable: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """Stacks that the heads belong to, in the order of encoder, decoder, cross."""
+        return tuple(dict.fromkeys(head.stack for head in self.heads))
+
+    def only(self, stack: str) -> ClassifyResult:
+        """Return what was found about one stack."""
+        if self.stacks == (stack,):
+            return self
+        known = next((vars(item) for item in self.corpus.by_stack if item.stack == stack), {})
+        names = {role_in(role.key, stack) for role in roles_of(stack)}
+        return replace(
+            self,
+            corpus=replace(self.corpus, **{k: v for k, v in known.items() if k != "stack"}),
+            heads=tuple(head for head in self.heads if head.stack == stack),
+            control=self.control and self.control.only(stack),
+            untestable={name: why for name, why in self.untestable.items() if name in names},
+        )
+
     def to_frame(self) -> pandas.DataFrame:
-        """One row per head, the flat numbers only (pandas)."""
+        """One row per head, the flat numbers only (pandas).
+
+        Heads outside an encoder add a column that says where they are.
+        """
         import pandas as pd
 
-        return pd.DataFrame([_flat(head) for head in self.heads])
+        stacked = self.stacks not in ((), ("encoder",))
+        return pd.DataFrame([_flat(head, stacked) for head in self.heads])
 
     def relations_frame(self) -> pandas.DataFrame:
         """One row per head, relation and direction (pandas)."""
@@ -233,10 +304,11 @@ def _flat_score(score: SyntacticScore) -> dict[str, Any]:
     }
 
 
-def _flat(head: HeadResult) -> dict[str, Any]:
+def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
     best = max(head.syntactic, key=lambda s: (s.labelled, s.accuracy - s.baseline), default=None)
     means = ("confidence", "entropy", "special_mass", "punctuation_mass")
     return {
+        **({"stack": head.stack} if stacked else {}),
         "layer": head.layer,
         "head": head.head,
         "primary": head.primary,
@@ -246,4 +318,23 @@ def _flat(head: HeadResult) -> dict[str, Any]:
         **{f"best_{x}": getattr(best, x, None) for x in ("accuracy", "baseline", "labelled")},
         **{f"rare_{x}": getattr(head.rare, x, None) for x in ("rate", "chance", "uniform")},
         **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
+        **(_flat_order(head) if stacked else {}),
+    }
+
+
+def _flat_order(head: HeadResult) -> dict[str, Any]:
+    """What only cross-attention has, in flat columns."""
+    order, sharp = head.alignment, head.sharpness
+    low, high = order.interval if order else (None, None)
+    swapped_low, swapped_high = (order and order.swapped_interval) or (None, None)
+    return {
+        "alignment": order.score if order else None,
+        "alignment_low": low,
+        "alignment_high": high,
+        "alignment_swapped": order.swapped if order else None,
+        "alignment_swapped_low": swapped_low,
+        "alignment_swapped_high": swapped_high,
+        "diagonal": order.diagonal if order else None,
+        "diagonal_uniform": order.diagonal_uniform if order else None,
+        "confidence_uniform": sharp.uniform if sharp else None,
     }

@@ -11,6 +11,7 @@ __all__ = [
     "ROLES",
     "Role",
     "primary_of",
+    "role_in",
     "role_name",
     "role_of",
     "roles_of",
@@ -126,3 +127,8 @@ def primary_of(roles: Collection[str]) -> str:
 def role_name(key: str) -> str:
     """Return what a reader sees; a key that is no role stays as it is."""
     return _BY_KEY[key].name if key in _BY_KEY else key
+
+
+def role_in(key: str, stack: str) -> str:
+    """Return what results call a role of a stack, as heads are named: ``rare``, ``cross:broad``."""
+    return key if stack == "encoder" else f"{stack}:{key}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from headscope.results import ClassifyResult, Insight, InsightsResult, ReportResult
 from headscope.safe_text import markdown
-from headscope.show.classify.words import role_rows, roles_notes
+from headscope.show.classify.words import corpus_text, role_rows, roles_notes
 from headscope.show.report.words import certificate, key_numbers, settings_rows, versions
 
 
@@ -43,15 +43,12 @@ def _removed(model: dict[str, object]) -> str:
 
 def _roles(result: ClassifyResult) -> Iterator[str]:
     """Count heads by role; a role without any head only if it was untested."""
-    control, corpus = result.control, result.corpus
+    control = result.control
     ran = control is not None and control.random_weights
     title = "random weights" if ran else "random weights (not run)"
     yield from _table(("role", "heads", title), role_rows(result, every=False))
     yield ""
-    yield (
-        f"On {markdown(corpus.name)}: {corpus.sentences:,} sentences, {corpus.skipped:,} "
-        "skipped. A head can have several roles."
-    )
+    yield f"On {markdown(corpus_text(result))}. A head can have several roles."
     for text in roles_notes(result):
         yield from ("", markdown(text))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import headscope.pipeline.classify
+import headscope.pipeline.classify.run
 from headscope import __version__
 from headscope.cli.app import main
 from headscope.errors import CheckpointError
@@ -499,7 +499,7 @@ def test_interrupted(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(headscope.pipeline.classify, "_measure", interrupted)
+    monkeypatch.setattr(headscope.pipeline.classify.run, "_found", interrupted)
     outcome = run("classify", model, "-o", tmp_path / "out")
     assert (outcome.code, outcome.stdout) == (130, "")
     assert "Traceback" not in outcome.stderr

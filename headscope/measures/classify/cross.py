@@ -170,7 +170,7 @@ class _Shared:
 
 
 def _shared_by_heads(batch: PairBatch) -> _Shared:
-    query, key = batch.target_content, batch.source_content
+    query, key = batch.predicts_content, batch.source_content
     m_query, m_key = query.sum(dim=1), key.sum(dim=1)
     n_keys = batch.source_mask.sum(dim=1)
     used, long = (m_query >= FEWEST) & (m_key >= FEWEST), n_keys >= LONG

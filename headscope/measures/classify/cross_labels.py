@@ -105,7 +105,8 @@ class _Order:
     ) -> None:
         self._sums, self._thresholds = sums, thresholds
         self._mean, self._low, self._high = _alignment(sums)
-        self._swapped = _alignment(swapped) if swapped is not None else None
+        known = swapped if swapped is not None and int(swapped.pairs) else None
+        self._swapped = _alignment(known) if known is not None else None
         self._testable = cross_is_testable(sums)
         _, error = sums.alignments()
         # Either direction is a finding.

@@ -16,6 +16,11 @@ MIN_PAIRS = 50
 #: Sequences of LONG tokens or more that the broad role needs.
 MIN_LONG = 50
 
+_NO_SPECIAL = {
+    "encoder": "the model adds no special tokens",
+    "decoder": "no token sees a special one before it",
+}
+
 
 def untestable(
     sums: HeadMeasures, thresholds: Thresholds, *, trees: bool, stack: str = "encoder"
@@ -32,7 +37,7 @@ def untestable(
         "syntactic": _no_relation(sums, thresholds, trees),
         "rare": int(sums.rare.sentences) < 2
         and "fewer than two sentences have a rarest word outside the 500 most frequent",
-        "special": not expected["special_mass"] and "the model adds no special tokens",
+        "special": not expected["special_mass"] and _NO_SPECIAL[stack],
         "punctuation": not expected["punctuation_mass"] and "no word is punctuation",
         "broad": not broad_is_testable(sums)
         and f"{int(sums.profile.long_sentences)} sequences have {LONG} tokens or more, fewer than "

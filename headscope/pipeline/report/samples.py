@@ -28,6 +28,8 @@ def sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns
     """
     if loaded.tokenizer is None or not loaded.sites:
         return ()
+    if loaded.encoder_decoder:  # sentences run no more of it
+        loaded = loaded.only("encoder")
     spell = loaded.tokenizer.convert_ids_to_tokens
     return tuple(
         SamplePatterns(text, tuple(map(str, spell(ids))), _patterns(loaded, ids))

@@ -10,7 +10,8 @@ __all__ = ["VIEW"]
 VIEW = View(
     tables.classify_report,
     classify_files,
-    stale=names_of("relations"),  # only a run with gold trees writes these
+    # Only a run with gold trees, or one with cross-attention, writes these.
+    stale=names_of("relations", "alignment"),
     facts=page.facts,
     scales=page.SCALES,
     section=page.section,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from headscope.results import ClassifyResult, HeadResult, SyntacticScore
+from headscope.results.heads import layer_name
 from headscope.results.roles import PRIMARY, role_of
 from headscope.show import drawing as draw
+from headscope.show.cells import decimal, mean_of
 from headscope.show.classify.words import primary_label
 
 #: Relations in the bar chart, by gain over the baseline.
@@ -17,19 +21,19 @@ _MOST_BARS = 24
 
 
 def role_map(result: ClassifyResult) -> Figure:
-    """Layers x heads: the colour is the primary role, the shade its score."""
-    n_layers = int(result.provenance["model"]["n_layers"])
+    """Layers x heads, stack by stack: the colour is the primary role, the shade its score."""
+    names = _row_names(result)
     n_heads = max(head.head for head in result.heads) + 1
-    figure = draw.new_figure(max(5.0, 1.0 + 0.55 * n_heads), 1.4 + 0.55 * n_layers)
+    figure = draw.new_figure(max(5.0, 1.0 + 0.55 * n_heads), 1.4 + 0.55 * len(names))
     axes = figure.add_subplot()
-    image = np.ones((n_layers, n_heads, 3))
+    image = np.ones((len(names), n_heads, 3))
     for head in result.heads:
-        score = _primary_score(head)
-        image[head.layer, head.head] = _shade(role_of(head.primary).colour, score)
+        row, score = names.index(head.layer_name), _primary_score(head)
+        image[row, head.head] = _shade(role_of(head.primary).colour, score)
         colour = "white" if score > 0.75 else "black"
-        draw.cell_text(axes, head.layer, head.head, _mark(head), colour, 7)
+        draw.cell_text(axes, row, head.head, _mark(head), colour, 7)
     axes.imshow(image, aspect="equal")
-    draw.label_grid(axes, n_layers, n_heads)
+    draw.label_grid(axes, len(names), n_heads, names)
     axes.set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
     present = [role for role in PRIMARY if any(head.primary == role.key for head in result.heads)]
     handles = [Patch(color=role.colour, label=role.name) for role in present]
@@ -38,6 +42,42 @@ def role_map(result: ClassifyResult) -> Figure:
         figure, "outside lower center", min(4, len(present)), handles=handles, **note
     )
     return figure
+
+
+def _row_names(result: ClassifyResult) -> list[str]:
+    """Name the layers, with those that have no head left where one stack was measured."""
+    if len(result.stacks) == 1:
+        n_layers = int(result.provenance["model"]["n_layers"])
+        return [layer_name(layer, *result.stacks) for layer in range(n_layers)]
+    return list(dict.fromkeys(head.layer_name for head in result.heads))
+
+
+def alignment_map(result: ClassifyResult) -> Figure:
+    """Layers x heads of the cross-attention: how far each head follows the order of the source."""
+    found = {h.name: h for h in result.heads if h.alignment is not None}
+    names = list(dict.fromkeys(head.layer_name for head in found.values()))
+    cells = {
+        (names.index(head.layer_name), head.head): head.alignment.score
+        for head in found.values()
+        if head.alignment is not None
+    }
+    return draw.heat_map(
+        draw.head_grid(cells),
+        names=names,
+        title=f"Alignment of the cross-attention heads of {draw.model_name(result)}\n"
+        f"{_means(found)}",
+        legend="rank correlation of target and source",
+        limits=(-1.0, 1.0),
+    )
+
+
+def _means(heads: Mapping[str, HeadResult]) -> str:
+    """Say the mean over heads, and what the control leaves of it."""
+    orders = [head.alignment for head in heads.values() if head.alignment is not None]
+    mean, swapped = (
+        decimal(mean_of(getattr(x, name) for x in orders), 2) for name in ("score", "swapped")
+    )
+    return f"mean {mean}; when targets are given the sources of other pairs {swapped}"
 
 
 def relation_bars(result: ClassifyResult) -> Figure:

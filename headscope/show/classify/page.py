@@ -21,7 +21,8 @@ SCALES = (
 
 def section(result: ClassifyResult) -> Part:
     """How many heads have each role."""
-    read = f"{words.corpus_text(result)}; word frequencies from {result.corpus.frequencies}."
+    words_from = f"; word frequencies from {result.corpus.frequencies}"
+    read = f"{words.corpus_text(result)}{words_from * ('encoder' in result.stacks)}."
     return Part(
         "roles",
         "Roles",
@@ -32,8 +33,11 @@ def section(result: ClassifyResult) -> Part:
 
 
 def facts(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Roles, labels with their baselines, and scores of every head."""
-    for head in result.heads:
+    """Roles, labels with their baselines, and scores of every head.
+
+    The page has one map: of several stacks it shows the first.
+    """
+    for head in words.first_part(result).heads:
         yield Card(
             head.layer,
             head.head,
@@ -73,12 +77,16 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
         yield "Best offset", f"{decimal(head.positional.score)}{at}"
     if head.syntactic:
         yield "Best relation", _best_relation(head)
+    if head.alignment is not None:
+        swapped = f", swapped sources {decimal(head.alignment.swapped)}"
+        yield "Alignment", f"{decimal(head.alignment.score)}{swapped}"
     if head.rare is not None:
         yield "Rarest word", f"{decimal(head.rare.rate)}, chance {decimal(head.rare.chance)}"
     yield "Confidence", decimal(head.confidence)
     yield "Entropy", f"{decimal(head.entropy)} nats"
     yield "Mass on special tokens", decimal(head.special_mass)
-    yield "Mass on punctuation", decimal(head.punctuation_mass)
+    if head.punctuation_mass is not None:
+        yield "Mass on punctuation", decimal(head.punctuation_mass)
 
 
 def _best_relation(head: HeadResult) -> str:

@@ -12,8 +12,8 @@ from headscope.results.roles import role_of
 from headscope.show.cells import decimal, head_map, interval_text, make_table, model_line, p_text
 from headscope.show.classify import words
 
-#: Rows of the syntactic table in the terminal; all of them are in the JSON and CSV.
-_MOST_RELATIONS = 14
+#: Rows of a table in the terminal; all of them are in the JSON and CSV.
+_MOST_ROWS = 14
 #: Columns of the baselines, in the order of their results.
 _BASELINES = ("off.", "first", "last", "unif.", "kern.")
 #: Heads beside each other in one block of the map.
@@ -21,35 +21,70 @@ _HEADS_ACROSS = 16
 
 
 def classify_report(result: ClassifyResult) -> Iterator[RenderableType]:
-    """Show what was run, what was found, the map, and the labels with their baselines."""
+    """Show what was run, then by stack what was found, the map, and the labels with baselines."""
     yield from _header(result)
-    yield Text("\n" + words.found_sentence(result) + "\n", style="bold")
-    yield from _role_map(result)
-    yield from _positional_table(result)
-    yield from _syntactic_table(result)
-    yield from _rare_table(result)
-    yield Text("\n" + words.control_sentence(result))
+    for part in words.parts_of(result):
+        if result.corpus.by_stack:
+            yield Text(f"\n{words.stack_title(part)}", style="bold underline")
+        yield Text("\n" + words.found_sentence(part) + "\n", style="bold")
+        yield from _role_map(part, several=len(result.stacks) > 1)
+        yield from _labels(part)
+        yield Text("\n" + words.control_sentence(part))
 
 
 def _header(result: ClassifyResult) -> Iterator[Text]:
-    yield model_line(result)
+    yield model_line(result, len(result.heads) if len(result.stacks) > 1 else None)
     yield Text(f"Corpus  {words.corpus_text(result)}")
-    yield Text(f"Words   frequencies from {result.corpus.frequencies}")
+    if "encoder" in result.stacks:
+        yield Text(f"Words   frequencies from {result.corpus.frequencies}")
 
 
-def _role_map(result: ClassifyResult) -> Iterator[RenderableType]:
-    layers = range(result.provenance["model"]["n_layers"])
+def _labels(part: ClassifyResult) -> Iterator[RenderableType]:
+    """Show the labels of one stack: of cross-attention only what applies to it."""
+    if part.stacks == ("cross",):
+        yield from _order_table(part)
+        return
+    yield from _positional_table(part)
+    if part.stacks == ("encoder",):
+        yield from _syntactic_table(part)
+        yield from _rare_table(part)
+
+
+def _role_map(part: ClassifyResult, *, several: bool) -> Iterator[RenderableType]:
+    """Draw the map of one stack; the provenance of several counts the layers of all."""
+    last = max(head.layer for head in part.heads)
+    layers = range(last + 1 if several else part.provenance["model"]["n_layers"])
     cells = {
         (head.layer, head.head): Text(words.mark_of(head), style=role_of(head.primary).style)
-        for head in result.heads
+        for head in part.heads
     }
-    yield from head_map(cells, layers, across=_HEADS_ACROSS, width=4)
-    marks = words.marks()
-    yield Text(
-        f"-1 +1 ... position   {marks['syntactic']}   {marks['rare']}   [  first special token\n"
-        f"]  last special   {marks['punctuation']}   {marks['broad']}   {marks['none']}",
-        style="dim",
-    )
+    yield from head_map(cells, layers, across=_HEADS_ACROSS, width=4 + (part.stacks == ("cross",)))
+    yield Text(words.legend(part), style="dim")
+
+
+def _order_table(part: ClassifyResult) -> Iterator[RenderableType]:
+    """Show cross-attention heads with a role beside their controls, the clearest order first."""
+    scored = [(h, h.alignment, h.sharpness) for h in part.heads if h.alignment and h.sharpness]
+    ranked = sorted(scored, key=lambda row: -abs(row[1].score or 0.0))
+    labelled = [row for row in ranked if row[0].roles]
+    columns = ("align", "95% interval", "swapped", "diag.", "rand.", "conf.", "unif.", "spec.")
+    table = make_table(("order", "roles", *columns))
+    for head, order, sharp in (labelled or ranked[:2])[:_MOST_ROWS]:
+        table.add_row(
+            head.name.removeprefix("cross:"),
+            " ".join(role_of(role).mark or role for role in head.roles) or "-",
+            decimal(order.score, 2),
+            words.range_text(order.interval),
+            decimal(order.swapped, 2),
+            *(decimal(x, 2) for x in (order.diagonal, order.diagonal_uniform)),
+            *(decimal(x, 2) for x in (sharp.confidence, sharp.uniform, head.special_mass)),
+        )
+    yield Text("")
+    yield table
+    if len(labelled) > _MOST_ROWS:
+        more = len(labelled) - _MOST_ROWS
+        yield Text(f"... and {more} more (all with --format json or -o DIR)", style="dim")
+    yield Text(words.ORDER_NOTE, style="dim")
 
 
 def _positional_table(result: ClassifyResult) -> Iterator[RenderableType]:
@@ -66,6 +101,8 @@ def _positional_table(result: ClassifyResult) -> Iterator[RenderableType]:
 
 
 def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
+    if result.corpus.pairs:  # it is said above that sources have no trees
+        return
     yield Text("")
     if not result.corpus.trees:
         yield Text("No syntactic roles: plain text has no gold trees (give --treebank).")
@@ -78,7 +115,7 @@ def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
         )
         return
     table = make_table(("syntactic", "head", "acc.", "95% int.", *_BASELINES, "adj. p", "heads"))
-    for head, score, confirmed, n_heads in best[:_MOST_RELATIONS]:
+    for head, score, confirmed, n_heads in best[:_MOST_ROWS]:
         table.add_row(
             f"{score.relation} {score.direction}",
             head.name,
@@ -89,8 +126,8 @@ def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
             str(n_heads),
         )
     yield table
-    if len(best) > _MOST_RELATIONS:
-        more = len(best) - _MOST_RELATIONS
+    if len(best) > _MOST_ROWS:
+        more = len(best) - _MOST_ROWS
         yield Text(f"... and {more} more (all with --format json or -o DIR)", style="dim")
     yield Text(
         "Best head of each relation, measured on the half of the sentences that heads were not "
@@ -129,6 +166,9 @@ def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:
     if not ranked:
         return
     yield Text("")
+    if "rare" in result.untestable and ranked[0][1].rate is not None:
+        yield Text(f"No rare-word score: {result.untestable['rare']}.")
+        return
     if ranked[0][1].rate is None:
         yield Text(
             "No rare-word score: no sentence has a word outside the 500 most frequent of "

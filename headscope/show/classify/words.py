@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from headscope.results import ClassifyResult, ControlResult, HeadResult, Label
-from headscope.results.roles import NO_ROLE, Role, role_name, role_of, roles_of
+from headscope.results.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.show.cells import joined, plural
 
 #: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
 VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
+
+
+#: Roles that come before the special tokens on a map's legend.
+ROLES_BEFORE_SPECIAL = ("syntactic", "rare", "monotonic", "anti_monotonic", "sharp")
+STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
+#: What the columns of the table of cross-attention say.
+ORDER_NOTE = (
+    "align: rank correlation of the predicted token's place with the source token attended to "
+    "most; swapped: with the source of another pair as long; diag.: share near the straight line, "
+    "rand. for keys at random; conf.: largest weight, unif. if even; spec.: on special tokens."
+)
 
 
 def describe_offset(offset: int) -> str:
@@ -33,6 +44,16 @@ def marks(width: int = 4, stacks: Sequence[str] = ("encoder",)) -> dict[str, str
     }
 
 
+def legend(part: ClassifyResult) -> str:
+    """Explain the marks on the map of one stack, in two lines."""
+    known = marks(stacks=part.stacks)
+    none = known.pop("none")
+    first, last = "[  first special token", "]  last special"
+    offsets = () if part.stacks == ("cross",) else ("-1 +1 ... position",)
+    before = [known.pop(key) for key in ROLES_BEFORE_SPECIAL if key in known]
+    return f"{'   '.join((*offsets, *before, first))}\n{'   '.join((last, *known.values(), none))}"
+
+
 def mark_of(head: HeadResult) -> str:
     """Write a head's primary role in at most four characters: its offset, its token, its mark."""
     label = primary_label(head)
@@ -44,66 +65,133 @@ def mark_of(head: HeadResult) -> str:
 
 
 def found_sentence(result: ClassifyResult) -> str:
-    """Say how many heads have which role, how many none, and what was not tested."""
-    *roles, (_, _, without, _) = role_counts(result)
-    parts = [_positional(result.heads)]
-    if result.corpus.trees:
-        parts.append(_syntactic(result))
-    parts += [f"{n} {name}" for _, name, n, _ in roles[2:] if n]
-    found = (
-        f"Of {len(result.heads)} heads, {', '.join(parts)}; {without} have no role that this "
-        "corpus shows (a head can have several)."
+    """Say how many heads have which role, how many none, and what was not tested; by stack."""
+    found = [
+        " ".join(filter(None, (_found(part), untested_sentence(part)))) for part in parts_of(result)
+    ]
+    return " ".join(filter(None, (*found, result.corpus.note)))
+
+
+def parts_of(result: ClassifyResult) -> list[ClassifyResult]:
+    """Return what was found about each stack, in their order."""
+    return [result.only(stack) for stack in result.stacks]
+
+
+def first_part(result: ClassifyResult) -> ClassifyResult:
+    """Return what was found about the first stack: the one that a page's map shows."""
+    return parts_of(result)[0] if result.stacks else result
+
+
+def _found(part: ClassifyResult) -> str:
+    """Count the heads of one stack."""
+    *roles, (_, _, without, _) = role_counts(part)
+    own, parts = ("positional", "syntactic"), []
+    if any(role == "positional" for role, *_ in roles):
+        parts.append(_positional(part.heads))
+    if _has_trees(part):
+        parts.append(_syntactic(part))
+    parts += [f"{n} {name}" for role, name, n, _ in roles if n and role not in own]
+    if not parts:
+        return f"None of {len(part.heads)} {heads_of(part)} has a role that this corpus shows."
+    return (
+        f"Of {len(part.heads)} {heads_of(part)}, {', '.join(parts)}; {without} have no role that "
+        "this corpus shows (a head can have several)."
     )
-    return " ".join(filter(None, (found, untested_sentence(result), result.corpus.note)))
 
 
-def untested_sentence(result: ClassifyResult) -> str:
+def heads_of(part: ClassifyResult) -> str:
+    """Say what the heads of one stack are called."""
+    plain = "heads of the encoder" if part.corpus.pairs else "heads"
+    names = {"decoder": "heads of the decoder", "cross": "cross-attention heads"}
+    return names.get("".join(part.stacks), plain)
+
+
+def _has_trees(part: ClassifyResult) -> bool:
+    return part.corpus.trees and part.stacks == ("encoder",)
+
+
+def untested_sentence(part: ClassifyResult) -> str:
     """Name the roles that this corpus cannot show; empty where there is none."""
-    if not result.untestable:
+    if not part.untestable:
         return ""
-    named = [f"{role_name(role)} ({why})" for role, why in result.untestable.items()]
+    named = [f"{_role_name(role)} ({why})" for role, why in part.untestable.items()]
     return f"Not testable on this corpus: {', '.join(named)}."
+
+
+def _role_name(key: str) -> str:
+    """Name a role without the stack that results put before it."""
+    return role_name(key.rpartition(":")[2])
 
 
 def roles_notes(result: ClassifyResult) -> list[str]:
     """Sentences that stand beside a table of roles: the relations, the controls, the caveats."""
-    syntactic = f"Of the syntactic heads: {_syntactic(result)}." if result.corpus.trees else ""
-    notes = (syntactic, control_sentence(result), untested_sentence(result), result.corpus.note)
-    return [note for note in notes if note]
+    notes = [note for part in parts_of(result) for note in _notes(part, len(result.stacks) > 1)]
+    return [*notes, *filter(None, [result.corpus.note])]
+
+
+def _notes(part: ClassifyResult, several: bool) -> Iterator[str]:
+    """Yield what stands beside the roles of one stack; of several it says which."""
+    relations = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""
+    begin = f"{STACK_NAMES[part.stacks[0]]}. " if several else ""
+    for text in (relations, control_sentence(part), untested_sentence(part)):
+        if text:
+            yield begin + text
+
+
+def stack_title(part: ClassifyResult) -> str:
+    """Say which stack of an encoder-decoder model this is, and what it has read."""
+    (stack,) = part.stacks
+    unit = "sources" if stack == "encoder" else "pairs"
+    corpus = part.corpus
+    return (
+        f"{STACK_NAMES[stack]}: {corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, "
+        f"{corpus.queries:,} tokens"
+    )
+
+
+def range_text(interval: Sequence[float]) -> str:
+    """Write an interval whose ends can be negative, or a dash where there is none."""
+    return f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "-"
 
 
 def corpus_text(result: ClassifyResult) -> str:
     """Say what was read."""
     corpus = result.corpus
+    unit = "sentences"
+    if corpus.pairs:
+        unit = "sources" if result.stacks == ("encoder",) else "pairs"
     return (
-        f"{corpus.name}: {corpus.sentences:,} sentences, {corpus.skipped:,} skipped, "
+        f"{corpus.name}: {corpus.sentences:,} {unit}, {corpus.skipped:,} skipped, "
         f"{corpus.queries:,} tokens"
     )
 
 
-def role_counts(result: ClassifyResult) -> list[tuple[str, str, int, str]]:
+def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
     """Return (role, its name, heads, heads of the control) for every role that a head can have."""
-    counts = Counter(role for head in result.heads for role in head.roles)
-    control = result.control or ControlResult()
-    roles = _roles(result)
+    counts = Counter(role for head in part.heads for role in head.roles)
+    control = part.control or ControlResult()
+    roles = roles_of(*part.stacks)
     known = {r.key: getattr(control, r.key) for r in roles} if control.random_weights else {}
     rows = [(r.key, r.name, counts[r.key], str(known.get(r.key, "-"))) for r in roles]
-    without = sum(not head.roles for head in result.heads)
+    without = sum(not head.roles for head in part.heads)
     return [*rows, ("none", "no role on this corpus", without, "-")]
 
 
-def _roles(result: ClassifyResult) -> tuple[Role, ...]:
-    """The roles that heads of these stacks can have."""
-    return roles_of(*{head.stack for head in result.heads})
-
-
 def role_rows(result: ClassifyResult, *, every: bool = True) -> list[tuple[str, str, str]]:
-    """Return name, heads and heads of the control by role; only what was found unless ``every``."""
-    untested = result.untestable
+    """Return name, heads and heads of the control by role; only what was found unless ``every``.
+
+    Where there are several stacks, each has rows of its own.
+    """
+    untested, several = result.untestable, len(result.stacks) > 1
     return [
-        (name, "not testable" if role in untested else str(n), control)
-        for role, name, n, control in role_counts(result)
-        if every or n or role in untested or role == "none"
+        (
+            f"{part.stacks[0]}: {name}" if several else name,
+            "not testable" if role_in(role, part.stacks[0]) in untested else str(n),
+            control,
+        )
+        for part in parts_of(result)
+        for role, name, n, control in role_counts(part)
+        if every or n or role_in(role, part.stacks[0]) in untested or role == "none"
     ]
 
 
@@ -130,9 +218,9 @@ def _positional(heads: Sequence[HeadResult]) -> str:
     return f"{len(found)} {'is' if len(found) == 1 else 'are'} positional ({shown})"
 
 
-def control_sentence(result: ClassifyResult) -> str:
-    """Say what the same rules label where there is nothing to find."""
-    control = result.control or ControlResult()
+def control_sentence(part: ClassifyResult) -> str:
+    """Say what the same rules label where there is nothing to find, in one stack."""
+    control = part.control or ControlResult()
     parts = []
     if control.swapped is not None:
         labels, heads = control.swapped.labels, control.swapped.heads
@@ -140,14 +228,33 @@ def control_sentence(result: ClassifyResult) -> str:
             f"against the trees of other sentences as long, {labels} {plural(labels, 'label')} on "
             f"{heads} {plural(heads, 'head')}"
         )
+    if part.stacks == ("cross",):
+        parts += _swapped_sources(part)
     if not control.random_weights:
         parts.append("random weights were not run (--control does)")
     else:
-        counts = [f"{getattr(control, role.key)} {role.name}" for role in _roles(result)]
+        counts = [f"{getattr(control, role.key)} {role.name}" for role in roles_of(*part.stacks)]
         parts.append(
             f"with random weights (seed {control.seed}), of {control.heads} heads "
             f"{', '.join(counts)}"
         )
-    return (
-        f"Controls: {'; '.join(parts)}. Syntactic and rare-word labels there are false positives."
-    )
+    worth = "Syntactic and rare-word labels there are false positives."
+    return f"Controls: {'; '.join(parts)}." + f" {worth}" * (part.stacks == ("encoder",))
+
+
+def _swapped_sources(part: ClassifyResult) -> Iterator[str]:
+    """Say how many heads keep their order when each target is given another pair's source."""
+    ordered = [head for head in part.heads if {"monotonic", "anti_monotonic"} & set(head.roles)]
+    intervals = [h.alignment.swapped_interval for h in ordered if h.alignment]
+    if any(intervals):
+        least = float(part.thresholds["monotonic"])
+        left = sum(_beyond(interval, least) for interval in intervals)
+        yield (
+            f"with the sources of other pairs as long, {left} of the {len(ordered)} monotonic or "
+            "anti-monotonic heads would have the role all the same: position explains them"
+        )
+
+
+def _beyond(interval: Sequence[float], least: float) -> bool:
+    """Whether an interval of an alignment lies wholly beyond a threshold, in either direction."""
+    return bool(interval) and max(interval[0], -interval[1]) >= least

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from headscope.results import ReportResult
 from headscope.results.roles import PRIMARY
 from headscope.safe_text import visible
-from headscope.show.classify.words import found_sentence, marks, role_counts
+from headscope.show.classify.words import first_part, found_sentence, marks, role_counts
 from headscope.show.page.cards import cards, scales
 from headscope.show.page.parts import Card, Part
 from headscope.show.report.words import certificate, key_numbers, settings_rows, versions
@@ -73,7 +73,7 @@ def report_html(report: ReportResult) -> str:
         claims=claims,
         waiting=[claim for claim in claims if claim.verdict == "not measured yet"],
         found=found_sentence(classified) if classified is not None else "",
-        roles=role_counts(classified) if classified is not None else (),
+        roles=role_counts(first_part(classified)) if classified is not None else (),
         scales={scale.key: scale.caption for scale in shown},
         columns=columns,
         rows=rows,

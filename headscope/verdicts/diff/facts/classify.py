@@ -10,7 +10,7 @@ from headscope.verdicts.diff.facts.fact import Facts, Number
 
 #: Numbers of a head, and the role whose label gives each an interval.
 _MEANS = {
-    "confidence": "",
+    "confidence": "sharp",
     "entropy": "",
     "relative_entropy": "",
     "special_mass": "special",
@@ -38,7 +38,8 @@ def settings(result: ClassifyResult) -> dict[str, object]:
     """Return the corpus and the thresholds."""
     corpus = result.corpus
     return {
-        "sentences": corpus.sentences,
+        "pairs" if corpus.pairs else "sentences": corpus.sentences,
+        "stacks": ", ".join(result.stacks),
         "language": corpus.language,
         "frequencies": corpus.frequencies,
         **{f"threshold {name}": value for name, value in result.thresholds.items()},
@@ -59,11 +60,17 @@ def _numbers(head: HeadResult) -> Iterator[tuple[str, Number]]:
     if head.rare is not None:
         yield "rare-word rate", Number.within(head.rare.rate, head.rare.interval)
     if head.alignment is not None:
-        yield "alignment", Number.within(head.alignment.score, head.alignment.interval)
+        order = head.alignment
+        yield "alignment", Number.within(order.score, order.interval)
+        swapped = Number.within(order.swapped, order.swapped_interval or None)
+        yield "alignment, swapped sources", swapped
+        yield "diagonal", Number.within(order.diagonal, None)
     for score in head.syntactic:
         number = Number.within(score.accuracy, score.interval)
         yield f"{score.relation} {score.direction}", number
     intervals = {label.role: label.interval for label in head.labels}
+    if head.sharpness is not None:  # labelled or not
+        intervals["sharp"] = head.sharpness.interval
     for name, role in _MEANS.items():
         yield name.replace("_", " "), Number.within(getattr(head, name), intervals.get(role))
     if head.long_entropy is not None:  # files of earlier versions lack it
@@ -73,7 +80,11 @@ def _numbers(head: HeadResult) -> Iterator[tuple[str, Number]]:
 def _control(control: ControlResult, facts: Facts) -> None:
     if control.swapped is not None:
         facts.number("swapped trees", "syntactic labels", Number(control.swapped.labels))
-    if control.random_weights:
+    if not control.random_weights:
+        return
+    stacks = control.by_stack or {"": {r.key: getattr(control, r.key) for r in ROLES}}
+    for stack, counts in stacks.items():
+        where = f"random weights, {stack}" if stack else "random weights"
         for role in ROLES:
-            if (count := getattr(control, role.key)) is not None:
-                facts.number("random weights", f"{role.key} heads", Number(count))
+            if (count := counts.get(role.key)) is not None:
+                facts.number(where, f"{role.key} heads", Number(count))
