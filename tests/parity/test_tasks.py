@@ -199,7 +199,7 @@ def test_derivatives_by_example_and_token_add_up_to_finite_differences(
         examples = at.detach().expand(batch.size, -1, -1).clone().requires_grad_()
         torch.testing.assert_close(gradient(batch.loss, examples).sum(0), by_gate)
         tokens = (0.8 * batch.gates("token").detach()).requires_grad_()
-        by_token = gradient(batch.loss, tokens) * batch.attention_mask[:, None, None]
+        by_token = gradient(batch.loss, tokens) * batch.query_mask[:, :, None]
         torch.testing.assert_close(by_token.sum((0, 3)), by_gate)
         for place in ((0, 1), (1, 3)):
             ends = []
