@@ -51,6 +51,7 @@ __all__ = [
     "combine_masks",
     "default_scale",
     "key_padding_mask",
+    "mask_of_chunk",
     "masked_softmax",
     "stream_attention",
     "with_bias",
@@ -343,7 +344,7 @@ def stream_attention(
     """
     z = torch.empty(*q.shape[:-1], v.shape[-1], dtype=v.dtype, device=v.device)
     for rows, heads in _chunks(q, k.shape[-2], chunk_entries):
-        part = None if mask is None else _mask_of_chunk(mask, rows, heads)
+        part = None if mask is None else mask_of_chunk(mask, rows, heads)
         pattern = attention_pattern(q[rows, heads], k[rows, heads], scale=scale, mask=part)
         z_part = pattern @ v[rows, heads]
         z[rows, heads] = z_part
@@ -366,7 +367,7 @@ def _chunks(q: Tensor, n_k: int, entries: int) -> Iterator[tuple[slice, slice]]:
             yield rows, slice(head, min(head + heads_at_once, n_heads))
 
 
-def _mask_of_chunk(mask: Tensor, rows: slice, heads: slice) -> Tensor:
+def mask_of_chunk(mask: Tensor, rows: slice, heads: slice) -> Tensor:
     """Cut a mask to a chunk, leaving axes of size 1 to broadcasting."""
     mask = mask[(None,) * (4 - mask.dim())]
     if mask.shape[0] > 1:

@@ -197,4 +197,5 @@ COVERED = (
     Family("plbart", "bart", _ALL),
     Family("t5", "t5", _ALL, changes=_T5),
     Family("mt5", "t5", _ALL, changes=_T5),
+    Family("umt5", "umt5", _ALL, changes=_T5),
 )

@@ -13,8 +13,13 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    CTRLConfig,
+    CTRLModel,
+    DebertaV2Config,
+    DebertaV2Model,
     MPNetConfig,
     MPNetModel,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
@@ -100,19 +105,56 @@ def tiny_bert(
     return folder
 
 
-def tiny_mpnet(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
-    """Write a random MPNet: a family that never calls our attention."""
-    torch.manual_seed(seed)
-    network = MPNetModel(
-        MPNetConfig(
-            vocab_size=len(VOCABULARY),
-            hidden_size=8 * heads,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=16 * heads,
-            max_position_embeddings=66,
-        )
-    )
+def _saved(folder: Path, network: PreTrainedModel) -> Path:
     network.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def tiny_mpnet(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+    """Write a random MPNet, whose modules never ask for a custom attention, and a tokenizer."""
+    torch.manual_seed(seed)
+    config = MPNetConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=8 * heads,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=16 * heads,
+        max_position_embeddings=66,
+    )
+    return _saved(folder, MPNetModel(config))
+
+
+def tiny_deberta(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+    """Write a random DeBERTa-v2, configured as v3 is, and a tokenizer."""
+    torch.manual_seed(seed)
+    config = DebertaV2Config(
+        vocab_size=len(VOCABULARY),
+        hidden_size=8 * heads,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=16 * heads,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        relative_attention=True,
+        pos_att_type="p2c|c2p",
+        position_buckets=16,
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+    )
+    return _saved(folder, DebertaV2Model(config))
+
+
+def tiny_unknown(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+    """Write a random CTRL, whose attention headscope does not know, and a tokenizer."""
+    torch.manual_seed(seed)
+    config = CTRLConfig(
+        vocab_size=len(VOCABULARY),
+        n_embd=8 * heads,
+        n_layer=layers,
+        n_head=heads,
+        dff=16 * heads,
+        n_positions=64,
+    )
+    return _saved(folder, CTRLModel(config))

@@ -27,8 +27,12 @@ def spectrum(
     call: Call,
     text: Annotated[
         Path | None,
-        Option(help="Plain text, one sentence or paragraph a line. Default: the built-in sample."),
+        Option(
+            help="Plain text, one sentence or paragraph a line; for an encoder-decoder also a "
+            "table of sources and targets. Default: the built-in sample."
+        ),
     ] = None,
+    stack: shared.Stack = None,
     length: Annotated[
         int | None,
         Option(

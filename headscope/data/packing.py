@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from headscope.data.pieces import TextModel, frame, token_stream
+from headscope.data.examples import Examples
+from headscope.data.pieces import TextModel, frame, token_stream, tokenise, tokenise_targets
 from headscope.data.plain import PlainText
 from headscope.errors import CorpusError, InputError
 
@@ -59,16 +60,25 @@ class Windows:
 
     def batch(self, windows: Sequence[int] | IntArray) -> IntArray:
         """Return the token ids of some windows, (windows, n)."""
-        step = self.length - self.n_special
-        ids = np.empty((len(windows), self.length), dtype=np.int64)
-        ids[:, : len(self.before)] = self.before
-        ids[:, self.length - len(self.after) :] = self.after
-        for row, window in enumerate(windows):
+        starts = [self._start(int(window)) for window in self._checked(windows)]
+        return _framed(self.stream, starts, self.length, self.before, self.after)
+
+    def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
+        """Return what a model reads of some windows: token ids, (windows, n)."""
+        return (self.batch(windows),)
+
+    def content(self, stack: str) -> slice:
+        """Return the query positions of a stack that are no special token."""
+        return slice(len(self.before), self.length - len(self.after))
+
+    def _start(self, window: int) -> int:
+        return window * (self.length - self.n_special)
+
+    def _checked(self, windows: Sequence[int] | IntArray) -> Sequence[int] | IntArray:
+        for window in windows:
             if not 0 <= window < len(self):
                 raise IndexError(f"window {window} of {len(self)}")
-            start = int(window) * step
-            ids[row, len(self.before) : len(self.before) + step] = self.stream[start : start + step]
-        return ids
+        return windows
 
     def spread(self, sequences: int | None = None) -> IntArray:
         """Return the indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more.
@@ -88,6 +98,61 @@ class Windows:
         return np.random.default_rng(seed % 2**64).permutation(len(self))
 
 
+@dataclass(frozen=True)
+class PairWindows(Windows):
+    """Windows of sources, each with a window of the same length of their targets.
+
+    Consecutive pairs are joined, sources with sources and targets with targets, until both sides
+    fill a window; what is too much of either is left out, and the next window starts with the next
+    pair. So both windows hold the same pairs, as far as they go.
+
+    Attributes
+    ----------
+    starts : array of int, (windows, 2)
+        Where each window begins among the source tokens and among the target tokens.
+    targets : array of int32, (tokens of all targets,)
+        Token ids, without special ones.
+    start_id : int
+        The token that the decoder reads first.
+    """
+
+    starts: IntArray = field(repr=False)
+    targets: NDArray[np.int32] = field(repr=False)
+    start_id: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
+        """Return token ids of the sources and of what the decoder reads, each (windows, n)."""
+        starts = [int(self.starts[window, 1]) for window in self._checked(windows)]
+        return self.batch(windows), _framed(self.targets, starts, self.length, (self.start_id,), ())
+
+    def content(self, stack: str) -> slice:
+        """Return the query positions of a stack that are no special token."""
+        return super().content(stack) if stack == "encoder" else slice(1, self.length)
+
+    def _start(self, window: int) -> int:
+        return int(self.starts[window, 0])
+
+
+def _framed(
+    stream: NDArray[np.int32],
+    starts: Sequence[int],
+    length: int,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+) -> IntArray:
+    """Cut pieces out of a stream and put special tokens around each: (starts, length)."""
+    width = length - len(before) - len(after)
+    ids = np.empty((len(starts), length), dtype=np.int64)
+    ids[:, : len(before)] = before
+    ids[:, length - len(after) :] = after
+    for row, start in enumerate(starts):
+        ids[row, len(before) : len(before) + width] = stream[start : start + width]
+    return ids
+
+
 def check_length(length: int, max_length: int, name: str) -> None:
     """Raise an InputError unless windows of ``length`` tokens make sense for the model ``name``."""
     if length < SHORTEST:
@@ -97,6 +162,55 @@ def check_length(length: int, max_length: int, name: str) -> None:
             f"The length is {length}, but {name} takes at most {max_length} tokens, special ones "
             f"included; give a length of {max_length} or less."
         )
+
+
+def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) -> PairWindows:
+    """Cut pairs into windows of exactly ``length`` tokens on both sides.
+
+    Parameters
+    ----------
+    pairs : Examples
+        Sources and targets.
+    model : TextModel
+        Whose tokenizer and limits are used.
+    length : int
+        Tokens of a window, special ones included; a decoder reads its start token and no other.
+    start_id : int
+        That token.
+
+    Raises
+    ------
+    InputError
+        If the length does not suit the model.
+    CorpusError
+        If there is not enough text for one window.
+    """
+    check_length(length, model.max_length, model.name)
+    around = frame(model, length)
+    sources, targets, starts = array.array("i"), array.array("i"), [(0, 0)]
+    both = zip(
+        tokenise(model, pairs.first, special=False),
+        tokenise_targets(model, pairs.second or ()),
+        strict=True,
+    )
+    for source, target in both:
+        sources.extend(source.ids)
+        marked = zip(target.ids, target.special_tokens_mask, strict=True)
+        targets.extend(token for token, special in marked if not special)
+        began = starts[-1]
+        if len(sources) - began[0] >= around.width and len(targets) - began[1] >= length - 1:
+            starts.append((len(sources), len(targets)))
+    if len(starts) < 2:
+        raise CorpusError(
+            f"{pairs.name} is too short: its {len(pairs)} pairs have {len(sources):,} source and "
+            f"{len(targets):,} target tokens, and one window takes {around.width:,} and "
+            f"{length - 1:,}; give more pairs or a smaller length."
+        )
+    streams = [np.frombuffer(tokens, dtype=np.int32) for tokens in (sources, targets)]
+    frames = (around.before, around.after, streams[0])
+    return PairWindows(
+        pairs.name, pairs.sha256, length, *frames, np.array(starts[:-1]), streams[1], start_id
+    )
 
 
 def pack(text: PlainText, model: TextModel, length: int) -> Windows:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from headscope.errors import InputError
-from headscope.models.cutting import cut_module, fill_module
+from headscope.models.cutting import cut_modules, fill_module
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loading import LoadedModel, wrap
@@ -55,9 +55,7 @@ def remove_heads(
         raise InputError(f"That would remove every head of {loaded.name}; keep at least one.")
     network = _copied(loaded.network, share)
     kept = {s.name: [h for h in s.head_ids if (s.row, h) not in wanted] for s in loaded.sites}
-    for item in attention_modules(getattr(network, "base_model", network)):
-        if item.name in kept:
-            cut_module(item, kept[item.name])
+    cut_modules(network, lambda _, item: kept.get(item.name))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
@@ -112,9 +110,7 @@ def origin_of(loaded: LoadedModel) -> dict[str, Any]:
 def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
     """Cut a full network of the same architecture down, in place, to the heads of ``loaded``."""
     kept = {site.name: site.head_ids for site in (loaded.whole or loaded).sites}
-    for item in attention_modules(getattr(network, "base_model", network)):
-        if item.name in kept:
-            cut_module(item, kept[item.name])
+    cut_modules(network, lambda _, item: kept.get(item.name))
 
 
 def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Place]) -> tuple[Place, ...]:

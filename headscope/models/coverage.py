@@ -26,7 +26,7 @@ def relative_terms(config: Any) -> str | None:
     kind = _position_type(config)
     if kind.startswith("relative"):
         return f"position_embedding_type {kind!r}"
-    if getattr(config, "relative_attention", False):
+    if getattr(config, "relative_attention", False) and getattr(config, "pos_att_type", None):
         return "disentangled relative attention"
     if getattr(config, "relative_attention_num_buckets", None) is not None:
         return "a relative position bias"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE, AttentionModule
+from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE, AttentionModule, attention_modules
 from headscope.models.layouts.maps import HeadRows
 from headscope.pruning.surgery import replace_stored, with_rows, without_rows
 
@@ -32,6 +32,37 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
     _mark(item, there)
     if len(there) < item.heads_before:
         item.layout.fit(item.module, there, item.heads_before)
+
+
+def cut_modules(
+    network: Any, kept: Callable[[int, AttentionModule], Collection[int] | None]
+) -> None:
+    """Cut every attention module of a network, in place.
+
+    Parameters
+    ----------
+    network : nn.Module
+        With or without a task head.
+    kept : callable
+        Told (place, module): the heads that this module keeps; None leaves it as it is.
+    """
+    for place, item in enumerate(attention_modules(getattr(network, "base_model", network))):
+        if (heads := kept(place, item)) is not None:
+            cut_module(item, heads)
+    _check_cache(network)
+
+
+def _check_cache(network: Any) -> None:
+    """Let a network decode without its cache where that could not count.
+
+    transformers takes the length of what has been decoded from the keys of the first layer; a
+    layer without heads has none.
+    """
+    items = attention_modules(getattr(network, "base_model", network))
+    if any(item.n_heads == 0 and item.layout.causal(item.module) for item in items):
+        for settings in (network.config, getattr(network, "generation_config", None)):
+            if settings is not None:
+                settings.use_cache = False
 
 
 def fill_module(item: AttentionModule) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
-from headscope.models.cutting import cut_module
+from headscope.models.cutting import cut_modules
 from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
@@ -29,10 +29,7 @@ def load_tokenizer(source: Source) -> Any:
     """Load the fast tokenizer of a folder, or say what is wrong with it."""
     remedy = "save it again with tokenizer.save_pretrained."
     with _explained(f"The tokenizer in {source.folder} cannot be read (", f"); {remedy}"):
-        # Words are fed one by one; RoBERTa's tokenizer refuses that unless a space precedes each.
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            source.folder, add_prefix_space=True, **_SAFE
-        )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source.folder, **_SAFE)
     if not getattr(tokenizer, "is_fast", False):
         raise CheckpointError(
             f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
@@ -87,8 +84,7 @@ def load_network(
         raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(network, info, source)
     if kept is not None:
-        for i, item in enumerate(attention_modules(network.base_model)):
-            cut_module(item, kept.of(i, item))
+        cut_modules(network, kept.of)
     return network
 
 

@@ -268,13 +268,18 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
 def _exchanged(router: Router) -> Iterator[None]:
     """Exchange the forward of modules that never ask for a custom attention."""
     modules = {site.module: site for site in router.every_site if site.layout.bypasses}
+    # A model may be routed already: a task runs the unpruned model while it runs the pruned one.
+    before = {module: vars(module).get("forward") for module in modules}
     for module, site in modules.items():
         vars(module)["forward"] = partial(_forward, router, site)
     try:
         yield
     finally:
-        for module in modules:
-            del vars(module)["forward"]
+        for module, forward in before.items():
+            if forward is None:
+                del vars(module)["forward"]
+            else:
+                vars(module)["forward"] = forward
 
 
 def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> Any:

@@ -95,6 +95,8 @@ class EfficientResult:
         Each form at each size, in one head.
     draws : int
         How often random projections, blocks and keys were drawn.
+    left_out : tuple of str
+        Forms that this model's scores rule out: it adds a bias, or masks keys.
     """
 
     sequences: int
@@ -105,3 +107,4 @@ class EfficientResult:
     points: tuple[CheapPoint, ...]
     heads: tuple[CheapHead, ...]
     draws: int = 1
+    left_out: tuple[str, ...] = ()

@@ -63,6 +63,11 @@ class Head:
     stack: str = field(default="encoder", kw_only=True)
 
     @property
+    def layer_name(self) -> str:
+        """``L3``; ``cross:L3`` outside the encoder."""
+        return layer_name(self.layer, self.stack)
+
+    @property
     def name(self) -> str:
         """``L3H5``; ``cross:L3H5`` outside the encoder."""
         return head_name(self.layer, self.head, self.stack)

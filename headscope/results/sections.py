@@ -80,7 +80,8 @@ class Sections:
         default=None, metadata=_told_by("curves", "baseline", "task", uses=("classify",))
     )
     insights: InsightsResult | None = field(
-        default=None, metadata=_told_by("insights", uses=("classify", "rank", "spectrum", "depth"))
+        default=None,
+        metadata=_told_by("insights", uses=("classify", "rank", "spectrum", "depth", "prune")),
     )
 
     @property

@@ -282,8 +282,10 @@ class SpectrumResult(Measured):
 
         verdicts = dict.fromkeys(self.verdict.low_rank, "low rank")
         verdicts |= dict.fromkeys(self.verdict.not_low_rank, "not low rank")
+        stacked = any(head.stack != "encoder" for head in self.heads)
         return pd.DataFrame(
             {
+                **({"stack": head.stack} if stacked else {}),
                 "layer": head.layer,
                 "head": head.head,
                 "share_at_k": head.share_at_k.mean,

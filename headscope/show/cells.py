@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     import pandas
+
+#: What stands for a layer: its number, or its name.
+Row = TypeVar("Row")
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Table:
@@ -27,21 +30,29 @@ def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Ta
 
 
 def head_map(
-    cells: Mapping[tuple[int, int], Text], layers: Iterable[int], *, across: int, width: int
+    cells: Mapping[tuple[Row, int], Text],
+    layers: Iterable[Row],
+    *,
+    across: int,
+    width: int,
+    name: Callable[[Row], str] = "L{}".format,
 ) -> Iterator[Table]:
     """Lay (layer, head) out as layers x heads, in blocks of ``across`` heads.
 
-    Heads that are missing stay empty; ``width`` of a head's column is in characters.
+    Heads that are missing stay empty; ``width`` of a head's column is in characters. ``layers`` may
+    be anything that ``name`` makes a row's name of.
     """
+    layers = list(layers)
+    longest = max((len(name(layer)) for layer in layers), default=0)
     n_heads = max(head for _, head in cells) + 1
     for start in range(0, n_heads, across):
         heads = range(start, min(start + across, n_heads))
         table = Table(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
-        table.add_column("", width=5, no_wrap=True)
+        table.add_column("", width=max(5, longest + 1), no_wrap=True)
         for head in heads:
             table.add_column(f"H{head}", width=width, justify="right", no_wrap=True)
         for layer in layers:
-            table.add_row(f"L{layer}", *(cells.get((layer, head), Text("")) for head in heads))
+            table.add_row(name(layer), *(cells.get((layer, head), Text("")) for head in heads))
         yield table
 
 

@@ -208,7 +208,7 @@ def script(loaded: LoadedModel, ids: Any) -> None:
 def ours(loaded: LoadedModel, ids: Any) -> None:
     sums = Spectrum(loaded.n_layers, loaded.n_heads, ids.shape[1])
     with MatrixPool() as pool:
-        observer = PatternSpectra(sums, pool, slice(1, -1))
+        observer = PatternSpectra(sums, pool, lambda _: slice(1, -1))
         with routed(loaded.model, Router(loaded.sites, [observer])) as router:
             router.run(lambda: loaded.forward(ids, torch.ones_like(ids)))
 

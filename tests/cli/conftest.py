@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tiny_models import tiny_bert, tiny_mpnet
+from tiny_models import tiny_bert, tiny_unknown
 
 from headscope.cli.app import main
 
@@ -35,9 +35,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def mpnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model of a family that never calls our attention; read only."""
-    return tiny_mpnet(tmp_path_factory.mktemp("models") / "tiny-mpnet")
+def unknown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model of a family whose attention headscope does not know; read only."""
+    return tiny_unknown(tmp_path_factory.mktemp("models") / "tiny-unknown")
 
 
 @pytest.fixture

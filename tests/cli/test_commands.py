@@ -185,10 +185,10 @@ def test_validate_csv(run: Run, model: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["human", "json", "csv"])
-def test_a_failed_certificate_exits_with_3(format: str, run: Run, mpnet: Path) -> None:
-    outcome = run("validate", mpnet, "--format", format)
+def test_a_failed_certificate_exits_with_3(format: str, run: Run, unknown: Path) -> None:
+    outcome = run("validate", unknown, "--format", format)
     assert outcome.code == 3
-    assert outcome.stderr.startswith("headscope: validation failed: mpnet")
+    assert outcome.stderr.startswith("headscope: validation failed: headscope knows no")
     assert outcome.stderr.count("\n") == 1
     if format == "json":
         result = strict_json(outcome.stdout)
@@ -199,9 +199,9 @@ def test_a_failed_certificate_exits_with_3(format: str, run: Run, mpnet: Path) -
         assert "FAILED" in outcome.stdout
 
 
-def test_classify_refuses_what_fails_validation(run: Run, mpnet: Path, tmp_path: Path) -> None:
+def test_classify_refuses_what_fails_validation(run: Run, unknown: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    outcome = run("classify", mpnet, "--limit", 2, "-o", out)
+    outcome = run("classify", unknown, "--limit", 2, "-o", out)
     assert (outcome.code, outcome.stdout) == (3, "")
     assert outcome.stderr.startswith("headscope: ")
     assert outcome.stderr.count("\n") == 1
@@ -209,12 +209,12 @@ def test_classify_refuses_what_fails_validation(run: Run, mpnet: Path, tmp_path:
     assert not out.exists()
 
 
-def test_no_message_but_ours_on_stderr(spawn: Run, model: Path, mpnet: Path) -> None:
+def test_no_message_but_ours_on_stderr(spawn: Run, model: Path, unknown: Path) -> None:
     """In a process of its own, where libraries' loggers write to the real stderr."""
     start = "from headscope.cli.app import main; main()"
     passed = spawn("-c", start, "validate", model, "--format", "csv")
     assert (passed.code, passed.stderr) == (0, "")
-    failed = spawn("-c", start, "validate", mpnet, "--format", "csv")
+    failed = spawn("-c", start, "validate", unknown, "--format", "csv")
     assert failed.code == 3
     assert failed.stderr.count("\n") == 1
 

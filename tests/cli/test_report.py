@@ -146,11 +146,11 @@ def test_a_limit_fails_after_the_report_is_written(
     assert (out / "report.html").is_file()
 
 
-def test_a_model_that_bypasses_us_gets_its_certificate_and_nothing_else(
-    run: Run, mpnet: Path, quick: Path, tmp_path: Path
+def test_a_model_that_is_not_known_gets_its_certificate_and_nothing_else(
+    run: Run, unknown: Path, quick: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "report"
-    done = run("report", mpnet, "--config", quick, "-o", out)
+    done = run("report", unknown, "--config", quick, "-o", out)
     assert done.code == 3
     assert "fails validation" in done.stderr
     document = json.loads((out / "report.json").read_text())

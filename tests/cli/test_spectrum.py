@@ -280,7 +280,9 @@ def test_classification_of_another_model(
         assert "not a classification" in outcome.stderr
 
 
-def test_a_model_that_bypasses_us_is_refused(run: Run, mpnet: Path, text: Path) -> None:
-    outcome = run("spectrum", mpnet, "--text", text, "-n", "16")
+def test_a_model_whose_attention_is_not_known_is_refused(
+    run: Run, unknown: Path, text: Path
+) -> None:
+    outcome = run("spectrum", unknown, "--text", text, "-n", "16")
     assert (outcome.code, outcome.stdout) == (3, "")
     assert "fails validation" in outcome.stderr

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from covered_families import COVERED
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -17,6 +18,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+import headscope
 from headscope.data.pair_rows import Ends
 from headscope.models.gating import gated
 from headscope.models.loading import wrap
@@ -164,3 +166,18 @@ def test_text_has_no_white_space_around_it() -> None:
             return " " + " ".join(map(str, ids)) + "\n"
 
     assert text_of(Speller(), [1, 2]) == "1 2"
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "t5"])
+def test_a_decoder_whose_first_layer_has_no_head_decodes_as_without_a_cache(family: str) -> None:
+    """transformers counts what was decoded by the first layer's keys, of which there are none."""
+    known = next(item for item in COVERED if item.name == family)
+    layers = {"num_layers": 2, "num_decoder_layers": 2} if family == "t5" else {}
+    loaded = headscope.wrap(known.model(**layers))
+    heads = [*(("decoder", 0, head) for head in range(4)), ("cross", 1, 2)]
+    cut = headscope.remove_heads(loaded, heads)
+    ids, mask = loaded.pad([[5, 6, 7, 8, 9], [11, 12, 13]])
+    options = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False, "num_beams": 1}
+    plainly = cut.network.generate(input_ids=ids, use_cache=False, **options)
+    assert torch.equal(cut.network.generate(input_ids=ids, **options), plainly)
+    assert loaded.network.config.use_cache is not False

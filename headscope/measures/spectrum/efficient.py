@@ -14,6 +14,11 @@ With P the pattern of a head and z = P v, a form of size k or w gives another z'
 ``uniform``                   control: the mean of v, whatever the query; cost 0
 ============================  ===================================================================
 
+What a model adds to its scores stays where pairs of positions do (:mod:`.structure`), and no form
+sees a key that the model may not see: a window that may not look ahead ends at its query.
+``pooled`` has no pairs left, so it is measured only where the scores are ``q k^T scale`` and
+nothing else.
+
 The error is ``||z' - z||_F / ||z||_F``: 0 for a perfect stand-in, 1 for zeros in place of z.
 Whatever projects K and V to k rows gives a z' of rank k at most, so its error is at least that of
 ``bound`` (Eckart & Young 1936), which is 0 from k = d_head on. ``truncated`` is the best
@@ -35,9 +40,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.attention import attention_pattern, stream_attention
+from headscope.attention import Mask, attention_pattern, stream_attention, with_bias
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.spectrum.decompositions import MatrixPool, right_vectors
+from headscope.measures.spectrum.kept_keys import block_size, kept_keys
+from headscope.measures.spectrum.structure import Structure
 
 #: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
 SPARSE = ("window", "window+global", "window+global+random", "random-keys")
@@ -46,10 +53,8 @@ FORMS = ("truncated", "bound", "random", "pooled", *SPARSE, "uniform")
 #: Forms of which something is drawn at random, and how often it is.
 RANDOM = ("random", "window+global+random", "random-keys")
 DRAWS = 5
-#: Random key blocks of each query block (BigBird's base setting).
-RANDOM_BLOCKS = 3
-#: Blocks of a sequence.
-_BLOCKS = 32
+#: Forms that need scores of ``q k^T scale`` and nothing else.
+PLAIN_ONLY = ("pooled",)
 
 
 class CheapForms:
@@ -65,12 +70,22 @@ class CheapForms:
         Of the random projections, keys and blocks; they differ between layers and draws.
     pool : MatrixPool
         For the singular vectors of the patterns.
+    structure : Structure, optional
+        What the model's scores hold besides q k^T; nothing by default.
     """
 
-    def __init__(self, length: int, special: tuple[int, ...], seed: int, pool: MatrixPool) -> None:
+    def __init__(
+        self,
+        length: int,
+        special: tuple[int, ...],
+        seed: int,
+        pool: MatrixPool,
+        structure: Structure | None = None,
+    ) -> None:
         self.length = length
+        self._structure = structure or Structure()
         self.special = special or (0,)
-        self.block = max(1, length // _BLOCKS)
+        self.block = block_size(length)
         self._seed = seed % 2**32
         self.pool = pool
         # One layer's masks: every chunk of a layer needs them again, the next layer others.
@@ -85,17 +100,25 @@ class CheapForms:
     @property
     def points(self) -> list[tuple[str, int]]:
         """Return every (form, size); ``uniform`` has size 0."""
-        swept = [(form, size) for form in FORMS[:-1] for size in self.sizes]
-        return [*swept, ("uniform", 0)]
+        forms = [form for form in FORMS[:-1] if form not in self.left_out]
+        return [*((form, size) for form in forms for size in self.sizes), ("uniform", 0)]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Forms that this model's scores rule out."""
+        return () if self._structure.plain else PLAIN_ONLY
 
     def draws(self, form: str) -> int:
         """Return how often a form is drawn: once where nothing in it is random."""
         return DRAWS if form in RANDOM else 1
 
     def cost(self, form: str, size: int) -> float:
-        """Return the fraction of the n^2 scores that a form computes, mean of its draws."""
+        """Return the fraction of the n^2 scores that a form computes, mean of layers and draws."""
         if form in SPARSE:
-            kept = [self.keep(form, size, 0, draw) for draw in range(self.draws(form))]
+            # Layers differ by chance alone, unless some may not see every key.
+            layers = self._structure.layers if self._structure.seen else [0]
+            draws = range(self.draws(form))
+            kept = [self.keep(form, size, layer, draw) for layer in layers for draw in draws]
             return float(torch.stack(kept).double().mean())
         return size / self.length
 
@@ -109,6 +132,7 @@ class CheapForms:
         v: Tensor,
         scale: float | None,
         draw: int = 0,
+        mask: Mask = None,
     ) -> Tensor:
         """Compute z' of one form.
 
@@ -122,6 +146,8 @@ class CheapForms:
             Of whole sequences.
         scale : float, optional
             Of the scores; 1 / sqrt(d_head) if None.
+        mask : Tensor, optional
+            What the model's own attention gets, bias included; of the shape of the scores.
 
         Returns
         -------
@@ -130,52 +156,51 @@ class CheapForms:
         """
         if form in SPARSE:
             keep = self.keep(form, size, layer, draw).to(q.device)
-            return stream_attention(q, k, v, mask=keep, scale=scale)
+            bias = None if mask is None or mask.dtype == torch.bool else mask
+            return stream_attention(q, k, v, mask=with_bias(keep, bias), scale=scale)
         if form == "uniform":
-            return v.mean(-2, keepdim=True).expand_as(v)
+            return self._mean(layer, v)
         if form == "bound":
-            return truncated_output(stream_attention(q, k, v, scale=scale), [size])[0]
+            return truncated_output(stream_attention(q, k, v, mask=mask, scale=scale), [size])[0]
         if form == "random":
             projection = self._gaussian(size, layer, draw).to(v)
-            return stream_attention(q, k, projection.T @ (projection @ v), scale=scale)
+            return stream_attention(q, k, projection.T @ (projection @ v), mask=mask, scale=scale)
         if form == "pooled":
             pooling = self._pooling(size).to(v)
             return stream_attention(q, pooling @ k, pooling @ v, scale=scale)
-        heads = [
-            truncated_pattern(
-                attention_pattern(q[:, h], k[:, h], scale=scale), v[:, h], [size], self.pool
-            )
-            for h in range(q.shape[1])
-        ]
-        return torch.stack([head[0] for head in heads], dim=1) if heads else torch.empty_like(v)
+        return self._truncated(size, q, k, v, scale, mask)
+
+    def _truncated(
+        self, size: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: Mask
+    ) -> Tensor:
+        """Compute P_k v, one head's patterns at a time."""
+        found = torch.empty_like(v)
+        for h in range(q.shape[1]):
+            part = None if mask is None else mask[:, h if mask.shape[1] > 1 else 0]
+            pattern = attention_pattern(q[:, h], k[:, h], scale=scale, mask=part)
+            found[:, h] = truncated_pattern(pattern, v[:, h], [size], self.pool)[0]
+        return found
+
+    def _mean(self, layer: int, v: Tensor) -> Tensor:
+        """Return the mean of v over all keys, or over those that each query may see."""
+        seen = self._structure.seen.get(layer)
+        if seen is None:
+            return v.mean(-2, keepdim=True).expand_as(v)
+        weights = seen.double() / seen.sum(-1, keepdim=True)
+        return weights.to(v) @ v
 
     def keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
         """Return which keys each query keeps in a sparse form, boolean (n, n)."""
-        # Only forms with random keys differ between layers and draws.
-        keep: Tensor = self._keep(form, size, *((layer, draw) if form in RANDOM else (0, 0)))
-        return keep
+        if form in RANDOM:
+            keep: Tensor = self._keep(form, size, layer, draw)
+            return keep
+        # Others differ between layers only where layers may see different keys.
+        own: Tensor = self._keep(form, size, layer if layer in self._structure.seen else -1, 0)
+        return own
 
     def _make_keep(self, form: str, size: int, layer: int, draw: int) -> Tensor:
-        if form == "random-keys":
-            generator = self._generator(size, layer, draw)
-            order = torch.rand(self.length, self.length, generator=generator)
-            return order.argsort(-1).argsort(-1) < size
-        position = torch.arange(self.length)
-        back = position[:, None] - position  # how far key j lies before query i
-        keep = (back <= size // 2) & (-back <= (size - 1) // 2)
-        if "global" in form:
-            keep[:, self.special] = True
-            keep[self.special, :] = True
-        if "random" in form:
-            keep |= self._random_blocks(size, layer, draw)
-        return keep
-
-    def _random_blocks(self, size: int, layer: int, draw: int) -> Tensor:
-        block = torch.arange(self.length) // self.block
-        n_blocks = int(block[-1]) + 1
-        order = torch.rand(n_blocks, n_blocks, generator=self._generator(size, layer, draw))
-        chosen = order.argsort(-1).argsort(-1) < RANDOM_BLOCKS
-        return chosen[block][:, block]
+        generator, seen = self._generator(size, layer, draw), self._structure.seen.get(layer)
+        return kept_keys(form, size, self.length, self.special, generator, seen)
 
     def _gaussian(self, size: int, layer: int, draw: int) -> Tensor:
         drawn = torch.randn(size, self.length, generator=self._generator(size, layer, draw))
@@ -254,11 +279,12 @@ class CheapErrors:
         pattern: Tensor,
         z: Tensor,
         scale: float | None,
+        mask: Mask = None,
     ) -> None:
         """Compare every form with z, on some sequences and some heads of a layer.
 
         The tensors are full attention's inputs, pattern and output, as :class:`.Activations` has
-        them; ``scale`` is 1 / sqrt(d_head) if None.
+        them; ``scale`` is 1 / sqrt(d_head) if None. ``mask`` is that of the same part.
         """
         sizes = list(self._forms.sizes)
         at_once = {
@@ -271,7 +297,7 @@ class CheapErrors:
                 if form in at_once:
                     ours = at_once[form][sizes.index(size)]
                 else:
-                    ours = self._forms.attend(form, size, layer, q, k, v, scale, draw)
+                    ours = self._forms.attend(form, size, layer, q, k, v, scale, draw, mask)
                 place = (sequences, slice(draw, None if draws == 1 else draw + 1), layer, heads, i)
                 self.error[place] = _relative_error(ours, z)[:, None]
                 if form in SPARSE:

@@ -107,10 +107,10 @@ class Spectrum(Accumulator):
 class PatternSpectra:
     """The observer that feeds a :class:`Spectrum`; it holds a few patterns at a time.
 
-    ``content`` are the query positions that are not special tokens.
+    ``content`` says for a stack which of its query positions are not special tokens.
     """
 
-    def __init__(self, sums: Spectrum, pool: MatrixPool, content: slice) -> None:
+    def __init__(self, sums: Spectrum, pool: MatrixPool, content: Callable[[str], slice]) -> None:
         self._sums = sums
         self._pool = pool
         self._content = content
@@ -120,7 +120,7 @@ class PatternSpectra:
         """Start on one chunk of patterns; wait for the first when enough of them are under way."""
         if len(self._waiting) >= 2 * self._pool.workers:
             self._take()
-        offsets = numpy(_offset_means(site, self._content))
+        offsets = numpy(_offset_means(site, self._content(site.stack)))
         sigma = self._pool.submit(singular_values, site.pattern)
         self._waiting.append((site.row, site.heads, sigma, offsets))
 

@@ -233,6 +233,11 @@ def _signature(kind: Any) -> inspect.Signature:
     return inspect.signature(theirs.forward)
 
 
+def parameters_of(kind: Any) -> tuple[str, ...]:
+    """Name the parameters of the family's own forward."""
+    return tuple(_signature(kind).parameters)
+
+
 def extend(module: nn.Module, extension: type) -> None:
     """Let a module's class be extended, once: methods of ``extension`` come before its own.
 

@@ -1,27 +1,38 @@
-"""T5: a learned bias on the scores by relative position, the same in every layer; no scaling.
+"""T5, UMT5 and MPNet: a learned bias on the scores by relative position.
 
 ::
 
-    attn_scores = q k^T + bias[bucket(j - i)]
+    attn_scores = q k^T * scale + bias[bucket(j - i)]       scale = 1 in T5 and UMT5
 
-The first layer of a stack computes the bias of all heads and hands it to the others. It reaches our
-attention through transformers' interface. A module that has lost heads takes its own heads' part of
-the bias and hands the whole on.
+In T5 the first layer of a stack computes the bias of all heads and hands it to the others; in UMT5
+every layer has a bias of its own. Either reaches our attention through transformers' interface. In
+MPNet the encoder computes the bias and hands it to every layer. A module that has lost heads takes
+its own heads' part of the bias.
 
 References
 ----------
-Raffel et al. 2020, arXiv:1910.10683, section 2.1.
+Raffel et al. 2020, arXiv:1910.10683, section 2.1; Chung et al. 2023, UniMax, arXiv:2304.09151;
+Song et al. 2020, MPNet, arXiv:2004.09297.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from headscope.models.layouts.layout import AttentionInput, Heads, Layout, Projections, extend
+from headscope.models.layouts.layout import (
+    AttentionInput,
+    Heads,
+    Layout,
+    Projections,
+    arguments_of,
+    extend,
+    parameters_of,
+)
 
 if TYPE_CHECKING:
     from headscope.models.layouts.sites import AttentionSite
@@ -58,6 +69,55 @@ class T5Layout(Layout):
         vars(module)["headscope_kept"], vars(module)["headscope_total"] = tuple(kept), total
 
 
+@dataclass(frozen=True)
+class UMT5Layout(T5Layout):
+    """T5 with a bias in every layer, and another name for what cross-attention reads."""
+
+    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
+        """Ask for UMT5's name of the encoder's states."""
+        known = "encoder_hidden_states" in parameters_of(type(module))
+        return super().match(module, parent) if known else None
+
+    def read(
+        self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AttentionInput:
+        """Read the arguments of one call."""
+        inputs = super().read(module, args, kwargs)
+        source = inputs.given.get("encoder_hidden_states")
+        return inputs if source is None else replace(inputs, x_k=source)
+
+    def pattern_in(self, output: object) -> Tensor | None:
+        """UMT5 returns the pattern second, as most do."""
+        return Layout.pattern_in(self, output)
+
+    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+        """Let a module with fewer heads take their part of its bias."""
+        extend(module, _FewerHeadsOwnBias)
+        vars(module)["headscope_kept"] = tuple(kept)
+
+
+@dataclass(frozen=True)
+class MPNetLayout(Layout):
+    """Scaled scores, and a bias that the encoder hands to every layer."""
+
+    bypasses = True
+
+    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
+        """Ask for an argument that the bias comes in, besides the maps."""
+        known = "position_bias" in parameters_of(type(module))
+        return super().match(module, parent) if known else None
+
+    def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
+        """Return these heads' part of the bias that was handed over."""
+        whole: Tensor | None = inputs.given.get("position_bias")
+        return None if whole is None else own_heads(whole, site.head_ids)
+
+    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+        """Let a module with fewer heads take their part of the bias of all."""
+        extend(module, _FewerHeadsGivenBias)
+        vars(module)["headscope_kept"] = tuple(kept)
+
+
 def own_heads(bias: Tensor, kept: Collection[int]) -> Tensor:
     """Pick some heads of a bias (1 or batch, n_heads, query_pos, key_pos) for all of them."""
     return bias if bias.shape[1] in (1, len(kept)) else bias[:, list(kept)]
@@ -87,3 +147,54 @@ class _FewerHeads:
         whole: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
         vars(self)["headscope_whole"] = whole
         return own_heads(whole, self.headscope_kept)
+
+
+class _FewerHeadsOwnBias:
+    """A UMT5 attention module without some of its heads."""
+
+    headscope_extends = True
+    headscope_kept: tuple[int, ...]
+    key_value_proj_dim: int
+    config: Any
+    o: Any
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's own forward, which cannot do without any head, or what no head gives."""
+        if self.headscope_kept:
+            return super().forward(*args, **kwargs)  # type: ignore[misc]
+        given = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
+        x, source = given["hidden_states"], given.get("encoder_hidden_states")
+        q, k = (
+            at.new_empty(len(at), 0, at.shape[1], self.key_value_proj_dim)
+            for at in (x, x if source is None else source)
+        )
+        kind = self.config._attn_implementation
+        attention = ALL_ATTENTION_FUNCTIONS.get_interface(kind, _without_heads)
+        z, pattern = attention(self, q, k, k, given.get("attention_mask"), scaling=1.0)
+        return self.o(z.flatten(2)), pattern
+
+    def compute_bias(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Compute the bias of all heads, and return these heads' part."""
+        whole: Tensor = super().compute_bias(*args, **kwargs)  # type: ignore[misc]
+        return own_heads(whole, self.headscope_kept)
+
+
+class _FewerHeadsGivenBias:
+    """An MPNet attention module without some of its heads."""
+
+    headscope_extends = True
+    headscope_kept: tuple[int, ...]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's own forward with its heads' part of the bias."""
+        given = arguments_of(self, args, kwargs)  # type: ignore[arg-type]
+        if (whole := given.get("position_bias")) is not None:
+            given["position_bias"] = own_heads(whole, self.headscope_kept)
+        return super().forward(**given)  # type: ignore[misc]
+
+
+def _without_heads(
+    module: nn.Module, q: Tensor, k: Tensor, *_: object, **__: object
+) -> tuple[Tensor, Tensor]:
+    """Return z and pattern of no head, as transformers' eager attention returns them."""
+    return q.transpose(1, 2), q.new_empty(*q.shape[:-1], k.shape[2])

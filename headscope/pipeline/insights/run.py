@@ -11,6 +11,7 @@ from typing import Any
 from headscope.data.corpus import as_corpus
 from headscope.errors import UnsupportedModelError
 from headscope.pipeline.insights.kept_roles import DRAWS, measure_kept_roles
+from headscope.pipeline.insights.translation import prune_stacks, with_sources
 from headscope.pipeline.opening import Model, open_for_tasks
 from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.provenance import provenance
@@ -47,9 +48,11 @@ def insights(
     thresholds : InsightThresholds, optional
         What decides the claims; the documented ones by default.
     task : str
-        What the model is measured by while only its labelled heads are kept.
+        What the model is measured by while only its labelled heads are kept, and, where it is
+        ``seq2seq``, while the stacks of an encoder-decoder model lose their heads.
     data : path, optional
-        What the task is measured on; half of the built-in sample by default.
+        What the task is measured on; half of the built-in sample by default. Of pairs of source and
+        target, the other sections read every third source.
     draws : int
         Random sets of heads, 20 or more.
     settings : mapping, optional
@@ -88,15 +91,21 @@ def insights(
     validation = require_valid(loaded, validate)
     thresholds = thresholds or InsightThresholds()
     settings, tell = settings or {}, progress or silent
+    translating = loaded.encoder_decoder and task == "seq2seq"
     if sections is None:
+        if translating:
+            settings = with_sources(settings, data)
         run = Run(loaded, settings, seed, command, check=validate, progress=tell)
-        sections = run_sections(section_of("insights").uses, run).sections
+        names = [name for name in section_of("insights").uses if name != "prune"]
+        sections = run_sections(names, run).sections
         tell = part_of("insights", tell)
+    if translating and sections.prune is None:
+        sections = dataclasses.replace(sections, prune=prune_stacks(loaded, data, seed, tell))
     kept = None
     if sections.classify is not None:
         with contextlib.suppress(UnsupportedModelError):
             kept = measure_kept_roles(
-                loaded,
+                loaded.only("encoder" if loaded.encoder_decoder else "all"),
                 sections.classify,
                 task=task,
                 data=data,
@@ -105,7 +114,8 @@ def insights(
                 corpus=as_corpus(settings.get("classify", {}).get("corpus")),
                 progress=tell,
             )
-    found = scoreboard(thresholds, Evidence(**sections.sections, kept=kept))
+    evidence = Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
+    found = scoreboard(thresholds, evidence)
     return InsightsResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=command, seed=seed),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.attention import stream_attention
+from headscope.attention import Mask, mask_of_chunk, stream_attention
 from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.pooling import cosine, mean_pooled
@@ -17,10 +17,11 @@ from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.efficient import (
     CONTROLS,
     DRAWS,
-    RANDOM_BLOCKS,
     CheapErrors,
     CheapForms,
 )
+from headscope.measures.spectrum.kept_keys import RANDOM_BLOCKS
+from headscope.measures.spectrum.structure import Structure, without_padding
 from headscope.measures.statistics import finite
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
@@ -47,7 +48,8 @@ def measure_efficient(
     ]
     last = windows.length - len(windows.after)
     special = (*range(len(windows.before)), *range(last, windows.length))
-    forms = CheapForms(windows.length, special, seed, pool)
+    structure = _structure(loaded, batches[0][:1])
+    forms = CheapForms(windows.length, special, seed, pool, structure)
     errors = CheapErrors(forms, len(chosen), loaded.n_layers, loaded.n_heads)
     original = _measured(loaded, batches, errors, progress)
     return EfficientResult(
@@ -59,7 +61,22 @@ def measure_efficient(
         points=tuple(_points(loaded, batches, errors, forms, original, progress)),
         heads=tuple(_heads(loaded, forms, errors)),
         draws=DRAWS,
+        left_out=forms.left_out,
     )
+
+
+def _structure(loaded: LoadedModel, ids: Tensor) -> Structure:
+    """Look at what each layer's scores hold besides q k^T, on one sequence without padding."""
+    found = Structure()
+
+    def attend(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        found.note(site.row, mask)
+        return stream_attention(q, k, v, mask=mask, scale=scale)
+
+    _last_states(loaded, [ids], attend)
+    return found
 
 
 def _measured(
@@ -79,17 +96,16 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
     """Attention as it is, with every form measured beside it; the batch starts at ``first``."""
 
     def attend(
-        site: AttentionSite,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        scale: float | None,
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
+        own = without_padding(mask)
+
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
-            part = (rows, heads)
+            at = (rows, heads)
             sequences = slice(first + rows.start, first + rows.stop)
-            errors.update(site.row, sequences, heads, q[part], k[part], v[part], pattern, z, scale)
+            kept = None if own is None else mask_of_chunk(own, rows, heads)
+            parts = (q[at], k[at], v[at], pattern, z)
+            errors.update(site.row, sequences, heads, *parts, scale, kept)
 
         return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
 
@@ -97,9 +113,9 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
 
 
 def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
-    """Every head in one cheap form; windows have no padding, so there is no mask to keep."""
+    """Every head in one cheap form; windows have no padding, so no mask stands for any."""
     return lambda site, q, k, v, mask, scale: forms.attend(
-        form, size, site.row, q, k, v, scale, draw
+        form, size, site.row, q, k, v, scale, draw, without_padding(mask)
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headscope.data.packing import check_length, pack
+from headscope.data.packing import check_length
+from headscope.data.pairs import may_be_pairs
 from headscope.data.plain import PlainText, as_plain
 from headscope.errors import HeadscopeError, InputError
 from headscope.measures.classify.rows import OFFSETS
@@ -21,6 +22,7 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_model
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import check_resume
+from headscope.pipeline.spectrum.chosen_text import choose_text
 from headscope.pipeline.spectrum.efficient import measure_efficient
 from headscope.pipeline.spectrum.random_weights import measure_random_weights
 from headscope.pipeline.spectrum.streaming import MINIMUM, Plan, make_plan, measure, saved_run
@@ -50,8 +52,9 @@ def report_defaults() -> dict[str, Any]:
 
 def spectrum(
     model: Model,
-    text: str | Path | PlainText | Sequence[str] | None = None,
+    text: str | Path | PlainText | Sequence[str | tuple[str, str]] | None = None,
     *,
+    stack: str | None = None,
     length: int | None = None,
     k: int | None = None,
     sequences: int | None = None,
@@ -77,7 +80,11 @@ def spectrum(
         ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
     text : optional
         A text file (one sentence or paragraph a line), lines in memory, or None for the sentences
-        of the built-in sample.
+        of the built-in sample. For an encoder-decoder model also a table (``.tsv``, ``.csv``,
+        ``.jsonl``) of sources and targets, or such pairs in memory.
+    stack : str, optional
+        ``encoder``, ``decoder``, ``cross`` or ``all``; by default every stack that the text
+        exercises: all of them with pairs, else the encoder.
     length : int, optional
         Tokens of every sequence, special ones included; 128, or the model's limit if lower.
     k : int, optional
@@ -126,9 +133,13 @@ def spectrum(
     """
     _check_options(length, k, sequences, precision, low_rank)
     check_resume(state, resume)
-    lines = as_plain(text)
+    lines = None if may_be_pairs(text) else as_plain(text)  # type: ignore[arg-type]
     loaded = open_model(model, **options)
     need_tokenizer(loaded, "spectrum")
+    source = choose_text(loaded, text, lines, stack)
+    loaded = source.loaded
+    if efficient and loaded.stacks != ("encoder",):
+        raise InputError("efficient covers the self-attention of an encoder; choose that stack.")
     length = min(LENGTH, loaded.max_length) if length is None else length
     check_length(length, loaded.max_length, loaded.name)
     k = _check_k(k, length)
@@ -136,7 +147,7 @@ def spectrum(
     validation = require_valid(loaded, validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
-    windows = pack(lines, loaded, length)
+    windows = source.windows(length)
     plan = make_plan(windows, k, sequences, precision, seed)
     saved = saved_run(loaded, plan, seed, state, resume)
     tell = progress or silent
@@ -154,7 +165,7 @@ def spectrum(
     heads = tuple(_heads(loaded, sums, k, classified))
     return SpectrumResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed, data=lines),
+        provenance=provenance(loaded, command=command, seed=seed, data=source.data),
         validation=validation,
         length=length,
         sequences=sums.sequences,
@@ -198,7 +209,7 @@ def _check_k(k: int | None, length: int) -> int:
 def _heads(
     loaded: LoadedModel, sums: Spectrum, k: int, classified: ClassifyResult | None
 ) -> Iterator[SpectrumHead]:
-    known = {(h.layer, h.head): h.primary for h in classified.heads} if classified else {}
+    known = {(h.stack, h.layer, h.head): h.primary for h in classified.heads} if classified else {}
     mean, sem = sums.means(), sums.standard_errors()
     mean_sq, sem_sq = sums.means("curve_sq"), sums.standard_errors("curve_sq")
     half, offsets = sums.half_widths(k), sums.means("offsets")
@@ -209,6 +220,7 @@ def _heads(
             yield SpectrumHead(
                 layer=site.layer,
                 head=head,
+                stack=site.stack,
                 share_at_k=MeanSem(float(mean[at][k - 1]), finite(sem[at][k - 1])),
                 share_sq_at_k=MeanSem(float(mean_sq[at][k - 1]), finite(sem_sq[at][k - 1])),
                 half_width=finite(half[at]),
@@ -217,7 +229,7 @@ def _heads(
                 curve_sem=None if sums.sequences < 2 else tuple(sem[at].tolist()),
                 offset=OFFSETS[favourite],
                 offset_mass=float(offsets[at][favourite]),
-                role=known.get((site.layer, head)),
+                role=known.get((site.stack, site.layer, head)),
             )
 
 

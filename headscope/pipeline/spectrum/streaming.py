@@ -79,8 +79,7 @@ def measure(
     windows = plan.windows
     blank = Spectrum(loaded.n_layers, loaded.n_heads, windows.length)
     done, sums = saved.load(blank, name)
-    content = slice(len(windows.before), windows.length - len(windows.after))
-    observer = PatternSpectra(sums, pool, content)
+    observer = PatternSpectra(sums, pool, windows.content)
     index = 0
     with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
         for index, batch in enumerate(plan.batches(), start=1):
@@ -89,8 +88,9 @@ def measure(
             if plan.enough(sums):
                 index -= 1
                 break
-            ids = torch.from_numpy(windows.batch(batch)).to(loaded.device)
-            router.run(functools.partial(loaded.forward, ids, torch.ones_like(ids)))
+            sides = [torch.from_numpy(ids).to(loaded.device) for ids in windows.inputs(batch)]
+            inputs = [tensor for ids in sides for tensor in (ids, torch.ones_like(ids))]
+            router.run(functools.partial(loaded.forward, *inputs))
             saved.note(name, index, sums)
             progress(name, *_progress(plan, sums))
     saved.note(name, index, sums, final=True)

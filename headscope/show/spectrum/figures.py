@@ -52,13 +52,13 @@ def spectrum_curves(result: SpectrumResult) -> Figure:
 
 def _curves(axes: Axes, result: SpectrumResult, name: str) -> None:
     x = np.arange(1, result.length + 1)
-    layers = sorted({head.layer for head in result.heads})
+    layers = list(dict.fromkeys(head.layer_name for head in result.heads))
     colours = mpl.colormaps["viridis"](np.linspace(0, 0.92, len(layers)))
     for layer, colour in zip(layers, colours, strict=True):
-        curves = [np.array(getattr(h, name)) for h in result.heads if h.layer == layer]
+        curves = [np.array(getattr(h, name)) for h in result.heads if h.layer_name == layer]
         for curve in curves:
             axes.plot(x, curve, color=colour, lw=0.5, alpha=0.45)
-        axes.plot(x, np.mean(curves, axis=0), color=colour, lw=2.2, label=f"layer {layer}, mean")
+        axes.plot(x, np.mean(curves, axis=0), color=colour, lw=2.2, label=f"{layer}, mean")
     for control, (colour, dashes) in _CONTROLS.items():
         source = {"random weights": result.random_weights, **result.controls}[control]
         if source is None:
@@ -79,7 +79,11 @@ def _curves(axes: Axes, result: SpectrumResult, name: str) -> None:
 def share_map(result: SpectrumResult, *, squared: bool = False) -> Figure:
     """Layers x heads: share of the k largest, with the controls in the legend."""
     field = "share_sq_at_k" if squared else "share_at_k"
-    cells = {(head.layer, head.head): getattr(head, field).mean for head in result.heads}
+    names = list(dict.fromkeys(h.layer_name for h in result.heads))
+    cells = {
+        (names.index(head.layer_name), head.head): getattr(head, field).mean
+        for head in result.heads
+    }
     known = {name: getattr(control, field) for name, control in result.controls.items()}
     if result.random_weights is not None:
         known["random weights"] = getattr(result.random_weights, field).mean
@@ -87,6 +91,7 @@ def share_map(result: SpectrumResult, *, squared: bool = False) -> Figure:
     beside = ", ".join(f"{name} {value:.3f}" for name, value in known.items())
     return draw.heat_map(
         draw.head_grid(cells),
+        names=names,
         title=f"Share of {symbol} in the {result.k} largest of {result.length}, "
         f"{draw.model_name(result)}\ncontrols: {beside}",
         legend=f"share of {symbol}",
@@ -98,7 +103,7 @@ def cost_curves(result: SpectrumResult, found: EfficientResult) -> Figure:
     """Draw error of each head alone, and loss of fidelity with all replaced, against cost."""
     figure = draw.new_figure(10.0, 4.6)
     panels = figure.subplots(1, 2)
-    for form in _FORMS:
+    for form in (form for form in _FORMS if form not in found.left_out):
         _draw_form(panels[0], form, found, "error")
         _draw_form(panels[1], form, found, "fidelity")
     _finish(panels[0], "relative error of z, mean over heads", found.points, "error")

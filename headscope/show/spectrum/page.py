@@ -26,8 +26,9 @@ def section(result: SpectrumResult) -> Part:
 
 def _chart(result: SpectrumResult) -> Chart:
     """Share of the largest singular values: a dot for each head, lines for the controls."""
-    layers = sorted({head.layer for head in result.heads})
-    dots = [(float(head.layer), head.share_at_k.mean) for head in result.heads]
+    names = list(dict.fromkeys(h.layer_name for h in result.heads))
+    layers = range(len(names))
+    dots = [(float(names.index(head.layer_name)), head.share_at_k.mean) for head in result.heads]
     lines = [Line("one head", dots, 0, dots=True)]
     for i, (name, share) in enumerate(_controls(result).items(), start=1):
         lines.append(Line(name, [(float(layer), share) for layer in layers], i, dashed=True))
@@ -38,7 +39,7 @@ def _chart(result: SpectrumResult) -> Chart:
         x_title="layer",
         y_title="share",
         y_limits=(0, 1),
-        x_names=[f"L{i}" for i in layers],
+        x_names=names,
     )
 
 

@@ -44,12 +44,14 @@ def _map(result: SpectrumResult) -> Iterator[RenderableType]:
     styles |= dict.fromkeys(result.verdict.not_low_rank, "bold red")
     positional = result.roles.positional if result.roles else {}
     cells = {
-        (head.layer, head.head): _cell(head, styles.get(head.name, ""), head.name in positional)
+        (head.layer_name, head.head): _cell(
+            head, styles.get(head.name, ""), head.name in positional
+        )
         for head in result.heads
     }
-    layers = sorted({head.layer for head in result.heads})
+    layers = dict.fromkeys(h.layer_name for h in result.heads)
     yield Text(f"% of the sum of singular values in the {result.k} largest of {result.length}")
-    yield from head_map(cells, layers, across=_HEADS_ACROSS, width=5)
+    yield from head_map(cells, layers, across=_HEADS_ACROSS, width=5, name=str)
     yield Text(
         "+ low rank   - no more than random scores" + ("   p positional" if positional else ""),
         style="dim",

@@ -95,9 +95,9 @@ def _looks_at(result: SpectrumResult, head: SpectrumHead) -> str:
 
 def _by_layer(result: SpectrumResult) -> str:
     """Say how they spread over layers: ``(L0 3, L5 all 12)``."""
-    every = Counter(head.layer for head in result.heads)
-    low = Counter(head.layer for head in result.heads if head.name in result.verdict.low_rank)
-    parts = [f"L{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
+    every = Counter(head.layer_name for head in result.heads)
+    low = Counter(head.layer_name for head in result.heads if head.name in result.verdict.low_rank)
+    parts = [f"{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
     return f" ({', '.join(parts)})" if 0 < len(parts) <= 12 else ""
 
 
@@ -153,6 +153,18 @@ def bound_sentence(found: EfficientResult) -> str:
         "but not to z. Both, and random projections, need the full pattern: they are "
         "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
         f"sequences and, where something is drawn at random, {found.draws} draws."
+        f"{_left_out(found)}"
+    )
+
+
+def _left_out(found: EfficientResult) -> str:
+    """Say which forms were not measured, and why."""
+    if not found.left_out:
+        return ""
+    names = joined([FORM_NAMES[form] for form in found.left_out])
+    return (
+        f" Left out: {names}. This model's scores depend on the pair of positions (a bias, or keys "
+        "that a query may not see), and a mean of several keys has no position."
     )
 
 

@@ -16,6 +16,8 @@ class Evidence(Sections):
 
     #: The model with only the heads of some roles.
     kept: KeptRoles | None = None
+    #: The stacks of attention that the model has; empty where nobody looked.
+    stacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ CLAIMS = (
     Claim(
         4,
         "Cross-attention depends on many heads more than self-attention does.",
-        needs="Will need pruning curves of encoder, decoder and cross-attention of one model.",
+        "cross_attention",
     ),
     Claim(5, "After the softmax, attention is low rank.", "low_rank"),
     Claim(

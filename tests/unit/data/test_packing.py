@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
 
-from headscope.data.packing import Windows, check_length, pack
+from headscope.data.packing import Windows, check_length, pack, pack_pairs
+from headscope.data.pairs import as_pairs, may_be_pairs
 from headscope.data.plain import as_plain
 from headscope.errors import CorpusError, InputError
 
@@ -114,3 +115,63 @@ def test_a_tokenizer_without_special_tokens() -> None:
     assert windows.batch(range(len(windows))).ravel().tolist() == [
         piece for row in by_hand(LINES, 6) for piece in row[1:-1]
     ]
+
+
+PAIRS = [
+    ("the cat sat", "a dog"),
+    ("he saw", "she ran in the red house"),
+    ("it is big", "zebras"),
+    ("and the mat", "on a mat of the dog"),
+] * 4
+
+
+def pairs_by_hand(length: int, start: int) -> list[tuple[list[int], list[int]]]:
+    """Take pairs until both sides are full; cut both; go on with the next pair."""
+
+    def ids(text: str) -> list[int]:
+        return TOKENIZER.convert_tokens_to_ids(TOKENIZER.tokenize(text))
+
+    found, source, target = [], list[int](), list[int]()
+    for a, b in PAIRS:
+        source, target = source + ids(a), target + ids(b)
+        if len(source) >= length - 2 and len(target) >= length - 1:
+            found.append(([CLS, *source[: length - 2], SEP], [start, *target[: length - 1]]))
+            source, target = [], []
+    return found
+
+
+@pytest.mark.parametrize("length", [4, 9, 14])
+def test_windows_of_pairs_hold_the_same_pairs_on_both_sides(length: int) -> None:
+    windows = pack_pairs(as_pairs(PAIRS), TextOnly(TOKENIZER), length, 3)
+    expected = pairs_by_hand(length, 3)
+    assert len(windows) == len(expected) > 1
+    sources, targets = windows.inputs(range(len(windows)))
+    assert sources.tolist() == [source for source, _ in expected]
+    assert targets.tolist() == [target for _, target in expected]
+    assert windows.inputs([1])[1].tolist() == [expected[1][1]]
+    assert windows.content("encoder") == slice(1, length - 1)
+    assert windows.content("cross") == slice(1, length)
+
+
+def test_too_few_pairs_are_no_window() -> None:
+    with pytest.raises(CorpusError, match=r"2 pairs have 5 source and 8 target tokens.*38 and 39"):
+        pack_pairs(as_pairs(PAIRS[:2]), TextOnly(TOKENIZER), 40, 3)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ([("a", "b")], "1 pairs in memory"),
+        ([("a", "b"), ("a", " ")], "Pair 2 in memory"),
+        ([("a", "b"), "ab"], "Pair 2 in memory"),
+    ],
+)
+def test_pairs_in_memory_are_checked(pairs: list[object], says: str) -> None:
+    assert may_be_pairs(pairs)
+    with pytest.raises(CorpusError, match=says):
+        as_pairs(pairs)
+
+
+def test_plain_text_is_no_pairs() -> None:
+    assert not any(map(may_be_pairs, (None, "x.txt", ["a line"], [])))
+    assert may_be_pairs("x.TSV")

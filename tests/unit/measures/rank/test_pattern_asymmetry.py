@@ -29,7 +29,7 @@ def observed(entries: int, rows: slice = slice(None)) -> PatternAsymmetry:
         def visit(
             chunk: slice, heads: slice, p: Tensor, z: Tensor, layer: int = layer, q: Tensor = q
         ) -> None:
-            found.observe(Activations("encoder", layer, chunk, heads, H, q, q, q, p, z))
+            found.observe(Activations("encoder", layer, layer, chunk, heads, H, q, q, q, p, z))
 
         stream_attention(q, k, k, mask=key_padding_mask(real), visit=visit, chunk_entries=entries)
         found.finish("encoder", layer)
@@ -72,7 +72,17 @@ def test_known_patterns() -> None:
     nothing = pattern[..., :1]
     found.observe(
         Activations(
-            "encoder", 0, slice(0, 1), slice(0, 3), 3, nothing, nothing, nothing, pattern, nothing
+            "encoder",
+            0,
+            0,
+            slice(0, 1),
+            slice(0, 3),
+            3,
+            nothing,
+            nothing,
+            nothing,
+            pattern,
+            nothing,
         )
     )
     np.testing.assert_allclose(found.mean(), [[0, 2**0.5, 0]], atol=1e-7)

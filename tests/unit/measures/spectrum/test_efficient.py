@@ -17,6 +17,7 @@ from headscope.measures.spectrum.efficient import (
     truncated_output,
     truncated_pattern,
 )
+from headscope.measures.spectrum.structure import Structure, without_padding
 
 N, D, SPECIAL = 32, 8, (0, 31)
 
@@ -235,3 +236,129 @@ def test_uniform_attention_keeps_a_mass_equal_to_the_cost(forms: CheapForms, qkv
         if form in FORMS[4:8]:
             assert mass[i] == pytest.approx(forms.cost(form, size))
     assert errors.over_heads("error")[0, 0, -1] == pytest.approx(0.0, abs=1e-12)
+
+
+# --- models whose scores hold more than q k^T -------------------------------------------------
+
+CAUSAL = torch.ones(N, N, dtype=torch.bool).tril()
+NEAR = torch.tensor([[abs(i - j) <= 5 for j in range(N)] for i in range(N)])
+
+
+def additive(seen: torch.Tensor) -> torch.Tensor:
+    """A bias of each head and sequence, and what may not be seen as transformers writes it."""
+    torch.manual_seed(3)
+    bias = 2 * torch.randn(2, 3, N, N, dtype=torch.float64)
+    return bias.masked_fill(~seen, torch.finfo(torch.float64).min)
+
+
+EVERY = torch.ones(N, N, dtype=torch.bool)
+MASKS = {
+    "causal": (CAUSAL, CAUSAL[None, None]),
+    "near": (NEAR, NEAR[None, None]),
+    "bias": (EVERY, additive(EVERY)),
+    "bias, causal": (CAUSAL, additive(CAUSAL)),
+}
+
+
+def masked_forms(pool: MatrixPool, mask: torch.Tensor) -> CheapForms:
+    structure = Structure()
+    structure.note(0, mask)
+    return CheapForms(N, SPECIAL, 7, pool, structure)
+
+
+def slow_pattern(q, k, mask: torch.Tensor, keep: np.ndarray, b: int, h: int) -> np.ndarray:
+    """Softmax over the keys that are kept, pair by pair."""
+    own = mask.expand(2, 3, N, N)[b, h]
+    weights = np.zeros((N, N))
+    for i in range(N):
+        for j in range(N):
+            bias = 0.0 if own.dtype == torch.bool else float(own[i, j])
+            if keep[i, j]:
+                weights[i, j] = np.exp(0.5 * float(q[b, h, i] @ k[b, h, j]) + bias)
+    return weights / weights.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_forms_keep_what_the_model_adds_to_its_scores(qkv, pool: MatrixPool, name: str) -> None:
+    q, k, v = qkv
+    seen, mask = MASKS[name]
+    forms = masked_forms(pool, mask)
+    b, h = 1, 2
+    value, pattern = v[b, h].numpy(), slow_pattern(q, k, mask, seen.numpy(), b, h)
+    u, s, vt = np.linalg.svd(pattern)
+    expected = {"truncated": (u[:, :4] * s[:4]) @ vt[:4] @ value}
+    u, s, vt = np.linalg.svd(pattern @ value, full_matrices=False)
+    expected["bound"] = (u[:, :4] * s[:4]) @ vt[:4]
+    R = forms._gaussian(4, 0, 0).numpy()
+    expected["random"] = pattern @ R.T @ (R @ value)
+    for form in ("window", "window+global", "window+global+random", "random-keys"):
+        keep = forms.keep(form, 4, 0).numpy()
+        assert not (keep & ~seen.numpy()).any()
+        expected[form] = slow_pattern(q, k, mask, keep, b, h) @ value
+    expected["uniform"] = np.stack([value[row].mean(0) for row in seen.numpy()])
+    assert list(expected) == [form for form in FORMS if form != "pooled"]
+    for form, z in expected.items():
+        ours = forms.attend(form, 4, 0, q, k, v, 0.5, 0, mask)
+        np.testing.assert_allclose(ours[b, h], z, atol=1e-6, err_msg=form)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_pooled_keys_are_left_out_where_pairs_of_positions_count(
+    pool: MatrixPool, name: str
+) -> None:
+    forms = masked_forms(pool, MASKS[name][1])
+    assert forms.left_out == ("pooled",)
+    assert {form for form, _ in forms.points} == set(FORMS) - {"pooled"}
+
+
+@pytest.mark.parametrize(
+    "mask", [None, EVERY[None, None], torch.zeros(1, 1, 1, N), torch.ones(2, 1, 1, N) > 0]
+)
+def test_a_mask_that_forbids_and_adds_nothing_leaves_nothing_out(pool, mask) -> None:
+    structure = Structure()
+    structure.note(0, mask)
+    assert structure.plain
+    assert CheapForms(N, SPECIAL, 7, pool, structure).left_out == ()
+    assert without_padding(mask) is None
+
+
+def test_windows_and_keys_of_a_model_that_looks_back(pool: MatrixPool) -> None:
+    forms = masked_forms(pool, CAUSAL[None, None])
+    window, drawn = (forms.keep(form, 5, 0).numpy() for form in ("window", "random-keys"))
+    for i in range(N):
+        assert np.flatnonzero(window[i]).tolist() == list(range(max(0, i - 4), i + 1))
+        assert drawn[i].sum() == min(5, i + 1)
+    blocks = forms.keep("window+global+random", 1, 0).numpy()  # blocks of one token
+    assert all(blocks[i].sum() >= min(3, i + 1) for i in range(N))
+
+
+def test_layers_may_see_different_keys(pool: MatrixPool) -> None:
+    """The second of two layers has a sliding window."""
+    structure = Structure()
+    structure.note(0, None)
+    structure.note(1, NEAR[None, None])
+    forms = CheapForms(N, SPECIAL, 7, pool, structure)
+    plain = CheapForms(N, SPECIAL, 7, pool)
+    assert torch.equal(forms.keep("window", 16, 0), plain.keep("window", 16, 0))
+    assert torch.equal(forms.keep("window", 16, 1), plain.keep("window", 16, 1) & NEAR)
+    kept = [float(forms.keep("window", 16, layer).double().mean()) for layer in (0, 1)]
+    assert forms.cost("window", 16) == pytest.approx(sum(kept) / 2)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_errors_of_masked_scores(qkv, pool: MatrixPool, name: str) -> None:
+    """One sequence at a time, as a chunk comes: each with its own part of the mask."""
+    q, k, v = qkv
+    mask = MASKS[name][1]
+    forms = masked_forms(pool, mask)
+    pattern = attention_pattern(q, k, scale=0.5, mask=mask)
+    errors = CheapErrors(forms, 2, 1, 3)
+    for row in range(2):
+        at = (slice(row, row + 1), slice(0, 3))
+        own = mask[at[0]] if len(mask) > 1 else mask
+        parts = (q[at], k[at], v[at], pattern[at], pattern[at] @ v[at])
+        errors.update(0, *at, *parts, 0.5, own)
+    for i, (form, size) in enumerate(forms.points):
+        gap = forms.attend(form, size, 0, q, k, v, 0.5, 0, mask) - pattern @ v
+        error = (gap.square().sum((2, 3)) / (pattern @ v).square().sum((2, 3))).sqrt()
+        np.testing.assert_allclose(errors.error[:, 0, 0, :, i], error, rtol=1e-6, atol=1e-9)

@@ -37,6 +37,7 @@ def chunk(patterns: torch.Tensor, layer: int = 0, first_head: int = 0) -> Activa
     return Activations(
         "encoder",
         layer,
+        layer,
         slice(0, rows),
         slice(first_head, first_head + heads),
         heads,
@@ -52,7 +53,7 @@ def measured(patterns: np.ndarray, *, batches: int = 1) -> Spectrum:
     """Sums over patterns (sequences, heads, n, n) of one layer, shown as float32."""
     sums = Spectrum(1, patterns.shape[1], patterns.shape[-1])
     with MatrixPool(2) as pool:
-        observer = PatternSpectra(sums, pool, slice(1, patterns.shape[-1] - 1))
+        observer = PatternSpectra(sums, pool, lambda _: slice(1, patterns.shape[-1] - 1))
         for part in np.array_split(patterns, batches):
             observer.observe(chunk(torch.from_numpy(part).float()))
             observer.finish("encoder", 0)
@@ -218,7 +219,7 @@ def test_one_sequence_has_no_interval(patterns: np.ndarray) -> None:
 def test_layers_may_differ_in_heads_or_have_none(patterns: np.ndarray) -> None:
     sums = Spectrum(3, 3, 20)
     with MatrixPool(2) as pool:
-        observer = PatternSpectra(sums, pool, slice(1, 19))
+        observer = PatternSpectra(sums, pool, lambda _: slice(1, 19))
         shown = torch.from_numpy(patterns)
         observer.observe(chunk(shown, layer=0))
         observer.finish("encoder", 0)
@@ -236,7 +237,7 @@ def test_no_pattern_is_kept(patterns: np.ndarray) -> None:
     sums = Spectrum(1, 3, 20)
     shown = torch.from_numpy(patterns.copy())
     with MatrixPool(1) as pool:
-        observer = PatternSpectra(sums, pool, slice(1, 19))
+        observer = PatternSpectra(sums, pool, lambda _: slice(1, 19))
         observer.observe(chunk(shown))
         shown.zero_()
         observer.finish("encoder", 0)

@@ -1,0 +1,70 @@
+"""What the scoreboard needs of an encoder-decoder model: its sources as text, its stacks pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headscope.data.pairs import as_pairs
+from headscope.data.plain import as_plain
+from headscope.errors import InputError
+from headscope.models.loading import LoadedModel
+from headscope.pipeline.progress import Progress
+from headscope.pipeline.prune import prune
+from headscope.results import PruneResult
+
+#: Every so many-th source is read by the other sections; the task is measured on the others too.
+_EVERY = 3
+#: What each section calls its text.
+_TEXTS = {"classify": "corpus", "rank": "text", "spectrum": "text", "depth": "text"}
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+def with_sources(settings: Settings, data: str | Path | None) -> dict[str, dict[str, Any]]:
+    """Let sections that were given no text of their own read sources of the pairs.
+
+    Parameters
+    ----------
+    settings : mapping
+        Arguments by section.
+    data : path or None
+        The pairs.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    if data is None:
+        raise InputError("The task seq2seq needs pairs of source and target as data.")
+    sources = list(dict.fromkeys(as_pairs(data).first[::_EVERY]))
+    of_pairs: dict[str, dict[str, Any]] = {
+        name: {text: as_plain(sources) if text == "text" else sources}
+        for name, text in _TEXTS.items()
+    }
+    return {name: {**of_pairs.get(name, {}), **settings.get(name, {})} for name in _TEXTS}
+
+
+def prune_stacks(
+    loaded: LoadedModel, data: str | Path | None, seed: int, progress: Progress
+) -> PruneResult:
+    """Prune each stack alone, by the default method and at random, on the pairs themselves.
+
+    No head is chosen by the metric that is measured: the method needs no label. Should the model
+    overfit its scores to these pairs, it does so in all three stacks alike.
+    """
+    return prune(
+        loaded,
+        task="seq2seq",
+        data=data,
+        calibration=data,
+        repairs=("none",),
+        stack="all",
+        ablation=False,
+        roles=False,
+        validate=False,
+        seed=seed,
+        progress=progress,
+    )
