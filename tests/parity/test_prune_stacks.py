@@ -22,6 +22,7 @@ import headscope
 from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.prune.calibrating import make_given
+from headscope.pipeline.prune.repairing import _solve, _sums
 from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pruning.methods import METHODS, rank
 from headscope.results import ClassifyResult, PruneResult, from_dict, to_dict
@@ -220,32 +221,61 @@ def test_every_method_and_repair_runs_on_every_stack(
 
 
 @each_kind
-def test_refit_brings_the_outputs_nearer_where_it_is_kept(
-    kind: str, files: Mapping[str, tuple[Path, Path]]
+@pytest.mark.parametrize("stack", STACKS)
+def test_refit_solves_the_regression_of_single_pairs(
+    kind: str, stack: str, files: Mapping[str, tuple[Path, Path]]
 ) -> None:
-    """A head of cross-attention that another one of the layer copies is made up for by W_O."""
-    loaded = opened(kind)
-    site = next(s for s in loaded.sites if (s.stack, s.layer) == ("cross", 1))
-    p = site.projections
+    """W_O of layer 1 after head 1 of both layers is gone; every fourth pair is left out."""
+    view, path = opened(kind).only(stack), files[kind][0]
+    task = make_task("seq2seq", read_examples("seq2seq", path), view)
+    gates = torch.ones(2, 4)
+    gates[:, 1] = 0.0
+    found = _solve(view.sites[1], _sums(view, task, gates, {}, [1]), gates[1], 2.0)
+    whole, cut = translator(kind).double(), translator(kind).double()
+    for layer in range(2):
+        output_maps(kind, cut)[stack, layer].weight.data[:, 4:8] = 0.0
+    parts = []
+    for i, (source, target) in enumerate(pairs_of(path)):
+        if i % 4 != 3:
+            x, _, out = around(kind, whole, (stack, 1), source, target)
+            x_cut, z, _ = around(kind, cut, (stack, 1), source, target)
+            left = z[:, [0, 1, 2, 3, *range(8, 16)]]
+            parts.append((left, x + out - x_cut, torch.full((len(z),), 1 / len(z))))
+    z, wanted, weight = (torch.cat(each) for each in zip(*parts, strict=True))
+    weight = (weight / weight.sum()).double()
+    spread = ((weight @ z**2) - (weight @ z) ** 2).mean()
+    now = output_maps(kind, whole)[stack, 1].weight.detach().t()[[0, 1, 2, 3, *range(8, 16)]]
+    root, pull = weight.sqrt()[:, None], (2.0 * spread).sqrt() * torch.eye(12).double()
+    left = torch.cat(
+        [root * torch.cat([z, torch.ones(len(z), 1)], 1), torch.cat([pull, pull[:, :1] * 0], 1)]
+    )
+    solved = torch.linalg.lstsq(left, torch.cat([root * wanted, pull @ now])).solution
+    torch.testing.assert_close(
+        found.W[[0, 1, 2, 3, *range(8, 16)]], solved[:12], rtol=1e-6, atol=1e-8
+    )
+    torch.testing.assert_close(found.b, solved[12], rtol=1e-6, atol=1e-8)
+
+
+def around(
+    kind: str, network: Any, place: tuple[str, int], source: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What queries of one layer are made from, its z, and what W_O makes of it: each (pos, ...)."""
+    seen: dict[str, Tensor] = {}
+    out = output_maps(kind, network)[place]
+    query = next(
+        module.q_proj if hasattr(module, "q_proj") else module.q
+        for module in network.modules()
+        if out in (getattr(module, "out_proj", None), getattr(module, "o", None))
+    )
+    hooks = [
+        query.register_forward_pre_hook(lambda _, args: seen.update(x=args[0])),
+        out.register_forward_hook(lambda _, args, y: seen.update(z=args[0], out=y)),
+    ]
     with torch.no_grad():
-        for rows in (p.q.module, p.k.module, p.v.module):
-            rows.weight[4:8] = rows.weight[:4]
-            if rows.bias is not None:
-                rows.bias[4:8] = rows.bias[:4]
-    found = {
-        repair: headscope.prune(
-            loaded,
-            task="seq2seq",
-            data=files[kind][0],
-            calibration=files[kind][1],
-            heads="cross:L1H1",
-            repairs=[repair],
-        )
-        for repair in ("none", "refit")
-    }
-    values = {name: result.curves[0].points[0].value for name, result in found.items()}
-    assert values["refit"] >= values["none"]
-    assert found["refit"].baseline.value - values["refit"] <= 3.0
+        logits_of(network, source, target)
+    for hook in hooks:
+        hook.remove()
+    return seen["x"][0], seen["z"][0], seen["out"][0]
 
 
 def test_areas_and_gaps_are_those_of_plain_loops(files: Mapping[str, tuple[Path, Path]]) -> None:
@@ -419,25 +449,24 @@ def test_what_is_saved_is_what_was_measured(
         fractions=[0.5],
         save=tmp_path / "small",
         save_dense=tmp_path / "dense",
+        dtype="float64",
     )
     point = found.curve("fisher", "scale").points[1]
     assert [saved.measured for saved in found.saved] == [pytest.approx(point.value)] * 2
     for name in ("small", "dense"):
-        again = headscope.measure(str(tmp_path / name), "seq2seq", data)
+        again = headscope.measure(str(tmp_path / name), "seq2seq", data, dtype="float64")
         assert again.metrics == pytest.approx(point.metrics)
-    small = headscope.load(str(tmp_path / "small"), task_head="auto")
+    small = headscope.load(str(tmp_path / "small"), task_head="auto", dtype="float64")
     assert sum(site.n_heads for site in small.sites) == 24 - len(point.heads_removed)
     assert headscope.validate(small).passed
-    dense = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "dense").eval()
+    dense = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "dense", dtype="float64").eval()
     hits = 0
     with torch.no_grad():
         for source, target in pairs_of(data):
             hits += int((logits_of(dense, source, target).argmax(-1) == target[0]).sum())
     tokens = sum(target.shape[1] for _, target in pairs_of(data))
     assert point.value == pytest.approx(100 * hits / tokens, abs=1e-4)
-    cut = headscope.prune(
-        str(tmp_path / "small"), task="seq2seq", data=data, heads=_first_left(small)
-    )
+    cut = headscope.prune(small, task="seq2seq", data=data, heads=_first_left(small))
     (gone,) = cut.curves[0].points[0].heads_removed
     assert gone not in point.heads_removed
 
@@ -523,8 +552,11 @@ def test_a_decoder_alone_is_pruned_by_fidelity(tmp_path: Path) -> None:
     network = GPT2Model(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=2, n_head=4))
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(SOURCES) + "\n")
+    loaded = headscope.wrap(network, tokenizer, name="gpt2")
+    if not loaded.sites:
+        pytest.skip("gpt2 has no layout here")
     found = headscope.prune(
-        headscope.wrap(network, tokenizer, name="gpt2"),
+        loaded,
         data=lines,
         calibration=lines,
         repairs=["none", "scale", "refit"],
@@ -560,7 +592,7 @@ def test_slips_of_the_task_are_named(
     translator("bart").model.save_pretrained(tmp_path / "base")
     framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "base")
     with pytest.raises(InputError, match="no sequence-to-sequence head"):
-        headscope.measure(str(tmp_path / "base"), "seq2seq", data)
+        headscope.measure(str(tmp_path / "base"), "seq2seq", data, dtype="float64")
     found = headscope.prune(
         opened("bart"), task="seq2seq", data=data, calibration=data, fractions=[0.5], stack="cross"
     )

@@ -263,11 +263,13 @@ def test_heads_are_kept_when_asked_for(models: dict[str | None, Path]) -> None:
 
 
 def test_unknown_names_and_missing_files(opened: Open) -> None:
-    assert set(TASKS) == {"fidelity", "mlm", "classification", "similarity"}
+    assert set(TASKS) == {"fidelity", "mlm", "classification", "similarity", "seq2seq"}
     with pytest.raises(InputError, match="no task 'translation'; choose fidelity"):
         read_examples("translation", None)
     with pytest.raises(InputError, match="needs a file with labels"):
         read_examples("similarity", None)
+    with pytest.raises(InputError, match="needs a file with sources and targets"):
+        read_examples("seq2seq", None)
     with pytest.raises(InputError, match="limit is 1"):
         read_examples("fidelity", None, 1)
 

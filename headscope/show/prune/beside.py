@@ -99,18 +99,22 @@ def decoded_report(result: PruneResult) -> Iterator[RenderableType]:
     names = [name for name in ("exact_match", "bleu", "bleu_characters") if _knows(result, name)]
     if not names:
         return
-    parts: list[Part] = [(result.stack, result.curves)]
-    parts += [(stack.stack, stack.curves) for stack in result.stacks]
+    parts: list[Part] = [(result.stack, _chosen(result.curves))]
+    parts += [(stack.stack, _chosen(stack.curves)) for stack in result.stacks]
     full = " and ".join(
         f"{words.METRIC_NAMES[name]} {_metric(result.baseline.metrics, name)}" for name in names
     )
     yield Text(f"\nDecoded greedily, full model: {full}")
     table = make_table(("removed by", "heads", *(stack for stack, _ in parts)))
     for (method, repair), share, points in _rows(parts):
-        if any(point.metrics for point in points.values()):
-            cells = (_metrics(points.get(stack), names) for stack, _ in parts)
-            table.add_row(words.short_name(method, repair), f"{share:.0%}", *cells)
+        cells = (_metrics(points.get(stack), names) for stack, _ in parts)
+        table.add_row(words.short_name(method, repair), f"{share:.0%}", *cells)
     yield table
+
+
+def _chosen(curves: Sequence[Curve]) -> list[Curve]:
+    """Leave out random heads: their draws are not decoded."""
+    return [curve for curve in curves if curve.method != "random"]
 
 
 def _knows(result: PruneResult, name: str) -> bool:
