@@ -82,7 +82,7 @@ def _areas(result: PruneResult) -> Iterator[RenderableType]:
     yield table
     yield Text(
         "Intervals: paired bootstrap over examples; for random heads Student's t over draws.\n"
-        "* the interval leaves zero out",
+        "* apart: the interval of the gap leaves zero out",
         style="dim",
     )
 
@@ -91,7 +91,7 @@ def _gap(result: PruneResult, gap: AreaGap) -> str:
     value, *ends = (
         number(x, result.metric, signed=True, short=True) for x in (gap.difference, *gap.ci)
     )
-    return f"{value} [{' '.join(ends)}]{'*' if words.is_apart(gap) else ' '}"
+    return f"{value}{'*' if words.is_apart(gap) else ''} {' '.join(ends)}"
 
 
 def decoded_report(result: PruneResult) -> Iterator[RenderableType]:
