@@ -73,7 +73,8 @@ class AttentionWeights:
     Parameters
     ----------
     W_Q, W_K, W_V : Tensor, (n_heads, d_model, d_head)
-        What a head's queries, keys and values are made with.
+        What a head's queries, keys and values are made with; those of W_V may have another width
+        of input.
     b_Q, b_K, b_V : Tensor, (n_heads, d_head)
         Their biases; zeros where the model has none.
     W_O : Tensor, (n_heads, d_head, d_model)
@@ -96,9 +97,9 @@ class AttentionWeights:
             if getattr(self, name).dim() != 3:
                 raise ValueError(f"{name} has shape {tuple(getattr(self, name).shape)}, not 3 axes")
         n_heads, _, d_head = self.W_Q.shape
-        d_in, d_v, d_out = self.W_K.shape[1], self.W_V.shape[2], self.W_O.shape[2]
+        d_in, (d_in_v, d_v), d_out = self.W_K.shape[1], self.W_V.shape[1:], self.W_O.shape[2]
         expected = {
-            **{"W_K": (n_heads, d_in, d_head), "W_V": (n_heads, d_in, d_v)},
+            **{"W_K": (n_heads, d_in, d_head), "W_V": (n_heads, d_in_v, d_v)},
             **{"b_Q": (n_heads, d_head), "b_K": (n_heads, d_head), "b_V": (n_heads, d_v)},
             **{"W_O": (n_heads, d_v, d_out), "b_O": (d_out,)},
         }

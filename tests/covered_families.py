@@ -46,6 +46,7 @@ _T5: dict[str, Any] = {
     "eos_token_id": 1,
     "decoder_start_token_id": 0,
 }
+_XLM: dict[str, Any] = {"emb_dim": 32, "n_layers": 3, "n_heads": 4}
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,12 @@ COVERED = (
         changes={"embedding_size": 16, "num_hidden_groups": 2},
         variant="two groups",
     ),
-    Family("mobilebert", "mobilebert", changes={"embedding_size": 16, "intra_bottleneck_size": 32}),
+    Family(
+        "mobilebert",
+        "mobilebert",
+        # Without LayerNorm, states grow with the weights.
+        changes={"embedding_size": 16, "intra_bottleneck_size": 16, "initializer_range": 0.1},
+    ),
     Family(
         "modernbert",
         "modernbert",
@@ -122,6 +128,10 @@ COVERED = (
         changes={"pad_token_id": 0, "mask_token_id": 4, "position_embedding_type": "rotary"},
     ),
     Family("layoutlm"),
+    Family("markuplm"),
+    Family("roc_bert"),
+    Family("bert-generation"),
+    Family("xmod", changes={"languages": ["en_XX"], "default_language": "en_XX"}),
     Family("nomic_bert", "rotary"),
     Family("gte", "rotary"),
     Family("jina_embeddings_v3", "rotary"),
@@ -172,7 +182,9 @@ COVERED = (
     ),
     Family("rembert", "rembert", changes={"input_embedding_size": 16}),
     Family("megatron-bert", "rembert"),
-    Family("xlm", "xlm", changes={"emb_dim": 32, "n_layers": 3, "n_heads": 4}),
+    Family("xlm", "xlm", changes=_XLM),
+    Family("xlm", "xlm", ("decoder",), changes={**_XLM, "causal": True}, variant="causal"),
+    Family("flaubert", "xlm", changes=_XLM),
     Family("roformer", "roformer", changes={"embedding_size": 16}),
     Family(
         "roformer",

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from headscope.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
 from headscope.models.hooks import hooked, run_order
-from headscope.models.layouts import AttentionInput, AttentionSite, follow
+from headscope.models.layouts import AttentionInput, AttentionSite, Layout, follow
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router
 
@@ -156,7 +156,8 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
     Raises
     ------
     UnsupportedModelError
-        If a layer's parts are not where any known family keeps them.
+        If a layer's parts are not where any known family keeps them, or its attention is more than
+        scores q k^T of the state.
     """
     known = _recognised(loaded.model, {site.module for site in loaded.sites})
     norms = [parts.norm_attention for parts in known.values()]
@@ -174,12 +175,23 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
             "attention, skip connection, feed-forward network and LayerNorm; depth covers the "
             f"layer layouts {', '.join(layout.name for layout in LAYOUTS)} and their kin."
         )
+    if not all(map(_is_plain, loaded.sites)):
+        raise UnsupportedModelError(
+            f"depth does not cover {loaded.family}: its attention adds positions, a bias or a "
+            "convolution to q k^T of the state, and depth runs it on the state alone."
+        )
     blocks = []
     for site in loaded.sites:
         parts, out = known[site.module], site.projections.out.module
         norm_first = order.index(parts.norm_attention) < order.index(out)
         blocks.append(Block(site, parts, norm_first))
     return tuple(blocks)
+
+
+def _is_plain(site: AttentionSite) -> bool:
+    kind = type(site.layout)
+    scored = kind.place is Layout.place and kind.bias is Layout.bias
+    return scored and site.projections.out.in_features == site.n_heads * site.d_head
 
 
 def norm_placement(blocks: Sequence[Block]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import torch
@@ -16,11 +17,10 @@ def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
 
     Heads that ``loaded`` has lost, the twin lacks too. The global random state is left as it was.
     """
-    from transformers import AutoModel
-
     with torch.random.fork_rng(), quiet_transformers():
         torch.manual_seed(seed)
-        network = AutoModel.from_config(loaded.model.config, dtype=torch.float32)
+        # The class itself, not what the configuration stands for: it may be a T5's encoder alone.
+        network = type(loaded.model)(copy.deepcopy(loaded.model.config)).float()
     parameter = next(loaded.model.parameters())
     network = network.to(device=parameter.device, dtype=parameter.dtype)
     cut_like(network, loaded)  # where heads have been removed

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE, AttentionModule, attention_modules
+from headscope.models.layouts.layout import extend
 from headscope.models.layouts.maps import HeadRows
+from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.pruning.surgery import replace_stored, with_rows, without_rows
 
 #: Attributes that hold a number of heads, and those that hold the width of all heads together.
@@ -30,8 +32,11 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
     if out.bias is not None:
         replace_stored(out, "bias", out.bias.detach())
     _mark(item, there)
+    if not there:
+        extend(item.module, WithoutHeads)
     if len(there) < item.heads_before:
         item.layout.fit(item.module, there, item.heads_before)
+        item.projections.out.fit()
 
 
 def cut_modules(

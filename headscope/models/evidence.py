@@ -18,6 +18,8 @@ from headscope.models.probes import Probe
 from headscope.models.recording import SiteRecord
 from headscope.results import LayerCheck
 
+#: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
+_LARGE = 10.0
 #: Whose pattern is held against the exact one.
 PROGRAMS = ("the model's own attention", "the installed attention", "the canonical weights")
 
@@ -98,7 +100,10 @@ def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
 
 
 def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]]) -> float | None:
-    """Return the largest |a - b| of all (a, b, real); None if any are not comparable."""
+    """Return the largest |a - b| of all (a, b, real); None if any are not comparable.
+
+    Where b has entries beyond 10, in units of a tenth of its largest.
+    """
     return _worst([_difference(*item) for item in compared])
 
 
@@ -108,7 +113,9 @@ def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | Non
         return None
     if a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
         return 0.0
-    return _finite(float((a[real].double() - b[real].double()).abs().max()))
+    ours, theirs = a[real].double(), b[real].double()
+    size = max(1.0, float(theirs.abs().max()) / _LARGE)
+    return _finite(float((ours - theirs).abs().max()) / size)
 
 
 def _worst(gaps: Sequence[float | None]) -> float | None:
@@ -128,14 +135,16 @@ def _agreements(
     """Hold each program's pattern against the q and k of its run; nothing if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     recorded = ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs))
-    found = [
-        agreement(
-            pattern, at.q, at.k, scale, real, allowed=allowed, bias=_bias(site, at.q, at.k, theirs)
-        )
-        for pattern, at in recorded
-        if pattern is not None and at.q is not None and at.k is not None
-        if pattern.shape == (*at.q.shape[:3], at.k.shape[2])
-    ]
+    try:
+        found = [
+            agreement(pattern, at.q, at.k, scale, real, allowed=allowed, bias=bias)
+            for pattern, at in recorded
+            if pattern is not None and at.q is not None and at.k is not None
+            if pattern.shape == (*at.q.shape[:3], at.k.shape[2])
+            for bias in [_bias(site, at.q, at.k, theirs)]
+        ]
+    except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
+        return []
     return found if len(found) == len(recorded) else []
 
 
@@ -151,9 +160,9 @@ def _canonical(
 ) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """Run the page-one form of attention on this layer's input with the layout's weights."""
     assert theirs.inputs is not None
-    weights = site.weights()
     try:
         with torch.no_grad():
+            weights = site.weights()
             heads = site.layout.place(site, site.canonical(theirs.inputs, weights), theirs.inputs)
             mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)

@@ -9,7 +9,9 @@ _SPARSE = "its attention is sparse and never forms a softmax over all pairs of t
 _APPROXIMATE = "its attention is an approximation that never forms a softmax over pairs of tokens"
 _POOLED = "its layers shorten the sequence, so that a pattern is no longer one of tokens"
 _STREAMS = "its attention has a second stream of queries, which a pattern per head cannot show"
-_OTHER_INPUT = "it reads more than text (entities, layout or tables), which headscope cannot feed"
+_OTHER_INPUT = (
+    "it reads more than text (entities, layout, tables or images), which headscope cannot feed"
+)
 _QUANTISED = "its attention computes with simulated integers, which no exact re-run can equal"
 
 #: By ``model_type`` of transformers.
@@ -20,6 +22,7 @@ REFUSED = {
     "big_bird": _SPARSE,
     "bigbird_pegasus": _SPARSE,
     "longt5": _SPARSE,
+    "pegasus_x": _SPARSE,
     "reformer": _SPARSE,
     "nystromformer": _APPROXIMATE,
     "yoso": _APPROXIMATE,
@@ -31,6 +34,10 @@ REFUSED = {
     "luke": _OTHER_INPUT,
     "lilt": _OTHER_INPUT,
     "tapas": _OTHER_INPUT,
+    "bros": _OTHER_INPUT,
+    "layoutlmv2": _OTHER_INPUT,
+    "layoutlmv3": _OTHER_INPUT,
+    "lxmert": _OTHER_INPUT,
     "ibert": _QUANTISED,
 }
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.errors import CheckpointError, InputError, UnsupportedModelError
+from headscope.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.families import refuse
 from headscope.models.fingerprint import FileWeights, fingerprint
@@ -289,6 +289,7 @@ def load(
     """
     source = find_source(model, revision=revision, allow_pickle=allow_pickle)
     checkpoint = Checkpoint(source.folder, allow_pickle=allow_pickle)
+    refuse(str(checkpoint.config.get("model_type")), source.name)
     if need_tokenizer and not checkpoint.has_tokenizer:
         raise CheckpointError(
             f"{source.folder} has no tokenizer (tokenizer.json); save the model's fast tokenizer "
@@ -298,7 +299,7 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
-        refuse(read_config(source).model_type, source.name)
+        read_config(source)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         kept = kept_heads(checkpoint)
         network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
@@ -320,7 +321,7 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     Raises
     ------
     UnsupportedModelError
-        If it is of a family that cannot be covered, or no model of text at all.
+        If it is of a family that cannot be covered, wants more than text, or is no model of text.
     """
     config = network.config
     refuse(config.model_type, name)
@@ -333,7 +334,16 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
     outer = whole if task_head else network
     loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
     encoder = network.get_encoder() if loaded.encoder_decoder else None
-    loaded.sites = find_sites(network, loaded.run_tiny, encoder)
+    try:
+        loaded.sites = find_sites(network, loaded.run_tiny, encoder)
+    except HeadscopeError:
+        raise
+    except Exception as error:  # whatever a family raises that wants more than token ids
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UnsupportedModelError(
+            f"{name} ({config.model_type}) does not run on token ids alone, and headscope feeds "
+            f"nothing else; transformers says: {said}"
+        ) from error
     return loaded
 
 

@@ -146,9 +146,19 @@ def _check_rows(key: str, tensor: Tensor, stored: HeadRows, gone: int, kept: Kep
 
 
 def _task_head_is_new(network: Any, info: dict[str, Any]) -> bool:
-    """Whether tensors outside the base model are missing, so that the task head would be random."""
-    prefix = f"{network.base_model_prefix}."
-    return any(not key.startswith(prefix) for key in info["missing_keys"])
+    """Whether the base model is there and its task head is not, so that it would be random."""
+    missing = [key for key in info["missing_keys"] if not _is_computed(network, key)]
+    head = [key for key in missing if _in_task_head(network, key)]
+    rest = [key for key in missing if key not in head and ".pooler." not in key]
+    return bool(head) and not rest
+
+
+def _in_task_head(network: Any, key: str) -> bool:
+    if network.base_model is not network:
+        return not key.startswith(f"{network.base_model_prefix}.")
+    # T5: a base model and its head are one module.
+    owner: object = network.get_submodule(key.rpartition(".")[0])
+    return owner is network.get_output_embeddings()
 
 
 def _check_complete(network: nn.Module, info: dict[str, Any], source: Source) -> None:

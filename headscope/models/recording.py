@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from headscope.models.routing import Router, routed, use_implementation
 #: Pattern entries at a time: fewer than in use, so that the long probe is cut into chunks for every
 #: model with more than two heads.
 _CHUNK = 1 << 17
+#: What a layout that was misread raises: tensors that do not fit, arguments that are not there.
+_MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,20 @@ def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
     run = Recording()
 
     def keep_input(site: AttentionSite, inputs: AttentionInput) -> None:
-        heads = site.layout.place(site, site.project(inputs), inputs)
         run.seen["inputs"][site.row] = inputs
-        run.seen["q"][site.row], run.seen["k"][site.row] = heads.q, heads.k
+        with suppress(*_MISREAD):
+            heads = site.layout.place(site, site.project(inputs), inputs)
+            run.seen["q"][site.row], run.seen["k"][site.row] = heads.q, heads.k
 
     softmaxes = _Softmaxes()
 
     def keep_pattern(site: AttentionSite, output: object) -> None:
-        own = softmaxes.last if site.layout.bypasses else site.layout.pattern_in(output)
-        run.seen["pattern"][site.row] = own
+        if not site.layout.bypasses:
+            run.seen["pattern"][site.row] = site.layout.pattern_in(output)
+        elif (own := softmaxes.taken()) is not None:  # XLM's is float32 in a model of any type
+            run.seen["pattern"][site.row] = own.to(loaded.model.dtype)
+        else:
+            run.seen["pattern"][site.row] = _joined(site, None, "pattern", probe)
 
     inputs = watch_inputs(loaded.sites, keep_input)
     patterns = watch_outputs(loaded.sites, keep_pattern)
@@ -107,15 +115,28 @@ def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
 class _Softmaxes(TorchFunctionMode):
     """Keeps the last softmax over pairs of positions that anything in the block computes.
 
-    A module that never asks for a custom attention does not hand its pattern out either.
+    A module that never asks for a custom attention does not hand its pattern out either. Some
+    families round every pattern to float32, which a model in float64 is not compared with: its
+    scores and its softmax stay in float64.
     """
 
     last: Tensor | None = None
 
+    def taken(self) -> Tensor | None:
+        """Return the last one, once: it must not count for the next module too."""
+        last, self.last = self.last, None
+        return last
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; keep what a softmax returns."""
-        result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") == "softmax" and result.dim() == 4:
+        name, options = getattr(func, "__name__", ""), dict(kwargs or {})
+        wide = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
+        if wide and name == "float" and args[0].dim() == 4:
+            return args[0]
+        if wide and name == "softmax":
+            options.pop("dtype", None)
+        result = func(*args, **options)
+        if name == "softmax" and result.dim() == 4:
             self.last = result
         return result
 
@@ -138,6 +159,9 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
             run.hidden = loaded.forward(**probe.inputs)
     except HeadscopeError as error:
         run.failure = str(error)
+    except _MISREAD as error:
+        said = " ".join(str(error).split())[:200]
+        run.failure = f"{loaded.family} does not run through our attention: {said}"
     run.masks_seen = router.masks_seen
     for site in loaded.sites:
         for name in ("pattern", "q", "k"):
@@ -163,7 +187,7 @@ def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractCon
         run.seen["out"][site.row] = site.projections.out.leaving(output)
 
     return hooked(
-        out.module.register_forward_hook(partial(keep, iter(shared)))
+        out.module.register_forward_hook(partial(keep, cycle(shared)))
         for out, shared in grouped(sites, lambda site: site.projections.out).items()
     )
 

@@ -101,7 +101,7 @@ def write_model(
     manifest["provenance"] = provenance
     network = loaded.network if form == COMPACT else expand_all(loaded)
     with quiet_transformers():
-        _write_network(network, temporary, _gone(manifest) if form == COMPACT else {})
+        _write_network(network, temporary, form, _gone(manifest))
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(temporary)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
@@ -157,16 +157,18 @@ def _gone(manifest: dict[str, Any]) -> dict[str, list[int]]:
     return {str(i): entry["removed"] for i, entry in enumerate(entries) if entry["removed"]}
 
 
-def _write_network(network: Any, folder: Path, pruned: dict[str, list[int]]) -> None:
+def _write_network(network: Any, folder: Path, form: str, pruned: dict[str, list[int]]) -> None:
     """Let transformers write weights and config; ``network`` itself is left as it was."""
     settings = vars(network.config)
     before = dict(settings)
     settings.pop("pruned_heads", None)
-    if pruned:
+    if pruned and form == COMPACT:
         settings["pruned_heads"] = pruned
     state = _halved(network) if _fits_half(network) else None
     try:
-        network.save_pretrained(folder, state_dict=state)
+        # Some families store q, k and v fused and have them apart in memory. Heads that are gone
+        # are found by the names in memory.
+        network.save_pretrained(folder, state_dict=state, save_original_format=form == DENSE)
     finally:
         settings.clear()
         settings.update(before)
@@ -174,11 +176,12 @@ def _write_network(network: Any, folder: Path, pruned: dict[str, list[int]]) -> 
 
 def _fits_half(network: nn.Module) -> bool:
     """Whether every weight is a float16 number, as those of a checkpoint stored so are."""
-    return all(
-        parameter.dtype in (torch.float32, torch.float64)
-        and bool((parameter == parameter.half().to(parameter.dtype)).all())
-        for parameter in network.parameters()
-    )
+    return all(map(_is_half, network.parameters()))
+
+
+def _is_half(tensor: Tensor) -> bool:
+    wide = tensor.dtype in (torch.float32, torch.float64)
+    return wide and bool((tensor == tensor.half().to(tensor.dtype)).all())
 
 
 def _halved(network: nn.Module) -> dict[str, Tensor]:
@@ -186,7 +189,7 @@ def _halved(network: nn.Module) -> dict[str, Tensor]:
     cast: dict[int, Tensor] = {}
     state: dict[str, Tensor] = {}
     for name, tensor in network.state_dict().items():
-        wanted = tensor.half() if tensor.is_floating_point() else tensor
+        wanted = tensor.half() if _is_half(tensor) else tensor
         # Empty tensors all lie at address 0.
         state[name] = cast.setdefault(tensor.data_ptr(), wanted) if tensor.numel() else wanted
     return state

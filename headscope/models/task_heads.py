@@ -22,7 +22,7 @@ _NAMES = {
     "seq2seq": "sequence-to-sequence",
 }
 #: Classes of other names, by their endings.
-_OTHER_NAMES = {"MTModel": "seq2seq"}
+_OTHER_NAMES = {"MTModel": "seq2seq", "WithLMHeadModel": "mlm"}
 #: The auto class that builds a model with the head, where it is called otherwise.
 _AUTO = {"seq2seq": "AutoModelForSeq2SeqLM"}
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AttentionMaskInterface, AutoConfig, AutoModel
 from transformers.masking_utils import sdpa_mask
@@ -19,7 +22,8 @@ from headscope.attention import AttentionWeights, stream_attention
 from headscope.errors import HeadscopeError, UnsupportedModelError, ValidationFailedError
 from headscope.models import routing
 from headscope.models.certificate import validate_model
-from headscope.models.layouts import AttentionSite
+from headscope.models.families import REFUSED
+from headscope.models.layouts import AttentionSite, Layout
 from headscope.models.loading import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 from headscope.results import ValidationResult, to_json
@@ -34,18 +38,6 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.3,
     "bos_token_id": 1,
     "eos_token_id": 2,
-}
-ENCODER_DECODER: dict[str, Any] = {
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "decoder_start_token_id": 2,
-    "pad_token_id": 0,
-    "forced_eos_token_id": 2,
 }
 IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 0, 0]])
 VALID = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
@@ -88,33 +80,97 @@ def test_the_untouched_model_passes(loaded: LoadedModel) -> None:
 # --- models that bypass us --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("mpnet", {}),
-        ("rembert", {"input_embedding_size": 16}),
-        ("convbert", {"embedding_size": 16}),
-        ("roformer", {"embedding_size": 32}),
-        ("megatron-bert", {}),
-    ],
-)
-def test_family_that_never_calls_us(family: str, changes: dict[str, Any]) -> None:
-    result = validate_model(headscope.wrap(tiny(family, **changes)))
+def own_attention(module: Any, scale: float = 8**-0.5) -> Callable[..., Any]:
+    """Write BERT's attention out, as a module that asks nobody for it computes it."""
+
+    def forward(x: Tensor, attention_mask: Tensor | None = None, **_: Any) -> tuple[Tensor, Tensor]:
+        maps = (module.query, module.key, module.value)
+        q, k, v = (linear(x).unflatten(-1, (4, 8)).transpose(1, 2) for linear in maps)
+        scores = q @ k.transpose(-1, -2) * scale
+        if attention_mask is not None:
+            blocked = ~attention_mask if attention_mask.dtype == torch.bool else attention_mask < -1
+            scores = scores.masked_fill(blocked, -1e9)
+        pattern = scores.softmax(-1)
+        return (pattern @ v).transpose(1, 2).flatten(2), pattern
+
+    return forward
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_modules_that_never_call_us(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their class promises to, but each of them computes the right thing by itself."""
+    model = tiny()
+    before = headscope.wrap(model)
+    expected = before.forward(IDS, VALID)
+    for layer in model.encoder.layer:
+        module = layer.attention.self
+        monkeypatch.setattr(module, "forward", own_attention(module))
+    torch.testing.assert_close(before.forward(IDS, VALID)[VALID.bool()], expected[VALID.bool()])
+    result = validate_model(before if late else headscope.wrap(model))
     assert calls(result) == [0, 0, 0]
-    assert_failed(result, family, "never calls it", "3 of 3")
+    assert_failed(result, "bert", "never calls it", "3 of 3")
     assert not result.mask_reached
     # It agrees with itself; that must not be shown as a proof.
     assert result.max_abs_hidden_eager is None
     assert result.max_abs_hidden_sdpa is None
 
 
+def test_a_class_of_attention_that_never_calls_us() -> None:
+    """A subclass that somebody else wrote, in one layer."""
+    model = tiny()
+    module = model.encoder.layer[1].attention.self
+    kind: Any = type(module)
+
+    class Own(kind):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return own_attention(self)(*args, **kwargs)
+
+    module.__class__ = Own
+    result = validate_model(headscope.wrap(model))
+    assert calls(result) == [1, 0, 1]
+    assert_failed(result, "bert", "never calls it", "1 of 3")
+
+
+@dataclass(frozen=True)
+class BypassingLayout(Layout):
+    """BERT's maps, in modules whose forward is exchanged."""
+
+    bypasses = True
+
+
+class Bypassing(nn.Module):
+    """BERT's attention, written out in a class that never asks for a custom one."""
+
+    own_scale: float
+
+    def forward(self, hidden_states: Tensor, attention_mask: Any = None, **_: Any) -> Any:
+        return own_attention(self, self.own_scale)(hidden_states, attention_mask)
+
+
+@pytest.mark.parametrize("scale", [8**-0.5, 0.3])
+def test_an_exchanged_forward_must_be_what_the_own_one_computes(
+    scale: float, loaded: LoadedModel
+) -> None:
+    """Its pattern is what its own softmax returned in the eager run, not what ours computes."""
+    layout = BypassingLayout("bypassing")
+    for site in loaded.sites:
+        site.module.__class__ = Bypassing
+        site.module.own_scale = scale
+        site.module.scaling = 8**-0.5
+    loaded.sites = tuple(replace(site, layout=layout) for site in loaded.sites)
+    result = validate_model(loaded)
+    assert calls(result) == [1, 1, 1]
+    assert result.passed == (scale == 8**-0.5), result.reasons
+    if not result.passed:
+        assert_failed(result, "encoder layer 0", "the model's own attention fits 0.8485")
+    assert "forward" not in vars(loaded.sites[0].module)
+
+
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("deberta", {}),
-        ("deberta-v2", {}),
-        ("gpt2", {}),
-        ("xlnet", {"max_position_embeddings": None, "d_head": 8}),  # no limit of positions
+        ("bloom", {"n_layer": 3, "n_head": 4}),
+        ("ctrl", {"n_embd": 32, "n_layer": 3, "n_head": 4, "dff": 48, "n_positions": 40}),
     ],
 )
 def test_family_with_an_unknown_layout(family: str, changes: dict[str, Any]) -> None:
@@ -123,28 +179,47 @@ def test_family_with_an_unknown_layout(family: str, changes: dict[str, Any]) -> 
     assert_failed(result, "no attention layout", family)
 
 
-def test_family_that_scales_its_queries_first() -> None:
-    """ESM calls us, but its W_Q is not what makes the scores."""
-    result = validate_model(headscope.wrap(tiny("esm", pad_token_id=0)))
+def test_layer_with_an_unknown_layout() -> None:
+    model = tiny()
+    maps = model.encoder.layer[1].attention.self
+    maps.query = nn.Sequential(maps.query)
+    result = validate_model(headscope.wrap(model))
+    assert_failed(result, "found in 2 of 3 layers")
+
+
+def test_module_that_scales_its_queries_first(loaded: LoadedModel) -> None:
+    """It calls us, but its W_Q is not what makes the scores."""
+    for site in loaded.sites:
+        site.projections.q.module.register_forward_hook(lambda *args: args[2] * 8**-0.5)
+        site.module.scaling = 1.0
+    result = validate_model(loaded)
     assert calls(result) == [1, 1, 1]
-    assert_failed(result, "encoder layer 0", "pattern")
+    assert_failed(result, "encoder layer 0", "pattern of the canonical weights")
+    assert result.max_abs_hidden_eager == pytest.approx(
+        0, abs=1e-10
+    )  # the run through ours is the model's own
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("bart", ENCODER_DECODER),
-        ("marian", ENCODER_DECODER),
-        ("t5", {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 2}),
-    ],
-)
-def test_encoder_decoder_is_refused(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
-    model = tiny(family, **changes)
-    with pytest.raises(UnsupportedModelError, match=f"encoder-decoder.*{family}"):
-        headscope.wrap(model)
-    model.save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match=family):
+@pytest.mark.parametrize("family", REFUSED)
+def test_families_that_cannot_be_covered_are_refused_by_name(family: str, tmp_path: Path) -> None:
+    """From memory and from a folder, before any weight of it is built."""
+    config = AutoConfig.for_model(family)
+    network = SimpleNamespace(config=config)
+    with pytest.raises(
+        UnsupportedModelError, match=f"a {family} model.*{re.escape(REFUSED[family])}"
+    ):
+        headscope.wrap(network)
+    config.save_pretrained(tmp_path)
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UnsupportedModelError, match=f"{tmp_path} is a {family} model") as caught:
         headscope.load(str(tmp_path), device="cpu", need_tokenizer=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_real_model_of_a_refused_family() -> None:
+    changes = {"max_position_embeddings": None, "d_head": 8}  # no limit of positions
+    with pytest.raises(UnsupportedModelError, match=r"xlnet.*second stream of queries"):
+        headscope.wrap(tiny("xlnet", **changes))
 
 
 # --- layers that run too often or not at all --------------------------------------------------
@@ -251,10 +326,10 @@ def test_mask_that_is_lost_in_one_layer(
     attend = Router.attend
 
     def forgetful(
-        self: Router, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: Any
+        self: Router, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *more: Any
     ) -> Tensor:
         mask = None if module is loaded.sites[lost].module else mask
-        return attend(self, module, q, k, v, mask, scale)
+        return attend(self, module, q, k, v, mask, *more)
 
     monkeypatch.setattr(Router, "attend", forgetful)
     result = validate_model(loaded)
@@ -499,13 +574,30 @@ def test_check_calls_wants_exactly_one_call_per_site(
     assert router.masks_seen == 2
 
 
-@pytest.mark.parametrize("extra", ["position_bias", "softcap", "s_aux"])
+@pytest.mark.parametrize("extra", ["softcap", "s_aux", "sinks"])
 def test_score_changing_arguments_are_refused(extra: str, loaded: LoadedModel) -> None:
     with (
         routed(loaded.model, Router(loaded.sites)),
         pytest.raises(UnsupportedModelError, match=extra),
     ):
         loaded.model(IDS, VALID, **{extra: torch.ones(1)})
+
+
+def test_a_bias_on_the_scores_that_the_layout_does_not_know(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reaches our attention as T5's does, and would be measured; BERT's own has none."""
+    module = loaded.sites[1].module
+    once = module.forward
+
+    def biased(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        far = torch.arange(x.shape[1], dtype=x.dtype) / 10
+        return once(x, *args, position_bias=far.expand(1, 4, len(far), -1), **kwargs)
+
+    monkeypatch.setattr(module, "forward", biased)
+    result = validate_model(loaded)
+    assert_failed(result, "encoder layer 1", "pattern")
+    assert not any("layer 0" in reason for reason in result.reasons)
 
 
 def test_certificate_is_made_once(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:

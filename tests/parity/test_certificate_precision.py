@@ -115,13 +115,13 @@ def test_one_percent_in_the_installed_attention_fails(
 def test_one_percent_in_the_page_one_form_fails(
     factor: float, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = evidence.attention_fused
+    right = evidence.attention_pattern
 
-    def wrong(*args: Any, scale: float | None, **options: Any) -> tuple[Tensor, Tensor]:
-        scale = attention.default_scale(args[2].d_head) if scale is None else scale
-        return right(*args, scale=scale * factor, **options)
+    def wrong(q: Tensor, k: Tensor, scale: float | None, **options: Any) -> Tensor:
+        scale = attention.default_scale(q.shape[-1]) if scale is None else scale
+        return right(q, k, scale=scale * factor, **options)
 
-    monkeypatch.setattr(evidence, "attention_fused", wrong)
+    monkeypatch.setattr(evidence, "attention_pattern", wrong)
     assert_scale_is_seen(validate_model(loaded), "the canonical weights", factor)
 
 

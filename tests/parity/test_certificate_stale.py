@@ -41,7 +41,7 @@ def swap_two_rows(loaded: LoadedModel) -> None:
 
 
 def replace_parameter(loaded: LoadedModel) -> None:
-    linear = loaded.sites[1].projections.q
+    linear = loaded.sites[1].projections.q.module
     linear.weight = torch.nn.Parameter(linear.weight.detach() * 1.001)
 
 

@@ -177,9 +177,14 @@ def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "x" / "headscope.json").read_text())
     assert manifest["form"] == "compact"
     assert manifest["attention"] == [
-        {"layers": [0], "kept": [0, 2, 3], "removed": [1]},
-        {"layers": [1], "kept": [], "removed": [0, 1, 2, 3]},
-        {"layers": [2], "kept": [1, 2, 3], "removed": [0]},
+        {
+            "module": f"encoder.layer.{layer}.attention.self",
+            "stack": "encoder",
+            "layers": [layer],
+            "kept": kept,
+            "removed": [head for head in range(4) if head not in kept],
+        }
+        for layer, kept in enumerate([[0, 2, 3], [], [1, 2, 3]])
     ]
     assert (manifest["repair"], manifest["provenance"]) == ("scale", {"seed": 3})
     assert manifest["source"] == {"id": "source", "revision": None, "weights_sha256": None}

@@ -12,12 +12,12 @@ import torch
 from rank_reference import check, dense, dense_asymmetry
 from tiny_families import tiny
 from tiny_models import VOCABULARY, tiny_mpnet, tiny_tokenizer
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, T5Config, T5EncoderModel
 
 import headscope
 from headscope.attention import stream_attention
 from headscope.data.plain import as_plain
-from headscope.errors import UnsupportedModelError
+from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.rank import rank
 from headscope.pipeline.replaced_attention import PooledStates
@@ -333,6 +333,43 @@ def test_relative_bias_is_refused_or_told(tmp_path: Path) -> None:
         folder, validate=False, control_seeds=2, text=as_plain(LINES), share_projections=[4]
     )
     assert with_text.not_covered == result.not_covered
+
+
+def with_relative_bias() -> LoadedModel:
+    """T5's encoder by itself, with a bias on the scores that matters."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    model = T5EncoderModel(T5Config(vocab_size=len(VOCABULARY), **sizes)).double()
+    table = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias
+    torch.nn.init.normal_(table.weight, std=3.0)
+    return headscope.wrap(model, tiny_tokenizer(40))
+
+
+def test_from_a_text_the_relative_bias_stays_as_it_is() -> None:
+    """In the patterns that are measured, and where queries and keys are replaced."""
+    loaded = with_relative_bias()
+    assert loaded.stacks == ("encoder",)
+    assert headscope.validate(loaded).passed
+    result = rank(
+        loaded, validate=False, control_seeds=2, text=as_plain(LINES), share_projections=[32]
+    )
+    _, patterns = alone(loaded)
+    for head in result.heads:
+        values = [dense_asymmetry(pattern[head.head]) for pattern in patterns[head.layer]]
+        assert head.pattern_asymmetry is not None
+        assert head.pattern_asymmetry.mean == pytest.approx(np.mean(values), rel=1e-8)
+    assert result.shared is not None
+    assert result.shared.widths[0].fidelity == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_model_whose_attention_is_bypassed_is_measured_from_its_weights_alone() -> None:
+    loaded = opened("bert")
+    for site in loaded.sites:
+        site.module.forward = lambda x, *_, **__: (x, None)
+    assert len(rank(loaded, validate=False, control_seeds=2).heads) == 12
+    for extra in ({"text": as_plain(LINES)}, {"share_projections": [4]}):
+        with pytest.raises(ValidationFailedError, match="0 times"):
+            rank(loaded, validate=False, control_seeds=2, **extra)
 
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])

@@ -127,6 +127,10 @@ class Layout:
         maps = [LinearMap(item) for item in found if isinstance(item, nn.Linear)]
         return Projections(*maps) if len(maps) == len(found) else None
 
+    def under(self, config: Any) -> Layout:
+        """Return the layout as a model's configuration makes it; itself by default."""
+        return self
+
     def d_head(self, module: nn.Module, projections: Projections) -> int:
         """Return the width of one head."""
         for name in ("attention_head_size", "head_dim", "key_value_proj_dim"):
@@ -221,16 +225,25 @@ def arguments_of(
 ) -> dict[str, Any]:
     """Return the arguments of a call of a module by name, catch-all ones included."""
     kind: Any = type(module)
-    bound = _signature(kind).bind(module, *args, **kwargs).arguments
-    bound.pop("self", None)
-    return {**bound, **bound.pop("kwargs", {})}
+    signature = _signature(kind)
+    given = signature.bind(module, *args, **kwargs).arguments
+    given.pop(next(iter(signature.parameters)))  # the module
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= given.pop(parameter.name, {})
+    return given
 
 
 @functools.cache
 def _signature(kind: Any) -> inspect.Signature:
-    """Return the signature of the family's own forward, which a class of ours may extend."""
-    theirs = next(base for base in kind.__mro__ if not hasattr(base, "headscope_extends"))
-    return inspect.signature(theirs.forward)
+    """Return the signature of the family's own forward, which others may extend with ``*args``."""
+    theirs = (base for base in kind.__mro__ if not hasattr(base, "headscope_extends"))
+    found = [inspect.signature(base.forward) for base in theirs if hasattr(base, "forward")]
+    return next(filter(_names_all, found), found[0])
+
+
+def _names_all(signature: inspect.Signature) -> bool:
+    return all(part.kind is not part.VAR_POSITIONAL for part in signature.parameters.values())
 
 
 def parameters_of(kind: Any) -> tuple[str, ...]:

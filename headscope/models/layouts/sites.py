@@ -214,11 +214,12 @@ def _fields(item: AttentionModule) -> dict[str, Any]:
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
     """List the modules of ``model`` that have a known layout, in the order of registration."""
     found = []
+    config = getattr(model, "config", None)
     for name, module in model.named_modules():
         parent = model.get_submodule(name.rpartition(".")[0])
         for layout in LAYOUTS:
             if (projections := layout.match(module, parent)) is not None:
-                found.append(_module(name, module, layout, projections))
+                found.append(_module(name, module, layout.under(config), projections))
                 break
     return found
 

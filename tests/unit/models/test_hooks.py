@@ -10,7 +10,7 @@ from torch import Tensor
 import headscope
 from headscope.measures.activations import Activations
 from headscope.models.hooks import watch_inputs
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.routing import Router, routed
 
 
@@ -30,7 +30,7 @@ def test_inputs_times_weights_are_the_queries_keys_and_values(family: str) -> No
     router = Router(loaded.sites, [Keep()])
     with (
         routed(loaded.model, router),
-        watch_inputs(loaded.sites, lambda site, x: inputs.append((site.layer, x))),
+        watch_inputs(loaded.sites, lambda site, given: inputs.append((site.layer, given.x_q))),
     ):
         for _ in range(2):  # a second pass starts at the first layer again
             router.run(lambda: loaded.forward(*padded_batch()))
@@ -47,8 +47,9 @@ def test_shared_modules_are_told_apart_by_turn() -> None:
     states = loaded.model(*padded_batch(), output_hidden_states=True).hidden_states
     seen: dict[int, Tensor] = {}
 
-    def see(site: AttentionSite, x: Tensor) -> None:
-        seen[site.layer] = x
+    def see(site: AttentionSite, inputs: AttentionInput) -> None:
+        assert not inputs.crossed
+        seen[site.layer] = inputs.x_q
 
     with torch.no_grad(), watch_inputs(loaded.sites, see):
         loaded.forward(*padded_batch())
@@ -60,7 +61,7 @@ def test_hooks_go_even_when_the_body_raises() -> None:
     loaded = headscope.wrap(tiny("bert"))
 
     def body() -> None:
-        with watch_inputs(loaded.sites, lambda site, x: None):
+        with watch_inputs(loaded.sites, lambda site, inputs: None):
             raise RuntimeError("body")
 
     with pytest.raises(RuntimeError, match="body"):

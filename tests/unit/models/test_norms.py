@@ -68,7 +68,7 @@ def test_norm_is_behaviourally_the_one_before(family: str) -> None:
         seen: dict[str, list[torch.Tensor]] = {"x": [], "q": []}
         hooks = [
             norm.register_forward_pre_hook(lambda _, args, seen=seen: seen["x"].append(args[0])),
-            site.projections.q.register_forward_hook(
+            site.projections.q.module.register_forward_hook(
                 lambda _, args, out, seen=seen: seen["q"].append(out)
             ),
         ]

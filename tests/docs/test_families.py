@@ -1,0 +1,138 @@
+"""The tables of families are what the tests say, and the examples of docs/families.md work."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from covered_families import COVERED
+from family_table import PLACES, ROOT, TABLES, markers, standing
+from transformers import AutoConfig, AutoModel
+
+import headscope
+from headscope.models.certificate import validate_model
+from headscope.models.gating import gated
+from headscope.models.layouts import LAYOUTS, Layout, sites
+from headscope.models.loading import LoadedModel
+
+PAGE = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+FILE = "headscope/models/layouts/mpt.py"
+SIZES: dict[str, dict[str, Any]] = {
+    "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 3, "max_seq_len": 300},
+    "ctrl": {"n_embd": 32, "n_head": 4, "n_layer": 3, "dff": 48, "n_positions": 40},
+}
+
+
+# --- the tables -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_table_is_what_the_tests_say(name: str) -> None:
+    text = PLACES[name].read_text(encoding="utf-8")
+    for marker in markers(name):
+        assert text.count(marker) == 1
+    assert standing(name) == TABLES[name](), f"write it anew with: {markers(name)[0]}"
+
+
+def test_every_family_is_in_the_table() -> None:
+    table = standing("families")
+    for family in COVERED:
+        assert re.search(rf"[ ,]{re.escape(family.kind)}[ ,]", table), family.name
+
+
+def test_the_page_is_linked() -> None:
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert "(docs/families.md)" in (ROOT / page).read_text(encoding="utf-8")
+    assert "(families.md)" in (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
+
+
+def test_the_page_names_every_layout_and_what_a_layout_may_override() -> None:
+    listed = PAGE.partition("## Models that are refused")[0]
+    for layout in LAYOUTS:
+        assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
+    methods = PAGE.partition("| method | says |")[2].partition("Then add")[0]
+    public = {name for name in vars(Layout) if not name.startswith("_")}
+    fields = {"name", "q", "k", "v", "out", "bypasses"}
+    assert {*re.findall(r"`(\w+)`", methods)} == public - fields
+
+
+# --- the examples -----------------------------------------------------------------------------
+
+
+def block(info: str) -> str:
+    (found,) = re.findall(rf"^```python {re.escape(info)}\n(.*?)^```$", PAGE, re.DOTALL | re.M)
+    return str(found)
+
+
+@pytest.fixture
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both examples in the list of layouts."""
+    path = tmp_path / "mpt_layout.py"
+    path.write_text(block(FILE), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("mpt_layout", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "mpt_layout", module)
+    spec.loader.exec_module(module)
+    line = eval(block("registry").strip().rstrip(","), {"Layout": Layout})
+    monkeypatch.setattr(sites, "LAYOUTS", (*LAYOUTS, line, module.MptLayout("mpt")))
+
+
+def opened(family: str) -> LoadedModel:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, vocab_size=61, initializer_range=0.3, **SIZES[family])
+    return headscope.wrap(AutoModel.from_config(config).eval())
+
+
+@pytest.mark.usefixtures("listed")
+@pytest.mark.parametrize("family", SIZES)
+def test_the_examples_cover_their_families(family: str, tmp_path: Path) -> None:
+    loaded = opened(family)
+    assert {site.layout.name for site in loaded.sites} == {family}
+    assert loaded.stacks == ("decoder",)
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+    heads = [(0, 1), *((1, head) for head in range(4)), (2, 0), (2, 3)]
+    gates = torch.ones(3, 4)
+    gates[tuple(zip(*heads, strict=True))] = 0.0
+    ids, mask = loaded.pad([[5, 6, 7, 8, 9], [10, 11, 12]])
+    with gated(loaded, gates) as run:
+        expected = run(ids, mask)[0][mask.bool()]
+    compact = headscope.remove_heads(loaded, heads)
+    headscope.save(compact, tmp_path / "x")
+    again = headscope.load(str(tmp_path / "x"), need_tokenizer=False, device="cpu")
+    for smaller in (compact, again):
+        with torch.no_grad():
+            found = smaller.forward(ids, mask)[mask.bool()]
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        assert validate_model(smaller).passed, validate_model(smaller).reasons
+
+
+def test_without_the_examples_the_families_are_unknown() -> None:
+    for family in SIZES:
+        result = validate_model(opened(family))
+        assert result.reasons == (f"headscope knows no attention layout of the family '{family}'",)
+
+
+@pytest.mark.usefixtures("listed")
+@pytest.mark.parametrize("what", ["bias", "causal", "scale", "read"])
+def test_a_layout_that_leaves_something_out_fails(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = {
+        "bias": lambda *_: None,
+        "causal": lambda *_: False,
+        "scale": lambda *_: 1.0,
+        "read": Layout.read,
+    }
+    loaded = opened("mpt")
+    monkeypatch.setattr(type(loaded.sites[0].layout), what, wrong[what])
+    result = validate_model(loaded)
+    assert not result.passed
+    assert any("layer 0" in reason and "pattern" in reason for reason in result.reasons)

@@ -1,0 +1,310 @@
+"""Encoder-decoder models: the certificate of all three stacks, views of one, and wrong variants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from encoder_decoders import SITES, batch, each_kind, ids_and_mask, network, opened, run
+from torch import Tensor
+from transformers import AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+import headscope
+from headscope import attention
+from headscope.attention import stream_attention
+from headscope.errors import InputError, ValidationFailedError
+from headscope.measures.activations import Activations
+from headscope.models import routing
+from headscope.models.certificate import TOLERANCES, validate_model
+from headscope.models.layouts import AttentionInput, Layout
+from headscope.models.layouts.relative import T5Layout
+from headscope.models.loading import LoadedModel
+from headscope.models.probes import probes
+from headscope.models.routing import Router, routed
+from headscope.results import ValidationResult
+
+STACKS = ("encoder", "decoder", "cross")
+
+
+# --- the certificate --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+@each_kind
+def test_it_validates_with_padding_on_both_sides(kind: str, dtype: str) -> None:
+    # Half precision has absolute tolerances for activations of the usual size.
+    changes = {"init_std": 0.15} if "16" in dtype and kind != "t5" else {}
+    loaded = opened(kind, dtype, **changes)
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+    assert [(c.stack, c.layer, c.calls) for c in result.layers] == [(*site, 1) for site in SITES]
+    assert result.mask_reached
+    limit = TOLERANCES[dtype]
+    for check in result.layers:
+        assert check.max_abs_pattern is not None
+        assert check.max_abs_pattern <= limit["pattern"]
+    for gap in (result.max_abs_hidden_eager, result.max_abs_hidden_sdpa):
+        assert gap is not None
+        assert gap <= limit["hidden"]
+    padded = probes(loaded)[0]
+    for mask in (padded.attention_mask, padded.decoder_attention_mask):
+        assert mask is not None
+        assert 0 in mask
+    assert padded.input_ids.shape != padded.inputs["decoder_input_ids"].shape
+
+
+@each_kind
+def test_stacks_and_layers_are_found(kind: str) -> None:
+    loaded = opened(kind)
+    assert loaded.stacks == STACKS
+    assert [(site.stack, site.layer) for site in loaded.sites] == SITES
+    assert [site.row for site in loaded.sites] == list(range(8))
+    assert [site.causal for site in loaded.sites] == [site[0] == "decoder" for site in SITES]
+    for site in loaded.sites:
+        inside = site.name.split(".")[0]
+        assert inside == ("encoder" if site.stack == "encoder" else "decoder")
+        assert (site.n_heads, site.d_head) == (4, 8)
+        named_cross = "encoder_attn" in site.name or "EncDec" in site.name
+        assert named_cross == (site.stack == "cross")
+
+
+@each_kind
+def test_patterns_are_those_that_transformers_returns(kind: str) -> None:
+    """Without the certificate's code."""
+    loaded = opened(kind, "float64")
+    given = batch(loaded)
+    loaded.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        theirs = loaded.model(**given, output_attentions=True)
+    expected = {
+        "encoder": theirs.encoder_attentions,
+        "decoder": theirs.decoder_attentions,
+        "cross": theirs.cross_attentions,
+    }
+    for found in _seen(loaded, given):
+        queries = "attention_mask" if found.stack == "encoder" else "decoder_attention_mask"
+        real = given[queries].bool()
+        pattern = expected[found.stack][found.layer]
+        torch.testing.assert_close(
+            found.pattern.transpose(1, 2)[real], pattern.transpose(1, 2)[real]
+        )
+
+
+def _seen(loaded: LoadedModel, given: dict[str, Tensor]) -> list[Activations]:
+    seen: list[Activations] = []
+
+    class Keep:
+        def observe(self, site: Activations) -> None:
+            seen.append(replace(site, pattern=site.pattern.clone()))
+
+        def finish(self, stack: str, layer: int) -> None:
+            assert (stack, layer) == (seen[-1].stack, seen[-1].layer)
+
+    router = Router(loaded.sites, [Keep()], others=loaded.others)
+    with routed(loaded.model, router):
+        router.checked(loaded.forward, **given)
+    return seen
+
+
+# --- views of one stack -----------------------------------------------------------------------
+
+
+@each_kind
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_view_sees_its_own_stack(kind: str, stack: str) -> None:
+    loaded = opened(kind)
+    view = loaded.only(stack)
+    layers = [layer for name, layer in SITES if name == stack]
+    assert [(site.stack, site.layer, site.row) for site in view.sites] == [
+        (stack, layer, layer) for layer in layers
+    ]
+    assert (view.n_layers, view.n_heads, view.stacks) == (len(layers), 4, (stack,))
+    assert {(site.stack, site.layer) for site in view.others} == {*SITES} - {
+        (stack, layer) for layer in layers
+    }
+    assert view.network is loaded.network
+    assert view.whole is loaded
+    seen = _seen(view, batch(loaded))
+    assert [(found.stack, found.row) for found in seen] == [(stack, layer) for layer in layers]
+    of_whole = [found for found in _seen(loaded, batch(loaded)) if found.stack == stack]
+    for found, same in zip(seen, of_whole, strict=True):
+        torch.testing.assert_close(found.pattern, same.pattern, rtol=0, atol=0)
+
+
+def test_a_view_of_a_view_is_of_the_whole() -> None:
+    loaded = opened("bart")
+    view = loaded.only("cross")
+    assert view.only("decoder").stacks == ("decoder",)
+    assert view.only("all") is loaded
+    assert loaded.only("all") is loaded
+    with pytest.raises(InputError, match="has no stack 'sideways'; it has encoder and decoder and"):
+        view.only("sideways")
+
+
+def test_the_only_stack_is_the_model_itself() -> None:
+    from tiny_families import tiny
+
+    loaded = headscope.wrap(tiny("bert"))
+    assert loaded.only("encoder") is loaded
+    with pytest.raises(InputError, match="has no stack 'cross'; it has encoder"):
+        loaded.only("cross")
+
+
+def test_the_certificate_of_a_view_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = opened("bart")
+    result = validate_model(loaded.only("cross"))
+    assert len(result.layers) == 8
+    assert validate_model(loaded) is result
+    with torch.no_grad():
+        loaded.model.get_parameter("encoder.layers.0.self_attn.q_proj.weight").mul_(2)
+    assert validate_model(loaded.only("cross")) is not result
+
+
+@each_kind
+def test_the_encoder_runs_on_sentences_alone(kind: str) -> None:
+    loaded = opened(kind)
+    ids, mask = ids_and_mask((9, 5, 7), 1)
+    with torch.no_grad():
+        own = loaded.network.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(loaded.forward(ids, mask), own, rtol=0, atol=0)
+        hidden, logits = loaded.run(ids, mask)
+    assert logits is None
+    torch.testing.assert_close(hidden, own, rtol=0, atol=0)
+    view = loaded.only("encoder")
+    router = Router(view.sites, others=view.others)
+    with routed(loaded.model, router):
+        ours = router.checked(view.forward, ids, mask)
+    torch.testing.assert_close(ours[mask.bool()], own[mask.bool()], rtol=0, atol=1e-5)
+    router = Router(loaded.sites)
+    with routed(loaded.model, router), pytest.raises(ValidationFailedError, match="decoder layer"):
+        router.checked(loaded.forward, ids, mask)
+
+
+@each_kind
+def test_hidden_states_and_logits_are_the_models_own(kind: str) -> None:
+    loaded = opened(kind)
+    given = batch(loaded)
+    with torch.no_grad():
+        own = loaded.network(**given, output_hidden_states=True)
+        hidden, logits = loaded.run(**given)
+        alone = loaded.forward(**given)
+    assert logits is not None
+    torch.testing.assert_close(logits, own.logits, rtol=0, atol=0)
+    torch.testing.assert_close(hidden, own.decoder_hidden_states[-1], rtol=0, atol=0)
+    torch.testing.assert_close(alone, hidden, rtol=0, atol=0)
+    given["decoder_attention_mask"] = torch.ones_like(given["decoder_attention_mask"])
+    assert len(run(loaded, given)) > len(hidden)
+
+
+# --- wrong variants ---------------------------------------------------------------------------
+
+
+def assert_failed(result: ValidationResult, stack: str, *others: str) -> None:
+    """Failed in the patterns of one stack, and the layers before it are right."""
+    assert not result.passed
+    assert any(f"{stack} layer 0" in r and "pattern" in r for r in result.reasons), result.reasons
+    for other in others:
+        assert not any(f"{other} layer" in reason for reason in result.reasons), result.reasons
+
+
+@pytest.fixture(params=["bart", "marian", "t5"])
+def loaded(request: pytest.FixtureRequest) -> LoadedModel:
+    return opened(request.param, "float64")
+
+
+def test_causal_mask_that_is_lost(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*args: Any, **options: Any) -> Tensor | None:
+        mask = sdpa_mask(*args, **options)
+        return None if mask is None else mask.any(dim=2, keepdim=True).expand_as(mask)
+
+    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "headscope", lost)
+    result = validate_model(loaded)
+    assert result.mask_reached
+    assert_failed(result, "decoder", "encoder")
+
+
+def test_layout_that_does_not_know_the_direction(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Layout, "causal", lambda *_: False)
+    assert_failed(validate_model(loaded), "decoder", "encoder", "cross")
+
+
+def test_cross_attention_that_reads_the_decoder(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Layout.read
+
+    def wrong(self: Layout, *call: Any) -> AttentionInput:
+        inputs = right(self, *call)
+        return replace(inputs, x_k=inputs.x_q)
+
+    monkeypatch.setattr(Layout, "read", wrong)
+    assert_failed(validate_model(loaded), "cross", "encoder", "decoder")
+
+
+def test_cross_attention_to_another_sentence(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        if q.shape[2] != k.shape[2]:
+            k, v = (x.roll(1, dims=0) for x in (k, v))
+        return stream_attention(q, k, v, **options)
+
+    monkeypatch.setattr(routing, "stream_attention", wrong)
+    result = validate_model(loaded)
+    assert not result.passed
+    assert any("cross layer 0: max |out" in reason for reason in result.reasons), result.reasons
+
+
+@pytest.mark.parametrize("whose", ["layout", "installed"])
+def test_bias_of_another_head(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = opened("t5", "float64")
+    if whose == "layout":
+        right = T5Layout.bias
+
+        def bias(*args: Any) -> Tensor | None:
+            found = right(*args)
+            return None if found is None else found.roll(1, dims=1)
+
+        monkeypatch.setattr(T5Layout, "bias", bias)
+    else:
+
+        def merged(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
+            return attention.with_bias(mask, None if bias is None else bias.roll(1, dims=1))
+
+        monkeypatch.setattr(routing, "with_bias", merged)
+    result = validate_model(loaded)
+    assert_failed(result, "encoder")
+    assert any("decoder layer" in reason for reason in result.reasons)
+    if whose == "layout":  # T5 has no bias where the decoder reads the encoder
+        assert not any("cross layer" in reason for reason in result.reasons)
+
+
+@pytest.mark.parametrize("whose", ["layout", "installed"])
+def test_scale_put_into_t5(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = opened("t5", "float64")
+    assert {site.scale for site in loaded.sites} == {1.0}
+    if whose == "layout":
+        monkeypatch.setattr(T5Layout, "scale", lambda *_: 8**-0.5)
+    else:
+
+        def scaled(*qkv: Tensor, scale: float, **options: Any) -> Tensor:
+            return stream_attention(*qkv, scale=scale * 8**-0.5, **options)
+
+        monkeypatch.setattr(routing, "stream_attention", scaled)
+    result = validate_model(loaded)
+    for stack in STACKS:
+        assert_failed(result, stack)
+
+
+def test_a_layer_of_the_decoder_that_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network("bart")
+    layer = model.model.decoder.layers[1]
+    monkeypatch.setattr(layer, "forward", lambda hidden, *_, **__: hidden)
+    result = validate_model(headscope.wrap(model))
+    assert not result.passed
+    assert "attention was found in 6 of 8 layers only" in result.reasons
