@@ -21,7 +21,7 @@ from headscope.pipeline.prune.curves import Inputs, Outcome, run
 from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
 from headscope.pipeline.prune.sources import open_sources
-from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart
+from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, stages_of
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
@@ -179,8 +179,9 @@ def prune_with(
     """
     tell = progress or silent
     inputs = _open(model, choices, options)
-    outcome = run(inputs, choices, tell)
-    apart = run_apart(inputs, choices, tell)
+    stages = stages_of(inputs, choices, tell)
+    outcome = run(inputs, choices, next(stages))
+    apart = run_apart(inputs, choices, stages)
     result = _result(inputs, choices, outcome, apart, command)
     return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
 
@@ -191,10 +192,12 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     sources = open_sources(choices)
     loaded = open_for_tasks(model, **options)
     need_tokenizer(loaded, "prune")
+    loaded = chosen_stack(loaded, choices.stack, choices.task)
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
-    loaded = chosen_stack(loaded, choices.stack, choices.task)
-    if known is None and choices.roles and loaded.stacks == ("encoder",):
+    # The built-in sample says nothing of a model that reads another language, as translators do.
+    wanted = choices.roles and choices.task != "seq2seq"
+    if known is None and wanted and loaded.stacks == ("encoder",):
         known = classify(loaded, validate=False, seed=choices.seed)
     roles = KnownRoles({}) if known is None else find_roles(loaded, known)
     return Inputs(loaded, sources, evaluation, calibration, roles, validation)
@@ -222,7 +225,12 @@ def _result(
         kept_alone=outcome.kept_alone,
         roles=inputs.roles.heads,
         roles_from=inputs.roles.corpus,
-        warnings=(*inputs.sources.warnings, *inputs.roles.warnings, *_meaningless(outcome)),
+        warnings=(
+            *inputs.sources.warnings,
+            *task.notes,
+            *inputs.roles.warnings,
+            *_meaningless(outcome),
+        ),
         stack=loaded.stacks[0] if len(loaded.stacks) == 1 else "all",
         stacks=apart.stacks,
         areas=apart.areas,
