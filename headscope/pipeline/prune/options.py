@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.data.examples import Examples
 from headscope.errors import InputError
 from headscope.models.saving import check_target
 from headscope.pipeline.known_roles import Classification
@@ -37,8 +38,8 @@ class PruneOptions:
     """
 
     task: str = "fidelity"
-    data: str | Path | None = None
-    calibration: str | Path | None = None
+    data: str | Path | Examples | None = None
+    calibration: str | Path | Examples | None = None
     stack: str | None = None
     methods: Sequence[str] | None = None
     repairs: Sequence[str] | None = None

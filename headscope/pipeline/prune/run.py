@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headscope.data.examples import Examples
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
     Classification,
@@ -32,8 +33,8 @@ def prune(
     model: Model,
     *,
     task: str = "fidelity",
-    data: str | Path | None = None,
-    calibration: str | Path | None = None,
+    data: str | Path | Examples | None = None,
+    calibration: str | Path | Examples | None = None,
     stack: str | None = None,
     methods: Sequence[str] | None = None,
     repairs: Sequence[str] | None = None,
@@ -66,9 +67,9 @@ def prune(
         ``task_head="auto"`` for tasks that need the model's head).
     task : str
         ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
-    data : path, optional
+    data : path or Examples, optional
         What the curves are measured on; half of the built-in sample if missing.
-    calibration : path, optional
+    calibration : path or Examples, optional
         What heads are chosen on; the (other half of the) built-in sample if missing.
     stack : str, optional
         ``encoder``, ``decoder``, ``cross`` or ``all``: where heads may be removed. With ``all`` an

@@ -99,7 +99,7 @@ def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
 
 
 def open_calibration(
-    task: str, path: str | Path | None, needs_labels: Sequence[str]
+    task: str, path: str | Path | Examples | None, needs_labels: Sequence[str]
 ) -> tuple[Examples, str]:
     """Read calibration data; returns the task that they serve.
 
@@ -112,6 +112,8 @@ def open_calibration(
             "in the form of the data, with other pairs. Plain text cannot serve, and the built-in "
             "sample has no targets."
         )
+    if isinstance(path, Examples):
+        return path, task
     labelled = task in ("classification", "similarity")
     is_text = path is None or Path(path).suffix.lower() not in _TABLES
     if labelled and is_text:

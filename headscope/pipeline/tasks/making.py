@@ -40,15 +40,18 @@ _NEEDS_FILE: dict[str, tuple[str, Callable[[str | Path, int | None], Examples]]]
 }
 
 
-def read_examples(name: str, path: str | Path | None, limit: int | None = None) -> Examples:
+def read_examples(
+    name: str, path: str | Path | Examples | None, limit: int | None = None
+) -> Examples:
     """Read what a task is measured on; no model is needed yet.
 
     Parameters
     ----------
     name : str
         One of :data:`TASKS`.
-    path : path or None
-        None is the built-in sample, which has no labels.
+    path : path, Examples or None
+        None is the built-in sample, which has no labels; examples in memory are what a reader of
+        this task gave.
     limit : int, optional
         Only the first examples (for ``mlm`` the limit counts windows, see :func:`make_task`).
 
@@ -61,6 +64,8 @@ def read_examples(name: str, path: str | Path | None, limit: int | None = None) 
     """
     _check_name(name)
     check_two(limit)
+    if isinstance(path, Examples):
+        return select(path, range(min(len(path), limit or len(path))))
     if name in _NEEDS_FILE:
         what, read = _NEEDS_FILE[name]
         if path is None:
