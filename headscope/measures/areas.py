@@ -21,10 +21,15 @@ def area_weights(shares: Sequence[float]) -> Array:
     Parameters
     ----------
     shares : sequence of float
-        Ascending, from 0 to 1.
+        Ascending, from 0 on; two or more.
+
+    Returns
+    -------
+    array, (points,)
+        Weights that sum to 1: the area is a mean over the shares, however far they go.
     """
     steps = np.diff(np.asarray(shares, dtype=float))
-    weights: Array = (np.append(steps, 0.0) + np.insert(steps, 0, 0.0)) / 2
+    weights: Array = (np.append(steps, 0.0) + np.insert(steps, 0, 0.0)) / (2 * steps.sum())
     return weights
 
 

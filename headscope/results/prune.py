@@ -179,6 +179,10 @@ class Area:
         In the metric's unit; by the trapezoidal rule over shares from 0 to 1.
     ci : tuple of two floats
         95%: bootstrap over examples; for ``random`` Student's t over draws.
+    inner, inner_ci : float, tuple of two floats, or None
+        The same over the shares below 1: without the point where the stack has lost all its heads,
+        which cuts a decoder off from the source in the case of cross-attention. None for curves
+        without a point between 0 and 1.
     """
 
     stack: str
@@ -186,6 +190,8 @@ class Area:
     repair: str
     value: float
     ci: tuple[float, ...]
+    inner: float | None = None
+    inner_ci: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,19 @@ def _interval(values: Array, swept: Swept) -> tuple[float, float]:
 
 
 def _area(stack: str, swept: Swept) -> Area:
+    area = Area(stack, swept.method, swept.repair, *_value(swept))
+    if len(swept.shares) < 3:
+        return area
+    inner = dataclasses.replace(
+        swept, shares=swept.shares[:-1], means=swept.means[:-1], values=swept.values[:-1]
+    )
+    value, ci = _value(inner)
+    return dataclasses.replace(area, inner=value, inner_ci=ci)
+
+
+def _value(swept: Swept) -> tuple[float, tuple[float, float]]:
     value = float(area_weights(swept.shares) @ np.asarray(swept.means))
-    return Area(stack, swept.method, swept.repair, value, _interval(_areas(swept), swept))
+    return value, _interval(_areas(swept), swept)
 
 
 def _gap(stack: str, other: str, a: Swept, b: Swept) -> AreaGap:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 
 from headscope.results import InsightPart
 from headscope.results.prune import Area, PruneResult
@@ -47,7 +48,7 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
         f"Area under the curve of {pruned.metric} with heads removed by {_name(cross)} "
         f"({pruned.data.examples:,} examples of {pruned.data.name}): {_listed(areas.values())}; "
         f"the whole model has {pruned.baseline.value:.1f}.",
-        f"Random heads: {_listed(random.values())}." if random else "",
+        " ".join(_controls(areas, random)),
         _RULE,
         {
             "metric": pruned.metric,
@@ -63,6 +64,18 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
             ],
         },
     )
+
+
+def _controls(areas: dict[str, Area], random: dict[str, Area]) -> Iterator[str]:
+    """Say what random heads give, and what is left without the point that has no head at all."""
+    if random:
+        yield f"Random heads: {_listed(random.values())}."
+    if all(area.inner is not None for area in areas.values()):
+        inner = (_shown_as(a.stack, a.inner, a.inner_ci) for a in areas.values())
+        yield (
+            "Without the last point, where the stack has lost every head (without cross-attention "
+            f"a decoder knows nothing of the source): {', '.join(inner)}."
+        )
 
 
 def _areas(pruned: PruneResult | None) -> dict[str, Area]:
@@ -91,9 +104,15 @@ def _shown(area: Area) -> str:
     return f"{area.value:.1f} [{area.ci[0]:.1f}, {area.ci[1]:.1f}]"
 
 
+def _shown_as(name: str, value: float | None, ci: tuple[float, ...] | None) -> str:
+    low, high = ci or (math.nan, math.nan)
+    return f"{name} {value:.1f} [{low:.1f}, {high:.1f}]"
+
+
 def _listed(areas: Iterable[Area]) -> str:
     return ", ".join(f"{area.stack} {_shown(area)}" for area in areas)
 
 
 def _values(area: Area) -> dict[str, object]:
-    return {"area": area.value, "ci": [*area.ci]}
+    inner = None if area.inner_ci is None else [*area.inner_ci]
+    return {"area": area.value, "ci": [*area.ci], "inner": area.inner, "inner_ci": inner}
