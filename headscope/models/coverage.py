@@ -33,5 +33,10 @@ def relative_terms(config: Any) -> str | None:
     return None
 
 
+def unread_positions(config: Any) -> bool:
+    """Whether a config asks for relative keys, which transformers 5 has dropped and ignores."""
+    return _position_type(config).startswith("relative")
+
+
 def _position_type(config: Any) -> str:
     return str(getattr(config, "position_embedding_type", None) or "absolute")

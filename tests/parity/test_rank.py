@@ -319,19 +319,14 @@ def test_a_model_without_rotation_is_no_rotary_model() -> None:
     assert len(result.heads) == 8
 
 
-def test_relative_bias_is_refused_or_told(tmp_path: Path) -> None:
+def test_relative_bias_is_told(tmp_path: Path) -> None:
     folder = tiny_mpnet(tmp_path)
-    with pytest.raises(UnsupportedModelError, match="relative position bias") as caught:
-        rank(folder)
-    assert "validate=False" in str(caught.value)
-    result = rank(folder, validate=False, control_seeds=2)
+    result = rank(folder, control_seeds=2)
     assert result.not_covered == ("a relative position bias",)
-    assert result.validation.passed is None
+    assert result.validation.passed
     assert len(result.heads) == 8
     assert result.heads[0].qk.effective_rank is not None
-    with_text = rank(
-        folder, validate=False, control_seeds=2, text=as_plain(LINES), share_projections=[4]
-    )
+    with_text = rank(folder, control_seeds=2, text=as_plain(LINES), share_projections=[4])
     assert with_text.not_covered == result.not_covered
 
 

@@ -16,7 +16,7 @@ from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, r
 from headscope.measures.rank.gaussian import layer_control
 from headscope.measures.rank.layer import measure_layer
 from headscope.models.control import random_twin
-from headscope.models.coverage import relative_terms, rotary
+from headscope.models.coverage import relative_terms, rotary, unread_positions
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import DTYPES, LoadedModel
 from headscope.models.norms import gain_and_shift, preceding_norms
@@ -188,10 +188,11 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
     term = relative_terms(config)
     if term is None:
         return ()
-    if validate:
+    if validate and unread_positions(config):
         raise UnsupportedModelError(
-            f"{loaded.name} ({loaded.family}) adds {term} to its scores, which W_Q W_K^T does not "
-            "cover; validate=False measures W_Q W_K^T all the same and says what is left out."
+            f"{loaded.name} ({loaded.family}) was trained with {term}, which transformers 5 no "
+            "longer computes, so this is not the model that was trained; validate=False measures "
+            "W_Q W_K^T all the same."
         )
     return (term,)
 
