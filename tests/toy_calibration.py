@@ -16,7 +16,7 @@ class ToyBatch:
 
     def __init__(self, a: Tensor, y: Tensor | None, f: Callable[[Tensor], Tensor]) -> None:
         self._a, self._y, self._f = a, y, f  # (size, n_layers, n_heads, d), (size, d)
-        self.attention_mask = torch.ones(len(a), 1, dtype=torch.long)
+        self.query_mask = torch.ones(*a.shape[:2], 1, dtype=torch.long)
 
     @property
     def size(self) -> int:

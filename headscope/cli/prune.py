@@ -24,6 +24,8 @@ EXAMPLES = """Examples:
 
 `headscope prune ./my-bert --heads L0H1,L3H* --save smaller`
 
+`headscope prune ./my-marian --task seq2seq --data pairs.tsv --calibration others.tsv --stack cross`
+
 `headscope prune demo --method fisher-joint --fraction 0.5 --repair scale --save small --benchmark`
 """
 
@@ -40,7 +42,9 @@ def prune(
     ] = shared.TaskName.fidelity,
     data: Annotated[
         Path | None,
-        Option(help="What curves are measured on: text, or CSV, TSV, JSONL with labels."),
+        Option(
+            help="What curves are measured on: text, or CSV, TSV, JSONL with labels or targets."
+        ),
     ] = None,
     calibration: Annotated[
         Path | None, Option(help="What heads are chosen on; other sentences than those of --data.")

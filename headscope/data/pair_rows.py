@@ -88,6 +88,10 @@ class PaddedPairs(Padded):
         """The last hidden state is the decoder's."""
         return self.decoder_mask
 
+    def queries_of(self, stack: str) -> Tensor:
+        """(batch, pos): source tokens for the encoder, what the decoder reads for the others."""
+        return self.attention_mask if stack == "encoder" else self.decoder_mask
+
 
 def encode_pairs(
     model: TextModel, sources: Iterable[str], targets: Iterable[str], ends: Ends

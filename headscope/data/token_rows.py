@@ -89,6 +89,10 @@ class Padded:
         """1 where the last hidden state belongs to a token, 0 where it belongs to padding."""
         return self.attention_mask
 
+    def queries_of(self, stack: str) -> Tensor:
+        """(batch, pos): 1 where a query of this stack's attention belongs to a token."""
+        return self.attention_mask
+
 
 def encode_rows(
     model: TextModel, first: Sequence[str], second: Sequence[str] | None

@@ -10,7 +10,7 @@ with h and r the words of all hypotheses and references. The k-th order without 
 
 Words are those of sacreBLEU's tokenizer ``13a`` unless another is asked for (signature
 ``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp``). Hypotheses of fewer than four words have no
-4-gram: on single names BLEU is 0 however good they are, and exact match is what to look at.
+4-gram: on single names BLEU of words is 0 however good they are, which :func:`bleu_unit` decides.
 
 References
 ----------
@@ -32,6 +32,8 @@ from headscope.measures.metrics import Outputs
 COUNTS = "bleu_counts"
 #: Longest n-grams.
 _ORDER = 4
+#: sacreBLEU's tokenizers: at spaces and punctuation, and every character for a word.
+WORDS, CHARACTERS = "13a", "char"
 
 
 def has_sacrebleu() -> bool:
@@ -39,8 +41,28 @@ def has_sacrebleu() -> bool:
     return find_spec("sacrebleu") is not None
 
 
+def bleu_unit(references: Sequence[str]) -> str | None:
+    """Choose the tokenizer for which BLEU says something of texts as long as these.
+
+    Parameters
+    ----------
+    references : sequence of str
+        What should be written.
+
+    Returns
+    -------
+    str or None
+        :data:`WORDS` where a reference has four words or more on average, else :data:`CHARACTERS`
+        where it has four characters or more; None where it is too short for either.
+    """
+    if sum(len(text.split()) for text in references) >= _ORDER * len(references):
+        return WORDS
+    letters = sum(len("".join(text.split())) for text in references)
+    return CHARACTERS if letters >= _ORDER * len(references) else None
+
+
 def bleu_counts(
-    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a"
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = WORDS
 ) -> Array:
     """Count what BLEU is made of, sentence by sentence.
 

@@ -8,7 +8,8 @@ from contextlib import suppress
 from torch import Tensor
 
 from headscope.attention import Mask, stream_attention
-from headscope.models.gating import gate
+from headscope.data.token_rows import Padded
+from headscope.models.gating import Run, gate
 from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loading import LoadedModel
@@ -17,7 +18,7 @@ from headscope.models.routing import LastSiteSeen, Router, routed
 
 def capture_layers(
     loaded: LoadedModel,
-    inputs: tuple[Tensor, Tensor, Tensor | None],
+    batch: Padded,
     gates: Tensor,
     layers: Sequence[int],
     see: Callable[[AttentionSite, Tensor, Tensor], None],
@@ -28,15 +29,15 @@ def capture_layers(
     ----------
     loaded : LoadedModel
         Run with its task head, as far as it gets.
-    inputs : (input_ids, attention_mask, token_type_ids)
-        One batch, each (batch, pos); the last may be None.
+    batch : Padded
+        What the model reads; of pairs also what its decoder reads.
     gates : Tensor
         As :func:`~headscope.models.gating.gate` takes them.
     layers : sequence of int
         Zero-based, at least one.
     see : callable
-        Told (site, x, z) with x (batch, pos, d_model) and z (batch, n_heads, pos, d_head), the
-        latter before the gates.
+        Told (site, x, z) with what queries are made from, x (batch, pos, d_model), and
+        z (batch, n_heads, pos, d_head), the latter before the gates.
     """
     last = max(layers)
     entered: dict[int, Tensor] = {}
@@ -56,4 +57,5 @@ def capture_layers(
         loaded.sites, lambda site, inputs: entered.update({site.row: inputs.x_q})
     )
     with routed(loaded.network, router), watching, suppress(LastSiteSeen):
-        loaded.run(*inputs)
+        run: Run = loaded.run
+        run(*batch.inputs, **batch.decoder_inputs)

@@ -54,20 +54,6 @@ def cut_modules(
     for place, item in enumerate(attention_modules(getattr(network, "base_model", network))):
         if (heads := kept(place, item)) is not None:
             cut_module(item, heads)
-    _check_cache(network)
-
-
-def _check_cache(network: Any) -> None:
-    """Let a network decode without its cache where that could not count.
-
-    transformers takes the length of what has been decoded from the keys of the first layer; a
-    layer without heads has none.
-    """
-    items = attention_modules(getattr(network, "base_model", network))
-    if any(item.n_heads == 0 and item.layout.causal(item.module) for item in items):
-        for settings in (network.config, getattr(network, "generation_config", None)):
-            if settings is not None:
-                settings.use_cache = False
 
 
 def fill_module(item: AttentionModule) -> None:

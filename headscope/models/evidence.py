@@ -113,7 +113,7 @@ def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | Non
         return None
     if a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
         return 0.0
-    ours, theirs = a[real].double(), b[real].double()
+    ours, theirs = a.detach()[real].double(), b.detach()[real].double()
     size = max(1.0, float(theirs.abs().max()) / _LARGE)
     return _finite(float((ours - theirs).abs().max()) / size)
 

@@ -28,11 +28,12 @@ Run = Callable[..., tuple[Tensor, Tensor | None]]
 def gate(z: Tensor, site: AttentionSite, gates: Tensor) -> Tensor:
     """Multiply a site's z (batch, n_heads, pos, d_head) by its gates.
 
-    These are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos).
+    These are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos),
+    where ``pos`` has room for the queries of every stack.
     """
     if gates.dim() < 4:
         gates = gates[..., None]
-    return z * gates[..., site.row, : site.n_heads, :, None].to(z)
+    return z * gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
 
 
 @contextmanager

@@ -118,6 +118,8 @@ def _from_manifest(path: Path) -> KeptHeads | None:
         raise CheckpointError(f"{path}: n_heads is {n_heads!r}, not a number of heads.")
     modules: dict[str | int, tuple[int, ...]] = {}
     layers: dict[tuple[str, int], str | int] = {}
+    # The stacks of one model may have different numbers of heads.
+    several = len({str(entry.get("stack")) for entry in entries if isinstance(entry, dict)}) > 1
     for i, entry in enumerate(entries):
         if not isinstance(entry, dict):
             raise CheckpointError(f"{path}: entry {i} of attention is not an object.")
@@ -128,8 +130,7 @@ def _from_manifest(path: Path) -> KeptHeads | None:
         removed = _heads(path, entry.get("removed"), n_heads)
         every = sorted((*modules[module], *removed))
         stack = str(entry.get("stack", "encoder"))
-        # The stacks of one model may have different numbers of heads.
-        if every != list(range(n_heads if stack == "encoder" else len(every))):
+        if every != list(range(len(every) if several else n_heads)):
             raise CheckpointError(
                 f"{path}: kept and removed of entry {i} are not the {n_heads} heads of a layer."
             )

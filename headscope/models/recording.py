@@ -117,10 +117,12 @@ class _Softmaxes(TorchFunctionMode):
 
     A module that never asks for a custom attention does not hand its pattern out either. Some
     families round every pattern to float32, which a model in float64 is not compared with: its
-    scores and its softmax stay in float64.
+    softmax, and the scores that enter it, stay in float64.
     """
 
     last: Tensor | None = None
+    #: The last tensor that was rounded to float32, and what it was before.
+    _narrowed: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def taken(self) -> Tensor | None:
         """Return the last one, once: it must not count for the next module too."""
@@ -130,12 +132,14 @@ class _Softmaxes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the function; keep what a softmax returns."""
         name, options = getattr(func, "__name__", ""), dict(kwargs or {})
+        if name == "softmax" and args and args[0] is self._narrowed[0]:
+            args = (self._narrowed[1], *args[1:])
         wide = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
-        if wide and name == "float" and args[0].dim() == 4:
-            return args[0]
         if wide and name == "softmax":
             options.pop("dtype", None)
         result = func(*args, **options)
+        if wide and name == "float":
+            self._narrowed = result, args[0]
         if name == "softmax" and result.dim() == 4:
             self.last = result
         return result

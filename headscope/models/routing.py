@@ -228,7 +228,10 @@ def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
     """Make transformers write causal masks out: our attention has no is_causal shortcut."""
     kwargs["allow_is_causal_skip"] = False
     mask: Tensor | None = sdpa_mask(*args, **kwargs)
-    return mask
+    if mask is None or bool((seen := mask.any(dim=-1, keepdim=True)).all()):
+        return mask
+    # A padded query may lie beyond the window of every token. Nobody looks at what it sees.
+    return mask | ~seen
 
 
 # Without a mask function of the same name, transformers would drop the mask silently.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.packing import Windows, pack
-from headscope.data.plain import open_plain
+from headscope.data.plain import PlainText, as_plain
 from headscope.errors import InputError, ValidationFailedError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.depth import (
@@ -61,7 +61,7 @@ class _Pass:
 
 def depth(
     model: Model,
-    text: str | Path | None = None,
+    text: str | Path | PlainText | None = None,
     *,
     length: int = 128,
     sequences: int = SEQUENCES,
@@ -122,7 +122,7 @@ def depth(
     if sequences < 1:
         raise InputError(f"sequences is {sequences}; give 1 window or more.")
     check_seed(seed)
-    source = open_plain(text)
+    source = as_plain(text)
     loaded = open_model(model, dtype=dtype or DTYPE, **options)
     loaded = cast(loaded, dtype) if dtype else loaded
     need_tokenizer(loaded, "depth")

@@ -27,7 +27,11 @@ from headscope.pruning.normalise import per_layer
 
 
 def importance_token(given: Given, *, normalise: bool = True) -> Ranking:
-    """Mean over real tokens of ``abs(z . dL/dz)``, divided by each layer's l2 norm by default."""
+    """Mean over real tokens of ``abs(z . dL/dz)``, divided by each layer's l2 norm by default.
+
+    Tokens are those that queries are made from: of the source for the encoder, of the target for
+    the decoder and for cross-attention.
+    """
     return _mean(given, "importance-token", "token", normalise)
 
 
@@ -39,21 +43,29 @@ def importance_example(given: Given, *, normalise: bool = True) -> Ranking:
 def _mean(given: Given, name: str, kind: str, normalise: bool) -> Ranking:
     given.need_labels(name)
     total = torch.zeros(len(given.units), dtype=torch.float64)
-    count = 0
+    count = torch.zeros_like(total)
     for batch in given.calibration.batches(labels=True):
-        sizes = _sizes(batch, kind, given)
-        total += sizes.sum(dim=0)
-        count += len(sizes)
+        sizes, real = _sizes(batch, kind, given)
+        total += (sizes * real).sum(dim=0)
+        count += real.sum(dim=0)
     values = total / count
     if normalise:
         values = per_layer(values, given.units.layers)
     return Ranking(values, passes={"forward": 1, "backward": 1})
 
 
-def _sizes(batch: GradientBatch, kind: str, given: Given) -> Tensor:
-    """Absolute derivatives of a batch: (examples or real tokens, n_units)."""
+def _sizes(batch: GradientBatch, kind: str, given: Given) -> tuple[Tensor, Tensor]:
+    """Absolute derivatives of a batch, and 1 where they count.
+
+    Both are (examples or tokens, n_units). A stack's tokens are those that its queries are made
+    from, so units of different stacks count different ones.
+    """
     gates = batch.gates(kind)
     (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
-    if kind == "token":  # (rows, n_layers, n_heads, pos) -> (tokens, n_layers, n_heads)
-        gradient = gradient.permute(0, 3, 1, 2)[batch.attention_mask.bool()]
-    return given.units.contract(gradient.double()).abs().cpu()
+    if kind == "token":  # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads)
+        gradient = gradient.permute(0, 3, 1, 2)
+    sizes = given.units.contract(gradient.double()).abs().cpu()
+    if kind != "token":
+        return sizes, torch.ones_like(sizes)
+    real = batch.query_mask.cpu()[:, given.units.layers].transpose(1, 2)  # (rows, pos, n_units)
+    return sizes.flatten(0, 1), real.flatten(0, 1).double()

@@ -24,8 +24,8 @@ class GradientBatch(Protocol):
         """Examples."""
 
     @property
-    def attention_mask(self) -> Tensor:
-        """(rows, pos), 1 at real tokens."""
+    def query_mask(self) -> Tensor:
+        """(rows, n_layers, pos), 1 where a layer's query is a real token."""
 
     def gates(self, kind: str = "example") -> Tensor:
         """Return gates of one: per ``example`` (size, n_layers, n_heads), or per ``token``."""

@@ -13,6 +13,7 @@ from headscope.results.heads import *
 from headscope.results.insights import *
 from headscope.results.kept_model import *
 from headscope.results.measured import *
+from headscope.results.points import *
 from headscope.results.prune import *
 from headscope.results.rank import *
 from headscope.results.report import *

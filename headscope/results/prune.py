@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headscope.results.heads import Head, place_name
+from headscope.results.heads import Head, layer_name, place_name
 from headscope.results.kept_model import KeptModel, SavedModel
 from headscope.results.measured import Measured
+from headscope.results.points import Curve, Point
 from headscope.results.speed import SpeedResult
 
 if TYPE_CHECKING:
@@ -17,13 +19,10 @@ __all__ = [
     "Area",
     "AreaGap",
     "Baseline",
-    "Curve",
     "DataInfo",
-    "Draw",
     "HeadEffect",
     "HeadRoles",
     "HeadScores",
-    "Point",
     "PruneResult",
     "StackResult",
 ]
@@ -71,87 +70,6 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """One random set of heads and what the model is worth without it.
-
-    Attributes
-    ----------
-    seed : int
-        Of the draw.
-    heads_removed : tuple of (layer, head) or (stack, layer, head)
-        As many as the point's fraction makes.
-    value : float
-        The task's metric.
-    """
-
-    seed: int
-    heads_removed: tuple[tuple[Any, ...], ...]
-    value: float
-
-
-@dataclass(frozen=True)
-class Point:
-    """The model without some heads.
-
-    Attributes
-    ----------
-    fraction : float
-        Share of the model's heads that is removed.
-    heads_removed : tuple of (layer, head) or (stack, layer, head)
-        With the stack for a model that has a decoder. For ``random``: of its first draw.
-    value : float
-        The task's metric; for ``random`` the mean over draws.
-    ci : tuple of two floats
-        95% bootstrap interval over examples; for ``random`` the lowest and highest draw.
-    difference, difference_ci, p_value : float, tuple of two floats, float, or None
-        Value minus the unpruned model's on the same examples, with its paired bootstrap interval
-        and two-sided p-value; None for ``random``.
-    metrics : dict
-        Every metric of the task.
-    roles_left : dict of str to int
-        Kept heads with each role; None where the model was not classified.
-    draws : tuple of Draw
-        Empty unless ``random``.
-    spread : float or None
-        Standard deviation over draws.
-    """
-
-    fraction: float
-    heads_removed: tuple[tuple[Any, ...], ...]
-    value: float
-    ci: tuple[float, ...]
-    difference: float | None = None
-    difference_ci: tuple[float, ...] | None = None
-    p_value: float | None = None
-    metrics: dict[str, float] | None = None
-    roles_left: dict[str, int] | None = None
-    draws: tuple[Draw, ...] = ()
-    spread: float | None = None
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One method with one repair.
-
-    Attributes
-    ----------
-    method, repair : str
-        As on the command line; ``none`` where nothing was repaired.
-    points : tuple of Point
-        From few heads removed to many.
-    """
-
-    method: str
-    repair: str
-    points: tuple[Point, ...]
-
-    @property
-    def name(self) -> str:
-        """``fisher + scale``; the method alone where nothing was repaired."""
-        return self.method if self.repair == "none" else f"{self.method} + {self.repair}"
-
-
-@dataclass(frozen=True)
 class HeadScores:
     """What a method thinks of each head.
 
@@ -165,11 +83,26 @@ class HeadScores:
         of the decoder and of cross-attention.
     passes : dict
         ``forward`` and ``backward`` passes over the calibration data.
+    layers : tuple of (stack, layer)
+        Which layer each row is; empty in results of earlier versions, which knew encoders only.
     """
 
     method: str
     values: tuple[tuple[float | None, ...], ...]
     passes: dict[str, int]
+    layers: tuple[tuple[Any, ...], ...] = ()
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Stack and layer of each row."""
+        if self.layers:
+            return tuple((stack, layer) for stack, layer in self.layers)
+        return tuple(("encoder", row) for row in range(len(self.values)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``L3``, or ``cross:L3`` outside the encoder, for each row."""
+        return tuple(layer_name(layer, stack) for stack, layer in self.places)
 
 
 @dataclass(frozen=True)
@@ -223,16 +156,15 @@ class StackResult:
         ``encoder``, ``decoder`` or ``cross``.
     n_heads : int
         Heads that can be removed.
-    curves, scores, ablation, kept_alone : tuple
-        As :class:`PruneResult` has them; a fraction is one of this stack's heads.
+    curves, scores : tuple
+        As :class:`PruneResult` has them; a fraction is one of this stack's heads. What one head
+        does alone is the same whatever stack is pruned, so those tables are not repeated.
     """
 
     stack: str
     n_heads: int
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...] = ()
-    ablation: tuple[HeadEffect, ...] = ()
-    kept_alone: tuple[HeadEffect, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -371,16 +303,27 @@ class PruneResult(Measured):
         raise KeyError(f"{method} with repair {repair} was not measured")
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row per stack, method, repair and fraction (pandas)."""
+        """One row per stack, method, repair and fraction (pandas).
+
+        ``value`` is the task's metric; its other metrics are columns by their names, empty for
+        random heads.
+        """
         import pandas as pd
 
         of_stack = [(self.stack, self.curves), *((s.stack, s.curves) for s in self.stacks)]
-        rows = [_flat(stack, c, p) for stack, curves in of_stack for c in curves for p in c.points]
+        others = [name for name in self.baseline.metrics if name != self.metric]
+        rows = [
+            _flat(stack, curve, point, others)
+            for stack, curves in of_stack
+            for curve in curves
+            for point in curve.points
+        ]
         return pd.DataFrame(rows)
 
 
-def _flat(stack: str, curve: Curve, point: Point) -> dict[str, Any]:
+def _flat(stack: str, curve: Curve, point: Point, others: Sequence[str]) -> dict[str, Any]:
     low, high = point.difference_ci or (None, None)
+    metrics = point.metrics or {}
     return {
         "stack": stack,
         "method": curve.method,
@@ -395,5 +338,6 @@ def _flat(stack: str, curve: Curve, point: Point) -> dict[str, Any]:
         "difference_high": high,
         "p_value": point.p_value,
         "spread": point.spread,
+        **{name: metrics.get(name) for name in others},
         "removed": " ".join(place_name(place) for place in point.heads_removed),
     }

@@ -150,7 +150,10 @@ BROKEN_MODELS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "index without a map": (sharded({"weight_map": None}), ("index.json",)),
     "index with a number": (sharded({"weight_map": {"a": 1}}), ("index.json",)),
     "only pickles": (pickled, ("pytorch_model.bin", "allow_pickle", "safetensors")),
-    "remote code": (config(auto_map={"AutoModel": "x.X"}), ("auto_map", "never runs remote code")),
+    "remote code": (
+        config(model_type="own", auto_map={"AutoModel": "x.X"}),
+        ("auto_map", "never runs remote code"),
+    ),
 }
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
+from tiny_translators import write_translator
 
 import headscope
 from headscope.cli.prune import EXAMPLES
@@ -59,6 +60,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, head in (("demo", None), ("my-bert", None), ("my-sst2", "classification")):
         tiny_bert(folder / name, layers=4, heads=4, seed=3, task_head=head)
     tiny_bert(folder / "my-mlm", layers=2, heads=4, seed=4, task_head="mlm")
+    write_translator(folder / "my-marian")
     return folder
 
 
@@ -69,7 +71,7 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     The words of a command stay as they are; ``demo`` is small and random here, the built-in sample
     48 sentences, and a benchmark one short shape. The real demo model is in tests/real.
     """
-    for name in ("my-bert", "my-sst2", "my-mlm"):
+    for name in ("my-bert", "my-sst2", "my-mlm", "my-marian", "pairs.tsv", "others.tsv"):
         (tmp_path / name).symlink_to(models / name)
     for name, end in (("stsb-test.csv", ""), ("stsb-train.csv", " was it")):
         text = "".join(f"{a}{end},{b}{end},{score}\n" for a, b, score in PAIRS)

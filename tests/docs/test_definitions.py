@@ -9,7 +9,7 @@ import pytest
 
 from headscope.pipeline.tasks.making import TASKS
 from headscope.pruning.methods import METHODS
-from headscope.results.prune import Point
+from headscope.results.points import Point
 from headscope.results.rank import MatrixRank
 from headscope.results.roles import PRIMARY
 from headscope.results.validate import ValidationResult

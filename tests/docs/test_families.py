@@ -80,7 +80,7 @@ def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "mpt_layout", module)
     spec.loader.exec_module(module)
-    line = eval(block("registry").strip().rstrip(","), {"Layout": Layout})
+    line = eval(block("registry").strip(), {"Layout": Layout})
     monkeypatch.setattr(sites, "LAYOUTS", (*LAYOUTS, line, module.MptLayout("mpt")))
 
 

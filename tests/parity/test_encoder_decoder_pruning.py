@@ -307,3 +307,20 @@ def test_a_compact_model_generates_what_the_zeroed_one_does(kind: str, first: bo
         assert torch.equal(found[0], tokens)
         # (T5's norms are computed in float32, whatever its weights are)
         torch.testing.assert_close(found[1], logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [(2, 4), (4, 2)])
+def test_stacks_may_have_different_numbers_of_heads(heads: tuple[int, int], tmp_path: Path) -> None:
+    encoder, decoder = heads
+    loaded = opened("bart", encoder_attention_heads=encoder, decoder_attention_heads=decoder)
+    assert [site.n_heads for site in loaded.sites] == [encoder] * 2 + [decoder] * 6
+    compact = headscope.remove_heads(
+        loaded, [("encoder", 0, 1), ("decoder", 1, 0), ("cross", 2, 1)]
+    )
+    headscope.save(compact, tmp_path / "x")
+    again = headscope.load(
+        str(tmp_path / "x"), task_head="auto", need_tokenizer=False, device="cpu"
+    )
+    assert [site.head_ids for site in again.sites] == [site.head_ids for site in compact.sites]
+    close(run(again, batch(again)), run(compact, batch(compact)))
+    assert validate_model(again).passed, validate_model(again).reasons

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from covered_families import COVERED
 from encoder_decoders import KINDS, network
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -120,3 +122,17 @@ def test_a_base_model_has_no_head_of_its_own(tmp_path: Path) -> None:
     assert opened(tmp_path, None).task_head is None
     with pytest.raises(InputError, match="has no sequence-to-sequence head"):
         opened(tmp_path, "seq2seq")
+
+
+def test_code_beside_a_family_that_transformers_has_is_not_run(tmp_path: Path) -> None:
+    """Folders of the hub name code in auto_map that transformers has had itself for long."""
+    model = next(item for item in COVERED if item.name == "nomic_bert").model()
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["auto_map"] = {"AutoConfig": "own.Config", "AutoModel": "own.Model"}
+    path.write_text(json.dumps(config))
+    (tmp_path / "own.py").write_text("raise RuntimeError('code of the folder was run')")
+    loaded = headscope.load(str(tmp_path), need_tokenizer=False)
+    assert type(loaded.model).__module__.startswith("transformers.")
+    assert headscope.validate(loaded).passed

@@ -199,7 +199,7 @@ def test_derivatives_by_example_and_token_add_up_to_finite_differences(
         examples = at.detach().expand(batch.size, -1, -1).clone().requires_grad_()
         torch.testing.assert_close(gradient(batch.loss, examples).sum(0), by_gate)
         tokens = (0.8 * batch.gates("token").detach()).requires_grad_()
-        by_token = gradient(batch.loss, tokens) * batch.attention_mask[:, None, None]
+        by_token = gradient(batch.loss, tokens) * batch.query_mask[:, :, None]
         torch.testing.assert_close(by_token.sum((0, 3)), by_gate)
         for place in ((0, 1), (1, 3)):
             ends = []
@@ -263,11 +263,13 @@ def test_heads_are_kept_when_asked_for(models: dict[str | None, Path]) -> None:
 
 
 def test_unknown_names_and_missing_files(opened: Open) -> None:
-    assert set(TASKS) == {"fidelity", "mlm", "classification", "similarity"}
+    assert set(TASKS) == {"fidelity", "mlm", "classification", "similarity", "seq2seq"}
     with pytest.raises(InputError, match="no task 'translation'; choose fidelity"):
         read_examples("translation", None)
     with pytest.raises(InputError, match="needs a file with labels"):
         read_examples("similarity", None)
+    with pytest.raises(InputError, match="needs a file with sources and targets"):
+        read_examples("seq2seq", None)
     with pytest.raises(InputError, match="limit is 1"):
         read_examples("fidelity", None, 1)
 

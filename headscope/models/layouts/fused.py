@@ -99,6 +99,6 @@ class _NothingIn:
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x W + b``, which is b where x is empty."""
         if not self.nx:
-            return self.bias.expand(*x.shape[:-1], self.nf)
+            return x.new_zeros(*x.shape[:-1], self.nf) + self.bias
         out: Tensor = super().forward(x)  # type: ignore[misc]
         return out

@@ -15,16 +15,14 @@ class WithoutHeads:
     """An attention module without any head, which still counts what its cache holds."""
 
     headscope_extends = True
-    layer_idx: int | None = None
+    layer_idx: int = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's own forward; let the cache of its layer count tokens without keys."""
         output = super().forward(*args, **kwargs)  # type: ignore[misc]
         cache = kwargs.get("past_key_values")
         layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
-        place = self.layer_idx
-        if place is not None and place < len(layers) and hasattr(layers[place], "keys"):
-            layer = layers[place]
+        for layer in layers[self.layer_idx :][:1]:
             vars(layer)["get_seq_length"] = partial(_tokens, layer)
         return output
 

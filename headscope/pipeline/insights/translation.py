@@ -12,6 +12,7 @@ from headscope.errors import InputError
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune import prune
+from headscope.pipeline.tasks import select
 from headscope.results import PruneResult
 
 #: Every so many-th source is read by the other sections; the task is measured on the others too.
@@ -50,16 +51,16 @@ def with_sources(settings: Settings, data: str | Path | None) -> dict[str, dict[
 def prune_stacks(
     loaded: LoadedModel, data: str | Path | None, seed: int, progress: Progress
 ) -> PruneResult:
-    """Prune each stack alone, by the default method and at random, on the pairs themselves.
+    """Prune each stack alone, by the default method and at random.
 
-    No head is chosen by the metric that is measured: the method needs no label. Should the model
-    overfit its scores to these pairs, it does so in all three stacks alike.
+    Heads are chosen on every other pair, and measured on the rest.
     """
+    pairs = as_pairs(data)
     return prune(
         loaded,
         task="seq2seq",
-        data=data,
-        calibration=data,
+        data=select(pairs, range(1, len(pairs), 2)),
+        calibration=select(pairs, range(0, len(pairs), 2)),
         repairs=("none",),
         stack="all",
         ablation=False,

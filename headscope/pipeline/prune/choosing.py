@@ -48,7 +48,7 @@ def random_rankings(given: Given, draws: int) -> list[tuple[int, Ranking]]:
     return [(seed, rank("random", dataclasses.replace(given, seed=seed))) for seed in seeds]
 
 
-def scores_of(name: str, ranking: Ranking, units: Units) -> HeadScores:
+def scores_of(name: str, ranking: Ranking, loaded: LoadedModel, units: Units) -> HeadScores:
     """Lay a ranking's values out as layers x heads."""
     grid: list[list[float]] = units.expand(ranking.values).tolist()
     there = {place for heads in units.members for place in heads}
@@ -56,7 +56,8 @@ def scores_of(name: str, ranking: Ranking, units: Units) -> HeadScores:
         tuple(value if (layer, head) in there else None for head, value in enumerate(row))
         for layer, row in enumerate(grid)
     )
-    return HeadScores(name, rows, ranking.passes)
+    layers = tuple((site.stack, site.layer) for site in loaded.sites)
+    return HeadScores(name, rows, ranking.passes, layers)
 
 
 def by_hand(

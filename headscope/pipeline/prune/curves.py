@@ -12,7 +12,7 @@ from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.known_roles import KnownRoles
-from headscope.pipeline.progress import Progress
+from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import by_hand, count_for, random_rankings, scores_of
 from headscope.pipeline.prune.measuring import Measurer
@@ -25,7 +25,8 @@ from headscope.pipeline.tasks import Task
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import rank
 from headscope.pruning.units import Units
-from headscope.results.prune import Baseline, Curve, HeadEffect, HeadScores, Point
+from headscope.results.points import Curve, Point
+from headscope.results.prune import Baseline, HeadEffect, HeadScores
 from headscope.results.validate import ValidationSummary
 
 
@@ -216,7 +217,7 @@ class _Found:
 def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> _Parts:
     units = inputs.units
     n = len(units)
-    counts = tuple(sorted({count_for(share, units) for share in options.shares}))
+    counts = _counts(units, options)
     if options.keeps and not options.manual:
         _check_count(counts[-1], n)
     inner = [count for count in counts if 0 < count < n]
@@ -234,8 +235,23 @@ def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> _Part
     measure = Measurer(
         inputs.loaded, inputs.evaluation, units, seed=options.seed, roles=inputs.roles.by_place
     )
-    steps = plan(options, inputs.evaluation, inputs.calibration, counts, n, progress)
+    steps = _steps(inputs, options, progress)
     return _Parts(inputs, options, units, counts, given, measure, steps)
+
+
+def _counts(units: Units, options: PruneOptions) -> tuple[int, ...]:
+    return tuple(sorted({count_for(share, units) for share in options.shares}))
+
+
+def _steps(inputs: Inputs, options: PruneOptions, progress: Progress) -> Steps:
+    units = inputs.units
+    counts = _counts(units, options)
+    return plan(options, inputs.evaluation, inputs.calibration, counts, len(units), progress)
+
+
+def cost_of(inputs: Inputs, options: PruneOptions) -> float:
+    """Say how many passes over the evaluation data :func:`run` will take, about."""
+    return _steps(inputs, options, silent).total
 
 
 def _check_count(count: int, n: int) -> None:
@@ -276,7 +292,8 @@ def _method_curves(parts: _Parts, name: str, ranking: Ranking) -> _Found:
             if parts.options.keeps and count:
                 versions.append(Version(name, kind, made, points[-1]))
         curves.append(Curve(name, kind.value, tuple(points)))
-    return _Found(tuple(curves), tuple(versions), scores_of(name, ranking, parts.units))
+    scores = scores_of(name, ranking, parts.inputs.loaded, parts.units)
+    return _Found(tuple(curves), tuple(versions), scores)
 
 
 def _random_curve(parts: _Parts) -> _Found:

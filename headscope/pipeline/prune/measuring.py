@@ -18,7 +18,8 @@ from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.tasks import Task
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
-from headscope.results.prune import Baseline, Draw, Point
+from headscope.results.points import Draw, Point
+from headscope.results.prune import Baseline
 
 #: A head's row and place in the loaded model, and its name: layer and head, perhaps the stack.
 Place = tuple[int, int]
@@ -58,9 +59,9 @@ class Measurer:
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
         self._roles = roles
         self._n_heads = sum(site.n_heads for site in loaded.sites)
-        self._full = task.outputs(loaded)
+        self._full = task.outputs(loaded, all_metrics=True)
         self._drawn = task.resampled(self._full, seed=seed)
-        self._points: dict[tuple[int, ...], Point] = {}
+        self._points: dict[tuple[tuple[int, ...], bool], Point] = {}
         self._values: dict[tuple[int, ...], float] = {}
         #: By id(point): the point, and its value in every resample.
         self._resampled: dict[int, tuple[Point, Array]] = {}
@@ -74,13 +75,21 @@ class Measurer:
         """Say why the unpruned model's values mean nothing, if they do not."""
         return self._task.degenerate(self._full)
 
-    def point(self, repaired: Repaired) -> Point:
-        """Measure one pruned model."""
+    def point(self, repaired: Repaired, *, all_metrics: bool = True) -> Point:
+        """Measure one pruned model.
+
+        ``all_metrics`` as in :meth:`Task.outputs`: without it metrics that cost far more than the
+        task's value may be missing.
+        """
         if not self._is_plain(repaired):
-            return self._measured(repaired)
-        if repaired.removed not in self._points:
-            self._points[repaired.removed] = self._measured(repaired)
-        return self._points[repaired.removed]
+            return self._measured(repaired, all_metrics)
+        known = self._points.get((repaired.removed, True))
+        if known is not None:
+            return known
+        key = repaired.removed, all_metrics
+        if key not in self._points:
+            self._points[key] = self._measured(repaired, all_metrics)
+        return self._points[key]
 
     def random_point(self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], None]) -> Point:
         """Measure random sets of one size: mean, extremes and standard deviation over draws."""
@@ -101,8 +110,8 @@ class Measurer:
             spread=statistics.stdev(values),
         )
 
-    def _measured(self, repaired: Repaired) -> Point:
-        outputs = self._outputs(repaired)
+    def _measured(self, repaired: Repaired, all_metrics: bool) -> Point:
+        outputs = self._outputs(repaired, all_metrics)
         values = self._task.resampled(outputs, seed=self._seed)
         found = self._task.interval(
             outputs, self._full, seed=self._seed, drawn=self._drawn, values=values
@@ -132,17 +141,19 @@ class Measurer:
     def _value(self, repaired: Repaired) -> float:
         """Return the metric alone: no interval is shown of a single draw."""
         if repaired.removed not in self._values:
-            self._values[repaired.removed] = self._task.value(self._outputs(repaired))
+            self._values[repaired.removed] = self._task.value(self._outputs(repaired, False))
         return self._values[repaired.removed]
 
-    def _outputs(self, repaired: Repaired) -> Outputs:
+    def _outputs(self, repaired: Repaired, all_metrics: bool) -> Outputs:
         """Run a pruned model over the evaluation data."""
         if not repaired.removed:
             return self._full
         if len(repaired.removed) == len(self._units):  # no model is left that could be built
             with replaced_outputs(self._loaded, repaired.maps):
-                return self._task.outputs(self._loaded, repaired.gates.to(self._loaded.device))
-        return self._task.outputs(compact_model(self._loaded, self._units, repaired))
+                gates = repaired.gates.to(self._loaded.device)
+                return self._task.outputs(self._loaded, gates, all_metrics=all_metrics)
+        compact = compact_model(self._loaded, self._units, repaired)
+        return self._task.outputs(compact, all_metrics=all_metrics)
 
     def _fraction(self, repaired: Repaired) -> float:
         return len(self._units.heads(repaired.removed)) / self._n_heads

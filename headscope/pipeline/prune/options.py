@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.data.examples import Examples
 from headscope.errors import InputError
 from headscope.models.saving import check_target
 from headscope.pipeline.known_roles import Classification
@@ -37,8 +38,8 @@ class PruneOptions:
     """
 
     task: str = "fidelity"
-    data: str | Path | None = None
-    calibration: str | Path | None = None
+    data: str | Path | Examples | None = None
+    calibration: str | Path | Examples | None = None
     stack: str | None = None
     methods: Sequence[str] | None = None
     repairs: Sequence[str] | None = None
@@ -140,6 +141,7 @@ class PruneOptions:
         for name in self.repairs or ():
             if name not in list(Repair):
                 raise InputError(f"There is no repair {name!r}; choose {', '.join(Repair)}.")
+        self._check_roles()
         if self.draws < FEWEST_DRAWS:
             raise InputError(
                 f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing."
@@ -151,6 +153,15 @@ class PruneOptions:
         if not -(2**62) <= self.seed < 2**62:
             raise InputError(f"The seed {self.seed} is too large; give one of at most 62 bits.")
         fractions_of(self.step, self.fractions)
+
+    def _check_roles(self) -> None:
+        wanting = [*self.needing("roles"), *(["keep_roles"] if self.keep_roles else [])]
+        if self.task == "seq2seq" and wanting and isinstance(self.roles, bool):
+            raise InputError(
+                f"{wanting[0]} needs to know what the heads do, and for the task seq2seq no model "
+                "is classified on the way: give roles, the classify.json that 'headscope classify "
+                "MODEL -o DIR' wrote of this model's stacks."
+            )
 
     def _check_kept(self) -> None:
         """Refuse before a long run what would not name one model, or could not be written."""

@@ -114,7 +114,7 @@ def _refit(
 
     maps: dict[int, OutputMap] = {}
     best = held_out(maps)
-    for layers in shared_layers(loaded.sites):
+    for layers in _in_order(loaded):
         sums = _sums(loaded, task, start.gates, maps, layers)
         site, gates = loaded.sites[layers[0]], start.gates[layers[0]]
         trials = [{**maps, layers[0]: _solve(site, sums, gates, ridge)} for ridge in RIDGES]
@@ -123,6 +123,19 @@ def _refit(
             best = min(distances)
             maps = trials[distances.index(best)]
     return Repaired(start.removed, start.gates, maps)
+
+
+def _in_order(loaded: LoadedModel) -> list[tuple[int, ...]]:
+    """Group rows that share a module, in the order in which they run.
+
+    A layer of the decoder runs its own attention and then cross-attention.
+    """
+
+    def place(rows: tuple[int, ...]) -> tuple[bool, int, int]:
+        site = loaded.sites[rows[0]]
+        return site.stack != "encoder", site.layer, site.row
+
+    return sorted(shared_layers(loaded.sites), key=place)
 
 
 def _sums(
@@ -141,7 +154,8 @@ def _sums(
     rows = _rows(loaded.sites[layers[0]], gates[layers[0]])
     sums = RidgeSums(len(rows), loaded.sites[layers[0]].projections.out.out_features)
     for batch in task.batches(loaded):
-        real = batch.attention_mask.bool() & _fitted(batch)[:, None].to(loaded.device)
+        queries = batch.queries_of(loaded.sites[layers[0]].stack).bool()
+        real = queries & _fitted(batch)[:, None].to(loaded.device)
         weight = (1.0 / real.sum(dim=1, keepdim=True).clamp(min=1)).expand(real.shape)[real]
         wanted = _streams(loaded, batch, real, layers)
         with replaced_outputs(loaded, maps):
@@ -174,7 +188,7 @@ def _layers(
     def see(site: AttentionSite, x: Tensor, z: Tensor) -> None:
         found[site.row] = (x[real], z.transpose(1, 2).flatten(2)[real])
 
-    capture_layers(loaded, batch.inputs, gates, layers, see)
+    capture_layers(loaded, batch, gates, layers, see)
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headscope.data.examples import Examples
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
     Classification,
@@ -21,7 +22,7 @@ from headscope.pipeline.prune.curves import Inputs, Outcome, run
 from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
 from headscope.pipeline.prune.sources import open_sources
-from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart
+from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, stages_of
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
@@ -32,8 +33,8 @@ def prune(
     model: Model,
     *,
     task: str = "fidelity",
-    data: str | Path | None = None,
-    calibration: str | Path | None = None,
+    data: str | Path | Examples | None = None,
+    calibration: str | Path | Examples | None = None,
     stack: str | None = None,
     methods: Sequence[str] | None = None,
     repairs: Sequence[str] | None = None,
@@ -66,9 +67,9 @@ def prune(
         ``task_head="auto"`` for tasks that need the model's head).
     task : str
         ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
-    data : path, optional
+    data : path or Examples, optional
         What the curves are measured on; half of the built-in sample if missing.
-    calibration : path, optional
+    calibration : path or Examples, optional
         What heads are chosen on; the (other half of the) built-in sample if missing.
     stack : str, optional
         ``encoder``, ``decoder``, ``cross`` or ``all``: where heads may be removed. With ``all`` an
@@ -179,8 +180,9 @@ def prune_with(
     """
     tell = progress or silent
     inputs = _open(model, choices, options)
-    outcome = run(inputs, choices, tell)
-    apart = run_apart(inputs, choices, tell)
+    stages = stages_of(inputs, choices, tell)
+    outcome = run(inputs, choices, next(stages))
+    apart = run_apart(inputs, choices, stages)
     result = _result(inputs, choices, outcome, apart, command)
     return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
 
@@ -191,10 +193,12 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     sources = open_sources(choices)
     loaded = open_for_tasks(model, **options)
     need_tokenizer(loaded, "prune")
+    loaded = chosen_stack(loaded, choices.stack, choices.task)
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
-    loaded = chosen_stack(loaded, choices.stack, choices.task)
-    if known is None and choices.roles and loaded.stacks == ("encoder",):
+    # The built-in sample says nothing of a model that reads another language, as translators do.
+    wanted = choices.roles and choices.task != "seq2seq"
+    if known is None and wanted and loaded.stacks == ("encoder",):
         known = classify(loaded, validate=False, seed=choices.seed)
     roles = KnownRoles({}) if known is None else find_roles(loaded, known)
     return Inputs(loaded, sources, evaluation, calibration, roles, validation)
@@ -222,7 +226,12 @@ def _result(
         kept_alone=outcome.kept_alone,
         roles=inputs.roles.heads,
         roles_from=inputs.roles.corpus,
-        warnings=(*inputs.sources.warnings, *inputs.roles.warnings, *_meaningless(outcome)),
+        warnings=(
+            *inputs.sources.warnings,
+            *task.notes,
+            *inputs.roles.warnings,
+            *_meaningless(outcome),
+        ),
         stack=loaded.stacks[0] if len(loaded.stacks) == 1 else "all",
         stacks=apart.stacks,
         areas=apart.areas,

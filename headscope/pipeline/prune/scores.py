@@ -7,13 +7,14 @@ from typing import Any
 
 from headscope.models.loading import LoadedModel
 from headscope.pipeline.classify import classify
-from headscope.pipeline.known_roles import find_roles
+from headscope.pipeline.known_roles import Classification, find_roles, read_classification
 from headscope.pipeline.opening import Model, open_for_tasks
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import by_hand, needs, scores_of
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.prune.sources import open_calibration, pick
+from headscope.pipeline.prune.stacks import chosen_stack
 from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pipeline.validate import require_valid
 from headscope.pruning.methods import DEFAULT, check_methods, rank
@@ -26,8 +27,10 @@ def scores(
     *,
     task: str = "fidelity",
     calibration: str | Path | None = None,
+    stack: str | None = None,
     normalise: bool | None = None,
     labels: bool = False,
+    roles: Classification | None = None,
     limit: int = CALIBRATION_LIMIT,
     seed: int = 0,
     **options: Any,
@@ -40,15 +43,19 @@ def scores(
         As :func:`headscope.prune` takes it.
     method : str
         One of :data:`headscope.pruning.methods.METHODS`.
-    task, calibration, normalise, labels, seed, **options
+    task, calibration, stack, normalise, labels, seed, **options
         As :func:`headscope.prune` takes them; the built-in sample without ``calibration``.
+    roles : path or ClassifyResult, optional
+        A result of ``headscope classify``, for methods that need to know what heads do; by default
+        the model is classified on the built-in sample (not for ``seq2seq``).
     limit : int
         Calibration sentences, drawn at random.
 
     Returns
     -------
     HeadScores
-        (n_layers, n_heads), higher is rather kept.
+        (n_layers, n_heads), higher is rather kept; of all stacks, the encoder's layers come first,
+        then those of the decoder and of cross-attention.
 
     Raises
     ------
@@ -66,12 +73,13 @@ def scores(
     """
     check_methods((method,))
     examples, kind = open_calibration(task, calibration, needs((method,), "labels"))
-    loaded = open_for_tasks(model, **options)
+    loaded = chosen_stack(open_for_tasks(model, **options), stack, task)
     chosen = make_task(kind, pick(examples, limit, kind, seed), loaded, seed=seed, limit=limit // 2)
     require_valid(loaded, True)
     units = units_of(loaded)
-    by_role = bool(needs((method,), "roles"))
-    classified = classify(loaded, validate=False, seed=seed) if by_role else None
+    classified = None if roles is None else read_classification(roles)
+    if classified is None and needs((method,), "roles") and task != "seq2seq":
+        classified = classify(loaded, validate=False, seed=seed)
     given = make_given(
         loaded,
         chosen,
@@ -81,7 +89,7 @@ def scores(
         largest=len(units),
         seed=seed,
     )
-    return scores_of(method, rank(method, given, normalise=normalise), units)
+    return scores_of(method, rank(method, given, normalise=normalise), loaded, units)
 
 
 def measure(
@@ -102,7 +110,7 @@ def measure(
     model : str, path, LoadedModel
         As :func:`headscope.prune` takes it.
     task : str
-        ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
+        ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
     data : path, optional
         The built-in sample if missing.
     without : str, optional
@@ -134,7 +142,9 @@ def measure(
     True
     """
     examples = read_examples(task, data, limit)
-    loaded = open_for_tasks(model, **options)
+    loaded = chosen_stack(open_for_tasks(model, **options), None, task)
+    if reference is not None:
+        reference = chosen_stack(reference, None, task)
     for measured in (loaded, reference or loaded):
         require_valid(measured, True)
     job = make_task(task, examples, reference or loaded, seed=seed, limit=limit)
@@ -143,6 +153,6 @@ def measure(
         units = units_of(loaded)
         removed = by_hand(loaded, units, without, {}, ())
         gates = Repaired.bare(units, removed).gates.to(loaded.device)
-    outputs = job.outputs(loaded, gates)
+    outputs = job.outputs(loaded, gates, all_metrics=True)
     found = job.interval(outputs, seed=seed)
     return Baseline(found.value, (found.low, found.high), job.metrics(outputs))

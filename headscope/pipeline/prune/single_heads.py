@@ -13,7 +13,8 @@ from headscope.pipeline.prune.measuring import Measurer, original_names
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pruning.method import Given
 from headscope.pruning.units import Units
-from headscope.results.prune import HeadEffect, Point
+from headscope.results.points import Point
+from headscope.results.prune import HeadEffect
 
 #: False discovery rate.
 Q = 0.05
@@ -25,7 +26,7 @@ def ablation_table(
     """Measure the model without each unit, alone; p-values adjusted over all of them."""
     points = []
     for unit in range(len(units)):
-        points.append(measure.point(Repaired.bare(units, [unit])))
+        points.append(measure.point(Repaired.bare(units, [unit]), all_metrics=False))
         did()
     return _effects([point.heads_removed[0] for point in points], points)
 
@@ -44,7 +45,8 @@ def kept_alone_table(
             found[unit] = given.calibration.quality(units.expand(gates))
             did()
         best = max(found, key=lambda unit: (found[unit], -unit))
-        points.append(measure.point(Repaired.bare(units, [u for u in here if u != best])))
+        alone = Repaired.bare(units, [u for u in here if u != best])
+        points.append(measure.point(alone, all_metrics=False))
         places.append(original_names(loaded, units.members[best])[0])
     return _effects(places, points)
 

@@ -99,13 +99,21 @@ def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
 
 
 def open_calibration(
-    task: str, path: str | Path | None, needs_labels: Sequence[str]
+    task: str, path: str | Path | Examples | None, needs_labels: Sequence[str]
 ) -> tuple[Examples, str]:
     """Read calibration data; returns the task that they serve.
 
-    Plain text serves any task without labels, as ``fidelity``; methods that ``needs_labels`` then
-    refuse.
+    Plain text serves tasks of sentences without labels, as ``fidelity``; methods that
+    ``needs_labels`` then refuse. It does not serve ``seq2seq``: a decoder needs something to read.
     """
+    if task == "seq2seq" and path is None:
+        raise InputError(
+            "The task seq2seq chooses heads on pairs of source and target: give a calibration file "
+            "in the form of the data, with other pairs. Plain text cannot serve, and the built-in "
+            "sample has no targets."
+        )
+    if isinstance(path, Examples):
+        return path, task
     labelled = task in ("classification", "similarity")
     is_text = path is None or Path(path).suffix.lower() not in _TABLES
     if labelled and is_text:

@@ -139,9 +139,14 @@ def _timed(
 def _seconds(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> float:
     _wait(ids.device)
     start = time.perf_counter()
-    loaded.run(ids, mask)
+    _run(loaded, ids, mask)
     _wait(ids.device)
     return time.perf_counter() - start
+
+
+def _run(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> None:
+    """Run one pass; the decoder of an encoder-decoder model reads as many tokens as its encoder."""
+    loaded.run(ids, mask, decoder_input_ids=ids if loaded.encoder_decoder else None)
 
 
 @contextmanager
@@ -190,10 +195,11 @@ def _wait(device: torch.device) -> None:
 
 
 def _work(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> tuple[int, int]:
-    """Count multiplications of one pass: of the whole model, and of its attention.
+    """Count multiplications of one pass: of the whole model, and of the attention in its sites.
 
-    Those of every linear map, and 2 n^2 d_head for each head and sequence (scores, and pattern v).
-    Softmax, LayerNorm, activations and embeddings are not counted.
+    Those of every linear map, and 2 n^2 d_head for each head and sequence (scores, and pattern v);
+    in cross-attention as many target as source positions. Softmax, LayerNorm, activations and
+    embeddings are not counted.
     """
     ours = {linear.module for site in loaded.sites for linear in vars(site.projections).values()}
     done = {True: 0, False: 0}
@@ -201,13 +207,22 @@ def _work(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> tuple[int, int]:
     def count(linear: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         done[linear in ours] += args[0].shape[-1] * output.numel()
 
-    linears = [module for module in loaded.network.modules() if isinstance(module, nn.Linear)]
+    linears = [module for module in loaded.network.modules() if _is_linear(module)]
     hooks = [linear.register_forward_hook(count) for linear in linears]
     try:
-        loaded.run(ids, mask)
+        _run(loaded, ids, mask)
     finally:
         for hook in hooks:
             hook.remove()
     batch, n = ids.shape
-    heads = sum(2 * batch * n * n * site.n_heads * site.d_head for site in loaded.sites)
-    return done[True] + done[False] + heads, done[True] + heads
+
+    def heads(sites: Sequence[AttentionSite]) -> int:
+        return sum(2 * batch * n * n * site.n_heads * site.d_head for site in sites)
+
+    attention = done[True] + heads(loaded.sites)
+    return attention + done[False] + heads(loaded.others), attention
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear map; GPT-2's are of a class of their own."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"

@@ -8,6 +8,7 @@ Michel et al. 2019, arXiv:1905.10650, section 4 (encoder, decoder and cross-atte
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from itertools import permutations
 from typing import NamedTuple
 
@@ -17,10 +18,10 @@ from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.areas import area_weights, bootstrap_interval, draws_interval
 from headscope.models.loading import LoadedModel
-from headscope.pipeline.known_roles import KnownRoles
 from headscope.pipeline.progress import Progress
-from headscope.pipeline.prune.curves import Inputs, Outcome, Swept, run
+from headscope.pipeline.prune.curves import Inputs, Outcome, Swept, cost_of, run
 from headscope.pipeline.prune.options import PruneOptions
+from headscope.pipeline.prune.steps import stages
 from headscope.results.prune import Area, AreaGap, StackResult
 
 
@@ -53,12 +54,21 @@ class Apart(NamedTuple):
     gaps: tuple[AreaGap, ...] = ()
 
 
-def run_apart(inputs: Inputs, options: PruneOptions, progress: Progress) -> Apart:
-    """Prune each stack of a model alone; nothing where there is only one, or heads were named."""
-    loaded = inputs.loaded
-    if len(loaded.stacks) < 2 or options.manual:
-        return Apart()
-    found = {stack: _one(inputs, loaded.only(stack), options, progress) for stack in loaded.stacks}
+def stages_of(inputs: Inputs, options: PruneOptions, progress: Progress) -> Iterator[Progress]:
+    """Share one progress bar among the joint run and those of each stack alone, in this order."""
+    stacks = _apart(inputs, options)
+    alone = [(stack, cost_of(_view(inputs, stack), _plain(options))) for stack in stacks]
+    return stages(progress, [("", cost_of(inputs, options)), *alone])
+
+
+def run_apart(inputs: Inputs, options: PruneOptions, progress: Iterator[Progress]) -> Apart:
+    """Prune each stack of a model alone; nothing where there is only one, or heads were named.
+
+    ``progress`` gives what each of these runs tells.
+    """
+    loaded, found = inputs.loaded, dict[str, Outcome]()
+    for stack in _apart(inputs, options):
+        found[stack] = run(_view(inputs, stack), _plain(options), next(progress))
     swept = {stack: {s.name: s for s in outcome.swept} for stack, outcome in found.items()}
     return Apart(
         stacks=tuple(_result(loaded.only(stack), outcome) for stack, outcome in found.items()),
@@ -72,11 +82,28 @@ def run_apart(inputs: Inputs, options: PruneOptions, progress: Progress) -> Apar
     )
 
 
-def _one(inputs: Inputs, view: LoadedModel, options: PruneOptions, progress: Progress) -> Outcome:
-    """Prune one stack; the model that may be kept is one of all stacks together."""
-    plain = dataclasses.replace(options, save=None, save_dense=None, benchmark=False)
-    roles = KnownRoles({})
-    return run(dataclasses.replace(inputs, loaded=view, roles=roles), plain, progress)
+def _apart(inputs: Inputs, options: PruneOptions) -> tuple[str, ...]:
+    """List the stacks that are pruned alone besides."""
+    stacks = inputs.loaded.stacks
+    return () if len(stacks) < 2 or options.manual else stacks
+
+
+def _plain(options: PruneOptions) -> PruneOptions:
+    """Leave out what is done once with all stacks: keeping a model, and the single heads."""
+    return dataclasses.replace(options, save=None, save_dense=None, benchmark=False, ablation=False)
+
+
+def _view(inputs: Inputs, stack: str) -> Inputs:
+    """Leave only one stack's heads to be removed, with the roles that they have."""
+    view = inputs.loaded.only(stack)
+    row_of = {(site.stack, site.layer): site.row for site in view.sites}
+    by_place = {}
+    for (row, head), found in inputs.roles.by_place.items():
+        site = inputs.loaded.sites[row]
+        if site.stack == stack:
+            by_place[row_of[stack, site.layer], head] = found
+    roles = dataclasses.replace(inputs.roles, by_place=by_place)
+    return dataclasses.replace(inputs, loaded=view, roles=roles)
 
 
 def _result(view: LoadedModel, outcome: Outcome) -> StackResult:
@@ -85,8 +112,6 @@ def _result(view: LoadedModel, outcome: Outcome) -> StackResult:
         n_heads=sum(site.n_heads for site in view.sites),
         curves=outcome.curves,
         scores=outcome.scores,
-        ablation=outcome.ablation,
-        kept_alone=outcome.kept_alone,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.options import PruneOptions
@@ -26,16 +27,48 @@ class Steps:
         For each kind of work, what one piece of it costs: passes over the evaluation data.
     total : float
         What all of it costs.
+
+    Attributes
+    ----------
+    total : float
+        As given.
     """
 
     def __init__(self, progress: Progress, sizes: Mapping[str, float], total: float) -> None:
-        self._progress, self._sizes, self._total = progress, sizes, total
+        self._progress, self._sizes, self.total = progress, sizes, total
         self._done = 0.0
 
     def did(self, kind: str) -> None:
         """Note one piece of work; one that is not counted changes nothing."""
-        self._done = min(self._done + self._sizes.get(kind, 0.0), self._total)
-        self._progress("all", round(self._done), max(1, round(self._total)))
+        self._done = min(self._done + self._sizes.get(kind, 0.0), self.total)
+        self._progress("all", round(self._done), max(1, round(self.total)))
+
+
+def stages(progress: Progress, parts: Sequence[tuple[str, float]]) -> Iterator[Progress]:
+    """Yield what each part of a run in several parts tells, so that all fill one bar.
+
+    Parameters
+    ----------
+    progress : callable
+        Told ("all", passes done, passes in all) of all parts together; what a part tells of single
+        methods is told under the part's name.
+    parts : sequence of (str, float)
+        Name of each part, empty for the first, and what it costs.
+    """
+    whole = max(1, round(sum(cost for _, cost in parts)))
+    before = 0.0
+    for name, cost in parts:
+        yield partial(_tell, progress, name, round(before), whole)
+        before += cost
+
+
+def _tell(
+    progress: Progress, name: str, before: int, whole: int, what: str, done: int, total: int
+) -> None:
+    if what == "all":
+        progress("all", min(before + done, whole), whole)
+    else:
+        progress(f"{name}, {what}" if name else what, done, total)
 
 
 def plan(

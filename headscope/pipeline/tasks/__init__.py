@@ -1,7 +1,8 @@
-"""What a model is measured by: four tasks behind one interface.
+"""What a model is measured by: five tasks behind one interface.
 
 ``fidelity`` needs nothing but text; ``mlm`` and ``classification`` need a model with that head;
-``similarity`` needs pairs with a gold score.
+``similarity`` needs pairs with a gold score, ``seq2seq`` an encoder-decoder model and pairs of
+source and target.
 """
 
 from headscope.pipeline.tasks.base import Task

@@ -51,11 +51,14 @@ class Task:
         Measured examples.
     data : Examples
         As given.
+    notes : tuple of str
+        Sentences about what a metric cannot say of these examples.
     """
 
     name: ClassVar[str]
     higher_is_better: ClassVar[bool] = True
     has_labels: ClassVar[bool] = True
+    notes: tuple[str, ...] = ()
     #: All metrics by name; the first is the task's value.
     table: Mapping[str, Metric]
 

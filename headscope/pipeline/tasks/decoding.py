@@ -86,7 +86,7 @@ def _greedy(config: Any, ends: Ends, pad_id: int, max_new_tokens: int) -> Any:
         length_penalty=1.0,
         min_new_tokens=0,
         max_new_tokens=max_new_tokens,
-        use_cache=config.use_cache is not False,  # not in a decoder with a layer without heads
+        use_cache=True,
         return_dict_in_generate=False,
         decoder_start_token_id=ends.start,
         pad_token_id=pad_id,

@@ -27,9 +27,9 @@ class Fidelity(Task):
         self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
     ) -> None:
         super().__init__(examples, loaded, rows, skipped)
-        self.table = {
-            name: mean_of(name) for name in ("cosine", "kl")[: 2 if loaded.task_head else 1]
-        }
+        # Text runs the encoder of an encoder-decoder model, and not its head.
+        has_outputs = loaded.task_head not in (None, "seq2seq")
+        self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 1 + has_outputs]}
 
     def _select(self, batch: Padded) -> Select | None:
         return self.distance.select(batch)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from headscope.data.token_rows import Padded
 from headscope.models.gating import gated
@@ -36,7 +37,7 @@ class LossBatch:
     -----
     With gates ``(size, n_layers, n_heads)`` the gradient of ``loss(gates).sum()`` holds every
     example's own derivative d loss_i / d xi. With gates ``(rows, n_layers, n_heads, pos)`` it is
-    z . dL/dz of every token.
+    z . dL/dz of every query; ``pos`` is the length of the longest sequence that any stack reads.
     """
 
     def __init__(
@@ -60,9 +61,15 @@ class LossBatch:
         return int(self._owner.max()) + 1
 
     @property
-    def attention_mask(self) -> Tensor:
-        """(rows, pos): 1 at real tokens."""
-        return self._batch.attention_mask
+    def query_mask(self) -> Tensor:
+        """(rows, n_layers, pos): 1 where a layer's query is a real token.
+
+        The queries of decoder and cross-attention are target positions, those of the encoder are
+        source positions.
+        """
+        masks = [self._batch.queries_of(site.stack) for site in self._loaded.sites]
+        longest = max(mask.shape[1] for mask in masks)
+        return torch.stack([F.pad(mask, (0, longest - mask.shape[1])) for mask in masks], dim=1)
 
     def gates(self, kind: str = "example") -> Tensor:
         """Return gates of one to differentiate by.
@@ -74,12 +81,10 @@ class LossBatch:
             (rows, n_layers, n_heads, pos).
         """
         heads = (self._loaded.n_layers, self._loaded.n_heads)
-        rows, pos = self.attention_mask.shape
+        rows, _, pos = self.query_mask.shape
         shape = {"shared": heads, "example": (self.size, *heads), "token": (rows, *heads, pos)}
         dtype = next(self._loaded.model.parameters()).dtype
-        return torch.ones(
-            shape[kind], dtype=dtype, device=self.attention_mask.device, requires_grad=True
-        )
+        return torch.ones(shape[kind], dtype=dtype, device=self._loaded.device, requires_grad=True)
 
     def loss(self, gates: Tensor) -> Tensor:
         """Return each example's loss, (size,)."""

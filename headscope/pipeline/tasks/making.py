@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from headscope.data.examples import Examples, class_ids, read_labelled, read_pairs, read_texts
+from headscope.data.examples import (
+    Examples,
+    class_ids,
+    read_labelled,
+    read_pairs,
+    read_texts,
+    read_translations,
+)
 from headscope.data.token_rows import Row, encode_rows, mask_row, window_rows
 from headscope.errors import CorpusError, InputError
 from headscope.models.loading import LoadedModel
@@ -18,41 +25,54 @@ from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.classification import Classification, classes_of
 from headscope.pipeline.tasks.fidelity import Fidelity
 from headscope.pipeline.tasks.mlm import MaskedLM
+from headscope.pipeline.tasks.seq2seq import ends_of, seq2seq_task
 from headscope.pipeline.tasks.similarity import Similarity
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 MLM_WINDOW, MLM_WINDOWS = 64, 256
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
+#: Tasks that need a file: what it holds, and how it is read.
+_NEEDS_FILE: dict[str, tuple[str, Callable[[str | Path, int | None], Examples]]] = {
+    "classification": ("labels", read_labelled),
+    "similarity": ("labels", read_pairs),
+    "seq2seq": ("sources and targets", read_translations),
+}
 
 
-def read_examples(name: str, path: str | Path | None, limit: int | None = None) -> Examples:
+def read_examples(
+    name: str, path: str | Path | Examples | None, limit: int | None = None
+) -> Examples:
     """Read what a task is measured on; no model is needed yet.
 
     Parameters
     ----------
     name : str
         One of :data:`TASKS`.
-    path : path or None
-        None is the built-in sample, which has no labels.
+    path : path, Examples or None
+        None is the built-in sample, which has no labels; examples in memory are what a reader of
+        this task gave.
     limit : int, optional
         Only the first examples (for ``mlm`` the limit counts windows, see :func:`make_task`).
 
     Raises
     ------
     InputError
-        If the task is unknown, or needs labels and gets no file.
+        If the task is unknown, or needs a file and gets none.
     CorpusError
         If the file cannot be read as what the task needs.
     """
     _check_name(name)
     check_two(limit)
-    if name in ("classification", "similarity"):
+    if isinstance(path, Examples):
+        return select(path, range(min(len(path), limit or len(path))))
+    if name in _NEEDS_FILE:
+        what, read = _NEEDS_FILE[name]
         if path is None:
             raise InputError(
-                f"The task {name} needs a file with labels: the built-in sample has none."
+                f"The task {name} needs a file with {what}: the built-in sample has none."
             )
-        return (read_labelled if name == "classification" else read_pairs)(path, limit)
+        return read(path, limit)
     return read_texts(path, None if name == "mlm" else limit)
 
 
@@ -81,7 +101,7 @@ def make_task(
     Parameters
     ----------
     name : str
-        ``fidelity``, ``mlm``, ``classification`` or ``similarity``.
+        ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
     examples : Examples
         As :func:`read_examples` gives them for this task.
     loaded : LoadedModel
@@ -101,7 +121,9 @@ def make_task(
     _check_name(name)
     if loaded.tokenizer is None:
         raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
-    if name in ("mlm", "classification") and loaded.task_head != name:
+    if name == "seq2seq":
+        ends_of(loaded)  # an encoder has no targets, whatever head it has
+    if name in ("mlm", "classification", "seq2seq") and loaded.task_head != name:
         raise missing_task_head(loaded.name, name, type(loaded.network).__name__)
     return TASKS[name](examples, loaded, seed, limit)
 
@@ -155,6 +177,7 @@ TASKS: dict[str, Callable[[Examples, LoadedModel, int, int | None], Task]] = {
     "mlm": _mlm,
     "classification": _classification,
     "similarity": _similarity,
+    "seq2seq": seq2seq_task,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,7 +15,14 @@ from headscope.data.pair_rows import Ends, PairRow, encode_pairs
 from headscope.data.token_rows import Padded
 from headscope.errors import CorpusError, InputError
 from headscope.measures.accumulator import Array
-from headscope.measures.bleu import COUNTS, bleu, bleu_counts, has_sacrebleu
+from headscope.measures.bleu import (
+    COUNTS,
+    WORDS,
+    bleu,
+    bleu_counts,
+    bleu_unit,
+    has_sacrebleu,
+)
 from headscope.measures.metrics import Metric, Outputs, mean_of, ratio_of
 from headscope.models.gating import gated
 from headscope.models.loading import LoadedModel
@@ -35,8 +42,9 @@ class Seq2Seq(Task):
       after the true tokens before them. One pass, and the task's value.
     * ``exact_match``: share of sources for which greedy decoding writes the target, letter for
       letter, but for white space around it.
-    * ``bleu``: corpus BLEU of the same texts, by sacreBLEU where that is installed; see
-      :mod:`headscope.measures.bleu` for what it says of texts of a few words (nothing).
+    * ``bleu``: corpus BLEU of the same texts, by sacreBLEU where that is installed. Where targets
+      have fewer than four words on average, BLEU of words is 0 for every model; then it is
+      ``bleu_characters``, with every character for a word, and ``notes`` say so.
 
     The last two are measured by :meth:`outputs` with ``all_metrics`` only: decoding runs the
     decoder once for every token.
@@ -73,8 +81,21 @@ class Seq2Seq(Task):
             "token_accuracy": ratio_of("correct", "tokens", 100.0),
             "exact_match": mean_of("exact", 100.0),
         }
-        if has_sacrebleu():
-            self.table["bleu"] = bleu
+        self._unit = bleu_unit(self._targets) if has_sacrebleu() else None
+        if self._unit is not None:
+            self.table["bleu" if self._unit == WORDS else "bleu_characters"] = bleu
+        self.notes = tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        """Say what stands in the place of BLEU of words."""
+        if not has_sacrebleu():
+            yield "BLEU is left out: the package sacrebleu, which counts it, is not installed."
+        elif self._unit != WORDS:
+            instead = "is of characters (bleu_characters)" if self._unit else "is left out"
+            yield (
+                "The targets have fewer than four words on average, and BLEU of words is 0 for "
+                f"every model then: BLEU {instead}."
+            )
 
     # --- measuring ----------------------------------------------------------------------------
 
@@ -131,8 +152,8 @@ class Seq2Seq(Task):
         pairs = zip(texts, self._targets, strict=True)
         found = {"exact": np.array([text == target for text, target in pairs], dtype=float)}
         found["text"] = np.unique(np.array(texts), return_inverse=True)[1]
-        if "bleu" in self.table:
-            found[COUNTS] = bleu_counts(texts, self._targets)
+        if self._unit is not None:
+            found[COUNTS] = bleu_counts(texts, self._targets, tokenize=self._unit)
         return found
 
     def degenerate(self, outputs: Outputs) -> str | None:

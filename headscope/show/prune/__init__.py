@@ -10,7 +10,7 @@ __all__ = ["VIEW"]
 VIEW = View(
     tables.prune_report,
     prune_files,
-    stale=names_of("scores", "survivors", "ablation", "kept_alone"),
+    stale=names_of("areas", "stacks", "scores", "survivors", "ablation", "kept_alone"),
     facts=page.facts,
     scales=page.SCALES,
     section=page.section,

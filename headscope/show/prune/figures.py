@@ -8,9 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headscope.results import Curve, HeadScores, PruneResult
+from headscope.results.heads import layer_name
 from headscope.results.roles import role_of
 from headscope.show import drawing as draw
-from headscope.show.prune.words import METRIC_NAMES, chosen_curves
+from headscope.show.prune import words
+from headscope.show.prune.words import METRIC_NAMES, chosen_curves, leading_areas
 
 _PALETTE = (draw.BLUE, draw.VERMILION, draw.GREEN, draw.PURPLE, draw.ORANGE, draw.SKY, draw.BLACK)
 #: For the eighth method; random heads are grey.
@@ -58,6 +60,47 @@ def _draw(axes: Axes, curve: Curve, colour: str, *, alone: bool) -> None:
         axes.vlines(x, low, high, color=colour, lw=1)
 
 
+def stack_figure(result: PruneResult) -> Figure | None:
+    """Each stack's curve by the first method, with its interval and the range of random heads."""
+    areas = {area.stack: area for area in leading_areas(result)}
+    if not result.stacks:
+        return None
+    figure = draw.new_figure(7.5, 4.6)
+    axes = figure.add_subplot()
+    for stack, colour in zip(result.stacks, (draw.BLUE, draw.GREEN, draw.VERMILION), strict=False):
+        chosen = next((c for c in stack.curves if c.method != "random"), None)
+        random = next((c for c in stack.curves if c.method == "random"), None)
+        if random is not None:
+            _draw_stack(axes, random, colour, f"{stack.stack}, random heads", beside=True)
+        if chosen is not None:
+            name = f"{stack.stack}, {chosen.name}"
+            if (area := areas.get(stack.stack)) is not None:
+                ends = words.span(area.ci, result.metric)
+                name += f": area {words.number(area.value, result.metric)} ({ends})"
+            _draw_stack(axes, chosen, colour, name, beside=False)
+    axes.axhline(result.baseline.value, color="black", lw=0.8)
+    draw.note(axes, "full model", (1.0, result.baseline.value), (0, 3), ha="right")
+    axes.set_xlim(-0.01, 1.01)
+    title = f"Heads removed from one stack of {draw.model_name(result)}: {result.task}"
+    _finish(axes, METRIC_NAMES[result.metric], title)
+    axes.set_xlabel("heads of that stack removed", fontsize=8)
+    axes.legend(fontsize=7, frameon=False, loc="best", handlelength=3.5)
+    return figure
+
+
+def _draw_stack(axes: Axes, curve: Curve, colour: str, name: str, *, beside: bool) -> None:
+    """Draw a curve with its interval, or random heads as a dotted mean with their range."""
+    x = [point.fraction for point in curve.points]
+    y = [point.value for point in curve.points]
+    low, high = zip(*(point.ci for point in curve.points), strict=True)
+    style, width = (":", 1.0) if beside else ("-", 1.6)
+    axes.plot(x, y, style, color=colour, label=name, marker=None if beside else "o", ms=3, lw=width)
+    if beside:
+        axes.vlines(x, low, high, color=colour, lw=1, alpha=0.5)
+    else:
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
+
+
 def survivor_figure(result: PruneResult) -> Figure | None:
     """Share of the heads of each role that is left, against the share of all heads removed."""
     curve = next((c for c in result.curves if len(c.points) > 2 and c.points[-1].roles_left), None)
@@ -91,14 +134,18 @@ def score_map(result: PruneResult, scores: HeadScores) -> Figure:
         shares,
         title=f"{scores.method}: heads of {draw.model_name(result)}",
         legend=f"score / {unit:.3g}",
+        names=scores.names,
     )
 
 
 def ablation_map(result: PruneResult) -> Figure:
     """Layers x heads: change of the metric when the head alone is removed."""
+    places = list(dict.fromkeys((row.stack, row.layer) for row in result.ablation))
+    rows = {place: i for i, place in enumerate(places)}
     return draw.heat_map(
-        draw.head_grid({(row.layer, row.head): row.difference for row in result.ablation}),
+        draw.head_grid({(rows[r.stack, r.layer], r.head): r.difference for r in result.ablation}),
         title=f"Each head of {draw.model_name(result)} removed alone",
         legend=f"change of {result.metric}",
         digits=3 if result.metric in ("cosine", "loss") else 2,
+        names=[layer_name(layer, stack) for stack, layer in places],
     )

@@ -12,13 +12,17 @@ from headscope.show.folders import folder_files
 
 
 def prune_files(result: PruneResult) -> dict[str, bytes]:
-    """Return curves.csv, the tables of scores and single heads, and the figures."""
+    """Return curves.csv, the tables of areas, scores and single heads, and the figures."""
     from headscope.show.prune import figures as draw
 
     csv, figures = {"curves": to_csv(result)}, {"curves": draw.curve_figure(result)}
     if result.scores:
         csv["scores"] = _scores_csv(result.scores)
         figures["scores"] = draw.score_map(result, result.scores[0])
+    if result.areas:
+        csv["areas"] = _areas_csv(result)
+    if (stacks := draw.stack_figure(result)) is not None:
+        figures["stacks"] = stacks
     if (survivors := draw.survivor_figure(result)) is not None:
         figures["survivors"] = survivors
     if result.ablation:
@@ -30,16 +34,24 @@ def prune_files(result: PruneResult) -> dict[str, bytes]:
 
 def _scores_csv(every: Sequence[HeadScores]) -> str:
     """One line per head, one column per method."""
-    layers = enumerate(zip(*(scores.values for scores in every), strict=True))
+    layers = zip(*(scores.values for scores in every), strict=True)
     return csv_text(
-        ("layer", "head", *(scores.method for scores in every)),
+        ("layer", "head", "stack", *(scores.method for scores in every)),
         [
-            (layer, head, *values)
-            for layer, rows in layers
+            (layer, head, stack, *values)
+            for (stack, layer), rows in zip(every[0].places, layers, strict=True)
             for head, values in enumerate(zip(*rows, strict=True))
             if values[0] is not None
         ],
     )
+
+
+def _areas_csv(result: PruneResult) -> str:
+    """One line per area, then one per gap, which names the other stack."""
+    areas = [(a.stack, "", a.method, a.repair, a.value, *a.ci) for a in result.areas]
+    gaps = [(g.stack, g.other, g.method, g.repair, g.difference, *g.ci) for g in result.gaps]
+    header = ("stack", "less", "method", "repair", "area", "low", "high")
+    return csv_text(header, [*areas, *gaps])
 
 
 def _effects_csv(rows: Sequence[HeadEffect]) -> str:

@@ -18,7 +18,8 @@ SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
 
 def section(result: PruneResult) -> Part:
     """How many heads can go, and the curves."""
-    texts = [visible(text) for text in (words.verdict(result), *result.warnings)]
+    sentences = (words.verdict(result), words.stacks_sentence(result), *result.warnings)
+    texts = [visible(text) for text in sentences if text is not None]
     return Part("prune", "Pruning", texts, _chart(result))
 
 
@@ -42,9 +43,13 @@ def _chart(result: PruneResult) -> Chart:
 
 
 def facts(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Rank of every known head, when it is removed first, and what the model is without it."""
+    """Rank of every known head, when it is removed first, and what the model is without it.
+
+    The page has a place for each head of one stack: the encoder, or the only one that was pruned.
+    """
     ranks, first = _ranks(result, places), _first_removed(result)
-    alone = {(row.layer, row.head): row for row in result.ablation}
+    here = _stack(result)
+    alone = {(row.layer, row.head): row for row in result.ablation if row.stack == here}
     for place in places:
         card = Card(*place, values={"importance": ranks.get(place)})
         if place in ranks:
@@ -63,10 +68,17 @@ def facts(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
         yield card
 
 
+def _stack(result: PruneResult) -> str:
+    return "encoder" if result.stack == "all" else result.stack
+
+
 def _ranks(result: PruneResult, places: Sequence[Place]) -> dict[Place, int]:
     """Rank heads by the first method's scores; a row counts the heads that its layer still has."""
     scores: dict[Place, float] = {}
-    for layer, row in enumerate(result.scores[0].values if result.scores else ()):
+    first = result.scores[0] if result.scores else None
+    for (stack, layer), row in zip(first.places, first.values, strict=True) if first else ():
+        if stack != _stack(result):
+            continue
         heads = [place for place in places if place[0] == layer]
         scores |= zip(heads, [value for value in row if value is not None], strict=False)
     order = sorted(scores, key=lambda place: -scores[place])
@@ -78,8 +90,9 @@ def _first_removed(result: PruneResult) -> dict[Place, tuple[float, str]]:
     first: dict[Place, tuple[float, str]] = {}
     for curve in words.chosen_curves(result)[:1]:
         for point in sorted(curve.points, key=lambda p: p.fraction):
-            for layer, head in point.heads_removed:
-                first.setdefault((layer, head), (point.fraction, curve.method))
+            for *stack, layer, head in point.heads_removed:
+                if not stack or stack[0] == _stack(result):
+                    first.setdefault((layer, head), (point.fraction, curve.method))
     return first
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from headscope.results import Curve, HeadEffect, Point, PruneResult
 from headscope.show.cells import make_table, model_line, p_text
 from headscope.show.prune import words
+from headscope.show.prune.beside import decoded_report, stacks_report
 from headscope.show.prune.speed import speed_report
 from headscope.show.prune.words import number
 
@@ -24,10 +25,14 @@ def prune_report(result: PruneResult) -> Iterator[RenderableType]:
     """Show what was run, the curves, what survives, the tables of single heads, what was kept."""
     yield from _header(result)
     yield from _curves(result)
+    yield from stacks_report(result)
+    yield from decoded_report(result)
     yield from _survivors(result)
     yield from _single_heads(result)
     yield from _kept(result)
     yield Text("\n" + words.verdict(result), style="bold")
+    if (sentence := words.stacks_sentence(result)) is not None:
+        yield Text(sentence, style="bold")
     for warning in result.warnings:
         yield Text(f"Warning: {warning}", style="yellow")
 
@@ -36,6 +41,8 @@ def _header(result: PruneResult) -> Iterator[Text]:
     yield model_line(result, result.n_heads)
     if result.shared_layers:
         yield Text("        Layers share their weights: one decision for a head of all layers.")
+    if (line := words.stack_line(result)) is not None:
+        yield Text(f"Stack   {result.stack}: {line}")
     yield Text(f"Task    {result.task}: {words.METRIC_NAMES[result.metric]}")
     data = result.data
     yield Text(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
@@ -76,7 +83,7 @@ def _point_cells(result: PruneResult, curve: Curve, point: Point) -> list[str]:
 
     known = point.p_value is not None
     return [
-        _name(curve),
+        words.short_name(curve.method, curve.repair),
         f"{point.fraction:.0%}",
         number(point.value, result.metric),
         range_of(point.ci),
@@ -86,12 +93,6 @@ def _point_cells(result: PruneResult, curve: Curve, point: Point) -> list[str]:
     ]
 
 
-def _name(curve: Curve) -> str:
-    """Short enough for a column: ``imp.-token +scale``."""
-    repair = f" +{curve.repair}" if curve.repair != "none" else ""
-    return f"{curve.method.replace('importance', 'imp.')}{repair}"
-
-
 def _wide(result: PruneResult, fractions: list[float]) -> RenderableType:
     """One row per curve, one column per fraction."""
     shown = _spaced(fractions)
@@ -99,7 +100,7 @@ def _wide(result: PruneResult, fractions: list[float]) -> RenderableType:
     for curve in result.curves:
         known = {round(point.fraction, 3): point.value for point in curve.points}
         cells = (number(known.get(f), result.metric, short=True) for f in shown)
-        table.add_row(_name(curve), *cells)
+        table.add_row(words.short_name(curve.method, curve.repair), *cells)
     return table
 
 

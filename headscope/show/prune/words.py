@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headscope.results import Curve, KeptModel, Point, PruneResult, SavedModel
+from headscope.results.prune import Area, AreaGap
 
 #: What the metrics are called, and what is good.
 METRIC_NAMES = {
@@ -12,6 +13,17 @@ METRIC_NAMES = {
     "loss": "loss at masked tokens (nats, lower is better)",
     "accuracy": "accuracy (%)",
     "spearman": "Spearman correlation with gold (x 100)",
+    "token_accuracy": "token accuracy (%), each token after the true ones before it",
+    "exact_match": "exact match (%)",
+    "bleu": "BLEU",
+    "bleu_characters": "BLEU of characters",
+}
+#: What the stacks are called.
+STACK_NAMES = {
+    "encoder": "the encoder's self-attention",
+    "decoder": "the decoder's self-attention",
+    "cross": "cross-attention",
+    "all": "heads of all stacks compete; then each stack alone",
 }
 
 
@@ -27,6 +39,57 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
 def span(interval: Iterable[float], metric: str, *, signed: bool = False) -> str:
     """Write both ends of an interval of a metric."""
     return " to ".join(number(value, metric, signed=signed) for value in interval)
+
+
+def stack_line(result: PruneResult) -> str | None:
+    """Say where heads were removed; None for a model that has an encoder only."""
+    removed = (p.heads_removed for c in result.curves for p in c.points if p.heads_removed)
+    if result.stack == "encoder" and len(next(removed, ((),))[0]) < 3:
+        return None
+    text = STACK_NAMES[result.stack]
+    return text if result.stacks or result.stack != "all" else "heads of all stacks"
+
+
+def stacks_sentence(result: PruneResult) -> str | None:
+    """Say which stack's curve is lowest, and whether it is apart from the others."""
+    areas = leading_areas(result)
+    if not areas:
+        return None
+    first, metric = areas[0], result.metric
+    lowest = min(areas, key=lambda area: result.sign * area.value)
+    gaps = [gap for gap in gaps_of(result, first.method, first.repair) if gap.other == lowest.stack]
+    each = " and ".join(_against(result, gap) for gap in gaps)
+    return (
+        f"Stack by stack ({version_name(first.method, first.repair)}), {STACK_NAMES[lowest.stack]} "
+        f"is the costliest to prune: mean {metric} {number(lowest.value, metric)}; {each}."
+    )
+
+
+def _against(result: PruneResult, gap: AreaGap) -> str:
+    """``the encoder's self-attention +13.27 (+12.60 to +13.95)``."""
+    change, interval = (
+        number(gap.difference, result.metric, signed=True),
+        span(gap.ci, result.metric, signed=True),
+    )
+    doubt = "" if is_apart(gap) else ", not apart"
+    return f"{STACK_NAMES[gap.stack]} {change} ({interval}{doubt})"
+
+
+def leading_areas(result: PruneResult) -> list[Area]:
+    """Return every stack's area under the first curve that chooses heads."""
+    first = next(iter(chosen_curves(result)), None)
+    names = (first.method, first.repair) if first is not None else ("random", "none")
+    return [area for area in result.areas if (area.method, area.repair) == names]
+
+
+def gaps_of(result: PruneResult, method: str, repair: str) -> list[AreaGap]:
+    """Return the gaps between the areas of one curve, both ways round."""
+    return [gap for gap in result.gaps if (gap.method, gap.repair) == (method, repair)]
+
+
+def is_apart(gap: AreaGap) -> bool:
+    """Whether the interval of a gap leaves zero out."""
+    return gap.ci[0] > 0 or gap.ci[1] < 0
 
 
 def verdict(result: PruneResult) -> str:
@@ -145,3 +208,9 @@ def saved_sentence(saved: SavedModel, metric: str) -> str:
 def version_name(method: str, repair: str) -> str:
     """Name a method with its repair: ``fisher-joint + scale``."""
     return method if repair == "none" else f"{method} + {repair}"
+
+
+def short_name(method: str, repair: str) -> str:
+    """Name a curve shortly enough for a column: ``imp.-token +scale``."""
+    added = f" +{repair}" if repair != "none" else ""
+    return f"{method.replace('importance', 'imp.')}{added}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headscope.errors import InputError
 from headscope.results import ClassifyResult, PruneResult
-from headscope.results.prune import Point
+from headscope.results.points import Point
 from headscope.results.roles import ROLES
 from headscope.results.validate import certificate_of
 from headscope.safe_text import visible

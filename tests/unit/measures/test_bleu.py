@@ -10,7 +10,7 @@ import pytest
 import sacrebleu
 
 from headscope.errors import InputError
-from headscope.measures.bleu import COUNTS, bleu, bleu_counts, has_sacrebleu
+from headscope.measures.bleu import COUNTS, bleu, bleu_counts, bleu_unit, has_sacrebleu
 from headscope.measures.metrics import paired_bootstrap
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", ",", ".", "U.S.", "3,000", "it's"]
@@ -98,3 +98,27 @@ def test_without_sacrebleu_one_sentence_says_what_to_install(
     assert not has_sacrebleu()
     with pytest.raises(InputError, match=r"sacrebleu, which is not installed; .*\[seq2seq\]"):
         bleu_counts(["a"], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "unit"),
+    [
+        (["the cat sat on", "a dog ran to the mat"], "13a"),
+        (["the cat sat on", "a dog ran"], "char"),  # 3.5 words
+        (["atzmon", "acheson"], "char"),
+        (["ab cd", "efgh"], "char"),  # 4 letters, spaces aside
+        (["ab c", "defg"], None),  # 3.5 letters
+        (["", ""], None),
+    ],
+)
+def test_the_unit_is_one_of_which_targets_have_four(texts: list[str], unit: str | None) -> None:
+    assert bleu_unit(texts) == unit
+
+
+def test_bleu_of_characters_is_sacrebleus() -> None:
+    hypotheses, references = ["atzman", "achesen", "o"], ["atzmon", "acheson", "ohara"]
+    counts = bleu_counts(hypotheses, references, tokenize="char")
+    expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize="char").score
+    found = bleu({COUNTS: counts}, np.ones((1, 3)))
+    assert found == pytest.approx(expected)
+    assert expected > 10

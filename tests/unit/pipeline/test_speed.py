@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tiny_families import tiny
+from tiny_translators import translator
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification
 
@@ -27,6 +28,23 @@ def test_multiplications_are_those_that_torch_counts(family: str) -> None:
             loaded.run(ids, torch.ones_like(ids))
         # It counts a multiplication and an addition as two.
         assert 2 * _work(loaded, ids, torch.ones_like(ids))[0] == counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross", "all"])
+def test_both_sides_of_an_encoder_decoder_model_are_counted(kind: str, stack: str) -> None:
+    """The whole pass as torch counts it; the attention part has 3 of 4 heads left in each layer."""
+    full = headscope.wrap(translator(kind)).only(stack)
+    removed = [(site.stack, site.layer, 1) for site in full.sites]
+    ids = torch.randint(5, 29, (2, 11))
+    found = []
+    for loaded in (full, headscope.remove_heads(full, removed)):
+        loaded.network.set_attn_implementation("eager")
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            loaded.network(input_ids=ids, decoder_input_ids=ids)
+        found.append(_work(loaded, ids, torch.ones_like(ids)))
+        assert 2 * found[-1][0] == counter.get_total_flops()
+    assert found[1][1] / found[0][1] == pytest.approx(3 / 4)
 
 
 def test_attention_part_is_proportional_to_heads() -> None:

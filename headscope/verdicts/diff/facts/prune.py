@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from headscope.results import PruneResult, to_dict
+from headscope.results import Curve, PruneResult, to_dict
+from headscope.results.heads import place_name
 from headscope.verdicts.diff.facts.fact import Facts, Number
 
 
@@ -13,15 +15,13 @@ def collect(result: PruneResult, facts: Facts) -> None:
     metric = result.metric
     whole = Number.within(result.baseline.value, result.baseline.ci, result.sign)
     facts.metric("unpruned model", metric, whole)
-    for curve in result.curves:
-        control = curve.method == "random"  # what random heads cost is no merit of the model
-        for point in curve.points:
-            where = f"{curve.name}, {_percent(point.fraction)} removed"
-            value = Number.within(point.value, point.ci, 0 if control else result.sign)
-            facts.metric(where, metric, value)
-            if not control:
-                removed = ("L" + "H".join(map(str, place)) for place in point.heads_removed)
-                facts.label(where, "heads removed", removed)
+    _add_curves(result, facts, result.curves, "")
+    for stack in result.stacks:
+        _add_curves(result, facts, stack.curves, f"{stack.stack} alone, ")
+    for area in result.areas:
+        where = f"{area.stack} alone, {area.method}, {area.repair}"
+        sign = 0 if area.method == "random" else result.sign
+        facts.metric(where, f"mean {metric}", Number.within(area.value, area.ci, sign))
     for row in result.ablation:
         facts.number(f"without {row.name}", metric, Number.within(row.value, row.ci))
     for kept in result.kept_alone:
@@ -29,11 +29,25 @@ def collect(result: PruneResult, facts: Facts) -> None:
         facts.number(where, metric, Number.within(kept.value, kept.ci))
 
 
+def _add_curves(result: PruneResult, facts: Facts, curves: Sequence[Curve], before: str) -> None:
+    """Add every point of some curves; ``before`` says which heads could be removed."""
+    for curve in curves:
+        control = curve.method == "random"  # what random heads cost is no merit of the model
+        for point in curve.points:
+            where = f"{before}{curve.name}, {_percent(point.fraction)} removed"
+            value = Number.within(point.value, point.ci, 0 if control else result.sign)
+            facts.metric(where, result.metric, value)
+            if not control:
+                removed = (place_name(place) for place in point.heads_removed)
+                facts.label(where, "heads removed", removed)
+
+
 def settings(result: PruneResult) -> dict[str, object]:
     """Return the task and its data."""
     found: dict[str, object] = {
         "task": result.task,
         "metric": result.metric,
+        "stack": result.stack,
         "examples": result.data.examples,
         "evaluation data": result.data.name,
     }
