@@ -73,7 +73,9 @@ class Pairs:
         The control with swapped sources takes another pass, which has the name ``swapped``; without
         a name there is none.
         """
-        sums = run.measure(loaded, self.stacks, self.batches, self._watch(self.stacks), name)
+        sums = run.measure(
+            loaded, self.stacks, self.batches, self._watch(self.stacks), self._measured, name
+        )
         measured = self._measured(sums)
         skipped, t = self.batches.n_items - measured, run.thresholds
         if "decoder" in sums.reading and "decoder" in self.stacks:
@@ -95,7 +97,7 @@ class Pairs:
 
     def _swapped(self, loaded: LoadedModel, run: Run, name: str) -> CrossHeads | None:
         watch = self._watch(("cross",))
-        return run.measure(loaded, ["cross"], self.swapped, watch, name).cross
+        return run.measure(loaded, ["cross"], self.swapped, watch, _nothing, name).cross
 
     def _watch(self, stacks: Sequence[str]) -> Callable[[StackSums], Watch[TaughtBatch]]:
         return functools.partial(_watch, stacks)
@@ -112,6 +114,10 @@ class Pairs:
                 "has a side that is longer than the model's limit, or that yields no token."
             )
         return measured
+
+
+def _nothing(sums: StackSums) -> None:
+    """Check nothing: no two sources may be of one length."""
 
 
 def _read_by_cross(sums: CrossHeads, skipped: int) -> StackCorpus:

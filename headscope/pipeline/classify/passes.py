@@ -115,9 +115,13 @@ class Run:
         stacks: Sequence[str],
         batches: Batches[Item, B],
         watch: Callable[[StackSums], Watch[B]],
+        check: Callable[[StackSums], object],
         name: str,
     ) -> StackSums:
-        """Stream a corpus through some stacks of a whole model once."""
+        """Stream a corpus through some stacks of a whole model once.
+
+        ``check`` raises if nothing could be measured; no state is left of such a pass.
+        """
         done, sums = self.state.load(blank_sums(loaded, self.stacks), name)
         start, observers = watch(sums)
         sites, others = _split(loaded, stacks)
@@ -130,6 +134,7 @@ class Run:
                 router.run(functools.partial(loaded.forward, *batch.inputs))
                 self.state.note(name, index, sums)
                 self.progress(name, seen, batches.n_items)
+        check(sums)
         self.state.note(name, index, sums, final=True)
         return sums
 

@@ -70,9 +70,9 @@ class Sentences:
 
     def find(self, loaded: LoadedModel, run: Run, name: str) -> Found:
         """Measure a whole model and judge the heads of this stack."""
-        sums = run.measure(loaded, [self.stack], self.batches, self._watch, name)
+        sums = run.measure(loaded, [self.stack], self.batches, self._watch, self._check, name)
         mine = sums.reading[self.stack]
-        self._check(mine)
+        mine.skipped = self.batches.n_items - int(mine.profile.sentences)
         ids = head_ids(loaded, self.stack)
         trees = self.corpus.has_trees and self.stack == "encoder"
         kernel, hits = self._kernel_hits(mine) if self.stack == "encoder" else (None, None)
@@ -90,10 +90,8 @@ class Sentences:
         reducer = sums.reading[self.stack].reducer()
         return Watch(reducer.start, [reducer])
 
-    def _check(self, sums: HeadMeasures) -> None:
-        measured = int(sums.profile.sentences)
-        sums.skipped = self.batches.n_items - measured
-        if measured == 0:
+    def _check(self, sums: StackSums) -> None:
+        if not sums.reading[self.stack].profile.sentences:
             raise CorpusError(
                 f"None of the {self.batches.n_items} sentences of {self.corpus.name} could be "
                 "measured: each is longer than the model's limit or has a word that yields no "
