@@ -29,7 +29,7 @@ def provenance(
 
     The SHA-256 of a file is given only while the weights in memory are what was read from it.
     """
-    sha256 = loaded.weights_sha256
+    sha256, whole = loaded.weights_sha256, loaded.whole or loaded
     return {
         **versions(),
         "model": {
@@ -38,9 +38,9 @@ def provenance(
             "weights_sha256": sha256,
             "weights": _weights(loaded, sha256),
             "family": loaded.family,
-            "n_layers": loaded.n_layers,
-            "n_heads": loaded.n_heads,
-            "removed_heads": [list(place) for place in removed_heads(loaded)],
+            "n_layers": whole.n_layers,
+            "n_heads": whole.n_heads,
+            "removed_heads": [_name(whole, *place) for place in removed_heads(whole)],
         },
         "data": None if data is None else {"name": data.name, "sha256": data.sha256},
         "seed": seed,
@@ -49,6 +49,13 @@ def provenance(
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _name(loaded: LoadedModel, row: int, head: int) -> list[str | int]:
+    """Name a head: layer and head, after the stack where there is more than an encoder."""
+    site = loaded.sites[row]
+    stack = [] if loaded.stacks == ("encoder",) else [site.stack]
+    return [*stack, site.layer, head]
 
 
 def versions() -> dict[str, str]:

@@ -132,7 +132,9 @@ def _grid(
     report: ReportResult, made: Sequence[Card]
 ) -> tuple[list[int], list[tuple[int, list[Card | None]]]]:
     """Lay the heads out by their original numbers; None where one was removed."""
-    removed = [tuple(place) for place in report.provenance["model"].get("removed_heads", ())]
+    shown = next((head.stack for head in report.classify.heads), "") if report.classify else ""
+    gone = report.provenance["model"].get("removed_heads", ())
+    removed = [tuple(place[-2:]) for place in gone if len(place) == 2 or place[0] == shown]
     places = {(card.layer, card.head): card for card in made}
     if not places:
         return [], []
