@@ -71,7 +71,11 @@ def test_the_command_measures_and_shows(project: Path, tmp_path: Path) -> None:
     result = json.loads((out / "reach.json").read_text(encoding="utf-8"))
     assert result["validation"]["passed"]
     assert {row["layer"] for row in result["reaches"]} == {0, 1}
-    assert (out / "reach.csv").read_text(encoding="utf-8").startswith("layer,head,distance,even\n")
+    assert (
+        (out / "reach.csv")
+        .read_text(encoding="utf-8")
+        .startswith("layer,head,stack,distance,even\n")
+    )
     assert _run(project, "headscope", "diff", out, out) == ""
     other = tmp_path / "other"
     _run(project, "headscope", "reach", model, "--limit", 10, "-o", other)
