@@ -25,6 +25,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, min(os.cpu_count() or 1, memory // _WORKER_BYTES, _MOST_WORKERS))
 
 
+#: Files whose tests take longest, first: what starts last would run alone at the end.
+_LONGEST = ("test_memory.py", "test_resume.py", "test_prune_stacks.py", "test_docs.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the tests that take longest; the others keep their order."""
+    items.sort(key=lambda item: item.path.name not in _LONGEST)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of models and data that is not part of the project."""

@@ -184,6 +184,8 @@ def test_every_method_and_repair_runs_on_every_stack(
 ) -> None:
     data, chosen = files[kind]
     methods = [name for name, info in METHODS.items() if not info.needs_roles]
+    if kind == "t5":  # another kind of scores; methods see no difference beyond gates
+        methods = ["fisher-joint", "importance-token", "ablation", "random"]
     found = headscope.prune(
         opened(kind),
         task="seq2seq",

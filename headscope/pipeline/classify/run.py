@@ -124,6 +124,8 @@ def classify(
     opened = open_model(model, **options)
     need_tokenizer(opened, "classify")
     read = corpus_for(opened, given)
+    if not opened.sites:  # the certificate says why
+        require_valid(opened, validate)
     stacks = stacks_for(opened, stack, pairs=isinstance(read, PairCorpus))
     if read is not given:
         words = _frequencies(read, frequencies, language)
