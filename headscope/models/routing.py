@@ -150,14 +150,14 @@ class Router:
         ``bias`` (1 or batch, n_heads, query_pos, key_pos) is added to the scaled scores. Keys and
         values that several heads share are given to each of them.
         """
-        mask = with_bias(mask, bias)
+        masked, mask = mask is not None, with_bias(mask, bias)
         if 0 < k.shape[1] < q.shape[1]:
             k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
         if module in self._unseen:
             return stream_attention(q, k, v, mask=mask, scale=scale)
         site = self._next_site(module)
         self.calls[site.stack, site.layer] += 1
-        self.masks_seen += mask is not None
+        self.masks_seen += masked
         if self._mechanism is not None:
             return self._mechanism(site, q, k, v, mask, scale)
         z = self._stream(site, q, k, v, mask, scale)

@@ -308,3 +308,14 @@ def test_a_layer_of_the_decoder_that_is_skipped(monkeypatch: pytest.MonkeyPatch)
     result = validate_model(headscope.wrap(model))
     assert not result.passed
     assert "attention was found in 6 of 8 layers only" in result.reasons
+
+
+def test_a_bias_is_no_padding_mask() -> None:
+    """T5 hands every layer a bias: it must not stand for a mask that never arrived."""
+    loaded = opened("t5").only("encoder")
+    ids, mask = ids_and_mask((4, 2), 0)
+    for given, seen in ((mask, len(loaded.sites)), (torch.ones_like(mask), 0)):
+        router = Router(loaded.sites, others=loaded.others)
+        with routed(loaded.model, router):
+            router.checked(loaded.forward, ids, given)
+        assert router.masks_seen == seen
