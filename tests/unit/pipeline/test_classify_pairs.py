@@ -248,7 +248,7 @@ def test_the_encoder_reads_the_sources_as_sentences(
     )
     assert alone.stacks == ("encoder",)
     assert bart.only("encoder").heads == alone.heads
-    assert alone.provenance["model"]["n_layers"] == 2
+    assert alone.provenance["model"]["n_layers"] == 8  # of all stacks: it is the same model
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
