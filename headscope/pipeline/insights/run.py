@@ -80,12 +80,11 @@ def insights(
     Examples
     --------
     >>> import headscope
-    >>> quick = {"classify": {"limit": 64, "control": False}, "rank": {"limit": 16},
-    ...          "spectrum": {"sequences": 8, "control": False},
-    ...          "depth": {"sequences": 4, "control": False}}
-    >>> found = headscope.insights("demo", settings=quick)
-    >>> found[0].verdict, found[6].verdict
-    ('holds', 'not measured yet')
+    >>> from headscope.results import Sections
+    >>> ranks = Sections(rank=headscope.rank("demo"))
+    >>> found = headscope.insights("demo", sections=ranks)
+    >>> found[3].verdict, found[4].verdict, found[5].verdict
+    ('holds', 'not applicable', 'not measured yet')
     """
     loaded = open_for_tasks(model, **options)
     validation = require_valid(loaded, validate)
