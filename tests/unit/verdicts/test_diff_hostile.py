@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -70,9 +71,10 @@ def test_junk_anywhere(documents: Any, data: st.DataObject) -> None:
     command = data.draw(st.sampled_from(sorted(documents)))
     place = data.draw(st.sampled_from(list(nodes(documents[command]))))
     junk = data.draw(st.sampled_from(JUNK))
-    document = changed(documents[command], *place, to=junk)
-    sides = [documents[command], document]
-    if data.draw(st.booleans()):
+    reverse = data.draw(st.booleans())  # every draw comes before anything that may touch a document
+    whole = copy.deepcopy(documents[command])
+    sides = [whole, changed(whole, *place, to=junk)]
+    if reverse:
         sides.reverse()
     try:
         old, new = (results_of(side, name) for side, name in zip(sides, "ab", strict=True))
