@@ -66,14 +66,18 @@ def nodes(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | i
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_junk_anywhere(documents: Any, data: st.DataObject) -> None:
-    command = data.draw(st.sampled_from(sorted(documents)))
-    place = data.draw(st.sampled_from(list(nodes(documents[command]))))
-    junk = data.draw(st.sampled_from(JUNK))
-    reverse = data.draw(st.booleans())  # every draw comes before anything that may touch a document
+@given(
+    which=st.integers(0, 10**6),
+    where=st.integers(0, 10**6),
+    junk=st.sampled_from(JUNK),
+    reverse=st.booleans(),
+)
+def test_junk_anywhere(documents: Any, which: int, where: int, junk: Any, reverse: bool) -> None:
+    command = sorted(documents)[which % len(documents)]
+    places = list(nodes(documents[command]))
+    place = places[where % len(places)]
     whole = copy.deepcopy(documents[command])
-    sides = [whole, changed(whole, *place, to=junk)]
+    sides = [whole, changed(whole, *place, to=copy.deepcopy(junk))]
     if reverse:
         sides.reverse()
     try:
@@ -81,6 +85,8 @@ def test_junk_anywhere(documents: Any, data: st.DataObject) -> None:
         found = with_fired(compare(old, new), parse_rules(RULES))
     except InputError:
         return
+    finally:
+        assert whole == documents[command], "what is compared is not changed"
     limit_failures(new, LIMITS, old)
     undecided(found, parse_rules(RULES))
     with open("/dev/null", "w") as nowhere:
@@ -88,6 +94,7 @@ def test_junk_anywhere(documents: Any, data: st.DataObject) -> None:
     for text in diff_files(found).values():
         assert b"\x1b" not in text
     json.loads(to_json(found))
+    assert whole == documents[command], "what is shown is not changed"
 
 
 @pytest.mark.parametrize("command", ["classify", "rank", "spectrum", "depth", "prune"])
