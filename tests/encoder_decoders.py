@@ -12,7 +12,7 @@ from covered_families import COVERED
 from torch import Tensor
 
 import headscope
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 KINDS = ("bart", "marian", "pegasus", "mbart", "t5")
 each_kind = pytest.mark.parametrize("kind", KINDS)

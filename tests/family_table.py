@@ -18,7 +18,7 @@ from headscope.measures.depth import VARIANTS
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.coverage import relative_terms, rotary
 from headscope.models.families import REFUSED
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from headscope.errors import InputError
 #: Options that a report sets for all its sections at once, or that keep something.
 _FOR_ALL_SECTIONS = {
     *("output", "device", "revision", "allow_pickle", "no_validate"),
-    *("resume", "save", "save_dense", "benchmark"),
+    *("resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
 }
 #: What a command on several sections measures them on.
 _INPUTS = ("treebank", "text", "limit")

@@ -32,6 +32,10 @@ EXAMPLES = """Examples:
 
 #: What is done to the heads that are left.
 RepairName = enum.StrEnum("RepairName", ["none", "scale", "refit"])
+#: What the weights of an exported graph become.
+QuantizeName = enum.StrEnum("QuantizeName", ["int8"])
+#: How the states of a text become one embedding.
+PoolingName = enum.StrEnum("PoolingName", ["mean", "cls", "max", "weighted"])
 
 
 @model_command("steps")
@@ -109,6 +113,37 @@ def prune(
     benchmark: Annotated[
         bool, Option("--benchmark", help="Time the full model against the one --save keeps.")
     ] = False,
+    max_drop: Annotated[
+        float | None,
+        Option(
+            help="Remove the most heads that cost at most this much of the metric, the upper end "
+            "of the 95% interval included; instead of --fraction."
+        ),
+    ] = None,
+    even: Annotated[
+        bool, Option("--even", help="Remove the same number of heads in every layer.")
+    ] = False,
+    standalone: Annotated[
+        bool,
+        Option(
+            "--standalone",
+            help="Write a modelling file beside the weights of --save: transformers then opens it "
+            "without headscope (trust_remote_code).",
+        ),
+    ] = False,
+    export: Annotated[
+        tuple[str, Path] | None,
+        Option(
+            help="onnx and a folder: the pruned model as one ONNX graph, compared and measured."
+        ),
+    ] = None,
+    quantize: Annotated[
+        QuantizeName | None, Option(help="Also export 8-bit weights, measured again.")
+    ] = None,
+    pooling: Annotated[
+        PoolingName | None,
+        Option(help="How states become one embedding. Default: what the model's folder says."),
+    ] = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
     limit: shared.Limit = None,

@@ -39,7 +39,7 @@ from headscope.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
 from headscope.models.hooks import hooked, run_order
 from headscope.models.layouts import AttentionInput, AttentionSite, Layout, follow
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
 
 

@@ -12,7 +12,7 @@ from headscope.data.token_rows import Padded
 from headscope.models.gating import Run, gate
 from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import LastSiteSeen, Router, routed
 
 

@@ -6,7 +6,8 @@ import copy
 import dataclasses
 
 from headscope.models.fingerprint import FileWeights, fingerprint
-from headscope.models.loading import DTYPES, LoadedModel, wrap
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import DTYPES, wrap
 
 
 def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:

@@ -33,7 +33,7 @@ from headscope.measures.agreement import Scale, ScaleSums
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
 from headscope.models.fingerprint import Fingerprint, fingerprint
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.probes import Probe, probes
 from headscope.models.recording import Recording, run_eager, run_ours, run_sdpa
 from headscope.results import LayerCheck, ProbeSize, ValidationResult

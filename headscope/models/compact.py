@@ -13,7 +13,8 @@ from headscope.errors import InputError
 from headscope.models.cutting import cut_modules, fill_module
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite, attention_modules
-from headscope.models.loading import LoadedModel, wrap
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import wrap
 from headscope.results.heads import head_name
 
 __all__ = ["cut_like", "expand_all", "origin_of", "remove_heads", "removed_heads", "with_shared"]
@@ -61,7 +62,9 @@ def remove_heads(
 
 def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
     """Give a changed copy of a model the model's history, and the view that it was seen in."""
-    copied = dataclasses.replace(changed, revision=loaded.revision, origin=origin_of(loaded))
+    copied = dataclasses.replace(
+        changed, revision=loaded.revision, folder=loaded.folder, origin=origin_of(loaded)
+    )
     return copied if loaded.whole is None else copied.only(loaded.stacks[0])
 
 

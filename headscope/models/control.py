@@ -8,7 +8,8 @@ import dataclasses
 import torch
 
 from headscope.models.compact import cut_like
-from headscope.models.loading import LoadedModel, wrap
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import wrap
 from headscope.models.routing import quiet_transformers
 
 

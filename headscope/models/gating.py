@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from headscope.attention import Mask, attention_pattern, stream_attention
 from headscope.models.hooks import grouped
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.

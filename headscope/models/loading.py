@@ -4,251 +4,28 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from headscope.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.families import refuse
 from headscope.models.fingerprint import FileWeights, fingerprint
-from headscope.models.layouts import AttentionSite, find_sites, numbered
+from headscope.models.layouts import find_sites
+from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import kept_heads
 from headscope.models.network import check_finite, load_network, load_tokenizer, read_config
 from headscope.models.routing import quiet_transformers
 from headscope.models.source import find_source
-from headscope.models.task_heads import Select, last_state, run_with_task_head, task_head_of
+from headscope.models.task_heads import task_head_of
 
-__all__ = ["DTYPES", "LoadedModel", "load", "pick_device", "wrap"]
+__all__ = ["DTYPES", "load", "pick_device", "wrap"]
 
 #: What a model can compute in.
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")
 }
-#: Tokenizers without a limit of their own report an astronomically large one.
-_NO_LIMIT = 10**9
-
-
-@dataclass
-class LoadedModel:
-    """A model that is ready to be measured.
-
-    Attributes
-    ----------
-    name : str
-        What the user called it.
-    model : nn.Module
-        The base model (no task head), in eval mode.
-    network : nn.Module
-        The base model with its task head around it, or the base model itself where there is none.
-    task_head : str or None
-        ``mlm``, ``classification``, ``seq2seq`` or None.
-    tokenizer : transformers tokenizer or None
-        A fast one; None where the folder has none and the caller allowed it.
-    sites : tuple of AttentionSite
-        Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
-    file : FileWeights or None
-        The weights as they were read; None for a model that was handed over in memory.
-    revision : str or None
-        The hub's commit, where it is known.
-    dtype, device : str
-        Of its weights, as torch spells them.
-    origin : dict or None
-        For a copy without some of its heads: id, revision and weights_sha256 of what it was made
-        from.
-    stored_dtype : str or None
-        Floating-point type of the checkpoint's file, where it is known.
-    certificate : object or None
-        The last certificate and what it was made on; see :mod:`headscope.models.certificate`.
-    whole : LoadedModel or None
-        For a view of one stack: the model that it is a view of.
-    """
-
-    name: str
-    model: Any
-    network: Any = field(repr=False)
-    tokenizer: Any
-    sites: tuple[AttentionSite, ...]
-    task_head: str | None
-    dtype: str
-    device: str
-    revision: str | None = None
-    file: FileWeights | None = field(default=None, repr=False)
-    origin: dict[str, Any] | None = field(default=None, repr=False)
-    stored_dtype: str | None = None
-    certificate: object = field(default=None, repr=False)
-    whole: LoadedModel | None = field(default=None, repr=False)
-
-    @property
-    def weights_sha256(self) -> str | None:
-        """SHA-256 of the file, as long as the weights in memory are still what was read from it."""
-        return None if self.file is None or self.changed else self.file.sha256
-
-    @property
-    def changed(self) -> bool:
-        """Whether weights were overwritten after they had been read from a file."""
-        return self.file is not None and self.file.network != fingerprint(self.network)
-
-    @property
-    def others(self) -> tuple[AttentionSite, ...]:
-        """Sites of the stacks that a view leaves out."""
-        if self.whole is None:
-            return ()
-        stacks = {site.stack for site in self.sites}
-        return tuple(site for site in self.whole.sites if site.stack not in stacks)
-
-    @property
-    def stacks(self) -> tuple[str, ...]:
-        """Which of the stacks encoder, decoder, cross the sites belong to, in this order."""
-        return tuple(dict.fromkeys(site.stack for site in self.sites))
-
-    def only(self, stack: str) -> LoadedModel:
-        """Return a view of one stack: the same model, measured and pruned there alone.
-
-        Parameters
-        ----------
-        stack : str
-            ``encoder``, ``decoder`` or ``cross``; ``all`` is the model itself.
-
-        Raises
-        ------
-        InputError
-            If the model has no such stack.
-        """
-        whole = self.whole or self
-        if stack == "all":
-            return whole
-        sites = numbered([site for site in whole.sites if site.stack == stack])
-        if not sites:
-            raise InputError(
-                f"{self.name} has no stack {stack!r}; it has {' and '.join(whole.stacks)}."
-            )
-        return self if whole.stacks == (stack,) else replace(self, sites=sites, whole=whole)
-
-    @property
-    def n_layers(self) -> int:
-        """Layers of attention that were seen running, all stacks together."""
-        return len(self.sites)
-
-    def layers_stated(self) -> int:
-        """Layers of attention that the configuration speaks of, all stacks together."""
-        config = self.model.config
-        layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
-        if not self.encoder_decoder:
-            return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer
-        names = ("decoder_layers", "num_decoder_layers")
-        decoder = next((n for name in names if (n := getattr(config, name, None))), layers)
-        return int(getattr(config, "encoder_layers", layers)) + 2 * int(decoder)
-
-    @property
-    def encoder_decoder(self) -> bool:
-        """Whether the model has a decoder that reads an encoder's states."""
-        return bool(getattr(self.model.config, "is_encoder_decoder", False))
-
-    @property
-    def start_id(self) -> int | None:
-        """Token id that the decoder starts with; None for a model without an encoder-decoder."""
-        if not self.encoder_decoder:
-            return None
-        names = ("decoder_start_token_id", "bos_token_id")
-        found = (getattr(self.model.config, name, None) for name in names)
-        return next((int(start) for start in found if start is not None), self.pad_id)
-
-    @property
-    def n_heads(self) -> int:
-        """Most heads that any layer has (layers can differ once heads are removed)."""
-        return max((site.n_heads for site in self.sites), default=0)
-
-    @property
-    def family(self) -> str:
-        """The architecture's model_type."""
-        return str(self.model.config.model_type)
-
-    @property
-    def pad_id(self) -> int:
-        """Token id that fills up short sequences."""
-        for owner, name in ((self.model.config, "pad_token_id"), (self.tokenizer, "pad_token_id")):
-            if (pad := getattr(owner, name, None)) is not None:
-                return int(pad)
-        return 0
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the input embedding."""
-        return int(self.model.get_input_embeddings().num_embeddings)
-
-    @property
-    def max_length(self) -> int:
-        """Longest sequence, special tokens included, that model and tokenizer allow."""
-        limits = [_position_limit(self.model), getattr(self.tokenizer, "model_max_length", None)]
-        known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
-        return min(known, default=_NO_LIMIT)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-    ) -> Tensor:
-        """Run the base model; returns the last hidden state (batch, pos, d_model).
-
-        Of an encoder-decoder model that is the decoder's; without anything for the decoder to
-        read, only the encoder runs.
-        """
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        model = self.model
-        if self.encoder_decoder and decoder_input_ids is None:
-            model = model.get_encoder()
-        elif decoder_input_ids is not None:
-            inputs["decoder_input_ids"] = decoder_input_ids
-        if decoder_attention_mask is not None:
-            inputs["decoder_attention_mask"] = decoder_attention_mask
-        return last_state(model, inputs)
-
-    def run(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        *,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        select: Select | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run the model with its task head: last hidden state and logits (None without one).
-
-        ``select`` picks what the task head gets from the last hidden state; all of it by default.
-        An encoder-decoder model without anything for its decoder to read runs its encoder only.
-        """
-        if self.encoder_decoder and decoder_input_ids is None:
-            return self.forward(input_ids, attention_mask), None
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids
-        if decoder_input_ids is not None:
-            inputs["decoder_input_ids"] = decoder_input_ids
-        if decoder_attention_mask is not None:
-            inputs["decoder_attention_mask"] = decoder_attention_mask
-        return run_with_task_head(self.network, self.model, inputs, select)
-
-    def run_tiny(self) -> None:
-        """Run the base model once on three tokens, for whoever watches its modules."""
-        start = [] if self.start_id is None else [[self.start_id, self.vocab_size // 3]]
-        tokens = [[self.vocab_size - 1, 0, self.vocab_size // 2]]
-        with torch.no_grad():
-            self.forward(*self.pad(tokens), *(self.pad(start) if start else ()))
-
-    def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
-        rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
-        ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        return ids.to(self.device), mask.to(self.device)
 
 
 def load(
@@ -309,7 +86,7 @@ def load(
     if kept is not None:
         kept.check_layers(loaded.sites)
         loaded.origin = kept.origin
-    loaded.revision = source.revision
+    loaded.revision, loaded.folder = source.revision, source.folder
     loaded.file = FileWeights(checkpoint.weights_sha256(), fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     return loaded
@@ -356,14 +133,3 @@ def pick_device(device: str) -> torch.device:
     if device == "mps" and not torch.backends.mps.is_available():
         raise InputError("device mps: this machine has no Apple GPU; use cpu or auto.")
     return torch.device(device)
-
-
-def _position_limit(network: nn.Module) -> int | None:
-    """Positions that a learned position table has room for."""
-    for name, module in network.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            # RoBERTa and its kin count positions from padding_idx + 1.
-            skipped = 0 if module.padding_idx is None else module.padding_idx + 1
-            return module.num_embeddings - skipped
-    limit = getattr(network.config, "max_position_embeddings", None)
-    return int(limit) if isinstance(limit, int) and limit > 0 else None

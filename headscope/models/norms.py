@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from headscope.models.hooks import hooked, watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 
 def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:

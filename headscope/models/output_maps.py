@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headscope.models.layouts import AttentionSite, bias_of
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pruning.surgery import head_rows, scale_heads
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headscope.errors import HeadscopeError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 #: Tokens of the long probe, at least, where the model has room for them.
 LONG = 256

@@ -18,7 +18,7 @@ from headscope.errors import HeadscopeError
 from headscope.measures.activations import Activations
 from headscope.models.hooks import grouped, hooked, watch_inputs, watch_outputs
 from headscope.models.layouts import AttentionInput, AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.probes import Probe
 from headscope.models.routing import Router, routed, use_implementation
 

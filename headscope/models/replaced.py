@@ -11,7 +11,7 @@ from torch import Tensor
 from headscope.attention import Mask, default_scale, stream_attention
 from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 
 class ReplacedScores:

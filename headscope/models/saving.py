@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headscope.errors import InputError
 from headscope.models.compact import expand_all, origin_of, original_heads
 from headscope.models.gating import shared_layers
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
 from headscope.models.routing import quiet_transformers
 

@@ -29,7 +29,8 @@ from headscope.models.blocks import Block, find_blocks, norm_placement, own_stat
 from headscope.models.casting import cast
 from headscope.models.certificate import TOLERANCES
 from headscope.models.control import random_twin
-from headscope.models.loading import DTYPES, LoadedModel
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import DTYPES
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
 from headscope.pipeline.opening import Model, need_tokenizer, open_model

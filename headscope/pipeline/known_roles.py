@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.errors import InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.results import SCHEMA, ClassifyResult, HeadResult, from_dict
 from headscope.results.prune import HeadRoles
 

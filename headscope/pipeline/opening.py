@@ -8,7 +8,8 @@ from typing import Any
 from torch import nn
 
 from headscope.errors import InputError
-from headscope.models.loading import LoadedModel, load, wrap
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import load, wrap
 
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
 Model = str | Path | LoadedModel | nn.Module

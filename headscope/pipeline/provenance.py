@@ -7,7 +7,7 @@ import importlib.metadata
 from typing import Any, Protocol
 
 from headscope.models.compact import removed_heads
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 
 class Source(Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor
 from headscope.data.plain import PlainText
 from headscope.measures.accumulator import Array
 from headscope.measures.pooling import cosine, mean_pooled
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Mechanism, Router, routed
 from headscope.pipeline.texts import check_measured, line_batches
 

@@ -17,7 +17,7 @@ import numpy as np
 from headscope.atomic import write_atomically
 from headscope.errors import InputError, ResumeError
 from headscope.measures.accumulator import Array
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.provenance import versions
 
 

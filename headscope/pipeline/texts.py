@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from headscope.data.batches import BATCH_TOKENS, WINDOW, Item, buckets, windows
 from headscope.data.plain import PlainText, encode_lines
 from headscope.errors import CorpusError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 
 def line_batches(

@@ -7,7 +7,7 @@ from typing import Any
 
 from headscope.errors import ValidationFailedError
 from headscope.models.certificate import training_reason, validate_model
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.opening import Model, open_model
 from headscope.pipeline.provenance import provenance
 from headscope.results import ValidationResult, ValidationSummary

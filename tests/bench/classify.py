@@ -41,7 +41,7 @@ from headscope.data.sentence import Sentence
 from headscope.measures.batch import Batch
 from headscope.measures.classify.sums import HeadMeasures
 from headscope.models.demo import demo_folder
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 
 REPEATS = 3

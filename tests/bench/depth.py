@@ -35,7 +35,7 @@ from headscope.data.plain import open_plain
 from headscope.measures.accumulator import Array
 from headscope.measures.depth import VARIANTS, residual_ratio
 from headscope.models.blocks import find_blocks, own_states, run_variant
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
 
 REFERENCE = {

@@ -37,7 +37,7 @@ from headscope.data.packing import Windows, pack
 from headscope.data.plain import open_plain
 from headscope.measures.spectrum.decompositions import MatrixPool, singular_values
 from headscope.measures.spectrum.shares import PatternSpectra, Spectrum, shares
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 
 Route = Callable[[Any], Any]

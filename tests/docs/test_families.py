@@ -18,7 +18,7 @@ import headscope
 from headscope.models.certificate import validate_model
 from headscope.models.gating import gated
 from headscope.models.layouts import LAYOUTS, Layout, sites
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 PAGE = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
 FILE = "headscope/models/layouts/mpt.py"

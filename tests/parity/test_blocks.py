@@ -16,7 +16,7 @@ from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.depth import VARIANTS, residual_ratio
 from headscope.models.blocks import find_blocks, norm_placement, own_states, run_variant
 from headscope.models.certificate import validate_model
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
 from headscope.pipeline.depth import _check_rebuilt, _ratios
 

@@ -22,7 +22,7 @@ from headscope.models.certificate import TOLERANCES, validate_model
 from headscope.models.compact import removed_heads
 from headscope.models.evidence import largest_gap
 from headscope.models.layouts import convbert, mobilebert, rembert, roformer, squeezebert, xlm
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.probes import Probe
 from headscope.models.recording import run_ours
 

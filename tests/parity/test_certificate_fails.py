@@ -24,7 +24,7 @@ from headscope.models import routing
 from headscope.models.certificate import validate_model
 from headscope.models.families import REFUSED
 from headscope.models.layouts import AttentionSite, Layout
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 from headscope.results import ValidationResult, to_json
 

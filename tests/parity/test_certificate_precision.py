@@ -21,7 +21,7 @@ from headscope.models.casting import cast
 from headscope.models.certificate import TOLERANCES, validate_model
 from headscope.models.control import random_twin
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.probes import LONG, probes
 from headscope.results import ValidationResult
 

@@ -16,7 +16,7 @@ from headscope.models import certificate
 from headscope.models.casting import cast
 from headscope.models.certificate import validate_model
 from headscope.models.fingerprint import fingerprint
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.opening import open_model
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid

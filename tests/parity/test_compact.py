@@ -19,7 +19,7 @@ from headscope.models.certificate import validate_model
 from headscope.models.compact import removed_heads, with_shared
 from headscope.models.control import random_twin
 from headscope.models.gating import gated, shared_layers
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 IDS, VALID = padded_batch()
 REAL = VALID.bool()

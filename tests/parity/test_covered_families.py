@@ -13,7 +13,7 @@ import headscope
 from headscope.models.certificate import validate_model
 from headscope.models.families import REFUSED
 from headscope.models.gating import gated
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.probes import probes
 
 each_family = pytest.mark.parametrize("family", COVERED, ids=lambda family: family.name)

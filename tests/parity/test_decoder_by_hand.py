@@ -17,7 +17,7 @@ from encoder_decoders import ids_and_mask, opened
 from torch import Tensor
 
 from headscope.measures.activations import Activations
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

@@ -21,7 +21,7 @@ from headscope.models import routing
 from headscope.models.certificate import TOLERANCES, validate_model
 from headscope.models.layouts import AttentionInput, Layout
 from headscope.models.layouts.relative import T5Layout
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.probes import probes
 from headscope.models.routing import Router, routed
 from headscope.results import ValidationResult

@@ -29,7 +29,7 @@ from headscope.models.certificate import validate_model
 from headscope.models.compact import removed_heads
 from headscope.models.control import random_twin
 from headscope.models.gating import gated
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 STACKS = ("encoder", "decoder", "cross")
 #: Some of a layer in every stack, and the first layer of the decoder whole: T5's keeps the table of

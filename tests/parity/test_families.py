@@ -18,7 +18,7 @@ from headscope.attention import attention_fused, key_padding_mask
 from headscope.measures.activations import Activations
 from headscope.models import routing
 from headscope.models.certificate import TOLERANCES, validate_model
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.results import ValidationResult
 

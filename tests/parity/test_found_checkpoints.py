@@ -16,7 +16,7 @@ from torch import Tensor
 import headscope
 from headscope.errors import CheckpointError, InputError
 from headscope.models.certificate import validate_model
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.network import _check_complete
 from headscope.models.source import Source
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForSeq2SeqLM, GPT2Config, GPT2Model
 
 import headscope
 from headscope.errors import InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.repairing import _solve, _sums
 from headscope.pipeline.tasks import make_task, read_examples

@@ -18,7 +18,7 @@ import headscope
 from headscope.attention import stream_attention
 from headscope.data.plain import as_plain
 from headscope.errors import UnsupportedModelError, ValidationFailedError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.rank import rank
 from headscope.pipeline.replaced_attention import PooledStates
 from headscope.results import RankResult

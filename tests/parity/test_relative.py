@@ -29,7 +29,7 @@ from headscope.models.layouts.disentangled import (
     bucketed,
 )
 from headscope.models.layouts.relative import MPNetLayout
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.probes import Probe
 from headscope.models.recording import run_eager, run_ours
 from headscope.models.routing import Router, routed

@@ -21,7 +21,7 @@ from headscope.models.layouts import AttentionInput, Heads, Layout
 from headscope.models.layouts.esm import EsmLayout
 from headscope.models.layouts.fused import Gpt2Layout, ModernBertLayout
 from headscope.models.layouts.rotary import RotaryLayout
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.probes import Probe, probes
 from headscope.models.recording import run_eager, run_ours
 

@@ -18,7 +18,8 @@ from transformers import BartConfig, BartForConditionalGeneration
 import headscope
 from headscope.data.examples import Examples
 from headscope.errors import CorpusError, InputError
-from headscope.models.loading import LoadedModel, wrap
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import wrap
 from headscope.pipeline.tasks.seq2seq import Seq2Seq, ends_of, seq2seq_task
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import headscope
 from headscope.errors import CorpusError, InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.tasks import TASKS, Task, make_task, read_examples
 
 SENTENCES = [

@@ -12,7 +12,7 @@ import torch
 
 import headscope
 from headscope.data.examples import read_texts
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task

@@ -10,7 +10,7 @@ from rank_reference import check, dense, dense_asymmetry
 from scipy.linalg import subspace_angles
 
 from headscope.data.plain import as_plain
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.rank.run import rank
 from headscope.results import RankResult
 

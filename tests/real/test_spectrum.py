@@ -20,7 +20,7 @@ import headscope
 from headscope.data.packing import pack
 from headscope.data.plain import open_plain
 from headscope.errors import InputError, ResumeError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
 from headscope.pipeline.resume import RunState
 from headscope.results import SpectrumResult, to_dict

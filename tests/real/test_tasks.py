@@ -12,7 +12,7 @@ import headscope
 from headscope.data.examples import read_texts
 from headscope.models.certificate import validate_model
 from headscope.models.gating import gated
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.tasks import make_task, read_examples
 
 

@@ -11,7 +11,7 @@ from headscope.data.examples import Examples
 from headscope.data.pair_corpus import Pair, PairCorpus, open_pairs, pairs_in_memory
 from headscope.data.sentence import Sentence
 from headscope.errors import HeadscopeError, InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 #: A corpus in any form that a user may have it in.
 AnyCorpus: TypeAlias = (

@@ -17,7 +17,7 @@ from headscope.measures.classify.cross_labels import judge_cross
 from headscope.measures.classify.labels import judge
 from headscope.measures.classify.stack_sums import StackSums
 from headscope.measures.classify.testable import untestable, untestable_cross
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import SiteObserver
 from headscope.pipeline.classify.passes import Batches, Found, Run, Watch, head_ids
 from headscope.pipeline.classify.sentences import read_by

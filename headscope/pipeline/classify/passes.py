@@ -14,7 +14,7 @@ from headscope.data.batches import Item
 from headscope.measures.classify.stack_sums import StackSums
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.resume import RunState

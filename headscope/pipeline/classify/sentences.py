@@ -23,7 +23,7 @@ from headscope.measures.classify.stack_sums import StackSums
 from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.testable import untestable
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.passes import Batches, Found, Run, Watch, head_ids
 from headscope.pipeline.texts import counted_batches
 from headscope.results import SwappedControl

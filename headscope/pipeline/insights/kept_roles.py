@@ -15,7 +15,7 @@ from headscope.data.examples import Examples
 from headscope.digest import sha256_of
 from headscope.errors import InputError
 from headscope.measures.metrics import Bootstrap
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import places
 from headscope.pipeline.progress import Progress, silent

@@ -9,7 +9,7 @@ from typing import Any
 from headscope.data.pairs import as_pairs
 from headscope.data.plain import as_plain
 from headscope.errors import InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune import prune
 from headscope.pipeline.tasks import select

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headscope.models.gating import shared_layers
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.tasks import LossBatch, Task
 from headscope.pruning.method import Given

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from headscope.errors import InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.known_roles import places
 from headscope.pruning.by_role import keep_roles
 from headscope.pruning.head_list import parse_heads

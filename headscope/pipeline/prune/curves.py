@@ -10,7 +10,7 @@ import numpy as np
 
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.known_roles import KnownRoles
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.prune.calibrating import make_given, units_of

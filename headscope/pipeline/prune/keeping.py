@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import ArtefactError
-from headscope.models.loading import LoadedModel, load
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import load
 from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import whole_folder, write_model

@@ -12,7 +12,7 @@ import numpy as np
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs
 from headscope.models.compact import remove_heads
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.tasks import Task

@@ -55,6 +55,12 @@ class PruneOptions:
     save: str | Path | None = None
     save_dense: str | Path | None = None
     benchmark: bool = False
+    max_drop: float | None = None
+    even: bool = False
+    standalone: bool = False
+    export: tuple[str, str | Path] | None = None
+    quantize: str | None = None
+    pooling: str | None = None
     limit: int | None = None
     calibration_limit: int = CALIBRATION_LIMIT
     validate: bool = True

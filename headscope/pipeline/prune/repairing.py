@@ -14,7 +14,7 @@ from headscope.errors import InputError
 from headscope.models.capture import capture_layers
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
 from headscope.pipeline.tasks import Task
 from headscope.pruning.fisher import outputs_matrix

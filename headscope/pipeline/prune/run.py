@@ -50,6 +50,12 @@ def prune(
     save: str | Path | None = None,
     save_dense: str | Path | None = None,
     benchmark: bool = False,
+    max_drop: float | None = None,
+    even: bool = False,
+    standalone: bool = False,
+    export: tuple[str, str | Path] | None = None,
+    quantize: str | None = None,
+    pooling: str | None = None,
     limit: int | None = None,
     calibration_limit: int = CALIBRATION_LIMIT,
     validate: bool = True,
@@ -103,7 +109,23 @@ def prune(
         or heads by hand. Of several methods or repairs the one that is best on the calibration data
         is kept; random heads never are. What was written is loaded again and measured.
     benchmark : bool
-        Time the full model against the pruned one, which is the one that would be saved.
+        Time the full model against the pruned one, which is the one that would be saved; with
+        ``export`` also both as ONNX.
+    max_drop : float, optional
+        Instead of fractions: remove the most heads that cost at most this much of the metric, in
+        its own unit, the upper end of the paired 95% interval included.
+    even : bool
+        Remove the same number of heads in every layer.
+    standalone : bool
+        Write a modelling file beside the weights of ``save``, so that transformers opens the folder
+        with ``trust_remote_code=True`` where headscope is not installed.
+    export : (str, path), optional
+        ``("onnx", folder)``: the pruned model as one ONNX graph, compared with the model itself.
+    quantize : str, optional
+        ``int8``: weights of the exported graph as 8-bit integers, measured again.
+    pooling : str, optional
+        ``mean``, ``cls``, ``max`` or ``weighted``: how a text's states become one embedding; by
+        default what the model's folder says, else the mean.
     limit : int, optional
         Evaluation examples.
     calibration_limit : int
@@ -153,6 +175,12 @@ def prune(
         save=save,
         save_dense=save_dense,
         benchmark=benchmark,
+        max_drop=max_drop,
+        even=even,
+        standalone=standalone,
+        export=export,
+        quantize=quantize,
+        pooling=pooling,
         limit=limit,
         calibration_limit=calibration_limit,
         validate=validate,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headscope.measures.statistics import adjust
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.measuring import Measurer, original_names
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pruning.method import Given

@@ -11,7 +11,7 @@ from pathlib import Path
 from headscope.data.examples import Examples, read_texts, sample_texts
 from headscope.data.overlap import overlap
 from headscope.errors import CorpusError, InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.pipeline.tasks.making import check_two

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headscope.errors import InputError
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
 from headscope.pipeline.progress import Progress, silent
 from headscope.results.speed import SpeedResult, SpeedRow

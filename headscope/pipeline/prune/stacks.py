@@ -17,7 +17,7 @@ import numpy as np
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.areas import area_weights, bootstrap_interval, draws_interval
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.curves import Inputs, Outcome, Swept, cost_of, run
 from headscope.pipeline.prune.options import PruneOptions

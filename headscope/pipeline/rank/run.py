@@ -18,7 +18,8 @@ from headscope.measures.rank.layer import measure_layer
 from headscope.models.control import random_twin
 from headscope.models.coverage import relative_terms, rotary, unread_positions
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import DTYPES, LoadedModel
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import DTYPES
 from headscope.models.norms import gain_and_shift, preceding_norms
 from headscope.pipeline.opening import Model, open_model
 from headscope.pipeline.parameters import check_limit

@@ -20,7 +20,7 @@ from headscope.measures.rank.shared_projections import (
 )
 from headscope.measures.rank.starts import Mixed, truncate
 from headscope.measures.statistics import normal_interval
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.replaced import ReplacedScores
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.replaced_attention import PooledStates

@@ -17,7 +17,7 @@ from headscope.measures.rank.gaussian import average
 from headscope.measures.rank.pattern_asymmetry import PatternAsymmetry
 from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.texts import check_measured, line_batches

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscope.data.plain import encode_lines, sample_plain
 from headscope.measures.activations import Activations
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.results import SamplePatterns
 from headscope.results.heads import head_name

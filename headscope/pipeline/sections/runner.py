@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from headscope.errors import InputError, UnsupportedModelError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.sections.keys import model_identity, plain, section_key
 from headscope.pipeline.sections.previous import Previous

@@ -9,7 +9,7 @@ from headscope.data.packing import Windows, pack, pack_pairs
 from headscope.data.pairs import as_pairs
 from headscope.data.plain import PlainText, as_plain
 from headscope.errors import InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 
 
 @dataclass(frozen=True)

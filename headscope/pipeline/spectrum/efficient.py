@@ -24,7 +24,7 @@ from headscope.measures.spectrum.kept_keys import RANDOM_BLOCKS
 from headscope.measures.spectrum.structure import Structure, without_padding
 from headscope.measures.statistics import finite
 from headscope.models.layouts import AttentionSite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Mechanism
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.replaced_attention import last_states

@@ -16,7 +16,7 @@ from headscope.measures.spectrum.closed_forms import ControlCurves, control_curv
 from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.known_roles import Classification, classification_of
 from headscope.pipeline.opening import Model, need_tokenizer, open_model
 from headscope.pipeline.progress import Progress, silent

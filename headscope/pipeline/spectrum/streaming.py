@@ -15,7 +15,7 @@ from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array
 from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import PatternSpectra, Spectrum
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.resume import RunState, open_state

@@ -19,7 +19,7 @@ from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap, resampled
 from headscope.measures.pooling import mean_pooled
 from headscope.models.gating import gated
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.distance import Distance, at_masks
 from headscope.pipeline.tasks.losses import LossBatch, Read

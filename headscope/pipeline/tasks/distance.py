@@ -12,7 +12,7 @@ from headscope.data.pair_rows import padded
 from headscope.data.token_rows import Padded, Row
 from headscope.measures.pooling import cosine, mean_pooled
 from headscope.models.gating import gated
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 
 #: Task heads that make a token at each position that a batch asks for.

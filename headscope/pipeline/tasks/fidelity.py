@@ -9,7 +9,7 @@ from torch import Tensor
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row
 from headscope.measures.metrics import Outputs, mean_of
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.base import Task
 

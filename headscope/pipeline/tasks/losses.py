@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from headscope.data.token_rows import Padded
 from headscope.models.gating import gated
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 
 #: From a batch's hidden states and logits to a loss (size,) or an embedding (size, d).

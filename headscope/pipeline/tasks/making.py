@@ -19,7 +19,7 @@ from headscope.data.examples import (
 )
 from headscope.data.token_rows import Row, encode_rows, mask_row, window_rows
 from headscope.errors import CorpusError, InputError
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import missing_task_head
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.classification import Classification, classes_of

@@ -25,7 +25,7 @@ from headscope.measures.bleu import (
 )
 from headscope.measures.metrics import Metric, Outputs, mean_of, ratio_of
 from headscope.models.gating import gated
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit

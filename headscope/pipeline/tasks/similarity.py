@@ -15,7 +15,7 @@ from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs, spearman
 from headscope.measures.pooling import cosine, mean_pooled
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.losses import LossBatch, Read
 

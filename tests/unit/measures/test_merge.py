@@ -16,7 +16,7 @@ from headscope.measures.classify.labels import judge
 from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.thresholds import Thresholds
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.results import HeadResult
 

@@ -15,7 +15,7 @@ from headscope.errors import ValidationFailedError
 from headscope.measures.rank.factors import layer_factors
 from headscope.measures.rank.shared_projections import share_projections
 from headscope.measures.rank.starts import Mixed, truncate
-from headscope.models.loading import LoadedModel
+from headscope.models.loaded import LoadedModel
 from headscope.models.replaced import ReplacedScores
 from headscope.models.routing import Router, routed
 
