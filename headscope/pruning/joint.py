@@ -42,28 +42,49 @@ def fisher_joint(given: Given, *, ridge: float = RIDGE, directions: int = DIRECT
     rise along the order.
     """
     matrix, _ = information(given, directions)
-    order, rises = eliminate(matrix, ridge)
-    return Ranking(rises, order, {"forward": 1, "backward": 1 if given.labelled else directions})
+    passes = {"forward": 1, "backward": 1 if given.labelled else directions}
+    return JointRanking(matrix, ridge, passes)
 
 
-def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
+class JointRanking(Ranking):
+    """The order of joint elimination on ``matrix`` (n_units, n_units) with a ``ridge``."""
+
+    def __init__(self, matrix: Tensor, ridge: float, passes: dict[str, int]) -> None:
+        order, rises = eliminate(matrix, ridge)
+        super().__init__(rises, order, passes)
+        self._matrix, self._ridge = matrix, ridge
+
+    def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...]:
+        """Return ``each`` units of every layer: eliminated while their layer still has room."""
+        order, _ = eliminate(self._matrix, self._ridge, layers=layers, each=each)
+        return tuple(sorted(order))
+
+
+def eliminate(
+    matrix: Tensor, ridge: float, *, layers: Tensor | None = None, each: int = 0
+) -> tuple[list[int], Tensor]:
     """Remove units one by one, re-solving the kept gates at each step.
 
     ``matrix`` (n, n), positive semidefinite, is the quadratic form of ``1 - xi`` that is to stay
-    small. Returns the order of removal, and what each unit's removal adds to the minimum.
+    small. Returns the order of removal, and what each unit's removal adds to the minimum. With the
+    ``layers`` (n,) of the units, only ``each`` units of every layer go.
     """
     n = len(matrix)
     strength = max(ridge * float(matrix.diagonal().mean()), 1e-30)
     padded = matrix.double() + strength * torch.eye(n, dtype=torch.float64)
     kept, order = list(range(n)), list[int]()
     rises = torch.zeros(n, dtype=torch.float64)
-    for _ in range(n):
+    room = [n] if layers is None else [each] * (int(layers.max()) + 1)
+    place = [0] * n if layers is None else layers.tolist()
+    while any(room[place[unit]] for unit in kept):
         inverse = torch.linalg.inv(padded[kept][:, kept])
         # Stationary: (G + ridge I)(1 - xi)_kept + G[kept, removed] 1 = 0.
         gap = -inverse @ matrix[kept][:, order].double().sum(dim=1)
         rise = (1 - gap) ** 2 / inverse.diagonal()
-        best = int(rise.argmin())
+        full = torch.tensor([room[place[unit]] == 0 for unit in kept])
+        best = int(rise.masked_fill(full, torch.inf).argmin())
         unit = kept.pop(best)
+        room[place[unit]] -= 1
         order.append(unit)
         rises[unit] = rise[best]
     return order, rises
