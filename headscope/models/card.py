@@ -220,7 +220,8 @@ def _speed(speed: SpeedResult | None) -> list[str]:
         "|---|---|---|---|---|\n"
         + "\n".join(rows)
         + f"\n\nMedians, both models in turns; {speed.device}, {speed.dtype}, "
-        f"{speed.threads} thread{'s' if speed.threads > 1 else ''}, transformers' {speed.implementation} attention. "
+        f"{speed.threads} thread{'s' if speed.threads > 1 else ''}, transformers' "
+        f"{speed.implementation} attention. "
         f"Parameters: {speed.parameters_full:,} and {speed.parameters_pruned:,}."
     ]
 
