@@ -76,7 +76,7 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
-        read_config(source)
+        read_config(source, checkpoint)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         kept = kept_heads(checkpoint)
         network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
