@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.errors import InputError
 from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.layouts import AttentionSite, numbered
+from headscope.models.pooling import Pooling
 from headscope.models.task_heads import Select, last_state, run_with_task_head
 
 #: Tokenizers without a limit of their own report an astronomically large one.
@@ -56,6 +57,8 @@ class LoadedModel:
     folder : Path or None
         Where it was read, or where the model lies that it was cut from; None for one that was
         handed over in memory.
+    pooling : Pooling
+        How its last states become the embedding of a text.
     """
 
     name: str
@@ -73,6 +76,7 @@ class LoadedModel:
     certificate: object = field(default=None, repr=False)
     whole: LoadedModel | None = field(default=None, repr=False)
     folder: Path | None = field(default=None, repr=False)
+    pooling: Pooling = field(default_factory=Pooling)
 
     @property
     def weights_sha256(self) -> str | None:
