@@ -59,7 +59,7 @@ class Checkpoint:
             self.weight_files = _pickle_files(folder, allow_pickle)
         else:
             for file in self.weight_files:
-                _check_safetensors(file)
+                check_safetensors(file)
 
     @property
     def has_tokenizer(self) -> bool:
@@ -174,7 +174,8 @@ def _pickle_files(folder: Path, allow_pickle: bool) -> list[Path]:
     return files
 
 
-def _check_safetensors(path: Path) -> None:
+def check_safetensors(path: Path) -> None:
+    """Refuse a file of weights that cannot be read, or holds none."""
     try:
         with safe_open(path, framework="numpy") as file:
             empty = not list(file.keys())

@@ -77,8 +77,8 @@ def load(
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
         read_config(source, checkpoint)
-        tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         kept = kept_heads(checkpoint)
+        tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
     network = network.to(where).eval()
     check_finite(network, source)

@@ -96,8 +96,13 @@ def load_network(
 
 
 def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
-    """Make the family's configuration, some of its settings as they were before pruning."""
+    """Make the family's configuration, some of its settings as they were before pruning.
+
+    What was not stated before is None in ``original``.
+    """
     settings = {**checkpoint.config, **original}
+    for key in [key for key in original if original[key] is None]:
+        del settings[key]
     return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
 
 

@@ -17,14 +17,11 @@ from headscope.errors import CheckpointError
 from headscope.models.cutting import cut_modules
 from headscope.models.deploy.config_file import BEFORE, FAMILY, KEPT, family_config, is_ours
 from headscope.models.layouts import attention_modules
-from headscope.models.manifest import KeptHeads, heads_in_config
+from headscope.models.manifest import heads_in_config
 from headscope.models.task_heads import TASK_HEADS, class_for
 from headscope.registration import COMPACT_TYPE
 
 __all__ = ["config_of"]
-
-#: transformers does not say which folder a configuration is of.
-_HERE = Path("config.json")
 
 
 def config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -42,10 +39,15 @@ def config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
     CheckpointError
         If it names no family that transformers has, or no heads.
     """
+    path = Path(str(kwargs.get("name_or_path") or "")) / "config.json"
     family = config_dict.get(FAMILY)
-    if not isinstance(family, str) or family not in CONFIG_MAPPING or is_ours({"model_type": family}):
-        raise CheckpointError(f"config.json names {family!r} as {FAMILY}, which is no known family.")
-    heads_in_config(config_dict, _HERE)
+    if (
+        not isinstance(family, str)
+        or family not in CONFIG_MAPPING
+        or is_ours({"model_type": family})
+    ):
+        raise CheckpointError(f"{path} names {family!r} as {FAMILY}, which is no known family.")
+    heads_in_config(config_dict, path)
     own = {key: config_dict[key] for key in (FAMILY, KEPT, BEFORE)}
     return _kinds(family).from_dict({**family_config(config_dict), **own}, **kwargs)
 
@@ -70,8 +72,9 @@ class _CompactModel:
     headscope_kind: tuple[str, str | None]
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
-        kept = heads_in_config(vars(config), _HERE)
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        path = Path(config.name_or_path or "") / "config.json"
+        kept = heads_in_config(vars(config), path)
         base: Any = getattr(self, "base_model", self)
         kept.check(attention_modules(base))
         # transformers builds models without memory for weights; which rows go is computed for real.
@@ -101,7 +104,7 @@ def _blank(family: str, task_head: str | None) -> Any:
 
 @functools.cache
 def _kinds(family: str) -> Any:
-    """Make the configuration's class of a family, and enter its models into transformers' tables."""
+    """Make the configuration's class of a family, and enter its models into the tables."""
     original: Any = CONFIG_MAPPING[family]
     config_kind = _derived(_CompactConfig, original, {})
     for task_head in (None, *TASK_HEADS):
@@ -111,7 +114,9 @@ def _kinds(family: str) -> Any:
         found = models[original]
         model: Any = found[0] if isinstance(found, tuple) else found
         own = {"config_class": config_kind, "headscope_kind": (family, task_head)}
-        class_for(task_head).register(config_kind, _derived(_CompactModel, model, own), exist_ok=True)
+        class_for(task_head).register(
+            config_kind, _derived(_CompactModel, model, own), exist_ok=True
+        )
     return config_kind
 
 
