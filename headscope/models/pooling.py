@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.errors import InputError
+from headscope.errors import CheckpointError, InputError
 from headscope.measures.pooling import MODES
 
 #: Modes that users can choose by name; the others are read from folders only.
@@ -48,12 +48,15 @@ class Dense:
         A name of :data:`ACTIVATIONS`.
     residual : bool or Tensor, (out, in)
         Whether x is added, or R.
+    sha256 : str
+        Of the file that the weights are from; empty where they are from none.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     activation: str = "Tanh"
     residual: bool | Tensor = False
+    sha256: str = ""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, in) to (batch, out), in the type and on the device of ``x``."""
@@ -120,7 +123,8 @@ class Pooling:
     prompt : str
         Put before every text that is embedded.
     max_length : int or None
-        Longest text in tokens, special ones included, that the model's folder allows.
+        Tokens, special ones included, at which SentenceTransformer cuts a text of this model;
+        headscope cuts none.
     problem : str or None
         Why the folder's embedding cannot be made; :meth:`embed` refuses with it.
     """
@@ -150,7 +154,7 @@ class Pooling:
 
         Raises
         ------
-        InputError
+        CheckpointError
             If the folder's way is one that headscope cannot follow.
 
         Notes
@@ -168,13 +172,19 @@ class Pooling:
 
         Raises
         ------
-        InputError
+        CheckpointError
             Saying what the model's folder asks for, and the mend.
         """
         if self.problem is not None:
-            raise InputError(
+            raise CheckpointError(
                 f"{self.problem} Give pooling (such as mean) to compare pooled last states instead."
             )
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """Everything that embeddings depend on besides the model itself, as plain values."""
+        weights = [step.sha256 for step in self.steps if isinstance(step, Dense)]
+        return {"pooling": str(self), "weights": weights, "prompt": self.prompt}
 
     def __str__(self) -> str:
         """``mean``, or such as ``cls, dense 384x128 tanh, normalize``."""

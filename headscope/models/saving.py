@@ -19,7 +19,7 @@ from headscope.models.compact import expand_all, origin_of, original_heads, remo
 from headscope.models.deploy.config_file import BEFORE, FAMILY, KEPT, family_config
 from headscope.models.deploy.even import plain_settings
 from headscope.models.deploy.opened import check_opens
-from headscope.models.deploy.sentence_files import copy_sentence_files
+from headscope.models.deploy.sentence_copy import sentence_copy
 from headscope.models.deploy.standalone import FILE, standalone_files
 from headscope.models.gating import shared_layers
 from headscope.models.loaded import LoadedModel
@@ -141,6 +141,7 @@ def write_model(
         What opens the folder: :data:`TRANSFORMERS` alone, with :data:`REMOTE` code, or with
         :data:`HEADSCOPE`.
     """
+    sentences = sentence_copy(loaded.folder)
     manifest = _manifest(loaded, form)
     manifest |= {"method": method, "repair": repair, "source": origin_of(loaded)}
     manifest["provenance"] = provenance
@@ -150,7 +151,7 @@ def write_model(
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(temporary)
     manifest |= _write_config(loaded, temporary, form, standalone)
-    copy_sentence_files(loaded.folder, temporary)
+    sentences.write(temporary)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
     (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
     check_opens(loaded, temporary)
