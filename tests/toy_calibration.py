@@ -30,6 +30,9 @@ class ToyBatch:
         gates = gates[..., 0] if gates.dim() == 4 else gates
         return self._f((gates[..., None] * self._a).sum(dim=(1, 2)))
 
+    def full(self) -> Tensor:
+        return self._f(self._a.sum(dim=(1, 2)))
+
     def loss(self, gates: Tensor) -> Tensor:
         wanted = self.embed(self.gates().detach()).detach() if self._y is None else self._y
         return ((self.embed(gates) - wanted) ** 2).sum(dim=-1) / 2
