@@ -44,6 +44,8 @@ def _header(result: PruneResult) -> Iterator[Text]:
     if (line := words.stack_line(result)) is not None:
         yield Text(f"Stack   {result.stack}: {line}")
     yield Text(f"Task    {result.task}: {words.METRIC_NAMES[result.metric]}")
+    if (line := words.pooling_line(result)) is not None:
+        yield Text(f"Pooling {line}")
     data = result.data
     yield Text(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
     if (chosen := result.calibration) is not None:

@@ -26,6 +26,17 @@ def stack_line(result: PruneResult) -> str | None:
     return text if result.stacks or result.stack != "all" else "heads of all stacks"
 
 
+def pooling_line(result: PruneResult) -> str | None:
+    """Say how texts were embedded, where a task is about embeddings; None for the usual mean."""
+    model = result.provenance.get("model", {})
+    how, origin = model.get("pooling"), model.get("pooling_from")
+    usual = origin != "option" and how in (None, "mean", "mean, normalize")
+    if usual or result.task not in ("fidelity", "similarity"):
+        return None
+    whose = "as asked for" if origin == "option" else f"as the model's {origin} says"
+    return f"{how}, {whose}"
+
+
 def stacks_sentence(result: PruneResult) -> str | None:
     """Say which stack's curve is lowest, and whether it is apart from the others."""
     areas = leading_areas(result)
