@@ -81,4 +81,5 @@ def toy_given(
     y = torch.randn(len(a), a.shape[-1], generator=generator, dtype=torch.float64)
     units = Units([a.shape[2]] * a.shape[1], [(i,) for i in range(a.shape[1])])
     toy = Toy(a, y if labels else None, f)
-    return Given(units=units, calibration=toy, largest=len(units), budget=len(units) // 2, **fields)
+    fields = {"largest": len(units), "budget": len(units) // 2, **fields}
+    return Given(units=units, calibration=toy, **fields)

@@ -70,15 +70,16 @@ def with_means(
     Returns
     -------
     dict of int to OutputMap
-        Of the first layer of each module that loses a head. Layers that share one have one b_O, so
-        it gets the average of what each of them would.
+        Of the first layer of each module that loses a head and has a b_O (T5 has none: a head that
+        goes leaves nothing behind there). Layers that share one have one b_O, so it gets the
+        average of what each of them would.
     """
     gone = set(removed)
     found = {}
     for layers in shared_layers(loaded.sites):
         site = loaded.sites[layers[0]]
         heads = [head for head in range(site.n_heads) if (site.row, head) in gone]
-        if heads:
+        if heads and site.projections.out.bias is not None:
             own, rows = output_map(site), head_rows(heads, site.d_head)
             average = torch.stack([means[layer][rows] for layer in layers]).mean(dim=0)
             W = own.W[rows.to(own.W.device)]
