@@ -34,8 +34,6 @@ EXAMPLES = """Examples:
 RepairName = enum.StrEnum("RepairName", ["none", "scale", "refit"])
 #: What the weights of an exported graph become.
 QuantizeName = enum.StrEnum("QuantizeName", ["int8"])
-#: How the states of a text become one embedding.
-PoolingName = enum.StrEnum("PoolingName", ["mean", "cls", "max", "weighted"])
 
 
 @model_command("steps")
@@ -140,10 +138,7 @@ def prune(
     quantize: Annotated[
         QuantizeName | None, Option(help="Also export 8-bit weights, measured again.")
     ] = None,
-    pooling: Annotated[
-        PoolingName | None,
-        Option(help="How states become one embedding. Default: what the model's folder says."),
-    ] = None,
+    pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
     limit: shared.Limit = None,

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import normalizers
 from torch import Tensor, nn
 
 from headscope.errors import CheckpointError
@@ -36,6 +37,14 @@ def load_tokenizer(source: Source) -> Any:
             "words with pieces; convert it and save it beside the model."
         )
     return tokenizer
+
+
+def lower_case(tokenizer: Any) -> None:
+    """Let a fast tokenizer read every text in lower case, in place."""
+    before = tokenizer.backend_tokenizer.normalizer
+    if not getattr(before, "lowercase", False):
+        parts = [normalizers.Lowercase(), *([] if before is None else [before])]
+        tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(parts)
 
 
 def read_config(source: Source) -> Any:

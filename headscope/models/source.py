@@ -14,8 +14,14 @@ _FILES = [
     *("config.json", "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
     *("tokenizer*", "vocab*", "merges.txt", "*.model"),
     *("special_tokens_map.json", "added_tokens.json"),
+    # sentence-transformers: what follows the model, each module in a numbered folder.
+    *("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"),
+    *("[0-9]*_*/config.json", "[0-9]*_*/model.safetensors"),
 ]
-_PICKLES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+_PICKLES = [
+    *("pytorch_model*.bin", "pytorch_model.bin.index.json"),
+    "[0-9]*_*/pytorch_model.bin",
+]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headscope.data.examples import Examples
 from headscope.errors import InputError
+from headscope.models.pooling import chosen
 from headscope.models.saving import check_target
 from headscope.pipeline.known_roles import Classification
 from headscope.pipeline.prune.choosing import fractions_of, needs
@@ -144,6 +145,8 @@ class PruneOptions:
                 "heads and keep_roles say which heads go; leave out methods and fractions."
             )
         check_methods(self.method_names)
+        if self.pooling is not None:
+            chosen(self.pooling)
         for name in self.repairs or ():
             if name not in list(Repair):
                 raise InputError(f"There is no repair {name!r}; choose {', '.join(Repair)}.")

@@ -219,7 +219,7 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     """Read the data, then open and validate the model, then find out what its heads do."""
     known = None if isinstance(choices.roles, bool) else read_classification(choices.roles)
     sources = open_sources(choices)
-    loaded = open_for_tasks(model, **options)
+    loaded = open_for_tasks(model, pooling=choices.pooling, **options)
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, choices.stack, choices.task)
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)

@@ -17,7 +17,6 @@ from headscope.data.token_rows import Padded, Row
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap, resampled
-from headscope.measures.pooling import mean_pooled
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
@@ -51,6 +50,8 @@ class Task:
         Measured examples.
     data : Examples
         As given.
+    pooling : Pooling
+        How every version of the model makes an embedding of a row: as the unpruned model does.
     notes : tuple of str
         Sentences about what a metric cannot say of these examples.
     """
@@ -69,6 +70,7 @@ class Task:
         self.rows = rows
         self.n_examples = len(rows)
         self.skipped = skipped
+        self.pooling = loaded.pooling
         self.distance = Distance(rows, loaded)
 
     @property
@@ -204,7 +206,7 @@ class Task:
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return each row's output as a vector."""
-        return F.normalize(mean_pooled(hidden, batch.hidden_mask), dim=-1)
+        return F.normalize(self.pooling.embed(hidden, batch.hidden_mask), dim=-1)
 
     def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
         """Yield all rows, padded, in the order of :meth:`loss_batches` without labels.
