@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.exported import ExportedModel
 from headscope.results.heads import Head, layer_name, place_name
 from headscope.results.kept_model import KeptModel, SavedModel
 from headscope.results.measured import Measured
@@ -265,6 +266,8 @@ class PruneResult(Measured):
         Of the curves of ``stacks``.
     gaps : tuple of AreaGap
         Between each two of them.
+    exported : tuple of ExportedModel
+        The graphs that it was written as; empty unless asked for.
     """
 
     task: str
@@ -289,6 +292,7 @@ class PruneResult(Measured):
     stacks: tuple[StackResult, ...] = ()
     areas: tuple[Area, ...] = ()
     gaps: tuple[AreaGap, ...] = ()
+    exported: tuple[ExportedModel, ...] = ()
 
     @property
     def sign(self) -> int:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import InputError, UnsupportedModelError
-from headscope.measures.pooling import mean_pooled
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers, use_implementation
@@ -129,7 +128,7 @@ class _Whole(nn.Module):
         hidden, logits = self._loaded.run(input_ids, attention_mask, token_type_ids)
         if logits is not None:
             return logits, hidden
-        return mean_pooled(hidden, attention_mask), hidden
+        return self._loaded.pooling.embed(hidden, attention_mask), hidden
 
 
 def _captured(loaded: LoadedModel, typed: bool) -> torch.export.ExportedProgram:

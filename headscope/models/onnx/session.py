@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import groupby
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -73,25 +73,25 @@ class Graph:
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Any]:
         """Return inputs as onnxruntime takes them."""
-        given = (input_ids, attention_mask, token_type_ids)
-        if token_type_ids is None:
-            given = (input_ids, attention_mask, torch.zeros_like(input_ids))
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        given = (input_ids, attention_mask, types)
         named = dict(zip(INPUTS, given, strict=True))
         return {name: named[name].cpu().numpy() for name in self.inputs}
 
-    def attention_seconds(self) -> list[float]:
-        """Stop noting times; return the seconds that each pass so far spent in attention."""
+    def attention_seconds(self) -> float:
+        """Stop noting times; return the seconds of one pass's attention, all passes but the first.
+
+        Of every node the median is taken, then their sum: a pass that was interrupted by another
+        program was so at one node.
+        """
         path = Path(self._session.end_profiling())
         events = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
-        spent, passes = 0.0, []
-        for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
-            name = str(event["name"])
-            if name == "model_run":
-                passes.append(0.0)
-            elif passes and event["cat"] == "Node" and name.startswith(ATTENTION):
-                passes[-1] += event["dur"] / 1e6
-        return passes
+        times: dict[str, list[float]] = {}
+        for event in sorted(events, key=lambda event: event["ts"]):
+            if event["cat"] == "Node" and event["name"].startswith(ATTENTION):
+                times.setdefault(event["name"], []).append(event["dur"] / 1e6)
+        return sum(statistics.median(spent[1:]) for spent in times.values())
 
 
 def runtime_version() -> str:
