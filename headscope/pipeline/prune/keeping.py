@@ -15,6 +15,7 @@ from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import whole_folder, write_model
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.curves import Inputs, Version
+from headscope.pipeline.prune.exporting import graphs_beside
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
@@ -108,7 +109,12 @@ def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
     )
 
 
-def time_kept(version: Version, inputs: Inputs, seed: int, progress: Progress) -> SpeedResult:
-    """Time the full model against the one that is kept."""
+def time_kept(
+    version: Version, inputs: Inputs, options: PruneOptions, progress: Progress
+) -> SpeedResult:
+    """Time the full model against the one that is kept, and their graphs where it was exported."""
     compact = compact_model(inputs.loaded, inputs.units, version.made)
-    return benchmark(inputs.loaded, compact, seed=seed, progress=progress)
+    with graphs_beside(inputs.loaded, options) as graphs:
+        return benchmark(
+            inputs.loaded, compact, seed=options.seed, progress=progress, graphs=graphs
+        )

@@ -166,6 +166,8 @@ def _kept(result: PruneResult) -> Iterator[RenderableType]:
         yield Text("\n" + words.kept_sentence(result, result.kept))
     for saved in result.saved:
         yield Text(words.saved_sentence(saved, result.metric))
+    for exported in result.exported:
+        yield Text(words.exported_sentence(exported, result.metric))
     if result.speed is not None:
         yield Text("")
         yield from speed_report(result.speed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import Curve, KeptModel, Point, PruneResult, SavedModel
+from headscope.results import Curve, ExportedModel, KeptModel, Point, PruneResult, SavedModel
 from headscope.results.metric_words import METRIC_NAMES as METRIC_NAMES
 from headscope.results.metric_words import number as number
 from headscope.results.metric_words import span as span
@@ -190,6 +190,20 @@ def saved_sentence(saved: SavedModel, metric: str) -> str:
         f"{text} Loaded again and measured: {metric} {number(saved.measured, metric)}, on the "
         f"curve {number(saved.value, metric)}."
     )
+
+
+def exported_sentence(exported: ExportedModel, metric: str) -> str:
+    """Say what graph was written, how near it is to the model, and what it is worth."""
+    where = f"{exported.folder}/{exported.file} ({exported.size / 1e6:.1f} MB, {exported.weights})"
+    found = (
+        f"largest difference to the pruned model {exported.max_difference:.1e} on "
+        f"{exported.texts} texts; in onnxruntime {metric} {number(exported.measured, metric)}"
+    )
+    if exported.difference is None or exported.difference_ci is None:
+        return f"Exported to {where}: {found}, in torch {number(exported.value, metric)}."
+    change = number(exported.difference, metric, signed=True)
+    interval = span(exported.difference_ci, metric, signed=True)
+    return f"Exported to {where}: {found}, {change} against float32 (95% interval {interval})."
 
 
 def version_name(method: str, repair: str) -> str:
