@@ -23,6 +23,8 @@ from headscope.results.max_drop import DropLook
 FEWEST = 10
 #: Of intervals, unless several smaller numbers share it.
 LEVEL = 0.95
+#: What rounding may add to a loss, in any metric's unit: far below the digits that are shown.
+_ROUNDING = 1e-6
 #: Resamples of an interval of a higher level, whose ends lie farther out.
 _RESAMPLES_FAR = 10 * RESAMPLES
 
@@ -162,7 +164,9 @@ class Tries:
         )
         sign = 1 if task.higher_is_better else -1
         most_lost = change.most_lost(sign)
-        return Judged(change, -sign * change.difference, most_lost, most_lost <= self.wanted)
+        return Judged(
+            change, -sign * change.difference, most_lost, most_lost <= self.wanted + _ROUNDING
+        )
 
     def mend(self, judged: Judged) -> str:
         """Say what would help a model that is not allowed: more examples, or a larger bound."""
