@@ -17,8 +17,9 @@ SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
 
 
 def section(result: PruneResult) -> Part:
-    """How many heads can go, and the curves."""
-    sentences = (words.verdict(result), words.stacks_sentence(result), *result.warnings)
+    """How many heads can go, the curves, and what was exported."""
+    graphs = (words.exported_sentence(found, result.metric) for found in result.exported)
+    sentences = (words.verdict(result), words.stacks_sentence(result), *graphs, *result.warnings)
     texts = [visible(text) for text in sentences if text is not None]
     return Part("prune", "Pruning", texts, _chart(result))
 
