@@ -200,7 +200,10 @@ def _readable(loaded: LoadedModel) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporter's remarks, which are about its own future, off the user's terminal."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
+    loggers = [
+        logging.getLogger(name)
+        for name in ("torch.onnx", "torch.export", "torch.__trace", "onnxscript")
+    ]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:

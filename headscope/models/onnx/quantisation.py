@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from pathlib import Path
+from typing import Any
 
 __all__ = ["quantize"]
 
@@ -25,8 +26,12 @@ def quantize(path: Path, target: Path) -> None:
     target : Path
         The file to write.
     """
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
+    model = onnx.load(path)
+    # Weights are stored the other way round on the way, and would contradict their stated shapes.
+    del model.graph.value_info[:]
     logger = logging.getLogger()
     level = logger.level
     try:
@@ -34,12 +39,19 @@ def quantize(path: Path, target: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             quantize_dynamic(
-                path,
+                model,
                 target,
                 op_types_to_quantize=list(_NODES),
+                nodes_to_exclude=_without_weights(model.graph),
                 weight_type=QuantType.QInt8,
                 per_channel=True,
                 extra_options={"MatMulConstBOnly": True},
             )
     finally:
         logger.setLevel(level)
+
+
+def _without_weights(graph: Any) -> list[str]:
+    """List nodes whose weights are empty, as those of a layer that has lost all its heads."""
+    empty = {tensor.name for tensor in graph.initializer if 0 in tensor.dims}
+    return [node.name for node in graph.node if empty.intersection(node.input)]

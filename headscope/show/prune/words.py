@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headscope.results import (
     Curve,
     EvenPrice,
@@ -277,12 +279,12 @@ def saved_sentence(saved: SavedModel, metric: str) -> str:
 def exported_sentence(exported: ExportedModel, metric: str) -> str:
     """Say what graph was written, how near it is to the model, and what it is worth."""
     where = f"{exported.folder}/{exported.file} ({exported.size / 1e6:.1f} MB, {exported.weights})"
-    found = (
-        f"largest difference to the pruned model {exported.max_difference:.1e} on "
-        f"{exported.texts} texts; in onnxruntime {metric} {number(exported.measured, metric)}"
-    )
+    found = f"in onnxruntime {metric} {number(exported.measured, metric)}"
     if exported.difference is None or exported.difference_ci is None:
-        return f"Exported to {where}: {found}, in torch {number(exported.value, metric)}."
+        return (
+            f"Exported to {where}: {found}, in torch {number(exported.value, metric)}; largest "
+            f"difference of any output {exported.max_difference:.1e} on {exported.texts} texts."
+        )
     change = number(exported.difference, metric, signed=True)
     interval = span(exported.difference_ci, metric, signed=True)
     return f"Exported to {where}: {found}, {change} against float32 (95% interval {interval})."
