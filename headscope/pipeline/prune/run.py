@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.data.examples import Examples
+from headscope.models.saving import check_saves
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
     Classification,
@@ -222,6 +223,8 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     loaded = open_for_tasks(model, pooling=choices.pooling, **options)
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, choices.stack, choices.task)
+    if choices.save or choices.save_dense:
+        check_saves(loaded, standalone=choices.standalone)
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
