@@ -9,6 +9,7 @@ from typing import Any
 
 from headscope.data.examples import Examples
 from headscope.models.onnx.graph import check_exportable
+from headscope.models.saving import check_saves
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
     Classification,
@@ -231,6 +232,8 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     loaded = chosen_stack(loaded, choices.stack, choices.task)
     if choices.export is not None:
         check_exportable(loaded)
+    if choices.save or choices.save_dense:
+        check_saves(loaded, standalone=choices.standalone)
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
