@@ -14,7 +14,7 @@ from headscope.errors import InputError
 
 #: Options that a report sets for all its sections at once, or that keep something.
 _FOR_ALL_SECTIONS = {
-    *("output", "device", "revision", "allow_pickle", "no_validate"),
+    *("output", "device", "revision", "allow_pickle", "no_validate", "pooling"),
     *("resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
 }
 #: What a command on several sections measures them on.

@@ -35,6 +35,7 @@ def insights(
             help="Change what decides a claim, e.g. 'most=0.6'; repeatable. See docs/insights.md.",
         ),
     ] = None,
+    pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
     limit: shared.Limit = None,

@@ -31,11 +31,9 @@ EXAMPLES = """Examples:
 
 
 #: What is done to the heads that are left.
-RepairName = enum.StrEnum("RepairName", ["none", "scale", "refit"])
+RepairName = enum.StrEnum("RepairName", ["none", "scale", "mean", "refit"])
 #: What the weights of an exported graph become.
 QuantizeName = enum.StrEnum("QuantizeName", ["int8"])
-#: How the states of a text become one embedding.
-PoolingName = enum.StrEnum("PoolingName", ["mean", "cls", "max", "weighted"])
 
 
 @model_command("steps")
@@ -57,9 +55,9 @@ def prune(
     method: Annotated[
         list[str] | None,
         Option(
-            help="fisher-joint, fisher, importance-token, importance-example, gates, topk, "
-            "ablation, ablation-greedy, roles, magnitude, confidence or random; repeatable. "
-            "Default: fisher-joint and random."
+            help="fisher-joint, fisher-relinearised, fisher, importance-token, importance-example, "
+            "gates, topk, ablation, ablation-greedy, roles, magnitude, confidence or random; "
+            "repeatable. Default: fisher-joint and random."
         ),
     ] = None,
     repair: Annotated[
@@ -140,10 +138,7 @@ def prune(
     quantize: Annotated[
         QuantizeName | None, Option(help="Also export 8-bit weights, measured again.")
     ] = None,
-    pooling: Annotated[
-        PoolingName | None,
-        Option(help="How states become one embedding. Default: what the model's folder says."),
-    ] = None,
+    pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
     limit: shared.Limit = None,

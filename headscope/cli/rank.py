@@ -57,6 +57,7 @@ def rank(
             help="Let the heads of each layer share projections of these widths.",
         ),
     ] = None,
+    pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
     limit: shared.Limit = None,

@@ -46,6 +46,7 @@ def report(
     task: shared.TaskOption = shared.TaskName.fidelity,
     data: shared.TaskData = None,
     draws: shared.Draws = 20,
+    pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: Annotated[
         Path | None,

@@ -18,6 +18,8 @@ Dtype = enum.StrEnum("Dtype", ["float64", "float32", "bfloat16", "float16"])
 Device = enum.StrEnum("Device", ["auto", "cpu", "cuda", "mps"])
 #: What the model is measured by.
 TaskName = enum.StrEnum("TaskName", ["fidelity", "mlm", "classification", "similarity", "seq2seq"])
+#: How the states of a text become one embedding.
+PoolingName = enum.StrEnum("PoolingName", ["mean", "cls", "max", "weighted"])
 #: Which attention of an encoder-decoder model.
 StackName = enum.StrEnum("StackName", ["encoder", "decoder", "cross", "all"])
 
@@ -46,6 +48,10 @@ Resume = Annotated[
 Stack = Annotated[
     StackName | None,
     Option(help="Attention of an encoder-decoder model. Default: all that the input exercises."),
+]
+Pooling = Annotated[
+    PoolingName | None,
+    Option(help="How states become one embedding. Default: what the model's folder says."),
 ]
 Limit = Annotated[int | None, Option(help="Only the first sentences.")]
 Seed = Annotated[int, Option(help="For everything that is drawn at random.")]

@@ -75,6 +75,7 @@ def spectrum(
             help="Measure the same architecture with random weights too, on the same sequences."
         ),
     ] = False,
+    pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
     resume: shared.Resume = False,

@@ -25,5 +25,6 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
         file=None if sha256 is None else FileWeights(sha256, fingerprint(network)),
         origin=loaded.origin,
         stored_dtype=loaded.stored_dtype,
+        pooling=loaded.pooling,
     )
     return copied if loaded.whole is None else copied.only(loaded.stacks[0])

@@ -63,7 +63,11 @@ def remove_heads(
 def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
     """Give a changed copy of a model the model's history, and the view that it was seen in."""
     copied = dataclasses.replace(
-        changed, revision=loaded.revision, folder=loaded.folder, origin=origin_of(loaded)
+        changed,
+        revision=loaded.revision,
+        folder=loaded.folder,
+        pooling=loaded.pooling,
+        origin=origin_of(loaded),
     )
     return copied if loaded.whole is None else copied.only(loaded.stacks[0])
 

@@ -26,5 +26,5 @@ def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     network = network.to(device=parameter.device, dtype=parameter.dtype)
     cut_like(network, loaded)  # where heads have been removed
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
-    twin = dataclasses.replace(twin, revision=loaded.revision)
+    twin = dataclasses.replace(twin, revision=loaded.revision, pooling=loaded.pooling)
     return twin if loaded.whole is None else twin.only(loaded.stacks[0])

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.errors import InputError
 from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.layouts import AttentionSite, numbered
+from headscope.models.pooling import Pooling, chosen
 from headscope.models.task_heads import Select, last_state, run_with_task_head
 
 #: Tokenizers without a limit of their own report an astronomically large one.
@@ -56,6 +57,8 @@ class LoadedModel:
     folder : Path or None
         Where it was read, or where the model lies that it was cut from; None for one that was
         handed over in memory.
+    pooling : Pooling
+        How its last states become the embedding of a text.
     """
 
     name: str
@@ -73,6 +76,7 @@ class LoadedModel:
     certificate: object = field(default=None, repr=False)
     whole: LoadedModel | None = field(default=None, repr=False)
     folder: Path | None = field(default=None, repr=False)
+    pooling: Pooling = field(default_factory=Pooling)
 
     @property
     def weights_sha256(self) -> str | None:
@@ -119,6 +123,23 @@ class LoadedModel:
                 f"{self.name} has no stack {stack!r}; it has {' and '.join(whole.stacks)}."
             )
         return self if whole.stacks == (stack,) else replace(self, sites=sites, whole=whole)
+
+    def pooled_by(self, mode: str) -> LoadedModel:
+        """Return the same model with another way to embed a text, whatever its folder says.
+
+        Parameters
+        ----------
+        mode : str
+            ``mean``, ``cls``, ``max`` or ``weighted``; no dense module follows it.
+
+        Raises
+        ------
+        InputError
+            If there is no such mode.
+        """
+        pooling = chosen(mode, self.pooling)
+        whole = None if self.whole is None else replace(self.whole, pooling=pooling)
+        return replace(self, pooling=pooling, whole=whole)
 
     @property
     def n_layers(self) -> int:

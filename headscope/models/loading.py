@@ -15,8 +15,16 @@ from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.layouts import find_sites
 from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import kept_heads
-from headscope.models.network import check_finite, load_network, load_tokenizer, read_config
+from headscope.models.network import (
+    check_finite,
+    load_network,
+    load_tokenizer,
+    lower_case,
+    read_config,
+)
+from headscope.models.pooling import chosen
 from headscope.models.routing import quiet_transformers
+from headscope.models.sentence_folder import lower_cases, read_pooling
 from headscope.models.source import find_source
 from headscope.models.task_heads import task_head_of
 
@@ -37,6 +45,7 @@ def load(
     allow_pickle: bool = False,
     need_tokenizer: bool = True,
     task_head: str | None = None,
+    pooling: str | None = None,
 ) -> LoadedModel:
     """Open ``demo``, a folder or a hub id.
 
@@ -57,13 +66,18 @@ def load(
     task_head : str, optional
         The task head to keep: ``mlm``, ``classification``, ``seq2seq``, ``auto`` (what the
         checkpoint has, if it is one of these) or None for the base model alone.
+    pooling : str, optional
+        How a text's last states become one embedding: ``mean``, ``cls``, ``max`` or ``weighted``;
+        by default what the modules.json of a sentence-transformers folder says, else the mean.
 
     Raises
     ------
     InputError
-        If the checkpoint lacks the task head.
+        If the checkpoint lacks the task head, or there is no such pooling.
     ModelNotFoundError, CheckpointError, UnsupportedModelError
     """
+    if pooling is not None:
+        chosen(pooling)  # refuses before anything is read
     source = find_source(model, revision=revision, allow_pickle=allow_pickle)
     checkpoint = Checkpoint(source.folder, allow_pickle=allow_pickle)
     refuse(str(checkpoint.config.get("model_type")), source.name)
@@ -76,9 +90,11 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
-        read_config(source)
-        tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
+        read_config(source, checkpoint)
         kept = kept_heads(checkpoint)
+        tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
+        if tokenizer is not None and lower_cases(source.folder):
+            lower_case(tokenizer)
         network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
     network = network.to(where).eval()
     check_finite(network, source)
@@ -89,7 +105,9 @@ def load(
     loaded.revision, loaded.folder = source.revision, source.folder
     loaded.file = FileWeights(checkpoint.weights_sha256(), fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
-    return loaded
+    width = getattr(loaded.model.config, "hidden_size", None)
+    loaded.pooling = read_pooling(source.folder, width, allow_pickle=allow_pickle)
+    return loaded if pooling is None else loaded.pooled_by(pooling)
 
 
 def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory") -> LoadedModel:

@@ -15,20 +15,29 @@ from headscope.models.loading import load, wrap
 Model = str | Path | LoadedModel | nn.Module
 
 
-def open_model(model: Model, **options: Any) -> LoadedModel:
+def open_model(model: Model, *, pooling: str | None = None, **options: Any) -> LoadedModel:
     """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel or nn.Module
+        The model.
+    pooling : str, optional
+        How it embeds a text, in place of its own way: ``mean``, ``cls``, ``max`` or ``weighted``.
+    **options
+        What :func:`headscope.load` takes besides, for a name or folder.
 
     Raises
     ------
     InputError
-        If ``model`` is none of these.
+        If ``model`` is none of these, or there is no such pooling.
     """
-    if isinstance(model, LoadedModel):
-        return model
     if isinstance(model, str | Path):
-        return load(str(model), **options)
+        return load(str(model), pooling=pooling, **options)
+    if isinstance(model, LoadedModel):
+        return model if pooling is None else model.pooled_by(pooling)
     if hasattr(model, "config") and hasattr(model, "parameters"):
-        return wrap(model)
+        return wrap(model) if pooling is None else wrap(model).pooled_by(pooling)
     raise InputError(
         f"{type(model).__name__} is not a model: give a folder, a hub id, 'demo', what "
         "headscope.load returned, or a transformers model."

@@ -40,6 +40,8 @@ def provenance(
             "family": loaded.family,
             "n_layers": whole.n_layers,
             "n_heads": whole.n_heads,
+            "pooling": str(loaded.pooling),
+            "pooling_from": loaded.pooling.origin,
             "removed_heads": [_name(whole, *place) for place in removed_heads(whole)],
         },
         "data": None if data is None else {"name": data.name, "sha256": data.sha256},

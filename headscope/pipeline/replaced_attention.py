@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headscope.data.plain import PlainText
 from headscope.measures.accumulator import Array
-from headscope.measures.pooling import cosine, mean_pooled
+from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Mechanism, Router, routed
 from headscope.pipeline.texts import check_measured, line_batches
@@ -39,7 +39,7 @@ def last_states(
 
 
 class PooledStates:
-    """A model's mean-pooled last states on a text, which a changed model's are compared with.
+    """A model's embeddings of a text's lines, which a changed model's are compared with.
 
     The mean cosine is the fidelity of the change.
 
@@ -64,7 +64,7 @@ class PooledStates:
         self.lines = sum(len(ids) for ids, _ in self._batches)
         self.skipped = min(text.n_lines, limit or text.n_lines) - self.lines
         check_measured(text, self.lines)
-        self._original = last_states(loaded, self._batches, None, mean_pooled)
+        self._original = last_states(loaded, self._batches, None, loaded.pooling.embed)
 
     def cosines(
         self,
@@ -76,6 +76,7 @@ class PooledStates:
         ``around`` makes a context in which all passes run, to watch the sites' inputs, say.
         """
         with around():
-            changed = last_states(self._loaded, self._batches, mechanism, mean_pooled)
+            embed = self._loaded.pooling.embed
+            changed = last_states(self._loaded, self._batches, mechanism, embed)
         pairs = zip(changed, self._original, strict=True)
         return np.concatenate([cosine(ours, theirs).cpu().numpy() for ours, theirs in pairs])

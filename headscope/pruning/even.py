@@ -23,8 +23,9 @@ class EvenRanking(Ranking):
 
     A ranking that can choose anew does so (:class:`Evenly`). Otherwise the units of a layer go in
     the order in which the other ranking removes them: those of the lowest values first, or those of
-    its own order that still have room in their layer. Where its sets are not nested, a unit's place
-    is the smallest set that holds it.
+    its own order that still have room in their layer. Where its sets are not nested, the units of
+    the set of the same size come first; among them, and among the others, the smallest set that
+    holds a unit is its place.
 
     Parameters
     ----------
@@ -51,7 +52,11 @@ class EvenRanking(Ranking):
         each = count // len(self._by_layer)
         if isinstance(self.free, Evenly):
             return self.free.remove_evenly(self._layers, each)
-        return tuple(sorted(unit for units in self._by_layer.values() for unit in units[:each]))
+        wanted = set(self.free.remove(count))
+        found = list[int]()
+        for units in self._by_layer.values():
+            found += sorted(units, key=lambda unit: unit not in wanted)[:each]
+        return tuple(sorted(found))
 
 
 def _order(ranking: Ranking, n: int) -> Iterator[int]:

@@ -23,6 +23,10 @@ Kwon et al. 2022, arXiv:2204.09656 (gates, Fisher, scaling as a step of its own)
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -56,35 +60,68 @@ class JointRanking(Ranking):
 
     def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...]:
         """Return ``each`` units of every layer: eliminated while their layer still has room."""
-        order, _ = eliminate(self._matrix, self._ridge, layers=layers, each=each)
+        order, _ = eliminate(self._matrix, self._ridge, Room(layers.tolist(), each))
         return tuple(sorted(order))
 
 
-def eliminate(
-    matrix: Tensor, ridge: float, *, layers: Tensor | None = None, each: int = 0
-) -> tuple[list[int], Tensor]:
+@dataclass(frozen=True)
+class Room:
+    """How many units of every layer may go.
+
+    Attributes
+    ----------
+    layers : sequence of int, (n_units,)
+        The layer of each unit.
+    each : int
+        The most that a layer may lose.
+    """
+
+    layers: Sequence[int]
+    each: int
+
+    def left(self, removed: Sequence[int], kept: Sequence[int]) -> list[int]:
+        """Return those of the kept units that may go when others have gone."""
+        lost = Counter(self.layers[unit] for unit in removed)
+        return [unit for unit in kept if lost[self.layers[unit]] < self.each]
+
+
+def eliminate(matrix: Tensor, ridge: float, room: Room | None = None) -> tuple[list[int], Tensor]:
     """Remove units one by one, re-solving the kept gates at each step.
 
     ``matrix`` (n, n), positive semidefinite, is the quadratic form of ``1 - xi`` that is to stay
-    small. Returns the order of removal, and what each unit's removal adds to the minimum. With the
-    ``layers`` (n,) of the units, only ``each`` units of every layer go.
+    small. Returns the order of removal, and what each unit's removal adds to the minimum.
     """
-    n = len(matrix)
     strength = max(ridge * float(matrix.diagonal().mean()), 1e-30)
-    padded = matrix.double() + strength * torch.eye(n, dtype=torch.float64)
-    kept, order = list(range(n)), list[int]()
-    rises = torch.zeros(n, dtype=torch.float64)
-    room = [n] if layers is None else [each] * (int(layers.max()) + 1)
-    place = [0] * n if layers is None else layers.tolist()
-    while any(room[place[unit]] for unit in kept):
-        inverse = torch.linalg.inv(padded[kept][:, kept])
-        # Stationary: (G + ridge I)(1 - xi)_kept + G[kept, removed] 1 = 0.
-        gap = -inverse @ matrix[kept][:, order].double().sum(dim=1)
-        rise = (1 - gap) ** 2 / inverse.diagonal()
-        full = torch.tensor([room[place[unit]] == 0 for unit in kept])
-        best = int(rise.masked_fill(full, torch.inf).argmin())
+    left = matrix.double() + strength * torch.eye(len(matrix), dtype=torch.float64)
+    return one_by_one(left, left.sum(dim=1), room)
+
+
+def one_by_one(left: Tensor, right: Tensor, room: Room | None = None) -> tuple[list[int], Tensor]:
+    """Remove units one by one from the least of ``x left x - 2 right x``, where removed x are 0.
+
+    Parameters
+    ----------
+    left : Tensor, (n, n), float64
+        Symmetric and positive definite.
+    right : Tensor, (n,), float64
+        ``left`` times the x at which nothing is lost.
+    room : Room, optional
+        Units beyond what their layer may lose stay, and are no part of the order.
+
+    Returns
+    -------
+    order : list of int
+        The unit first whose removal raises the minimum least.
+    rises : Tensor, (n,), float64
+        What each unit's removal adds to the minimum.
+    """
+    kept, order = list(range(len(left))), list[int]()
+    rises = torch.zeros_like(right)
+    while may_go := kept if room is None else room.left(order, kept):
+        inverse = torch.linalg.inv(left[kept][:, kept])
+        rise = (inverse @ right[kept]) ** 2 / inverse.diagonal()
+        best = min(map(kept.index, may_go), key=rise.tolist().__getitem__)
         unit = kept.pop(best)
-        room[place[unit]] -= 1
         order.append(unit)
         rises[unit] = rise[best]
     return order, rises

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.even import EvenPrice
+from headscope.results.exported import ExportedModel
 from headscope.results.heads import Head, layer_name, place_name
 from headscope.results.kept_model import KeptModel, SavedModel
 from headscope.results.max_drop import MaxDrop
@@ -273,6 +274,8 @@ class PruneResult(Measured):
     even : tuple of EvenPrice
         Models that lost the same number of heads in every layer beside those that did not have to;
         empty unless it was asked for.
+    exported : tuple of ExportedModel
+        The graphs that it was written as; empty unless asked for.
     """
 
     task: str
@@ -299,6 +302,7 @@ class PruneResult(Measured):
     gaps: tuple[AreaGap, ...] = ()
     max_drop: MaxDrop | None = None
     even: tuple[EvenPrice, ...] = ()
+    exported: tuple[ExportedModel, ...] = ()
 
     @property
     def sign(self) -> int:

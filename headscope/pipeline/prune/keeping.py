@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import ArtefactError
+from headscope.models.deploy.sentence_check import check_embeds
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load
 from headscope.models.manifest import COMPACT, DENSE
@@ -15,6 +16,7 @@ from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import whole_folder, write_model
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.curves import Inputs, Version
+from headscope.pipeline.prune.exporting import graphs_beside
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
@@ -61,8 +63,9 @@ def save_measured(
     Raises
     ------
     ArtefactError
-        If a loaded model differs from the measured one by more than :data:`TOLERANCE`; then no
-        folder is left, and one that was there before is as it was.
+        If a loaded model differs from the measured one by more than :data:`TOLERANCE`, or
+        transformers or sentence-transformers opens something else; then no folder is left, and one
+        that was there before is as it was.
     """
     wanted = [
         (Path(folder), form)
@@ -75,20 +78,31 @@ def save_measured(
     with ExitStack() as stack:
         rooms = [stack.enter_context(whole_folder(folder)) for folder, _ in wanted]
         for (folder, form), room in zip(wanted, rooms, strict=True):
-            write_model(compact, room, form, method=method, repair=repair, provenance=provenance)
-            measured = _measured(room, folder, inputs)
+            write_model(
+                compact,
+                room,
+                form,
+                method=method,
+                repair=repair,
+                provenance=provenance,
+                standalone=options.standalone and form == COMPACT,
+            )
+            measured = _measured(room, folder, inputs, options)
             _check(measured, version, folder, inputs.evaluation)
             found = (point.heads_removed, point.fraction, point.value, measured)
             saved.append(SavedModel(str(folder), form, method, repair, *found))
     return tuple(saved)
 
 
-def _measured(room: Path, folder: Path, inputs: Inputs) -> float:
+def _measured(room: Path, folder: Path, inputs: Inputs, options: PruneOptions) -> float:
     """Load what was written and measure it; its own tokenizer must give the same tokens."""
     loaded, task = inputs.loaded, inputs.evaluation
     again = load(
         str(room.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
     )
+    check_embeds(again, room)
+    if options.pooling is not None:
+        again = again.pooled_by(options.pooling)
     if list(inputs.sources.evaluation_for(again).rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
@@ -108,7 +122,12 @@ def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
     )
 
 
-def time_kept(version: Version, inputs: Inputs, seed: int, progress: Progress) -> SpeedResult:
-    """Time the full model against the one that is kept."""
+def time_kept(
+    version: Version, inputs: Inputs, options: PruneOptions, progress: Progress
+) -> SpeedResult:
+    """Time the full model against the one that is kept, and their graphs where it was exported."""
     compact = compact_model(inputs.loaded, inputs.units, version.made)
-    return benchmark(inputs.loaded, compact, seed=seed, progress=progress)
+    with graphs_beside(inputs.loaded, options) as graphs:
+        return benchmark(
+            inputs.loaded, compact, seed=options.seed, progress=progress, graphs=graphs
+        )

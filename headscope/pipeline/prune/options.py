@@ -9,6 +9,8 @@ from pathlib import Path
 
 from headscope.data.examples import Examples
 from headscope.errors import InputError
+from headscope.models.onnx.graph import need_packages
+from headscope.models.pooling import chosen
 from headscope.models.saving import check_target
 from headscope.pipeline.known_roles import Classification
 from headscope.pipeline.prune.choosing import fractions_of, needs
@@ -72,6 +74,7 @@ class PruneOptions:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(value))
         self._check_choices()
+        self._check_export()
         if self.keeps:
             self._check_kept()
 
@@ -125,8 +128,8 @@ class PruneOptions:
 
     @property
     def keeps(self) -> bool:
-        """Whether one model is wanted beyond its numbers: saved, or timed."""
-        return bool(self.save or self.save_dense or self.benchmark)
+        """Whether one model is wanted beyond its numbers: saved, exported or timed."""
+        return bool(self.save or self.save_dense or self.benchmark or self.export)
 
     @property
     def candidates(self) -> tuple[tuple[str, Repair], ...]:
@@ -150,6 +153,8 @@ class PruneOptions:
                 "heads and keep_roles say which heads go; leave out methods and fractions."
             )
         check_methods(self.method_names)
+        if self.pooling is not None:
+            chosen(self.pooling)
         for name in self.repairs or ():
             if name not in list(Repair):
                 raise InputError(f"There is no repair {name!r}; choose {', '.join(Repair)}.")
@@ -158,6 +163,10 @@ class PruneOptions:
         if self.draws < FEWEST_DRAWS:
             raise InputError(
                 f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing."
+            )
+        if self.standalone and not self.save:
+            raise InputError(
+                "standalone writes a file beside the weights of save; give save a folder too."
             )
         if self.calibration_limit < 2:
             raise InputError(
@@ -191,6 +200,20 @@ class PruneOptions:
                 "method for max_drop, such as fisher-joint."
             )
 
+    def _check_export(self) -> None:
+        """Refuse a form that there is not, or that this installation cannot write."""
+        if self.export is None:
+            if self.quantize is not None:
+                raise InputError("quantize needs export: it is the exported graph that it changes.")
+            return
+        if self.export[0] != "onnx":
+            raise InputError(
+                f"There is no form {self.export[0]!r} to export to; give onnx and a folder."
+            )
+        if self.quantize not in (None, "int8"):
+            raise InputError(f"There is no quantize {self.quantize!r}; give int8.")
+        need_packages()
+
     def _check_roles(self) -> None:
         wanting = [*self.needing("roles"), *(["keep_roles"] if self.keep_roles else [])]
         if self.task == "seq2seq" and wanting and isinstance(self.roles, bool):
@@ -205,21 +228,23 @@ class PruneOptions:
         if not self.candidates:
             raise InputError(
                 "Random heads are a control and are never kept; name another method for save, "
-                "save_dense and benchmark, such as fisher-joint."
+                "save_dense, export and benchmark, such as fisher-joint."
             )
         by_share = not self.manual and self.max_drop is None
         if by_share and len(set(self.fractions or ())) != 1:
             raise InputError(
-                "save, save_dense and benchmark need one model: give one fraction, such as 0.5, "
-                "or max_drop, or name the heads with heads or keep_roles."
+                "save, save_dense, export and benchmark need one model: give one fraction, such as "
+                "0.5, or max_drop, or name the heads with heads or keep_roles."
             )
         if by_share and self.shares in ((0.0,), (0.0, 1.0)):
             raise InputError(
                 f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
                 f"{'everything' if self.shares[-1] else 'nothing'}."
             )
-        folders = [Path(folder) for folder in (self.save, self.save_dense) if folder is not None]
+        graph = None if self.export is None else self.export[1]
+        wanted = (self.save, self.save_dense, graph)
+        folders = [Path(folder) for folder in wanted if folder is not None]
         for folder in folders:
             check_target(folder)
         if len({folder.resolve() for folder in folders}) < len(folders):
-            raise InputError("save and save_dense name the same folder; give two.")
+            raise InputError("save, save_dense and export name the same folder; give each its own.")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headscope.data.examples import Examples
+from headscope.models.onnx.graph import check_exportable
+from headscope.models.saving import check_saves
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
     Classification,
@@ -19,6 +21,7 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.prune.curves import Outcome, run
+from headscope.pipeline.prune.exporting import export_measured
 from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
 from headscope.pipeline.prune.max_drop import find_most
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
@@ -86,7 +89,7 @@ def prune(
     methods : sequence of str, optional
         Names of :data:`headscope.pruning.methods.METHODS`; by default fisher-joint and random.
     repairs : sequence of str, optional
-        ``none``, ``scale``, ``refit``; by default none and scale, for heads by hand none.
+        ``none``, ``scale``, ``mean``, ``refit``; by default none and scale, for heads by hand none.
     step : float
         Between the fractions of a curve.
     fractions : sequence of float, optional
@@ -224,9 +227,13 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     """Read the data, then open and validate the model, then find out what its heads do."""
     known = None if isinstance(choices.roles, bool) else read_classification(choices.roles)
     sources = open_sources(choices)
-    loaded = open_for_tasks(model, **options)
+    loaded = open_for_tasks(model, pooling=choices.pooling, **options)
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, choices.stack, choices.task)
+    if choices.export is not None:
+        check_exportable(loaded)
+    if choices.save or choices.save_dense:
+        check_saves(loaded, standalone=choices.standalone)
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
@@ -277,11 +284,12 @@ def _result(
 def _kept(
     result: PruneResult, inputs: Inputs, choices: PruneOptions, outcome: Outcome, progress: Progress
 ) -> PruneResult:
-    """Save and time the one model that is kept; both are of the same."""
+    """Save, export and time the one model that is kept; all are of the same."""
     version, kept = choose(outcome.versions, inputs)
     saved = save_measured(version, inputs, choices, result.provenance)
-    speed = time_kept(version, inputs, choices.seed, progress) if choices.benchmark else None
-    return dataclasses.replace(result, kept=kept, saved=saved, speed=speed)
+    exported = export_measured(version, inputs, choices, result.provenance)
+    speed = time_kept(version, inputs, choices, progress) if choices.benchmark else None
+    return dataclasses.replace(result, kept=kept, saved=saved, exported=exported, speed=speed)
 
 
 def _describe(task: Task, labels: bool | None) -> DataInfo:

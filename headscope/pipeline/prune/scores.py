@@ -144,6 +144,7 @@ def measure(
     examples = read_examples(task, data, limit)
     loaded = chosen_stack(open_for_tasks(model, **options), None, task)
     if reference is not None:
+        reference = open_for_tasks(reference, pooling=options.get("pooling"))
         reference = chosen_stack(reference, None, task)
     for measured in (loaded, reference or loaded):
         require_valid(measured, True)

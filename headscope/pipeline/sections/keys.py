@@ -27,6 +27,7 @@ def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:
         "config": loaded.model.config.to_json_string(),
         "tokenizer": "" if tokenizer is None else tokenizer.to_str(),
         "limit": loaded.max_length,
+        "embedding": loaded.pooling.identity,
         "dtype": loaded.dtype,
         "device": loaded.device,
         "sample": sample_corpus().sha256,

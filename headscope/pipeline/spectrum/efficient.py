@@ -11,7 +11,7 @@ from torch import Tensor
 from headscope.attention import Mask, mask_of_chunk, stream_attention
 from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.pooling import cosine, mean_pooled
+from headscope.measures.pooling import cosine
 from headscope.measures.spectrum.crossed import CrossedMean, crossed_mean
 from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.efficient import (
@@ -25,6 +25,7 @@ from headscope.measures.spectrum.structure import Structure, without_padding
 from headscope.measures.statistics import finite
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
+from headscope.models.pooling import Pooling
 from headscope.models.routing import Mechanism
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.replaced_attention import last_states
@@ -141,7 +142,8 @@ def _points(
         tokens: list[Array] = []
         for draw in range(draws):
             changed = _last_states(loaded, batches, _replaced(forms, form, size, draw))
-            for values, found in zip((pooled, tokens), _fidelity(original, changed), strict=True):
+            both = _fidelity(loaded.pooling, original, changed)
+            for values, found in zip((pooled, tokens), both, strict=True):
                 values.append(found)
         fidelity = crossed_mean(np.stack(pooled, axis=1))
         yield CheapPoint(
@@ -161,12 +163,14 @@ def _points(
         progress("cheap forms, all heads", i + 1, len(forms.points))
 
 
-def _fidelity(original: list[Tensor], changed: list[Tensor]) -> tuple[Array, Array]:
-    """Cosines of each sequence's pooled state, and the mean cosine of its tokens' states."""
+def _fidelity(
+    pooling: Pooling, original: list[Tensor], changed: list[Tensor]
+) -> tuple[Array, Array]:
+    """Cosines of each sequence's embedding, and the mean cosine of its tokens' states."""
     pooled, tokens = [], []
     for ours, theirs in zip(changed, original, strict=True):
         real = torch.ones(ours.shape[:2], device=ours.device)
-        pooled.append(cosine(mean_pooled(ours, real), mean_pooled(theirs, real)))
+        pooled.append(cosine(pooling.embed(ours, real), pooling.embed(theirs, real)))
         tokens.append(cosine(ours, theirs).mean(-1))
     return _whole(pooled), _whole(tokens)
 

@@ -140,6 +140,8 @@ def spectrum(
     loaded = source.loaded
     if efficient and loaded.stacks != ("encoder",):
         raise InputError("efficient covers the self-attention of an encoder; choose that stack.")
+    if efficient:
+        loaded.pooling.check()
     length = min(LENGTH, loaded.max_length) if length is None else length
     check_length(length, loaded.max_length, loaded.name)
     k = _check_k(k, length)

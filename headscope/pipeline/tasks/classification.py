@@ -14,9 +14,9 @@ from headscope.data.token_rows import Padded, Row
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs, accuracy, macro_f1, matthews
+from headscope.measures.pooling import wide
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.tasks.base import Task, need_logits
-from headscope.pipeline.tasks.distance import wide
 
 
 class Classification(Task):

@@ -10,7 +10,7 @@ from torch import Tensor
 from headscope.data.batches import buckets
 from headscope.data.pair_rows import padded
 from headscope.data.token_rows import Padded, Row
-from headscope.measures.pooling import cosine, mean_pooled
+from headscope.measures.pooling import cosine, wide
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
@@ -20,7 +20,7 @@ TOKEN_HEADS = ("mlm", "seq2seq")
 
 
 class Distance:
-    """Cosine of mean-pooled states, and KL of the head's outputs, to a reference model.
+    """Cosine of embeddings, and KL of the head's outputs, to a reference model.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Distance:
 
     def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
-        ours = wide(mean_pooled(hidden, batch.hidden_mask))
+        ours = self._reference.pooling.embed(hidden, batch.hidden_mask)
         theirs = self._prepared()[batch.index].to(ours)
         found = {"cosine": cosine(ours, theirs, dtype=None)}
         if logits is not None and self.head is not None:
@@ -57,7 +57,7 @@ class Distance:
         return found
 
     def constant(self) -> bool:
-        """Whether the reference model's pooled states are the same for every row."""
+        """Whether the reference model's embeddings are the same for every row."""
         pooled = self._prepared()
         return bool((pooled == pooled[:1]).all())
 
@@ -70,7 +70,7 @@ class Distance:
         return _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))
 
     def _prepared(self) -> Tensor:
-        """Run the reference model, once; returns its pooled states (rows, d_model)."""
+        """Run the reference model, once; returns its embeddings (rows, d)."""
         if self._pooled is not None:
             return self._pooled
         loaded = self._reference
@@ -84,7 +84,7 @@ class Distance:
                 hidden, logits = run(*batch.inputs, **batch.decoder_inputs, select=few)
                 kept = at_masks(batch, hidden) if by_token else logits
                 split = _split(batch, kept) if kept is not None else [torch.empty(0)] * len(part)
-                pooled = mean_pooled(hidden, batch.hidden_mask)
+                pooled = loaded.pooling.embed(hidden, batch.hidden_mask)
                 for i, state, output in zip(batch.index, pooled, split, strict=True):
                     states[i], outputs[i] = state, output
         self._pooled, self._outputs = torch.stack(states), outputs
@@ -106,11 +106,6 @@ def by_row(batch: Padded, values: Tensor) -> Tensor:
     size = len(batch.index)
     total = values.new_zeros(size).index_add(0, batch.masked[0], values)
     return total / torch.bincount(batch.masked[0], minlength=size).clamp(min=1)
-
-
-def wide(logits: Tensor) -> Tensor:
-    """Give half-precision logits enough digits for logarithms."""
-    return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
 def _kl(reference: Tensor, other: Tensor) -> Tensor:

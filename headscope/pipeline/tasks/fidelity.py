@@ -15,7 +15,7 @@ from headscope.pipeline.tasks.base import Task
 
 
 class Fidelity(Task):
-    """Mean cosine of mean-pooled states and, for a model with a head, mean KL of its outputs.
+    """Mean cosine of embeddings and, for a model with a head, mean KL of its outputs.
 
     A masked language model reads text with 15% of the tokens masked, and its KL is taken there.
     """
@@ -42,7 +42,7 @@ class Fidelity(Task):
         """Say so where the states to stay near to are the same whatever is read."""
         if not self.distance.constant():
             return None
-        return "puts out the same pooled state for every text"
+        return "gives every text the same embedding"
 
     def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         found = self.distance.measure(batch, hidden, logits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,13 +125,18 @@ def make_task(
         ends_of(loaded)  # an encoder has no targets, whatever head it has
     if name in ("mlm", "classification", "seq2seq") and loaded.task_head != name:
         raise missing_task_head(loaded.name, name, type(loaded.network).__name__)
+    loaded.pooling.check()
     return TASKS[name](examples, loaded, seed, limit)
 
 
 def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
-    rows, kept = _encode(loaded, examples.texts)
+    texts = examples.texts
+    # With a head it is the head's outputs that count, and what it reads has no prompt.
+    rows, kept = _encode(loaded, texts if loaded.task_head else _prompted(loaded, texts))
     rows = [_masked(row, loaded, seed) for row in rows] if loaded.task_head == "mlm" else rows
-    return Fidelity(examples, loaded, rows, len(examples.texts) - len(kept))
+    task = Fidelity(examples, loaded, rows, len(texts) - len(kept))
+    task.notes = () if loaded.task_head else tuple(_notes(loaded, rows))
+    return task
 
 
 def _mlm(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
@@ -154,7 +159,7 @@ def _classification(examples: Examples, loaded: LoadedModel, seed: int, limit: i
 
 def _similarity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
     texts = examples.texts
-    rows, kept = _encode(loaded, texts)
+    rows, kept = _encode(loaded, _prompted(loaded, texts))
     row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
     pairs, gold = [], []
     both = zip(examples.first, examples.second or (), examples.scores or (), strict=True)
@@ -168,7 +173,9 @@ def _similarity(examples: Examples, loaded: LoadedModel, seed: int, limit: int |
             f"{examples.name}: {skipped} of {len(examples)} pairs are longer than the model's "
             "limit, and the rest have no two different scores."
         )
-    return Similarity(examples, loaded, rows, skipped, np.array(pairs), np.array(gold))
+    task = Similarity(examples, loaded, rows, skipped, np.array(pairs), np.array(gold))
+    task.notes = tuple(_notes(loaded, rows))
+    return task
 
 
 #: How each task is made.
@@ -199,6 +206,24 @@ def _encode(
         )
     rows = [dataclasses.replace(row, index=i) for i, row in enumerate(kept)]
     return rows, [row.index for row in kept]
+
+
+def _prompted(loaded: LoadedModel, texts: Sequence[str]) -> list[str]:
+    """Put the model's default prompt before texts whose embeddings are compared."""
+    return [loaded.pooling.prompt + text for text in texts]
+
+
+def _notes(loaded: LoadedModel, rows: Sequence[Row]) -> Iterator[str]:
+    """Say what is read otherwise than a user of the model may expect."""
+    prompt, limit = loaded.pooling.prompt, loaded.pooling.max_length
+    if prompt:
+        yield f"Every text is read after the default prompt of the model's folder, {prompt!r}."
+    longer = 0 if limit is None else sum(len(row) > limit for row in rows)
+    if longer:
+        yield (
+            f"{longer:,} of {len(rows):,} texts are longer than the {limit} tokens at which "
+            "SentenceTransformer cuts the texts of this model; here they are read whole."
+        )
 
 
 def _masked(row: Row, loaded: LoadedModel, seed: int) -> Row:

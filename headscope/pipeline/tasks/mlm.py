@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 from headscope.data.token_rows import Padded
 from headscope.measures.metrics import Outputs, ratio_of
+from headscope.measures.pooling import wide
 from headscope.pipeline.tasks.base import Task, need_logits
-from headscope.pipeline.tasks.distance import by_row, wide
+from headscope.pipeline.tasks.distance import by_row
 
 
 class MaskedLM(Task):

@@ -24,12 +24,13 @@ from headscope.measures.bleu import (
     has_sacrebleu,
 )
 from headscope.measures.metrics import Metric, Outputs, mean_of, ratio_of
+from headscope.measures.pooling import wide
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
-from headscope.pipeline.tasks.distance import by_row, one_position, wide
+from headscope.pipeline.tasks.distance import by_row, one_position
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
 _DECODED_TOGETHER = 4096

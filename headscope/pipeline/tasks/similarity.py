@@ -14,8 +14,9 @@ from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs, spearman
-from headscope.measures.pooling import cosine, mean_pooled
+from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
+from headscope.models.pooling import Pooling
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.losses import LossBatch, Read
 
@@ -32,7 +33,7 @@ class _Pair:
 
 
 class Similarity(Task):
-    """Spearman correlation (x100) of gold scores with the cosine of mean-pooled last states.
+    """Spearman correlation (x100) of gold scores with the cosine of embeddings.
 
     Parameters
     ----------
@@ -70,7 +71,8 @@ class Similarity(Task):
         return [(self.rows[first], self.rows[second]) for first, second in self._pairs.tolist()]
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        return {"embedding": F.normalize(mean_pooled(hidden, batch.attention_mask).float(), dim=-1)}
+        embedding = self.pooling.embed(hidden, batch.attention_mask)
+        return {"embedding": F.normalize(embedding.float(), dim=-1)}
 
     def _by_example(self, found: dict[str, Array]) -> dict[str, Array]:
         first, second = (found["embedding"][side].astype(float) for side in self._pairs.T)
@@ -96,8 +98,8 @@ class Similarity(Task):
                 loaded,
                 pad_rows(rows, loaded.pad_id, loaded.device),
                 owner,
-                loss=_squared_error(wanted.to(loaded.device)),
-                embed=_both,
+                loss=_squared_error(self.pooling, wanted.to(loaded.device)),
+                embed=_both(self.pooling),
             )
 
     @property
@@ -106,18 +108,21 @@ class Similarity(Task):
         return float(np.abs(self._gold).max())
 
 
-def _squared_error(gold: Tensor) -> Read:
+def _squared_error(pooling: Pooling, gold: Tensor) -> Read:
     """(cosine - gold)^2 of each pair of a batch whose first half are the first sentences."""
 
     def loss(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        first, second = mean_pooled(hidden, batch.attention_mask).chunk(2)
-        return (cosine(first, second, dtype=None) - gold.to(hidden.dtype)) ** 2
+        first, second = pooling.embed(hidden, batch.attention_mask).chunk(2)
+        return (cosine(first, second, dtype=None) - gold.to(first.dtype)) ** 2
 
     return loss
 
 
-def _both(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+def _both(pooling: Pooling) -> Read:
     """Both sentences' unit embeddings in one vector."""
-    return torch.cat(
-        F.normalize(mean_pooled(hidden, batch.attention_mask), dim=-1).chunk(2), dim=-1
-    )
+
+    def embed(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        unit = F.normalize(pooling.embed(hidden, batch.attention_mask), dim=-1)
+        return torch.cat(unit.chunk(2), dim=-1)
+
+    return embed

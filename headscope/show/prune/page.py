@@ -17,10 +17,11 @@ SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
 
 
 def section(result: PruneResult) -> Part:
-    """How many heads can go, and the curves."""
+    """How many heads can go, the curves, and what was exported."""
     sentences = [words.verdict(result), words.stacks_sentence(result), words.even_sentence(result)]
     if result.max_drop is not None:
         sentences += words.search_notes(result, result.max_drop)
+    sentences += [words.exported_sentence(found, result.metric) for found in result.exported]
     sentences += result.warnings
     texts = [visible(text) for text in sentences if text is not None]
     return Part("prune", "Pruning", texts, _chart(result))

@@ -49,6 +49,8 @@ def _header(result: PruneResult) -> Iterator[Text]:
     if (line := words.stack_line(result)) is not None:
         yield Text(f"Stack   {result.stack}: {line}")
     yield Text(f"Task    {result.task}: {words.METRIC_NAMES[result.metric]}")
+    if (line := words.pooling_line(result)) is not None:
+        yield Text(f"Pooling {line}")
     data = result.data
     yield Text(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
     if (chosen := result.calibration) is not None:
@@ -169,6 +171,8 @@ def _kept(result: PruneResult) -> Iterator[RenderableType]:
         yield Text("\n" + words.kept_sentence(result, result.kept))
     for saved in result.saved:
         yield Text(words.saved_sentence(saved, result.metric))
+    for exported in result.exported:
+        yield Text(words.exported_sentence(exported, result.metric))
     if result.speed is not None:
         yield Text("")
         yield from speed_report(result.speed)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headscope.results import Curve, EvenPrice, KeptModel, MaxDrop, Point, PruneResult, SavedModel
+from headscope.results import (
+    Curve,
+    EvenPrice,
+    ExportedModel,
+    KeptModel,
+    MaxDrop,
+    Point,
+    PruneResult,
+    SavedModel,
+)
+from headscope.results.metric_words import METRIC_NAMES as METRIC_NAMES
+from headscope.results.metric_words import number as number
+from headscope.results.metric_words import span as span
 from headscope.results.prune import Area, AreaGap
 
-#: What the metrics are called, and what is good.
-METRIC_NAMES = {
-    "cosine": "cosine to the full model's pooled states (1 is unchanged)",
-    "loss": "loss at masked tokens (nats, lower is better)",
-    "accuracy": "accuracy (%)",
-    "spearman": "Spearman correlation with gold (x 100)",
-    "token_accuracy": "token accuracy (%), each token after the true ones before it",
-    "exact_match": "exact match (%)",
-    "bleu": "BLEU",
-    "bleu_characters": "BLEU of characters",
-}
 #: What the stacks are called.
 STACK_NAMES = {
     "encoder": "the encoder's self-attention",
@@ -27,20 +28,6 @@ STACK_NAMES = {
 }
 
 
-def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
-    """Write a value of a metric with the digits that mean something."""
-    if value is None:
-        return "-"
-    long, brief = {"cosine": (4, 3), "loss": (3, 2)}.get(metric, (2, 1))
-    digits = brief if short else long
-    return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-
-
-def span(interval: Iterable[float], metric: str, *, signed: bool = False) -> str:
-    """Write both ends of an interval of a metric."""
-    return " to ".join(number(value, metric, signed=signed) for value in interval)
-
-
 def stack_line(result: PruneResult) -> str | None:
     """Say where heads were removed; None for a model that has an encoder only."""
     removed = (p.heads_removed for c in result.curves for p in c.points if p.heads_removed)
@@ -48,6 +35,17 @@ def stack_line(result: PruneResult) -> str | None:
         return None
     text = STACK_NAMES[result.stack]
     return text if result.stacks or result.stack != "all" else "heads of all stacks"
+
+
+def pooling_line(result: PruneResult) -> str | None:
+    """Say how texts were embedded, where a task is about embeddings; None for the usual mean."""
+    model = result.provenance.get("model", {})
+    how, origin = model.get("pooling"), model.get("pooling_from")
+    usual = origin != "option" and how in (None, "mean", "mean, normalize")
+    if usual or result.task not in ("fidelity", "similarity"):
+        return None
+    whose = "as asked for" if origin == "option" else f"as the model's {origin} says"
+    return f"{how}, {whose}"
 
 
 def stacks_sentence(result: PruneResult) -> str | None:
@@ -276,6 +274,20 @@ def saved_sentence(saved: SavedModel, metric: str) -> str:
         f"{text} Loaded again and measured: {metric} {number(saved.measured, metric)}, on the "
         f"curve {number(saved.value, metric)}."
     )
+
+
+def exported_sentence(exported: ExportedModel, metric: str) -> str:
+    """Say what graph was written, how near it is to the model, and what it is worth."""
+    where = f"{exported.folder}/{exported.file} ({exported.size / 1e6:.1f} MB, {exported.weights})"
+    found = f"in onnxruntime {metric} {number(exported.measured, metric)}"
+    if exported.difference is None or exported.difference_ci is None:
+        return (
+            f"Exported to {where}: {found}, in torch {number(exported.value, metric)}; largest "
+            f"difference of any output {exported.max_difference:.1e} on {exported.texts} texts."
+        )
+    change = number(exported.difference, metric, signed=True)
+    interval = span(exported.difference_ci, metric, signed=True)
+    return f"Exported to {where}: {found}, {change} against float32 (95% interval {interval})."
 
 
 def version_name(method: str, repair: str) -> str:

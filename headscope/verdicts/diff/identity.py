@@ -13,6 +13,8 @@ __all__ = ["identity"]
 
 #: In a result's provenance, and no setting: described apart, or of no importance.
 _NO_SETTINGS = ("model", "data", "created", "command")
+#: In a result's model, and not what tells one model from another.
+_NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from")
 _LONGEST = 120
 _ORDER = ("schema", "model", "data", "setting")
 
@@ -60,12 +62,13 @@ def _described(results: Results, section: str) -> dict[tuple[str, str], _Describ
         "model id": model.get("id"),
         "model revision": model.get("revision"),
         "data name": data.get("name"),
+        "pooling": _pooling(model),
         **{name: value for name, value in origin.items() if name not in _NO_SETTINGS},
         **collector_of(section).settings(result),
     }
     described = {
         ("schema", ""): _Described(result.schema, str(result.schema)),
-        ("model", ""): _Described(_without(model, "id", "revision"), _model(model)),
+        ("model", ""): _Described(_without(model, *_NOT_OF_MODEL), _model(model)),
         ("data", ""): _Described(_without(data, "name"), _data(data)),
     }
     for name, value in settings.items():
@@ -85,6 +88,14 @@ def _model(model: Mapping[str, object]) -> str:
         f"{model.get('id')} ({model.get('family')}, {model.get('n_layers')} layers x "
         f"{model.get('n_heads')} heads{less}, weights {str(model.get('weights_sha256'))[:8]})"
     )
+
+
+def _pooling(model: Mapping[str, object]) -> str:
+    """Return how embeddings were made; older results are all of means.
+
+    Unit length at the end changes no cosine, and nothing else is made of embeddings.
+    """
+    return str(model.get("pooling") or "mean").removesuffix(", normalize")
 
 
 def _data(data: Mapping[str, object]) -> str:

@@ -54,6 +54,10 @@ def test_sets_that_are_not_nested_still_fill_every_layer() -> None:
     for each in range(6):
         sizes = Counter(unit // 5 for unit in even.remove(3 * each))
         assert sizes == Counter({layer: each for layer in range(3) if each})
+    # Of two sizes the one that leaves the lowest unit out keeps it where its layer has other units.
+    lowest = int(VALUES.argmin())
+    assert lowest in even.remove(3)
+    assert lowest not in even.remove(6)
 
 
 def test_a_layer_that_every_unit_belongs_to_loses_what_the_ranking_says() -> None:
