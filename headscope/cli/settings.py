@@ -46,7 +46,8 @@ class Option:
     """One option of a command, as its function declares it.
 
     ``kind`` is bool, int, float, str, Path or an enumeration, whose ``default`` is its value.
-    ``repeatable`` ones hold a list, ``listed`` ones a string of comma-separated values.
+    ``repeatable`` ones hold a list, ``listed`` ones a string of comma-separated values. Those of
+    ``kind`` tuple take several values at once, of the types ``parts``.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Option:
     listed: bool
     default: Any
     required: bool
+    parts: tuple[type, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,16 +102,18 @@ def _option(parameter: inspect.Parameter) -> Option:
     kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else [hint]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
-    repeatable = typing.get_origin(kind) is list
+    repeatable, several = (typing.get_origin(kind) is origin for origin in (list, tuple))
+    parts = typing.get_args(kind)
     metavar = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), "")
     required = default is inspect.Parameter.empty
     return Option(
         name=parameter.name,
-        kind=typing.get_args(kind)[0] if repeatable else kind,
+        kind=parts[0] if repeatable else tuple if several else kind,
         repeatable=repeatable,
         listed=not repeatable and "," in metavar,
         default=None if required else getattr(default, "value", default),
         required=required,
+        parts=parts if several else (),
     )
 
 
@@ -185,8 +189,18 @@ def _converted(where: str, option: Option, value: Any) -> Any:
         return [_single(where, option.kind, item) for item in value]
     if isinstance(value, list) and option.listed:
         return ",".join(str(_listed(where, item)) for item in value)
+    if option.parts:
+        return _several(where, option.parts, value)
     single = _single(where, option.kind, value)
     return [single] if option.repeatable else single
+
+
+def _several(where: str, kinds: tuple[type, ...], value: Any) -> tuple[Any, ...]:
+    """Return a list of fixed length as the command's function takes it."""
+    if not isinstance(value, list) or len(value) != len(kinds):
+        wanted = ", ".join(_KINDS[kind] for kind in kinds)
+        raise InputError(f"{where} must be a list of {len(kinds)} ({wanted}), not {_shown(value)}.")
+    return tuple(_single(where, kind, item) for kind, item in zip(kinds, value, strict=True))
 
 
 def _listed(where: str, item: Any) -> Any:

@@ -162,6 +162,11 @@ def _safetensors_files(folder: Path) -> list[Path]:
 
 def _pickle_files(folder: Path, allow_pickle: bool) -> list[Path]:
     files = sorted(folder.glob("pytorch_model*.bin"))
+    if not files and (folder / "model.onnx").is_file():
+        raise CheckpointError(
+            f"{folder} holds an ONNX graph, which onnxruntime runs, and no weights to prune or "
+            "measure; give the folder that save wrote."
+        )
     if not files:
         raise CheckpointError(
             f"{folder} has no weights: model.safetensors (or its index) is missing."

@@ -16,6 +16,7 @@ from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import whole_folder, write_model
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.curves import Inputs, Version
+from headscope.pipeline.prune.exporting import graphs_beside
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
@@ -86,22 +87,22 @@ def save_measured(
                 provenance=provenance,
                 standalone=options.standalone and form == COMPACT,
             )
-            measured = _measured(room, folder, inputs, options)
+            measured = _measured(room, folder, inputs)
             _check(measured, version, folder, inputs.evaluation)
             found = (point.heads_removed, point.fraction, point.value, measured)
             saved.append(SavedModel(str(folder), form, method, repair, *found))
     return tuple(saved)
 
 
-def _measured(room: Path, folder: Path, inputs: Inputs, options: PruneOptions) -> float:
+def _measured(room: Path, folder: Path, inputs: Inputs) -> float:
     """Load what was written and measure it; its own tokenizer must give the same tokens."""
     loaded, task = inputs.loaded, inputs.evaluation
     again = load(
         str(room.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
     )
     check_embeds(again, room)
-    if options.pooling is not None:
-        again = again.pooled_by(options.pooling)
+    if loaded.pooling.origin == "option":
+        again = again.pooled_by(loaded.pooling.modes[0])
     if list(inputs.sources.evaluation_for(again).rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
@@ -121,7 +122,12 @@ def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
     )
 
 
-def time_kept(version: Version, inputs: Inputs, seed: int, progress: Progress) -> SpeedResult:
-    """Time the full model against the one that is kept."""
+def time_kept(
+    version: Version, inputs: Inputs, options: PruneOptions, progress: Progress
+) -> SpeedResult:
+    """Time the full model against the one that is kept, and their graphs where it was exported."""
     compact = compact_model(inputs.loaded, inputs.units, version.made)
-    return benchmark(inputs.loaded, compact, seed=seed, progress=progress)
+    with graphs_beside(inputs.loaded, options) as graphs:
+        return benchmark(
+            inputs.loaded, compact, seed=options.seed, progress=progress, graphs=graphs
+        )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.data.examples import Examples
 from headscope.errors import InputError
+from headscope.models.onnx.graph import need_packages
 from headscope.models.pooling import chosen
 from headscope.models.saving import check_target
 from headscope.pipeline.known_roles import Classification
@@ -72,6 +74,7 @@ class PruneOptions:
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(value))
         self._check_choices()
+        self._check_export()
         if self.keeps:
             self._check_kept()
 
@@ -96,14 +99,19 @@ class PruneOptions:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Fractions of the curves: the whole curve, or 0 and what was chosen."""
+        """Fractions of the curves: the whole curve, or 0 and what was chosen.
+
+        Where the number of heads is searched for, it may be any of them.
+        """
+        if self.max_drop is not None:
+            return (0.0, 1.0)
         return fractions_of(self.step, self.fractions)
 
     @property
     def tables(self) -> bool:
         """Whether the tables of single heads are made."""
         if self.ablation is None:
-            return self.data is None and not self.manual
+            return self.data is None and not self.manual and self.max_drop is None
         return self.ablation
 
     @property
@@ -120,8 +128,8 @@ class PruneOptions:
 
     @property
     def keeps(self) -> bool:
-        """Whether one model is wanted beyond its numbers: saved, or timed."""
-        return bool(self.save or self.save_dense or self.benchmark)
+        """Whether one model is wanted beyond its numbers: saved, exported or timed."""
+        return bool(self.save or self.save_dense or self.benchmark or self.export)
 
     @property
     def candidates(self) -> tuple[tuple[str, Repair], ...]:
@@ -151,6 +159,7 @@ class PruneOptions:
             if name not in list(Repair):
                 raise InputError(f"There is no repair {name!r}; choose {', '.join(Repair)}.")
         self._check_roles()
+        self._check_number()
         if self.draws < FEWEST_DRAWS:
             raise InputError(
                 f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing."
@@ -167,6 +176,44 @@ class PruneOptions:
             raise InputError(f"The seed {self.seed} is too large; give one of at most 62 bits.")
         fractions_of(self.step, self.fractions)
 
+    def _check_number(self) -> None:
+        """Refuse what says twice how many heads are to go, or asks for an impossible number."""
+        if self.manual and self.even:
+            raise InputError(
+                "even says how many heads each layer loses; leave out heads and keep_roles."
+            )
+        if self.max_drop is None:
+            return
+        if not (math.isfinite(self.max_drop) and self.max_drop >= 0):
+            raise InputError(
+                f"max_drop is {self.max_drop:g}; give 0 or more, in the unit of the task's metric "
+                "(0.5 is half a point of accuracy)."
+            )
+        if self.manual or self.fractions or self.step != STEP:
+            raise InputError(
+                "max_drop finds out how many heads can go; leave out fractions, step, heads and "
+                "keep_roles."
+            )
+        if not self.candidates:
+            raise InputError(
+                "Random heads are a control, and no number of them is searched for; name another "
+                "method for max_drop, such as fisher-joint."
+            )
+
+    def _check_export(self) -> None:
+        """Refuse a form that there is not, or that this installation cannot write."""
+        if self.export is None:
+            if self.quantize is not None:
+                raise InputError("quantize needs export: it is the exported graph that it changes.")
+            return
+        if self.export[0] != "onnx":
+            raise InputError(
+                f"There is no form {self.export[0]!r} to export to; give onnx and a folder."
+            )
+        if self.quantize not in (None, "int8"):
+            raise InputError(f"There is no quantize {self.quantize!r}; give int8.")
+        need_packages()
+
     def _check_roles(self) -> None:
         wanting = [*self.needing("roles"), *(["keep_roles"] if self.keep_roles else [])]
         if self.task == "seq2seq" and wanting and isinstance(self.roles, bool):
@@ -181,20 +228,23 @@ class PruneOptions:
         if not self.candidates:
             raise InputError(
                 "Random heads are a control and are never kept; name another method for save, "
-                "save_dense and benchmark, such as fisher-joint."
+                "save_dense, export and benchmark, such as fisher-joint."
             )
-        if not self.manual and len(set(self.fractions or ())) != 1:
+        by_share = not self.manual and self.max_drop is None
+        if by_share and len(set(self.fractions or ())) != 1:
             raise InputError(
-                "save, save_dense and benchmark need one model: give one fraction, such as 0.5, "
-                "or name the heads with heads or keep_roles."
+                "save, save_dense, export and benchmark need one model: give one fraction, such as "
+                "0.5, or max_drop, or name the heads with heads or keep_roles."
             )
-        if not self.manual and self.shares in ((0.0,), (0.0, 1.0)):
+        if by_share and self.shares in ((0.0,), (0.0, 1.0)):
             raise InputError(
                 f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
                 f"{'everything' if self.shares[-1] else 'nothing'}."
             )
-        folders = [Path(folder) for folder in (self.save, self.save_dense) if folder is not None]
+        graph = None if self.export is None else self.export[1]
+        wanted = (self.save, self.save_dense, graph)
+        folders = [Path(folder) for folder in wanted if folder is not None]
         for folder in folders:
             check_target(folder)
         if len({folder.resolve() for folder in folders}) < len(folders):
-            raise InputError("save and save_dense name the same folder; give two.")
+            raise InputError("save, save_dense and export name the same folder; give each its own.")

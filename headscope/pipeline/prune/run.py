@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.data.examples import Examples
+from headscope.models.onnx.graph import check_exportable
 from headscope.models.saving import check_saves
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
@@ -19,9 +20,12 @@ from headscope.pipeline.known_roles import (
 from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.prune.curves import Inputs, Outcome, run
+from headscope.pipeline.prune.curves import Outcome, run
+from headscope.pipeline.prune.exporting import export_measured
 from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
+from headscope.pipeline.prune.max_drop import find_most
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
+from headscope.pipeline.prune.setting_up import Inputs
 from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, stages_of
 from headscope.pipeline.tasks import Task
@@ -85,7 +89,7 @@ def prune(
     methods : sequence of str, optional
         Names of :data:`headscope.pruning.methods.METHODS`; by default fisher-joint and random.
     repairs : sequence of str, optional
-        ``none``, ``scale``, ``refit``; by default none and scale, for heads by hand none.
+        ``none``, ``scale``, ``mean``, ``refit``; by default none and scale, for heads by hand none.
     step : float
         Between the fractions of a curve.
     fractions : sequence of float, optional
@@ -101,8 +105,8 @@ def prune(
     labels : bool
         Let fisher, gates and topk use the calibration data's labels.
     ablation : bool, optional
-        Make the two tables of single heads; by default for the built-in sample only, since they
-        take a pass over the data for every head.
+        Make the two tables of single heads; by default for the built-in sample only (and not with
+        ``max_drop``), since they take a pass over the data for every head.
     roles : bool, path or ClassifyResult
         A result of ``headscope classify``; True classifies on the built-in sample.
     save, save_dense : path, optional
@@ -114,9 +118,10 @@ def prune(
         ``export`` also both as ONNX.
     max_drop : float, optional
         Instead of fractions: remove the most heads that cost at most this much of the metric, in
-        its own unit, the upper end of the paired 95% interval included.
+        its own unit, the upper end of the paired 95% interval included. The number is chosen on one
+        half of the evaluation data and confirmed on the other.
     even : bool
-        Remove the same number of heads in every layer.
+        Remove the same number of heads in every layer, and say what that costs.
     standalone : bool
         Write a modelling file beside the weights of ``save``, so that transformers opens the folder
         with ``trust_remote_code=True`` where headscope is not installed.
@@ -144,7 +149,8 @@ def prune(
     Raises
     ------
     InputError
-        For a model, file or option that cannot be used.
+        For a model, file or option that cannot be used; or if no number of heads is confirmed to
+        cost at most ``max_drop``.
     ValidationFailedError
         If our attention does not equal the model's.
     ArtefactError
@@ -210,7 +216,8 @@ def prune_with(
     tell = progress or silent
     inputs = _open(model, choices, options)
     stages = stages_of(inputs, choices, tell)
-    outcome = run(inputs, choices, next(stages))
+    measured = run if choices.max_drop is None else find_most
+    outcome = measured(inputs, choices, next(stages))
     apart = run_apart(inputs, choices, stages)
     result = _result(inputs, choices, outcome, apart, command)
     return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
@@ -225,6 +232,8 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     loaded = chosen_stack(loaded, choices.stack, choices.task)
     if choices.save or choices.save_dense:
         check_saves(loaded, standalone=choices.standalone)
+    if choices.export is not None:
+        check_exportable(loaded)
     evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
@@ -267,17 +276,20 @@ def _result(
         stacks=apart.stacks,
         areas=apart.areas,
         gaps=apart.gaps,
+        max_drop=outcome.max_drop,
+        even=outcome.even,
     )
 
 
 def _kept(
     result: PruneResult, inputs: Inputs, choices: PruneOptions, outcome: Outcome, progress: Progress
 ) -> PruneResult:
-    """Save and time the one model that is kept; both are of the same."""
+    """Save, export and time the one model that is kept; all are of the same."""
     version, kept = choose(outcome.versions, inputs)
     saved = save_measured(version, inputs, choices, result.provenance)
-    speed = time_kept(version, inputs, choices.seed, progress) if choices.benchmark else None
-    return dataclasses.replace(result, kept=kept, saved=saved, speed=speed)
+    exported = export_measured(version, inputs, choices, result.provenance)
+    speed = time_kept(version, inputs, choices, progress) if choices.benchmark else None
+    return dataclasses.replace(result, kept=kept, saved=saved, exported=exported, speed=speed)
 
 
 def _describe(task: Task, labels: bool | None) -> DataInfo:

@@ -1,15 +1,19 @@
 """The benchmark: the full model and the pruned one, timed side by side as a user would run them.
 
 Both run transformers' own SDPA attention, without gradients and without anything of ours: what is
-measured is what is gained after the model was saved and left this program.
+measured is what is gained after the model was saved and left this program. Where the pruned model
+was exported, both run as ONNX graphs too.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +21,44 @@ from torch import Tensor, nn
 from headscope.errors import InputError
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
+from headscope.models.onnx.graph import attention_parts
+from headscope.models.onnx.session import Graph, runtime_version
 from headscope.models.routing import use_implementation
 from headscope.pipeline.progress import Progress, silent
-from headscope.results.speed import SpeedResult, SpeedRow
+from headscope.results.speed import GraphTimes, SpeedResult, SpeedRow
 
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
 _IMPLEMENTATION = "sdpa"
 #: Passes of each model and kind: at least, at most, and seconds after which no more are started.
-_FEWEST, _MOST, _SECONDS = 5, 31, 6.0
+_FEWEST, _MOST, _SECONDS = 5, 101, 6.0
+_Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class GraphFiles:
+    """Both models as ONNX graphs, on disk.
+
+    Attributes
+    ----------
+    full, pruned : Path
+        In float32.
+    int8 : Path or None
+        The pruned one with weights of 8 bits.
+    """
+
+    full: Path
+    pruned: Path
+    int8: Path | None = None
+
+    @property
+    def pair(self) -> tuple[Path, Path]:
+        """Full and pruned, both in float32."""
+        return self.full, self.pruned
+
+    @property
+    def every(self) -> tuple[Path, ...]:
+        """All there are, in this order."""
+        return self.pair if self.int8 is None else (*self.pair, self.int8)
 
 
 def benchmark(
@@ -35,6 +69,7 @@ def benchmark(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     seed: int = 0,
     progress: Progress = silent,
+    graphs: GraphFiles | None = None,
 ) -> SpeedResult:
     """Time two models on the same inputs, taking turns, and compare with their multiplications.
 
@@ -48,6 +83,8 @@ def benchmark(
         Of the token ids.
     progress : callable, optional
         Called as ``progress("benchmark", done, all)``.
+    graphs : GraphFiles, optional
+        The same models as ONNX: timed too, in onnxruntime on the CPU with as many threads.
 
     Returns
     -------
@@ -67,6 +104,7 @@ def benchmark(
         )
     shapes = [(n, size) for n in fitting for size in batch_sizes]
     rows = []
+    sessions = [] if graphs is None else [Graph(path) for path in graphs.every]
     with (
         use_implementation(full.network, _IMPLEMENTATION),
         use_implementation(pruned.network, _IMPLEMENTATION),
@@ -74,7 +112,8 @@ def benchmark(
     ):
         for done, (n, size) in enumerate(shapes):
             progress("benchmark", done, len(shapes))
-            rows.append(_row(full, pruned, n, size, seed))
+            ids = _tokens(full, n, size, seed)
+            rows.append(_row(full, pruned, ids, graphs, sessions))
     progress("benchmark", len(shapes), len(shapes))
     return SpeedResult(
         device=full.device,
@@ -86,62 +125,112 @@ def benchmark(
         parameters_full=sum(parameter.numel() for parameter in full.network.parameters()),
         parameters_pruned=sum(parameter.numel() for parameter in pruned.network.parameters()),
         rows=tuple(rows),
+        onnxruntime=None if graphs is None else runtime_version(),
     )
 
 
-def _row(full: LoadedModel, pruned: LoadedModel, length: int, size: int, seed: int) -> SpeedRow:
+def _tokens(loaded: LoadedModel, length: int, size: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(full.vocab_size, (size, length), generator=generator).to(full.device)
-    mask = torch.ones_like(ids)
-    whole, attention, repeats = _timed(full, pruned, ids, mask)
-    work, attention_work = zip(*(_work(m, ids, mask) for m in (full, pruned)), strict=True)
+    ids = torch.randint(loaded.vocab_size, (size, length), generator=generator)
+    return ids.to(loaded.device)
+
+
+def _row(
+    full: LoadedModel,
+    pruned: LoadedModel,
+    ids: Tensor,
+    graphs: GraphFiles | None,
+    sessions: Sequence[Graph],
+) -> SpeedRow:
+    """Time one shape of input."""
+    mask, models = torch.ones_like(ids), (full, pruned)
+    runs: list[_Run] = [partial(_pass, model, ids, mask) for model in models]
+    runs += [partial(session.run, ids, mask) for session in sessions]
+    whole = _in_turns(runs)
+    attention = _attention_in_turns(models, ids, mask)
+    work, attention_work = zip(*(_work(m, ids, mask) for m in models), strict=True)
+    times = [1e3 * statistics.median(spent) for spent in whole]
     return SpeedRow(
-        length=length,
-        batch_size=size,
-        repeats=repeats,
-        full_ms=1e3 * whole[0],
-        pruned_ms=1e3 * whole[1],
-        ratio=whole[1] / whole[0],
+        length=ids.shape[1],
+        batch_size=ids.shape[0],
+        repeats=len(whole[0]),
+        full_ms=times[0],
+        pruned_ms=times[1],
+        ratio=times[1] / times[0],
         predicted_ratio=work[1] / work[0],
         attention_full_ms=1e3 * attention[0],
         attention_pruned_ms=1e3 * attention[1],
         attention_ratio=attention[1] / attention[0],
         attention_predicted_ratio=attention_work[1] / attention_work[0],
+        onnx=None if graphs is None else _graph_times(times[2:], graphs, ids, mask),
+    )
+
+
+def _graph_times(
+    times: Sequence[float], graphs: GraphFiles, ids: Tensor, mask: Tensor
+) -> GraphTimes:
+    """Say how long the graphs took, and how much of it their attention."""
+    profiled = [Graph(path, profile=True) for path in graphs.pair]
+    _in_turns([partial(graph.run, ids, mask) for graph in profiled])
+    attention = [graph.attention_seconds() for graph in profiled]
+    return GraphTimes(
+        full_ms=times[0],
+        pruned_ms=times[1],
+        int8_ms=None if graphs.int8 is None else times[2],
+        ratio=times[1] / times[0],
+        attention_full_ms=1e3 * attention[0],
+        attention_pruned_ms=1e3 * attention[1],
+        attention_ratio=attention[1] / attention[0],
     )
 
 
 # --- time -------------------------------------------------------------------------------------
 
 
-def _timed(
-    full: LoadedModel, pruned: LoadedModel, ids: Tensor, mask: Tensor
-) -> tuple[list[float], list[float], int]:
-    """Return median seconds of both models: whole passes, and their attention part."""
-    models = (full, pruned)
-    whole: tuple[list[float], list[float]] = ([], [])
-    attention: tuple[list[float], list[float]] = ([], [])
-    for model in models:  # the first pass of a shape compiles products and fills caches
-        _seconds(model, ids, mask)
+def _in_turns(runs: Sequence[_Run]) -> list[list[float]]:
+    """Return the seconds of every pass of each run, after one that is not counted.
+
+    The first pass of a shape compiles products and fills caches.
+    """
+    for run in runs:
+        run()
+    spent: list[list[float]] = [[] for _ in runs]
     start = time.perf_counter()
     for repeat in range(_MOST):
         if repeat >= _FEWEST and time.perf_counter() - start > _SECONDS:
             break
-        # Taking turns in both orders: neither model always runs on the other's warm cache.
-        for i in (0, 1) if repeat % 2 else (1, 0):
-            whole[i].append(_seconds(models[i], ids, mask))
-            with _attention_clock(models[i].sites, ids.device) as spent:
-                _seconds(models[i], ids, mask)
-            attention[i].append(sum(spent))
-    medians = ([statistics.median(t) for t in kind] for kind in (whole, attention))
-    return next(medians), next(medians), len(whole[0])
+        # Taking turns in both orders: nobody always runs on the same other's warm cache.
+        order = range(len(runs)) if repeat % 2 else reversed(range(len(runs)))
+        for i in order:
+            began = time.perf_counter()
+            runs[i]()
+            spent[i].append(time.perf_counter() - began)
+    return spent
 
 
-def _seconds(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> float:
-    _wait(ids.device)
-    start = time.perf_counter()
+def _attention_in_turns(
+    models: Sequence[LoadedModel], ids: Tensor, mask: Tensor
+) -> tuple[float, ...]:
+    """Return the seconds that one pass of each model spends in attention.
+
+    Of every part of every layer the median is taken, then their sum: a pass that was interrupted by
+    another program was so in one part.
+    """
+    parts: list[list[list[float]]] = [[] for _ in models]
+
+    def clocked(i: int) -> None:
+        with _attention_clock(models[i].sites, ids.device) as spent:
+            _pass(models[i], ids, mask)
+        parts[i].append(spent)
+
+    _in_turns([partial(clocked, i) for i in range(len(models))])
+    return tuple(sum(map(statistics.median, zip(*found[1:], strict=True))) for found in parts)
+
+
+def _pass(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> None:
+    """Run one whole pass, and wait until it is done."""
     _run(loaded, ids, mask)
     _wait(ids.device)
-    return time.perf_counter() - start
 
 
 def _run(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> None:
@@ -163,7 +252,7 @@ def _attention_clock(sites: Sequence[AttentionSite], device: torch.device) -> It
         spent[-1] += time.perf_counter()
 
     hooks = []
-    for part in _attention_parts(sites):
+    for part in attention_parts(sites):
         hooks.append(part.register_forward_pre_hook(started))
         hooks.append(part.register_forward_hook(ended))
     try:
@@ -171,16 +260,6 @@ def _attention_clock(sites: Sequence[AttentionSite], device: torch.device) -> It
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _attention_parts(sites: Sequence[AttentionSite]) -> list[nn.Module]:
-    """List the modules that make up attention, none inside another."""
-    parts: list[nn.Module] = []
-    for module, site in {site.module: site for site in sites}.items():
-        parts.append(module)
-        if all(part is not site.projections.out.module for part in module.modules()):
-            parts.append(site.projections.out.module)
-    return parts
 
 
 def _wait(device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from headscope.data.token_rows import Padded, Row
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap, resampled
-from headscope.models.gating import gated
+from headscope.models.gating import Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.distance import Distance, at_masks
@@ -78,6 +78,11 @@ class Task:
         """Name of the task's value."""
         return next(iter(self.table))
 
+    @property
+    def rows_of_examples(self) -> Sequence[Sequence[Row]]:
+        """The rows that each measured example is made of."""
+        return [(row,) for row in self.rows]
+
     # --- measuring ----------------------------------------------------------------------------
 
     def outputs(
@@ -95,15 +100,27 @@ class Task:
             Also find out what metrics need that cost far more than the task's value. Without it
             :meth:`metrics` leaves those out.
         """
-        found: dict[str, Array] = {}
         with gated(loaded, gates) as run:
-            for batch in self.batches(loaded):
-                given = {**batch.decoder_inputs, "select": self._select(batch)}
-                read = self._read(batch, *run(*batch.inputs, **given))
-                for name, values in read.items():
-                    part = numpy(values)
-                    room = np.zeros((len(self.rows), *part.shape[1:]), dtype=part.dtype)
-                    found.setdefault(name, room)[batch.index] = part
+            return self.outputs_of(run, self.batches(loaded))
+
+    def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
+        """Do the same with anything that runs as :meth:`LoadedModel.run` does.
+
+        Parameters
+        ----------
+        run : callable
+            Takes what :meth:`LoadedModel.run` takes and returns the same.
+        batches : iterable of Padded
+            What :meth:`batches` gave: every row once.
+        """
+        found: dict[str, Array] = {}
+        for batch in batches:
+            given = {**batch.decoder_inputs, "select": self._select(batch)}
+            read = self._read(batch, *run(*batch.inputs, **given))
+            for name, values in read.items():
+                part = numpy(values)
+                room = np.zeros((len(self.rows), *part.shape[1:]), dtype=part.dtype)
+                found.setdefault(name, room)[batch.index] = part
         return self._by_example(found)
 
     def value(self, outputs: Outputs) -> float:

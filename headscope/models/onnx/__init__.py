@@ -1,0 +1,1 @@
+"""ONNX: a model as one graph, run by onnxruntime. The only place that knows either."""

@@ -1,0 +1,190 @@
+"""The one pruned model that is kept, as an ONNX graph: written, compared, measured, made small."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.data.batches import BATCH_TOKENS
+from headscope.data.token_rows import Padded, Row, pad_rows
+from headscope.errors import ArtefactError
+from headscope.measures.metrics import Outputs
+from headscope.models.loaded import LoadedModel
+from headscope.models.onnx.folder import FLOAT32, INT8, describe_folder
+from headscope.models.onnx.graph import EMBEDDING, HIDDEN, LOGITS, OPSET, write_graph
+from headscope.models.onnx.quantisation import quantize
+from headscope.models.onnx.session import Graph, runtime_version
+from headscope.models.saving import whole_folder
+from headscope.pipeline.prune.curves import Inputs, Version
+from headscope.pipeline.prune.measuring import compact_model
+from headscope.pipeline.prune.options import PruneOptions
+from headscope.pipeline.prune.speed import GraphFiles
+from headscope.pipeline.tasks import Task
+from headscope.results import ExportedModel
+
+#: Largest difference between a graph's outputs and the pruned torch model's.
+TOLERANCE = 1e-4
+#: How many texts each batch holds that both are compared on, and tokens of the longest text.
+_BATCHES, _LONGEST = (1, 2, 4, 8, 16, 32), 512
+#: Tokens of a batch of a model that puts out a row of its vocabulary for each.
+_FEW_TOKENS = BATCH_TOKENS // 4
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was found out about one graph."""
+
+    graph: Graph
+    path: Path
+    texts: int
+    difference: float
+    outputs: Outputs
+
+
+def export_measured(
+    version: Version, inputs: Inputs, options: PruneOptions, provenance: dict[str, Any]
+) -> tuple[ExportedModel, ...]:
+    """Write the graphs that were asked for, open them in onnxruntime, compare and measure them.
+
+    Raises
+    ------
+    ArtefactError
+        If the graph differs from the pruned torch model by more than :data:`TOLERANCE`; no folder
+        is left then, and one that was there before is as it was.
+    UnsupportedModelError
+        If the model cannot be written as a graph.
+    """
+    if options.export is None:
+        return ()
+    folder = Path(options.export[1])
+    compact = compact_model(inputs.loaded, inputs.units, version.made)
+    task = inputs.evaluation
+    with whole_folder(folder) as room:
+        write_graph(compact, room / FLOAT32, typed=task.rows[0].types is not None)
+        found = [_examined(compact, room / FLOAT32, task)]
+        _check(found[0], compact, folder)
+        if options.quantize is not None:
+            quantize(room / FLOAT32, room / INT8)
+            found.append(_examined(compact, room / INT8, task))
+        how = {"method": version.method, "repair": version.repair.value}
+        describe_folder(compact, room, found[0].graph, **how, provenance=provenance)
+        return tuple(_exported(each, found[0], version, folder, task, options) for each in found)
+
+
+def _examined(compact: LoadedModel, path: Path, task: Task) -> _Found:
+    graph = Graph(path)
+    batches = list(_compared(compact, task))
+    difference = max(_difference(compact, graph, batch) for batch in batches)
+    tokens = _FEW_TOKENS if compact.task_head == "mlm" else BATCH_TOKENS
+    outputs = task.outputs_of(graph, task.batches(compact, tokens))
+    texts = sum(len(batch.index) for batch in batches)
+    return _Found(graph, path, texts, difference, outputs)
+
+
+def _compared(loaded: LoadedModel, task: Task) -> Iterator[Padded]:
+    """Yield batches of the evaluation texts, in their own order, of very different lengths.
+
+    The last holds a text as long as the model allows beside a short one: there a window or a table
+    of positions that the graph has wrong would show.
+    """
+    rows = iter(task.rows)
+    for size in _BATCHES:
+        if batch := list(islice(rows, size)):
+            yield pad_rows(batch, loaded.pad_id, loaded.device)
+    short = min(task.rows, key=len)
+    yield pad_rows([_repeated(task.rows, loaded), short], loaded.pad_id, loaded.device)
+
+
+def _repeated(rows: Sequence[Row], loaded: LoadedModel) -> Row:
+    """Join the texts to one that is as long as the model allows."""
+    length = min(loaded.max_length, _LONGEST)
+    ids = islice(cycle(token for row in rows for token in row.ids), length)
+    types = None if rows[0].types is None else (0,) * length
+    return dataclasses.replace(rows[0], ids=tuple(ids), types=types, masked=(), gold=())
+
+
+def _difference(loaded: LoadedModel, graph: Graph, batch: Padded) -> float:
+    """Return the largest absolute difference of any output, padding aside; NaN if there is one."""
+    with torch.inference_mode():
+        hidden, logits = loaded.run(*batch.inputs)
+        pooled = loaded.pooling.embed(hidden, batch.attention_mask)
+    ours = {HIDDEN: hidden, LOGITS: logits, EMBEDDING: pooled}
+    differences = []
+    for name, theirs in graph.run(*batch.inputs).items():
+        expected = ours[name]
+        assert expected is not None
+        differences.append(_real(expected - theirs, batch).abs().max())
+    return float(torch.stack(differences).max())
+
+
+def _real(values: Tensor, batch: Padded) -> Tensor:
+    return values[batch.attention_mask.bool()] if values.dim() == 3 else values
+
+
+def _check(found: _Found, compact: LoadedModel, folder: Path) -> None:
+    if found.difference <= TOLERANCE:  # NaN is no less
+        return
+    raise ArtefactError(
+        f"The graph written for {folder} differs from the pruned model {compact.name} by "
+        f"{found.difference:.2g} on {found.texts} texts, more than {TOLERANCE:g}, so nothing was "
+        "kept; please report this."
+    )
+
+
+def _exported(
+    found: _Found,
+    first: _Found,
+    version: Version,
+    folder: Path,
+    task: Task,
+    options: PruneOptions,
+) -> ExportedModel:
+    found_files = found.path.parent.glob(f"{found.path.name}*")
+    return ExportedModel(
+        folder=str(folder),
+        file=found.path.name,
+        weights="float32" if found is first else "int8",
+        method=version.method,
+        repair=version.repair.value,
+        size=sum(path.stat().st_size for path in found_files),
+        inputs=found.graph.inputs,
+        outputs=found.graph.outputs,
+        opset=OPSET,
+        onnxruntime=runtime_version(),
+        texts=found.texts,
+        max_difference=found.difference,
+        value=version.point.value,
+        measured=task.value(found.outputs),
+        **({} if found is first else _beside(found, first, task, options.seed)),
+    )
+
+
+def _beside(found: _Found, first: _Found, task: Task, seed: int) -> dict[str, Any]:
+    """Compare the metric of a graph with that of the one in float32, example by example."""
+    beside = task.interval(found.outputs, first.outputs, seed=seed)
+    low, high = beside.difference_low, beside.difference_high
+    assert low is not None
+    assert high is not None
+    return {"difference": beside.difference, "difference_ci": (low, high)}
+
+
+@contextmanager
+def graphs_beside(full: LoadedModel, options: PruneOptions) -> Iterator[GraphFiles | None]:
+    """Yield the exported graphs with the full model's, which is there for the benchmark alone."""
+    if options.export is None:
+        yield None
+        return
+    folder = Path(options.export[1])
+    with tempfile.TemporaryDirectory() as room:
+        write_graph(full, Path(room) / FLOAT32)
+        small = None if options.quantize is None else folder / INT8
+        yield GraphFiles(Path(room) / FLOAT32, folder / FLOAT32, small)

@@ -1,0 +1,190 @@
+"""``prune --export onnx``: the folder, what it is worth, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from rich.console import Console
+from tiny_models import tiny_bert
+from tokenizers import Tokenizer
+
+from headscope.cli.app import main
+from headscope.pipeline.prune.speed import benchmark
+from headscope.results import PruneResult, from_dict
+from headscope.show.prune.page import section
+from headscope.show.prune.tables import prune_report
+
+Run = Callable[..., Any]
+TEXTS = [
+    ("the cat sat on the mat", "a dog ran"),
+    ("the big cat", "he saw it was red and she ran to the house"),
+    ("she sat", "on the mat"),
+    ("it is a red house", "the dog is big"),
+    ("he ran", "she ran"),
+    ("of the cat and the dog", "it was in the house on the big mat"),
+] * 8
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that classifies pairs, and pairs."""
+    room = tmp_path_factory.mktemp("export")
+    tiny_bert(room / "model", layers=2, heads=4, seed=3, task_head="classification")
+    path = room / "model" / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    lines = "".join(f"{a}\t{b}\t{i % 2}\n" for i, (a, b) in enumerate(TEXTS))
+    (room / "pairs.tsv").write_text(lines, encoding="utf-8")
+    return room
+
+
+def words(room: Path, folder: str, *more: str) -> list[str]:
+    return [
+        *("prune", str(room / "model"), "--task", "classification"),
+        *("--data", str(room / "pairs.tsv"), "--heads", "L0H1,L0H2,L1H0"),
+        *("--no-roles", "--no-validate", "--export", "onnx", str(room / folder), *more),
+    ]
+
+
+@pytest.fixture(scope="module")
+def exported(room: Path) -> Any:
+    """One run with everything: the graph, 8 bits and the benchmark."""
+    with pytest.MonkeyPatch.context() as patch:
+        parts = "headscope.pipeline.prune"
+        quick = partial(benchmark, lengths=(8, 32), batch_sizes=(2,))
+        patch.setattr(f"{parts}.keeping.benchmark", quick)
+        patch.setattr(f"{parts}.speed._SECONDS", 0.0)
+        more = ("--quantize", "int8", "--benchmark", "-o", str(room / "out"))
+        patch.setattr(sys, "argv", ["headscope", *words(room, "graph", *more)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+    assert stopped.value.code in (0, None)
+    return json.loads((room / "out" / "prune.json").read_text(encoding="utf-8"))
+
+
+def predicted(room: Path, file: str) -> np.ndarray:
+    """Classify with onnxruntime and tokenizers alone."""
+    tokenizer = Tokenizer.from_file(str(room / "graph" / "tokenizer.json"))
+    tokenizer.enable_padding(pad_id=0)
+    encoded = tokenizer.encode_batch(TEXTS)
+    columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+    feed = {name: np.array([getattr(e, at) for e in encoded]) for name, at in columns.items()}
+    session = onnxruntime.InferenceSession(str(room / "graph" / file))
+    logits: np.ndarray = session.run(["logits"], feed)[0]
+    return logits
+
+
+def test_the_folder_runs_without_headscope(room: Path, exported: dict[str, Any]) -> None:
+    gold = np.arange(len(TEXTS)) % 2
+    for found in exported["exported"]:
+        right = predicted(room, found["file"]).argmax(1) == gold
+        assert found["measured"] == pytest.approx(100 * right.mean())
+        assert found["size"] == (room / "graph" / found["file"]).stat().st_size
+    exact, small = exported["exported"]
+    assert (exact["weights"], small["weights"]) == ("float32", "int8")
+    assert exact["max_difference"] < 1e-4
+    assert exact["value"] == exported["curves"][0]["points"][-1]["value"]
+    assert exact["measured"] == pytest.approx(exact["value"])
+    assert exact["difference"] is None
+    assert small["difference"] == pytest.approx(small["measured"] - exact["measured"])
+    manifest = json.loads((room / "graph" / "headscope.json").read_text(encoding="utf-8"))
+    assert manifest["form"] == "onnx"
+    assert manifest["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert [entry["kept"] for entry in manifest["attention"]] == [[0, 3], [1, 2, 3]]
+
+
+def test_graphs_are_timed_beside_the_models(exported: dict[str, Any]) -> None:
+    speed = exported["speed"]
+    assert speed["onnxruntime"] == onnxruntime.__version__
+    for row in speed["rows"]:
+        times = row["onnx"]
+        assert times["ratio"] == pytest.approx(times["pruned_ms"] / times["full_ms"])
+        assert times["int8_ms"] > 0
+        assert 0 < times["attention_full_ms"] < 20 * times["full_ms"]
+
+
+def test_results_show_the_graphs(room: Path, exported: dict[str, Any], run: Run) -> None:
+    result = from_dict(PruneResult, exported)
+    page = io.StringIO()
+    for part in prune_report(result):
+        Console(file=page, width=200).print(part)
+    small = result.exported[1]
+    for text in (
+        f"graph/model.onnx ({result.exported[0].size / 1e6:.1f} MB, float32)",
+        f"graph/model.int8.onnx ({small.size / 1e6:.1f} MB, int8)",
+        f"{small.measured:.2f}, {small.difference:+.2f} against float32 (95% interval",
+        f"The same as ONNX graphs, onnxruntime {onnxruntime.__version__}",
+    ):
+        assert text in page.getvalue(), page.getvalue()
+    assert "model.int8.onnx" in " ".join(section(result).texts)
+    found = run("validate", room / "graph")
+    assert "holds an ONNX graph" in found.stderr
+
+
+def test_a_graph_that_differs_is_refused(
+    room: Path, exported: dict[str, Any], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of other heads' graph is what is written here."""
+    other = (room / "graph" / "model.onnx").read_bytes()
+    parts = "headscope.pipeline.prune"
+    monkeypatch.setattr(f"{parts}.run.check_exportable", lambda _: None)
+    monkeypatch.setattr(f"{parts}.exporting.write_graph", lambda _, p, **o: p.write_bytes(other))
+    arguments = [w.replace("L0H1", "L0H0") for w in words(room, "new")]
+    found = run(*arguments)
+    assert found.code == 1
+    assert "differs from the pruned model" in found.stderr
+    assert found.stderr.count("\n") == 1
+    assert not (room / "new").exists()
+    assert run(*words(room, "new")).code == 0, "the same file is right for its own heads"
+    assert (room / "new" / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--export", "tflite", "graph"), "no form 'tflite' to export to; give onnx and a folder"),
+        (("--quantize", "int8"), "quantize needs export"),
+        (("--export", "onnx", "graph", "--save", "graph"), "name the same folder"),
+        (("--export", "onnx", "graph", "--method", "fisher"), "give one fraction"),
+        (("--export", "onnx", "full"), "The folder full holds other files"),
+    ],
+)
+def test_what_makes_no_sense_is_said_at_once(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").touch()
+    heads = () if "--method" in more else ("--heads", "L0H0")
+    found = run("prune", "nowhere", *heads, *more)
+    assert found.code == 1
+    assert words in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_without_the_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = run("prune", "nowhere", "--heads", "L0H0", "--export", "onnx", "graph")
+    assert "pip install 'headscope[export]'" in found.stderr
+
+
+def test_config_files_name_form_and_folder(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text('[prune]\nexport = ["onnx", "graph"]\n', encoding="utf-8")
+    found = run("config", "show", "prune", "--config", path)
+    assert 'export = ["onnx", "graph"]' in found.stdout
+    for wrong in ('"onnx"', '["onnx"]', '["onnx", 3]', "true"):
+        path.write_text(f"[prune]\nexport = {wrong}\n", encoding="utf-8")
+        found = run("config", "show", "prune", "--config", path)
+        assert found.code == 1
+        assert f"{path}: [prune] export must be" in found.stderr

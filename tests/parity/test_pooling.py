@@ -1,0 +1,260 @@
+"""Embeddings against those of the real sentence-transformers package, module by module."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.text import Text
+from tiny_models import tiny_bert
+from tiny_sentence_folders import D_MODEL, by_hand
+
+import headscope
+from headscope.data.examples import Examples
+from headscope.measures.pooling import MODES
+from headscope.models.casting import cast
+from headscope.models.control import random_twin
+from headscope.models.loaded import LoadedModel
+from headscope.models.pooling import Dense, Normalize, Pooling
+from headscope.pipeline.tasks import make_task
+from headscope.show.prune.tables import prune_report
+
+TEXTS = ("the cat sat on the mat", "a dog", "he saw the big red house and she ran to it", "x")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def oracle(bert: Path) -> Callable[..., Any]:
+    """Write a folder as the package does; returns the package's model of it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules as parts
+
+    def make(folder: Path, after: Callable[[Any], Sequence[Any]], **settings: Any) -> Any:
+        torch.manual_seed(1)
+        start = parts.Transformer(str(bert))
+        made = SentenceTransformer(modules=[start, *after(parts)], device="cpu", **settings)
+        made.save(str(folder), create_model_card=False)
+        return SentenceTransformer(str(folder), device="cpu")
+
+    return make
+
+
+def embedded(loaded: LoadedModel, texts: Sequence[str]) -> np.ndarray:
+    """Embed texts in one padded batch."""
+    rows = [loaded.tokenizer(loaded.pooling.prompt + text)["input_ids"] for text in texts]
+    ids, mask = loaded.pad(rows)
+    with torch.no_grad():
+        return loaded.pooling.embed(loaded.forward(ids, mask), mask).numpy()
+
+
+def same(ours: np.ndarray, theirs: np.ndarray) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * abs(theirs).max())
+
+
+def modes(parts: Any, *names: str) -> Any:
+    return parts.Pooling(D_MODEL, names if len(names) > 1 else names[0])
+
+
+CASES: dict[str, tuple[Callable[[Any], Sequence[Any]], str]] = {
+    "mean": (lambda p: [modes(p, "mean")], "mean"),
+    "cls": (lambda p: [modes(p, "cls")], "cls"),
+    "max": (lambda p: [modes(p, "max")], "max"),
+    "weighted": (lambda p: [modes(p, "weightedmean")], "weighted"),
+    "root": (lambda p: [modes(p, "mean_sqrt_len_tokens")], "mean-sqrt"),
+    "last": (lambda p: [modes(p, "lasttoken")], "last"),
+    "several": (lambda p: [modes(p, "mean", "cls", "max")], "mean+cls+max"),
+    "normalize": (lambda p: [modes(p, "cls"), p.Normalize()], "cls, normalize"),
+    "dense": (
+        lambda p: [modes(p, "cls"), p.Dense(D_MODEL, 8), p.Normalize()],
+        "cls, dense 32x8 tanh, normalize",
+    ),
+    "dense after several": (
+        lambda p: [
+            modes(p, "cls", "mean"),
+            p.Dense(2 * D_MODEL, 6, bias=False, activation_function=torch.nn.Identity()),
+            p.Dropout(0.5),
+        ],
+        "cls+mean, dense 64x6 identity",
+    ),
+    "residual": (
+        lambda p: [
+            modes(p, "mean"),
+            p.Dense(D_MODEL, D_MODEL, activation_function=torch.nn.GELU(), use_residual=True),
+            p.Dense(D_MODEL, 5, activation_function=torch.nn.ReLU(), use_residual=True),
+        ],
+        "mean, dense 32x32 gelu residual, dense 32x5 relu residual",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_embeddings_are_those_of_sentence_transformers(
+    case: str, oracle: Callable[..., Any], tmp_path: Path
+) -> None:
+    after, name = CASES[case]
+    theirs = oracle(tmp_path, after).encode(list(TEXTS), batch_size=2)
+    loaded = headscope.load(str(tmp_path))
+    assert (str(loaded.pooling), loaded.pooling.origin) == (name, "modules.json")
+    np.testing.assert_allclose(
+        embedded(loaded, TEXTS), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
+    )
+    alone = np.concatenate([embedded(loaded, [text]) for text in TEXTS])
+    same(alone, theirs)
+
+
+def test_settings_of_encode_are_applied(oracle: Callable[..., Any], tmp_path: Path) -> None:
+    """The default prompt, fewer dimensions, and lower case that the tokenizer does not make."""
+    settings = {"prompts": {"q": "the big "}, "default_prompt_name": "q", "truncate_dim": 5}
+    oracle(tmp_path, lambda p: [modes(p, "cls")], **settings)
+    _set(tmp_path / "sentence_bert_config.json", do_lower_case=True)
+    text = json.loads((tmp_path / "tokenizer.json").read_text())
+    text["normalizer"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(text))
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["A Dog SAT", *TEXTS]
+    theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
+    loaded = headscope.load(str(tmp_path))
+    assert str(loaded.pooling) == "cls, first 5"
+    np.testing.assert_allclose(
+        embedded(loaded, texts), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
+    )
+    bare = dataclasses.replace(loaded, pooling=dataclasses.replace(loaded.pooling, prompt=""))
+    assert abs(embedded(bare, texts) - theirs).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("switches", "name"),
+    [
+        (("cls_token",), "cls"),
+        (("mean_tokens",), "mean"),
+        (("lasttoken", "max_tokens", "cls_token"), "cls+max+last"),
+        ((), "mean"),
+    ],
+)
+def test_the_older_format_of_the_pooling_config(
+    switches: Sequence[str], name: str, bert: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = by_hand(bert, tmp_path / "old", ["Pooling", "Normalize"])
+    keys = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
+    values = {f"pooling_mode_{key}": key in switches for key in keys}
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": D_MODEL, **values})
+    )
+    loaded = headscope.load(str(folder))
+    assert str(loaded.pooling) == f"{name}, normalize"
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
+    np.testing.assert_allclose(
+        embedded(loaded, TEXTS), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
+    )
+
+
+def _set(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+# --- who has it, and who overrides it -----------------------------------------------------------
+
+
+def test_copies_of_a_model_embed_as_it_does(bert: Path, tmp_path: Path) -> None:
+    loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling"])))
+    pruned = headscope.remove_heads(loaded, [(0, 1)])
+    for copy in (loaded.only("encoder"), pruned, cast(loaded, "float64"), random_twin(loaded, 0)):
+        assert copy.pooling is loaded.pooling
+    assert loaded.pooling.files == ("modules.json", "1_Pooling/config.json")
+    assert headscope.load(str(bert)).pooling == Pooling()
+
+
+def test_an_option_replaces_the_whole_way(bert: Path, tmp_path: Path) -> None:
+    folder = by_hand(bert, tmp_path / "m", ["Pooling", "Dense"])
+    chosen = headscope.load(str(folder), pooling="max")
+    assert (str(chosen.pooling), chosen.pooling.origin) == ("max", "option")
+    assert chosen.pooling.files == ()
+    with pytest.raises(headscope.HeadscopeError, match=r"no pooling 'sum'; choose mean, cls, max"):
+        headscope.load(str(folder), pooling="sum")
+
+
+def test_tasks_measure_the_embedding_of_the_model(bert: Path, tmp_path: Path) -> None:
+    """Cosines of a CLS model's pairs are those of its first states, not of means."""
+    loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling"])))
+    pairs = Examples("pairs", "", first=TEXTS[:3], second=TEXTS[1:], scores=(1.0, 2.0, 5.0))
+    task = make_task("similarity", pairs, loaded)
+    found = task.outputs(loaded)["similarity"]
+    with torch.no_grad():
+        first = [
+            loaded.forward(*loaded.pad([loaded.tokenizer(t)["input_ids"]]))[0, 0] for t in TEXTS
+        ]
+    expected = [float(torch.cosine_similarity(first[i], first[i + 1], dim=0)) for i in range(3)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    means = make_task("similarity", pairs, loaded.pooled_by("mean")).outputs(loaded)["similarity"]
+    assert abs(found - means).max() > 1e-3
+
+
+def test_a_result_records_how_texts_were_embedded(bert: Path, tmp_path: Path) -> None:
+    folder = str(by_hand(bert, tmp_path / "m", ["Pooling", "Normalize"]))
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(TEXTS) + "\n")
+    recorded = {}
+    for pooling in (None, "mean"):
+        found = headscope.prune(
+            folder, heads="L0H1", data=lines, roles=False, ablation=False, pooling=pooling
+        )
+        model = found.provenance["model"]
+        header = "\n".join(str(line) for line in prune_report(found) if isinstance(line, Text))
+        own = "cls, normalize, as the model's modules.json says"
+        assert f"Pooling {'mean, as asked for' if pooling else own}\n" in header
+        recorded[model["pooling"]] = (model["pooling_from"], found.curves[0].points[0].value)
+    assert recorded["cls, normalize"][0] == "modules.json"
+    assert recorded["mean"][0] == "option"
+    assert recorded["cls, normalize"][1] != recorded["mean"][1]
+
+
+def test_notes_say_what_is_read_otherwise(bert: Path, tmp_path: Path) -> None:
+    folder = by_hand(bert, tmp_path / "m", ["Pooling"])
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    (folder / "config_sentence_transformers.json").write_text(
+        '{"prompts": {"q": "a dog "}, "default_prompt_name": "q"}'
+    )
+    loaded = headscope.load(str(folder))
+    task = make_task("fidelity", Examples("texts", "", first=TEXTS), loaded)
+    prompt, longer = task.notes
+    assert "'a dog '" in prompt
+    assert longer.startswith("2 of 4 texts are longer than the 9 tokens")
+    assert [len(row) for row in task.rows] == [10, 6, 15, 5]
+
+
+def test_embeddings_can_be_exported_with_any_batch_and_length() -> None:
+    """One graph serves every size: nothing in it depends on the numbers that were traced."""
+    weight = torch.arange(3 * 8 * len(MODES), dtype=torch.float32).sin().reshape(3, -1)
+    pooling = Pooling(tuple(MODES), (Dense(weight), Normalize()))
+
+    class Head(torch.nn.Module):
+        def forward(self, hidden: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+            return pooling.embed(hidden, real)
+
+    batch, pos = torch.export.Dim("batch"), torch.export.Dim("pos")
+    shapes = {"hidden": {0: batch, 1: pos}, "real": {0: batch, 1: pos}}
+    made = torch.export.export(Head(), drawn(3, 7, "right"), dynamic_shapes=shapes).module()
+    for sizes in ((3, 7, "right"), (5, 4, "left"), (2, 11, "right")):
+        hidden, real = drawn(*sizes)
+        torch.testing.assert_close(made(hidden, real), pooling.embed(hidden, real))
+
+
+def drawn(rows: int, pos: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw states of width 8, with padding in two of three rows."""
+    generator = torch.Generator().manual_seed(rows)
+    real = (torch.arange(pos) < pos - torch.arange(rows)[:, None] % 3).long()
+    hidden = torch.randn(rows, pos, 8, generator=generator)
+    return hidden, real.flip(1) if side == "left" else real
