@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from headscope.registration import register
+
 if TYPE_CHECKING:
     from headscope.errors import HeadscopeError as HeadscopeError
     from headscope.measures.classify.thresholds import Thresholds as Thresholds
@@ -60,6 +62,9 @@ _MODULES = {
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [*_HOME]
+
+# From here on transformers opens folders that headscope saved.
+register()
 
 
 def __getattr__(name: str) -> object:

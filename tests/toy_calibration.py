@@ -30,6 +30,9 @@ class ToyBatch:
         gates = gates[..., 0] if gates.dim() == 4 else gates
         return self._f((gates[..., None] * self._a).sum(dim=(1, 2)))
 
+    def full(self) -> Tensor:
+        return self._f(self._a.sum(dim=(1, 2)))
+
     def loss(self, gates: Tensor) -> Tensor:
         wanted = self.embed(self.gates().detach()).detach() if self._y is None else self._y
         return ((self.embed(gates) - wanted) ** 2).sum(dim=-1) / 2
@@ -78,4 +81,5 @@ def toy_given(
     y = torch.randn(len(a), a.shape[-1], generator=generator, dtype=torch.float64)
     units = Units([a.shape[2]] * a.shape[1], [(i,) for i in range(a.shape[1])])
     toy = Toy(a, y if labels else None, f)
-    return Given(units=units, calibration=toy, largest=len(units), budget=len(units) // 2, **fields)
+    fields = {"largest": len(units), "budget": len(units) // 2, **fields}
+    return Given(units=units, calibration=toy, **fields)

@@ -31,7 +31,7 @@ EXAMPLES = """Examples:
 
 
 #: What is done to the heads that are left.
-RepairName = enum.StrEnum("RepairName", ["none", "scale", "refit"])
+RepairName = enum.StrEnum("RepairName", ["none", "scale", "mean", "refit"])
 #: What the weights of an exported graph become.
 QuantizeName = enum.StrEnum("QuantizeName", ["int8"])
 
@@ -55,9 +55,9 @@ def prune(
     method: Annotated[
         list[str] | None,
         Option(
-            help="fisher-joint, fisher, importance-token, importance-example, gates, topk, "
-            "ablation, ablation-greedy, roles, magnitude, confidence or random; repeatable. "
-            "Default: fisher-joint and random."
+            help="fisher-joint, fisher-relinearised, fisher, importance-token, importance-example, "
+            "gates, topk, ablation, ablation-greedy, roles, magnitude, confidence or random; "
+            "repeatable. Default: fisher-joint and random."
         ),
     ] = None,
     repair: Annotated[

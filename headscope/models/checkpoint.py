@@ -16,6 +16,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CheckpointError
+from headscope.models.deploy.config_file import family_config, is_ours
 
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER_FILES = (
@@ -34,6 +35,8 @@ class Checkpoint:
     folder : Path
         Where they lie.
     config : dict
+        config.json as the model's family has it: without what headscope adds in compact folders.
+    stated : dict
         config.json as it stands.
     weight_files : list of Path
         At least one, sorted by name.
@@ -48,14 +51,15 @@ class Checkpoint:
 
     def __init__(self, folder: Path, *, allow_pickle: bool = False) -> None:
         self.folder = folder
-        self.config = _read_config(folder)
+        self.stated = _read_config(folder)
+        self.config = family_config(self.stated)
         self.weight_files = _safetensors_files(folder)
         self.pickled = not self.weight_files
         if self.pickled:
             self.weight_files = _pickle_files(folder, allow_pickle)
         else:
             for file in self.weight_files:
-                _check_safetensors(file)
+                check_safetensors(file)
 
     @property
     def has_tokenizer(self) -> bool:
@@ -102,8 +106,15 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} does not say its model_type, so the architecture is unknown."
         )
-    # Some hub folders still name code that transformers has had itself for long; that is not run.
-    if config.get("auto_map") and config["model_type"] not in CONFIG_MAPPING:
+    family = family_config(config)["model_type"]
+    if is_ours(config) and (family not in CONFIG_MAPPING or is_ours({"model_type": family})):
+        raise CheckpointError(
+            f"{path} names {family!r} as base_model_type, which is no family of transformers; "
+            "save the model again."
+        )
+    # Some hub folders still name code that transformers has had itself for long; that is not run,
+    # nor is the modelling file of a folder that headscope wrote.
+    if config.get("auto_map") and family not in CONFIG_MAPPING:
         raise CheckpointError(
             f"{path} asks for code of its own (auto_map); headscope never runs remote code. "
             "Use a checkpoint of a family that transformers itself implements."
@@ -168,7 +179,8 @@ def _pickle_files(folder: Path, allow_pickle: bool) -> list[Path]:
     return files
 
 
-def _check_safetensors(path: Path) -> None:
+def check_safetensors(path: Path) -> None:
+    """Refuse a file of weights that cannot be read, or holds none."""
     try:
         with safe_open(path, framework="numpy") as file:
             empty = not list(file.keys())

@@ -90,11 +90,11 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
-        read_config(source)
+        read_config(source, checkpoint)
+        kept = kept_heads(checkpoint)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         if tokenizer is not None and lower_cases(source.folder):
             lower_case(tokenizer)
-        kept = kept_heads(checkpoint)
         network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
     network = network.to(where).eval()
     check_finite(network, source)

@@ -6,13 +6,14 @@ version 5 has dropped that, and refuses such checkpoints for their shapes. Both 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint, read_json
+from headscope.models.deploy.config_file import BEFORE, KEPT, is_ours
 from headscope.models.layouts import AttentionModule, AttentionSite
 
 MANIFEST = "headscope.json"
@@ -38,6 +39,8 @@ class KeptHeads:
         Which module each layer runs; empty where the file does not say.
     origin : dict
         The model that it was made from: id, revision, weights_sha256.
+    config : dict
+        Settings of config.json as they were before heads were removed, where it has others now.
     """
 
     path: Path
@@ -45,6 +48,7 @@ class KeptHeads:
     modules: dict[str | int, tuple[int, ...]]
     layers: dict[tuple[str, int], str | int]
     origin: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=dict)
 
     def of(self, place: int, module: AttentionModule) -> tuple[int, ...]:
         """Return the heads that a module kept, the ``place``-th of the model."""
@@ -136,12 +140,46 @@ def _from_manifest(path: Path) -> KeptHeads | None:
             )
         for layer in _heads(path, entry.get("layers"), None):
             layers[stack, layer] = module
-    source = data.get("source")
-    return KeptHeads(path, n_heads, modules, layers, source if isinstance(source, dict) else {})
+    source, config = (_object(data.get(name)) for name in ("source", "config"))
+    return KeptHeads(path, n_heads, modules, layers, source, config)
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def heads_in_config(config: Mapping[str, Any], path: Path) -> KeptHeads:
+    """Read the heads that config.json of a compact folder names.
+
+    Parameters
+    ----------
+    config : mapping
+        config.json.
+    path : Path
+        Where it lies, for messages.
+
+    Raises
+    ------
+    CheckpointError
+        If it names none, or makes no sense.
+    """
+    n_heads, kept = config.get(BEFORE), config.get(KEPT)
+    if not _is_count(n_heads) or n_heads == 0:
+        raise CheckpointError(f"{path}: {BEFORE} is {n_heads!r}, not a number of heads.")
+    if not isinstance(kept, dict) or not kept:
+        raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
+    modules: dict[str | int, tuple[int, ...]] = {}
+    modules |= {str(name): _heads(path, heads, n_heads) for name, heads in kept.items()}
+    return KeptHeads(path, n_heads, modules, {}, {})
 
 
 def _from_config(checkpoint: Checkpoint) -> KeptHeads | None:
-    """Read ``pruned_heads`` of transformers before 5: {"0": [1, 2]} by attention module."""
+    """Read what a compact folder's config says, or ``pruned_heads`` of transformers before 5.
+
+    The latter are {"0": [1, 2]}, by attention module.
+    """
+    if is_ours(checkpoint.stated):
+        return heads_in_config(checkpoint.stated, checkpoint.folder / "config.json")
     pruned = checkpoint.config.get("pruned_heads")
     path = checkpoint.folder / "config.json"
     if not pruned:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,10 +10,12 @@ import torch
 import transformers
 from tokenizers import normalizers
 from torch import Tensor, nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.cutting import cut_modules
+from headscope.models.deploy.config_file import is_ours
 from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.source import Source
@@ -47,11 +49,16 @@ def lower_case(tokenizer: Any) -> None:
         tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(parts)
 
 
-def read_config(source: Source) -> Any:
-    """Read config.json as transformers does; done first, as its tokenizers fail on a bad one."""
+def read_config(source: Source, checkpoint: Checkpoint) -> Any:
+    """Make the configuration of the model's family, of the model before heads were removed.
+
+    Done first, as the tokenizers of transformers fail on a bad config.json.
+    """
     path = source.folder / "config.json"
     with _explained(f"{path} is not a config that transformers understands: "):
-        return transformers.AutoConfig.from_pretrained(source.folder, **_SAFE)
+        if not is_ours(checkpoint.stated):
+            return transformers.AutoConfig.from_pretrained(source.folder, **_SAFE)
+        return _family_config(checkpoint, {})
 
 
 def load_network(
@@ -88,13 +95,24 @@ def load_network(
                 source.folder, use_safetensors=not checkpoint.pickled, **_SAFE, **options
             )
         else:
-            network, info = _load_pruned(source, checkpoint, task_head, kept, **options)
+            network, info = _load_pruned(checkpoint, task_head, kept, **options)
     if task_head is not None and _task_head_is_new(network, info):
         raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(network, info, source)
     if kept is not None:
         cut_modules(network, kept.of)
     return network
+
+
+def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
+    """Make the family's configuration, some of its settings as they were before pruning.
+
+    What was not stated before is None in ``original``.
+    """
+    settings = {**checkpoint.config, **original}
+    for key in [key for key in original if original[key] is None]:
+        del settings[key]
+    return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
 
 
 @contextmanager
@@ -110,13 +128,13 @@ def _explained(before: str, after: str = "") -> Iterator[None]:
 
 
 def _load_pruned(
-    source: Source, checkpoint: Checkpoint, task_head: str | None, kept: KeptHeads, **options: Any
+    checkpoint: Checkpoint, task_head: str | None, kept: KeptHeads, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Load a pruned checkpoint in its full shape, zeros where heads are missing.
 
     That leaves tied weights, old names and missing parts to transformers; cutting comes after.
     """
-    config = read_config(source)
+    config = _family_config(checkpoint, kept.config)
     with torch.device("meta"):
         shell = class_for(task_head).from_config(config)
     state = checkpoint.tensors()

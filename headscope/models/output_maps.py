@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscope.models.layouts import AttentionSite, bias_of
 from headscope.models.loaded import LoadedModel
@@ -36,17 +36,34 @@ def output_map(site: AttentionSite) -> OutputMap:
     return OutputMap(site.output_weight.detach().t().clone(), b.detach().clone())
 
 
+#: What models had before their maps were exchanged, by the module; for as long as that lasts.
+_OWN: dict[nn.Module, OutputMap] = {}
+
+
 @contextmanager
 def replaced_outputs(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> Iterator[None]:
-    """Run a model with other output maps, given by layer, then put its own back."""
+    """Run a model with other output maps, given by layer, then put back those it had."""
     before = {layer: output_map(loaded.sites[layer]) for layer in maps}
+    modules = {loaded.sites[layer].module: own for layer, own in before.items()}
+    new = {module: own for module, own in modules.items() if module not in _OWN}
+    _OWN.update(new)
     try:
-        for layer, new in maps.items():
-            _fill(loaded.sites[layer], new)
+        for layer, other in maps.items():
+            _fill(loaded.sites[layer], other)
         yield
     finally:
-        for layer, own in before.items():
-            _fill(loaded.sites[layer], own)
+        for layer, one in before.items():
+            _fill(loaded.sites[layer], one)
+        for module in new:
+            del _OWN[module]
+
+
+@contextmanager
+def own_outputs(loaded: LoadedModel) -> Iterator[None]:
+    """Run a model with its own output maps, also while :func:`replaced_outputs` has others."""
+    own = {site.row: _OWN[site.module] for site in loaded.sites if site.module in _OWN}
+    with replaced_outputs(loaded, own):
+        yield
 
 
 def make_permanent(

@@ -15,13 +15,32 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import InputError
-from headscope.models.compact import expand_all, origin_of, original_heads
+from headscope.models.compact import expand_all, origin_of, original_heads, removed_heads
+from headscope.models.deploy.config_file import BEFORE, FAMILY, KEPT, family_config
+from headscope.models.deploy.even import plain_settings
+from headscope.models.deploy.opened import check_opens
+from headscope.models.deploy.sentence_copy import sentence_copy
+from headscope.models.deploy.standalone import FILE, standalone_files
 from headscope.models.gating import shared_layers
 from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
 from headscope.models.routing import quiet_transformers
+from headscope.registration import COMPACT_TYPE
 
-__all__ = ["check_target", "save", "save_dense", "whole_folder", "write_model"]
+__all__ = [
+    "HEADSCOPE",
+    "REMOTE",
+    "TRANSFORMERS",
+    "check_target",
+    "save",
+    "save_dense",
+    "whole_folder",
+    "write_model",
+]
+
+#: What opens a folder: transformers by itself, with the folder's own code, or after
+#: ``import headscope``.
+TRANSFORMERS, REMOTE, HEADSCOPE = "transformers", "trust_remote_code", "import headscope"
 
 
 def save(
@@ -31,6 +50,7 @@ def save(
     method: str | None = None,
     repair: str | None = None,
     provenance: dict[str, Any] | None = None,
+    standalone: bool = False,
 ) -> Path:
     """Write a compact model: safetensors, config, tokenizer and the manifest ``headscope.json``.
 
@@ -45,6 +65,9 @@ def save(
         How the heads were chosen, and how those that are left were adjusted; recorded.
     provenance : dict, optional
         Recorded.
+    standalone : bool
+        Write a modelling file too, so that ``AutoModel`` and ``SentenceTransformer`` open the
+        folder with ``trust_remote_code=True`` where headscope is not installed.
 
     Returns
     -------
@@ -55,14 +78,29 @@ def save(
     ------
     InputError
         If the folder holds anything else, or cannot be written.
+    UnsupportedModelError
+        If ``standalone`` is not possible for the model's family.
+    ArtefactError
+        If transformers does not open what was written as the same model.
 
     Notes
     -----
+    transformers opens the folder after ``import headscope``; and without it where every layer keeps
+    equally many heads and the family's own configuration can say so.
+
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
     """
     with whole_folder(folder) as temporary:
-        write_model(loaded, temporary, COMPACT, method=method, repair=repair, provenance=provenance)
+        write_model(
+            loaded,
+            temporary,
+            COMPACT,
+            method=method,
+            repair=repair,
+            provenance=provenance,
+            standalone=standalone,
+        )
     return Path(folder)
 
 
@@ -91,21 +129,68 @@ def write_model(
     method: str | None,
     repair: str | None,
     provenance: dict[str, Any] | None,
-) -> None:
+    standalone: bool = False,
+) -> str:
     """Write a model as ``compact`` or ``dense`` into an empty folder of :func:`whole_folder`.
 
-    What is recorded is what :func:`save` takes.
+    What is recorded is what :func:`save` takes. Every form of a folder is made here.
+
+    Returns
+    -------
+    str
+        What opens the folder: :data:`TRANSFORMERS` alone, with :data:`REMOTE` code, or with
+        :data:`HEADSCOPE`.
     """
+    sentences = sentence_copy(loaded.folder)
     manifest = _manifest(loaded, form)
     manifest |= {"method": method, "repair": repair, "source": origin_of(loaded)}
     manifest["provenance"] = provenance
     network = loaded.network if form == COMPACT else expand_all(loaded)
     with quiet_transformers():
-        _write_network(network, temporary, form, _gone(manifest))
+        _write_network(network, temporary, form)
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(temporary)
+    manifest |= _write_config(loaded, temporary, form, standalone)
+    sentences.write(temporary)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
     (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    check_opens(loaded, temporary)
+    opens = str(manifest["opens"])
+    if opens == REMOTE:
+        check_opens(loaded, temporary, standalone=True)
+    return opens
+
+
+def _write_config(loaded: LoadedModel, folder: Path, form: str, standalone: bool) -> dict[str, Any]:
+    """Let config.json say what the weights are; return what the manifest is to say of it."""
+    path = folder / "config.json"
+    family = family_config(json.loads(path.read_text(encoding="utf-8")))
+    family.pop("pruned_heads", None)
+    opens, more, original = TRANSFORMERS, {}, {}
+    if form == COMPACT and removed_heads(loaded.whole or loaded):
+        with quiet_transformers():
+            plain = plain_settings(loaded, family)
+        if plain is not None:
+            more, original = plain, {key: family.get(key) for key in plain}
+        elif standalone:
+            opens = REMOTE
+            code, more = standalone_files(loaded, family)
+            (folder / FILE).write_text(code, encoding="utf-8")
+            more |= _heads_of(loaded)
+        else:
+            opens = HEADSCOPE
+            more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"], **_heads_of(loaded)}
+    text = json.dumps({**family, **more}, indent=2, sort_keys=True, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+    return {"opens": opens, "config": original}
+
+
+def _heads_of(loaded: LoadedModel) -> dict[str, Any]:
+    whole = loaded.whole or loaded
+    return {
+        BEFORE: original_heads(whole),
+        KEPT: {site.name: list(site.head_ids) for site in whole.sites},
+    }
 
 
 def check_target(folder: str | Path) -> None:
@@ -149,29 +234,12 @@ def _entry(loaded: LoadedModel, rows: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _gone(manifest: dict[str, Any]) -> dict[str, list[int]]:
-    """Return what transformers before 5 calls pruned_heads; it knew encoders only."""
-    entries = manifest["attention"]
-    if any(entry["stack"] != "encoder" for entry in entries):
-        return {}
-    return {str(i): entry["removed"] for i, entry in enumerate(entries) if entry["removed"]}
-
-
-def _write_network(network: Any, folder: Path, form: str, pruned: dict[str, list[int]]) -> None:
-    """Let transformers write weights and config; ``network`` itself is left as it was."""
-    settings = vars(network.config)
-    before = dict(settings)
-    settings.pop("pruned_heads", None)
-    if pruned and form == COMPACT:
-        settings["pruned_heads"] = pruned
+def _write_network(network: Any, folder: Path, form: str) -> None:
+    """Let transformers write weights and config."""
     state = _halved(network) if _fits_half(network) else None
-    try:
-        # Some families store q, k and v fused and have them apart in memory. Heads that are gone
-        # are found by the names in memory.
-        network.save_pretrained(folder, state_dict=state, save_original_format=form == DENSE)
-    finally:
-        settings.clear()
-        settings.update(before)
+    # Some families store q, k and v fused and have them apart in memory. Heads that are gone are
+    # found by the names in memory.
+    network.save_pretrained(folder, state_dict=state, save_original_format=form == DENSE)
 
 
 def _fits_half(network: nn.Module) -> bool:

@@ -66,12 +66,17 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
         raise ModelNotFoundError(
             f"{model} is a file; give the folder that holds config.json and model.safetensors."
         )
-    if not _HUB_ID.fullmatch(model):
+    if not is_hub_id(model):
         raise ModelNotFoundError(
             f"There is no folder {model}; give a model folder, a hub id such as "
             "'google-bert/bert-base-uncased', or 'demo'."
         )
     return _from_hub(model, revision, allow_pickle)
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name is spelt as the hub's are: ``owner/model`` or ``model``."""
+    return _HUB_ID.fullmatch(name) is not None
 
 
 def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:

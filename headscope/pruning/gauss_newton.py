@@ -101,7 +101,7 @@ def full_output(batch: GradientBatch, stored: Tensor | None = None) -> Tensor:
     """Return the unpruned model's outputs of a batch, as stored or computed: (size, d)."""
     if stored is not None:
         return stored
-    return batch.embed(batch.gates("example").detach()).detach()
+    return batch.full().detach()
 
 
 def _gates(batch: GradientBatch, units: Units, at: Tensor | None) -> Tensor:

@@ -52,16 +52,33 @@ def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
     ``matrix`` (n, n), positive semidefinite, is the quadratic form of ``1 - xi`` that is to stay
     small. Returns the order of removal, and what each unit's removal adds to the minimum.
     """
-    n = len(matrix)
     strength = max(ridge * float(matrix.diagonal().mean()), 1e-30)
-    padded = matrix.double() + strength * torch.eye(n, dtype=torch.float64)
-    kept, order = list(range(n)), list[int]()
-    rises = torch.zeros(n, dtype=torch.float64)
-    for _ in range(n):
-        inverse = torch.linalg.inv(padded[kept][:, kept])
-        # Stationary: (G + ridge I)(1 - xi)_kept + G[kept, removed] 1 = 0.
-        gap = -inverse @ matrix[kept][:, order].double().sum(dim=1)
-        rise = (1 - gap) ** 2 / inverse.diagonal()
+    left = matrix.double() + strength * torch.eye(len(matrix), dtype=torch.float64)
+    return one_by_one(left, left.sum(dim=1))
+
+
+def one_by_one(left: Tensor, right: Tensor) -> tuple[list[int], Tensor]:
+    """Remove units one by one from the least of ``x left x - 2 right x``, where removed x are 0.
+
+    Parameters
+    ----------
+    left : Tensor, (n, n), float64
+        Symmetric and positive definite.
+    right : Tensor, (n,), float64
+        ``left`` times the x at which nothing is lost.
+
+    Returns
+    -------
+    order : list of int
+        The unit first whose removal raises the minimum least.
+    rises : Tensor, (n,), float64
+        What each unit's removal adds to the minimum.
+    """
+    kept, order = list(range(len(left))), list[int]()
+    rises = torch.zeros_like(right)
+    while kept:
+        inverse = torch.linalg.inv(left[kept][:, kept])
+        rise = (inverse @ right[kept]) ** 2 / inverse.diagonal()
         best = int(rise.argmin())
         unit = kept.pop(best)
         order.append(unit)

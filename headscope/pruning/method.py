@@ -36,6 +36,9 @@ class GradientBatch(Protocol):
     def embed(self, gates: Tensor) -> Tensor:
         """Return each example's output e, (size, d): embedding or log-probabilities."""
 
+    def full(self) -> Tensor:
+        """Return each example's output e of the unpruned model, (size, d), without a gradient."""
+
 
 class Calibration(Protocol):
     """What scores are computed on: a model and examples, apart from those of the curves."""

@@ -71,7 +71,7 @@ def scale_gates(
     step = _solve(matrix, kept, matrix[kept][:, list(removed)].sum(dim=1), RIDGE)
     for number in range(rounds + 1):
         before = best_distance
-        best, best_distance = _search(given, best, best_distance, kept, step, targets)
+        best, best_distance = search(given, best, best_distance, kept, step, targets)
         if number == rounds or (number and best_distance > (1 - ENOUGH) * before):
             break
         found = sample(
@@ -85,7 +85,7 @@ def scale_gates(
     return best
 
 
-def _search(
+def search(
     given: Given,
     gates: Tensor,
     known: float,

@@ -9,10 +9,12 @@ from headscope.results.classify import *
 from headscope.results.depth import *
 from headscope.results.diff import *
 from headscope.results.efficient import *
+from headscope.results.even import *
 from headscope.results.exported import *
 from headscope.results.heads import *
 from headscope.results.insights import *
 from headscope.results.kept_model import *
+from headscope.results.max_drop import *
 from headscope.results.measured import *
 from headscope.results.points import *
 from headscope.results.prune import *

@@ -28,7 +28,7 @@ class CheapPoint:
         Share of attention that the kept keys had, mean over heads and sequences; None for forms
         that keep no keys as they are.
     fidelity : MeanSem
-        Cosine of the mean-pooled last state with the unmodified model's, all heads in this form.
+        Cosine of a sequence's embedding with the unmodified model's, all heads in this form.
     token_fidelity : MeanSem
         The same of each token's state, averaged.
     error_half_width, fidelity_half_width : float or None

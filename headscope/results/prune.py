@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.even import EvenPrice
 from headscope.results.exported import ExportedModel
 from headscope.results.heads import Head, layer_name, place_name
 from headscope.results.kept_model import KeptModel, SavedModel
+from headscope.results.max_drop import MaxDrop
 from headscope.results.measured import Measured
 from headscope.results.points import Curve, Point
 from headscope.results.speed import SpeedResult
@@ -157,7 +159,7 @@ class StackResult:
         ``encoder``, ``decoder`` or ``cross``.
     n_heads : int
         Heads that can be removed.
-    curves, scores : tuple
+    curves, scores, even : tuple
         As :class:`PruneResult` has them; a fraction is one of this stack's heads. What one head
         does alone is the same whatever stack is pruned, so those tables are not repeated.
     """
@@ -166,6 +168,7 @@ class StackResult:
     n_heads: int
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...] = ()
+    even: tuple[EvenPrice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,11 @@ class PruneResult(Measured):
         Of the curves of ``stacks``.
     gaps : tuple of AreaGap
         Between each two of them.
+    max_drop : MaxDrop or None
+        How the number of heads was found that cost at most so much; None unless it was asked for.
+    even : tuple of EvenPrice
+        Models that lost the same number of heads in every layer beside those that did not have to;
+        empty unless it was asked for.
     exported : tuple of ExportedModel
         The graphs that it was written as; empty unless asked for.
     """
@@ -292,6 +300,8 @@ class PruneResult(Measured):
     stacks: tuple[StackResult, ...] = ()
     areas: tuple[Area, ...] = ()
     gaps: tuple[AreaGap, ...] = ()
+    max_drop: MaxDrop | None = None
+    even: tuple[EvenPrice, ...] = ()
     exported: tuple[ExportedModel, ...] = ()
 
     @property

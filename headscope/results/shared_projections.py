@@ -23,7 +23,7 @@ class SharedWidth:
     layer_score_errors : tuple of float
         The first of these, layer by layer.
     fidelity, truncated_fidelity : float or None
-        Mean cosine between the mean-pooled last states with replaced and with original scores.
+        Mean cosine between the embeddings of lines with replaced and with original scores.
     fidelity_interval, truncated_fidelity_interval : tuple of float or None
         95%, over the lines of the text.
     parameters, parameters_saved : int

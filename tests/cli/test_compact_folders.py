@@ -102,6 +102,20 @@ def flat(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+def config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def as_before(folder: Path, **more: Any) -> None:
+    """Write config.json as headscope 0.1 did: plainly of its family."""
+    path = folder / "config.json"
+    found = json.loads(path.read_text())
+    for key in ("base_model_type", "kept_heads", "heads_before"):
+        del found[key]
+    path.write_text(json.dumps({**found, "model_type": "bert", **more}))
+
+
 ALL = [0, 1, 2, 3]
 LIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "not JSON": (written("{"), ("headscope.json", "not valid JSON")),
@@ -140,20 +154,25 @@ LIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     ),
     "a row too few": (cut_rows, ("key.weight", "24 rows", "weights have 23")),
     "a number for a matrix": (flat, ("query.weight",)),
-    "manifest lost": (
-        lambda folder: [
-            (folder / "headscope.json").unlink(),
-            (folder / "config.json").write_text(
-                json.dumps(
-                    {
-                        k: v
-                        for k, v in json.loads((folder / "config.json").read_text()).items()
-                        if k != "pruned_heads"
-                    }
-                )
-            ),
-        ],
+    "manifest lost, and no heads in the config": (
+        lambda folder: [(folder / "headscope.json").unlink(), config(folder, kept_heads=None)],
+        ("config.json", "kept_heads does not list the heads"),
+    ),
+    "manifest lost, and a count in words": (
+        lambda folder: [(folder / "headscope.json").unlink(), config(folder, heads_before="four")],
+        ("config.json", "heads_before is 'four'"),
+    ),
+    "manifest lost, and a plain family": (
+        lambda folder: [(folder / "headscope.json").unlink(), as_before(folder)],
         ("wrong shape", "attention"),
+    ),
+    "no family": (
+        lambda folder: config(folder, base_model_type=None),
+        ("config.json names None as base_model_type",),
+    ),
+    "a family of its own kind": (
+        lambda folder: config(folder, base_model_type="headscope"),
+        ("config.json names 'headscope' as base_model_type",),
     ),
 }
 
@@ -173,16 +192,35 @@ def test_a_manifest_that_lies(case: str, run: Run, compact: Path, tmp_path: Path
             assert word in outcome.stderr, (word, outcome.stderr)
 
 
+def removed_in(run: Run, folder: Path) -> Any:
+    outcome = run("validate", folder, "--format", "json")
+    assert outcome.code == 0, outcome.stderr
+    return json.loads(outcome.stdout)["provenance"]["model"]["removed_heads"]
+
+
+def test_without_manifest_the_config_names_the_heads(
+    run: Run, compact: Path, tmp_path: Path
+) -> None:
+    """So a folder that transformers saved of a compact model is still known."""
+    folder = shutil.copytree(compact, tmp_path / "copy")
+    (folder / "headscope.json").unlink()
+    assert removed_in(run, folder) == [list(place) for place in REMOVED]
+
+
+def test_folders_of_headscope_0_1_open(run: Run, compact: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(compact, tmp_path / "old")
+    as_before(folder)
+    assert removed_in(run, folder) == [list(place) for place in REMOVED]
+
+
 def test_without_manifest_the_old_way_of_saying_it_still_works(
     run: Run, compact: Path, tmp_path: Path
 ) -> None:
-    """config.json names the heads too, as transformers before version 5 wrote and reads them."""
+    """transformers before version 5 named the heads that are gone in config.json."""
     folder = shutil.copytree(compact, tmp_path / "old")
     (folder / "headscope.json").unlink()
-    outcome = run("validate", folder, "--format", "json")
-    assert outcome.code == 0
-    removed = json.loads(outcome.stdout)["provenance"]["model"]["removed_heads"]
-    assert removed == [list(place) for place in REMOVED]
+    as_before(folder, pruned_heads={"0": ALL, "1": [2]})
+    assert removed_in(run, folder) == [list(place) for place in REMOVED]
 
 
 def test_rank_names_heads_as_they_were(run: Run, compact: Path) -> None:

@@ -91,7 +91,7 @@ def test_the_former_name_of_the_limits_is_read(run: Run, tmp_path: Path) -> None
         ("[rank]\nshare_projections = [true]", ("list of numbers or strings",)),
         ("[diff]\nfail_on = [3]", ("fail_on must be a string",)),
         ("[prune]\nfraction = ['x']", ("fraction must be a number",)),
-        ("[prune]\nrepair = ['glue']", ("repair must be one of none, scale, refit",)),
+        ("[prune]\nrepair = ['glue']", ("repair must be one of none, scale, mean, refit",)),
         ("[classify.thresholds]\nrare = '0.5'", ("threshold rare must be a number",)),
         ("[classify.thresholds]\nrarer = 0.5", ("[classify] thresholds", "'rare'")),
         ("[depth.thresholds]\nx = 1", ("[depth] has no option 'thresholds'",)),

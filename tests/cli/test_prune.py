@@ -166,7 +166,7 @@ def test_files_and_heads_by_hand(
 def test_the_saved_model_is_the_measured_model(
     run: Run, model: Path, lines: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    for repair in ("none", "scale", "refit"):
+    for repair in ("none", "scale", "mean", "refit"):
         folder, dense = tmp_path / f"small-{repair}", tmp_path / f"dense-{repair}"
         found = run(
             "prune",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.text import Text
 from tiny_models import tiny_bert
 from tiny_sentence_folders import D_MODEL, by_hand
 
@@ -22,6 +23,7 @@ from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import Dense, Normalize, Pooling
 from headscope.pipeline.tasks import make_task
+from headscope.show.prune.tables import prune_report
 
 TEXTS = ("the cat sat on the mat", "a dog", "he saw the big red house and she ran to it", "x")
 
@@ -210,6 +212,9 @@ def test_a_result_records_how_texts_were_embedded(bert: Path, tmp_path: Path) ->
             folder, heads="L0H1", data=lines, roles=False, ablation=False, pooling=pooling
         )
         model = found.provenance["model"]
+        header = "\n".join(str(line) for line in prune_report(found) if isinstance(line, Text))
+        own = "cls, normalize, as the model's modules.json says"
+        assert f"Pooling {'mean, as asked for' if pooling else own}\n" in header
         recorded[model["pooling"]] = (model["pooling_from"], found.curves[0].points[0].value)
     assert recorded["cls, normalize"][0] == "modules.json"
     assert recorded["mean"][0] == "option"

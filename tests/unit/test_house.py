@@ -19,7 +19,7 @@ LIBRARY = ("data", "measures", "models", "pipeline", "pruning", "results", "verd
 #: Files that have one meaning wherever they stand: what each command has of its kind.
 KINDS = {"__init__", "run", "tables", "words", "figures", "files", "page", "thresholds"}
 #: Concepts that several floors have a part of, apart from the commands themselves.
-CONCEPTS = {"efficient", "pooling", "speed", "shared_projections"}
+CONCEPTS = {"efficient", "even", "max_drop", "pooling", "speed", "shared_projections"}
 
 
 def _strings(path: Path) -> Iterator[str]:

@@ -114,7 +114,7 @@ class MPNetLayout(Layout):
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
         """Let a module with fewer heads take their part of the bias of all."""
-        extend(module, _FewerHeadsGivenBias)
+        extend(module, GivenBias)
         vars(module)["headscope_kept"] = tuple(kept)
 
 
@@ -179,7 +179,7 @@ class _FewerHeadsOwnBias:
         return own_heads(whole, self.headscope_kept)
 
 
-class _FewerHeadsGivenBias:
+class GivenBias:
     """An MPNet attention module without some of its heads."""
 
     headscope_extends = True

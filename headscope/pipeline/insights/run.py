@@ -87,6 +87,7 @@ def insights(
     ('holds', 'not applicable', 'not measured yet')
     """
     loaded = open_for_tasks(model, **options)
+    loaded.pooling.check()
     validation = require_valid(loaded, validate)
     thresholds = thresholds or InsightThresholds()
     settings, tell = settings or {}, progress or silent

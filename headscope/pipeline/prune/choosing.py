@@ -37,9 +37,9 @@ def fractions_of(step: float, chosen: Sequence[float] | None) -> tuple[float, ..
     return tuple(sorted({*(round(i * step, 10) for i in range(count + 1)), 1.0}))
 
 
-def count_for(fraction: float, units: Units) -> int:
-    """Return the number of units that a fraction of them is, to the nearest."""
-    return int(fraction * len(units) + 0.5)
+def count_for(fraction: float, size: int) -> int:
+    """Return the number of units that a fraction of ``size`` is, to the nearest."""
+    return int(fraction * size + 0.5)
 
 
 def random_rankings(given: Given, draws: int) -> list[tuple[int, Ranking]]:

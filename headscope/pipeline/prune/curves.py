@@ -2,63 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array
-from headscope.models.loaded import LoadedModel
-from headscope.pipeline.known_roles import KnownRoles
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.prune.calibrating import make_given, units_of
-from headscope.pipeline.prune.choosing import by_hand, count_for, random_rankings, scores_of
-from headscope.pipeline.prune.measuring import Measurer
+from headscope.pipeline.progress import Progress
+from headscope.pipeline.prune.choosing import by_hand, random_rankings, scores_of
+from headscope.pipeline.prune.even import even_price
 from headscope.pipeline.prune.options import MANUAL, PruneOptions
-from headscope.pipeline.prune.repairing import Repair, Repaired, repair
+from headscope.pipeline.prune.repairing import Repair, Repaired
+from headscope.pipeline.prune.setting_up import Inputs, Parts, cost_of, prepare
 from headscope.pipeline.prune.single_heads import ablation_table, kept_alone_table
-from headscope.pipeline.prune.sources import Sources
-from headscope.pipeline.prune.steps import Steps, plan
-from headscope.pipeline.tasks import Task
-from headscope.pruning.method import Given, Ranking
-from headscope.pruning.methods import rank
-from headscope.pruning.units import Units
+from headscope.pruning.even import EvenRanking
+from headscope.pruning.method import Ranking
+from headscope.results.even import EvenPrice
+from headscope.results.max_drop import MaxDrop
 from headscope.results.points import Curve, Point
 from headscope.results.prune import Baseline, HeadEffect, HeadScores
-from headscope.results.validate import ValidationSummary
 
-
-@dataclass(frozen=True)
-class Inputs:
-    """What was opened for a run: the model, both sets of data, what its heads do.
-
-    Attributes
-    ----------
-    loaded : LoadedModel
-        The full model, with the task head that the task needs.
-    sources : Sources
-        Both sets of examples as they were read.
-    evaluation, calibration : Task
-        The same for this model; no calibration where nothing is chosen.
-    roles : KnownRoles
-        Empty where nobody asked.
-    validation : ValidationSummary
-        Whether our attention is the full model's.
-    """
-
-    loaded: LoadedModel
-    sources: Sources
-    evaluation: Task
-    calibration: Task | None
-    roles: KnownRoles
-    validation: ValidationSummary
-
-    @property
-    def units(self) -> Units:
-        """What can be removed on its own."""
-        return units_of(self.loaded)
+__all__ = [
+    "Inputs",
+    "Outcome",
+    "Swept",
+    "Version",
+    "cost_of",
+    "random_curve",
+    "run",
+    "tables",
+]
 
 
 @dataclass(frozen=True)
@@ -69,6 +42,11 @@ class Version:
     repair: Repair
     made: Repaired
     point: Point
+
+    @property
+    def name(self) -> tuple[str, Repair]:
+        """Method and repair."""
+        return self.method, self.repair
 
 
 @dataclass(frozen=True)
@@ -87,6 +65,10 @@ class Outcome:
         The candidates, should a model be kept.
     swept : tuple of Swept
         The curves that run from no head removed to all.
+    even : tuple of EvenPrice
+        What layers of equally many heads cost.
+    max_drop : MaxDrop or None
+        How the number of heads was found.
     """
 
     baseline: Baseline
@@ -97,6 +79,8 @@ class Outcome:
     degenerate: str | None
     versions: tuple[Version, ...]
     swept: tuple[Swept, ...] = ()
+    even: tuple[EvenPrice, ...] = ()
+    max_drop: MaxDrop | None = None
 
 
 @dataclass(frozen=True)
@@ -138,9 +122,9 @@ def run(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
     InputError
         If the one model that is to be kept would lose no head, or all of them.
     """
-    parts = _prepare(inputs, options, progress)
+    parts = prepare(inputs, options, progress)
     made = _by_hand(parts) if options.manual else _chosen(parts)
-    ablation, kept_alone = _tables(parts)
+    ablation, kept_alone = tables(parts)
     return Outcome(
         baseline=parts.measure.baseline(),
         curves=tuple(curve for found in made for curve in found.curves),
@@ -152,6 +136,7 @@ def run(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
         swept=tuple(
             _swept(parts, curve) for found in made for curve in found.curves if _whole(curve)
         ),
+        even=tuple(price for found in made for price in found.even),
     )
 
 
@@ -160,7 +145,7 @@ def _whole(curve: Curve) -> bool:
     return (curve.points[0].fraction, curve.points[-1].fraction) == (0.0, 1.0)
 
 
-def _swept(parts: _Parts, curve: Curve) -> Swept:
+def _swept(parts: Parts, curve: Curve) -> Swept:
     random = curve.method == "random"
     draws = parts.options.draws
     # Where nothing or everything is removed, there is nothing to draw.
@@ -176,138 +161,62 @@ def _swept(parts: _Parts, curve: Curve) -> Swept:
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """What every part of a run works with."""
-
-    inputs: Inputs
-    options: PruneOptions
-    units: Units
-    counts: tuple[int, ...]
-    given: Given
-    measure: Measurer
-    steps: Steps
-
-    def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
-        """Remove units and repair what is left."""
-        made = repair(kind, self.inputs.loaded, self.inputs.calibration, self.given, removed)
-        self._did(kind.value, made)
-        return made
-
-    def point(self, made: Repaired) -> Point:
-        """Measure one pruned model."""
-        found = self.measure.point(made)
-        self._did("measured", made)
-        return found
-
-    def _did(self, what: str, made: Repaired) -> None:
-        """Note a step; where nothing or everything is removed, there is nothing to do."""
-        if 0 < len(made.removed) < len(self.units):
-            self.steps.did(what)
-
-
-@dataclass(frozen=True)
 class _Found:
     """What one method gave."""
 
     curves: tuple[Curve, ...]
     versions: tuple[Version, ...] = ()
     scores: HeadScores | None = None
-
-
-def _prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> _Parts:
-    units = inputs.units
-    n = len(units)
-    counts = _counts(units, options)
-    if options.keeps and not options.manual:
-        _check_count(counts[-1], n)
-    inner = [count for count in counts if 0 < count < n]
-    roles = inputs.roles.by_place
-    given = make_given(
-        inputs.loaded,
-        inputs.calibration or inputs.evaluation,
-        roles=roles,
-        use_labels=options.labels,
-        budget=inner[0] if len(inner) == 1 else n // 2,
-        largest=max(inner, default=n),
-        seed=options.seed,
-        progress=progress,
-    )
-    measure = Measurer(
-        inputs.loaded, inputs.evaluation, units, seed=options.seed, roles=inputs.roles.by_place
-    )
-    steps = _steps(inputs, options, progress)
-    return _Parts(inputs, options, units, counts, given, measure, steps)
-
-
-def _counts(units: Units, options: PruneOptions) -> tuple[int, ...]:
-    return tuple(sorted({count_for(share, units) for share in options.shares}))
-
-
-def _steps(inputs: Inputs, options: PruneOptions, progress: Progress) -> Steps:
-    units = inputs.units
-    counts = _counts(units, options)
-    return plan(options, inputs.evaluation, inputs.calibration, counts, len(units), progress)
-
-
-def cost_of(inputs: Inputs, options: PruneOptions) -> float:
-    """Say how many passes over the evaluation data :func:`run` will take, about."""
-    return _steps(inputs, options, silent).total
-
-
-def _check_count(count: int, n: int) -> None:
-    """Refuse a fraction that leaves no pruned model to keep, before anything is measured."""
-    if count == 0:
-        raise InputError("The fraction is so small that no head is removed; give a larger one.")
-    if count == n:
-        raise InputError("The fraction is so large that no head is left; give a smaller one.")
+    even: tuple[EvenPrice, ...] = ()
 
 
 # --- curves -------------------------------------------------------------------------------------
 
 
-def _chosen(parts: _Parts) -> list[_Found]:
+def _chosen(parts: Parts) -> list[_Found]:
     """Rank every head by each method, then remove more and more of them."""
     names = parts.options.method_names
     # All rankings first: a method that cannot be run is refused before the long part.
-    rankings = {name: _ranked(parts, name) for name in names if name != "random"}
+    rankings = {name: parts.ranked(name) for name in names if name != "random"}
     return [
-        _random_curve(parts) if name == "random" else _method_curves(parts, name, rankings[name])
+        _method_curves(parts, name, rankings[name])
+        if name in rankings
+        else _Found((random_curve(parts),))
         for name in names
     ]
 
 
-def _ranked(parts: _Parts, name: str) -> Ranking:
-    found = rank(name, parts.given, normalise=parts.options.normalise)
-    parts.steps.did(name)
-    return found
-
-
-def _method_curves(parts: _Parts, name: str, ranking: Ranking) -> _Found:
-    curves, versions = [], list[Version]()
+def _method_curves(parts: Parts, name: str, ranking: Ranking) -> _Found:
+    curves, versions, even = [], list[Version](), list[EvenPrice]()
     for kind in parts.options.repair_kinds:
         points = []
         for count in parts.counts:
             made = parts.repaired(kind, ranking.remove(count))
             points.append(parts.point(made))
+            version = Version(name, kind, made, points[-1])
             if parts.options.keeps and count:
-                versions.append(Version(name, kind, made, points[-1]))
+                versions.append(version)
+            if isinstance(ranking, EvenRanking) and 0 < count < len(parts.units):
+                even.append(even_price(parts, ranking, version.name, made, points[-1]))
         curves.append(Curve(name, kind.value, tuple(points)))
     scores = scores_of(name, ranking, parts.inputs.loaded, parts.units)
-    return _Found(tuple(curves), tuple(versions), scores)
+    return _Found(tuple(curves), tuple(versions), scores, tuple(even))
 
 
-def _random_curve(parts: _Parts) -> _Found:
+def random_curve(parts: Parts) -> Curve:
+    """Measure as many random heads as the points of the other curves remove."""
     points = tuple(_random_point(parts, count) for count in parts.counts)
-    return _Found((Curve("random", "none", points),))
+    return Curve("random", "none", points)
 
 
-def _random_point(parts: _Parts, count: int) -> Point:
+def _random_point(parts: Parts, count: int) -> Point:
     draws = random_rankings(parts.given, parts.options.draws)
-    made = [(seed, parts.repaired(Repair.none, r.remove(count))) for seed, r in draws]
+    sets = [(seed, parts.evenly(ranking).remove(count)) for seed, ranking in draws]
+    made = [(seed, parts.repaired(Repair.none, removed)) for seed, removed in sets]
     return parts.measure.random_point(made, partial(parts.steps.did, "measured"))
 
 
-def _by_hand(parts: _Parts) -> list[_Found]:
+def _by_hand(parts: Parts) -> list[_Found]:
     """One curve of one point for each repair, and as many heads at random beside it."""
     inputs, options = parts.inputs, parts.options
     removed = by_hand(
@@ -327,7 +236,8 @@ def _by_hand(parts: _Parts) -> list[_Found]:
 # --- tables -------------------------------------------------------------------------------------
 
 
-def _tables(parts: _Parts) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
+def tables(parts: Parts) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
+    """Make the tables of single heads, where they are wanted."""
     if not parts.options.tables:
         return (), ()
     did = parts.steps.did

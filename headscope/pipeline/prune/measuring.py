@@ -75,12 +75,23 @@ class Measurer:
         """Say why the unpruned model's values mean nothing, if they do not."""
         return self._task.degenerate(self._full)
 
-    def point(self, repaired: Repaired, *, all_metrics: bool = True) -> Point:
+    @property
+    def full(self) -> Outputs:
+        """The unpruned model's outputs, example by example."""
+        return self._full
+
+    def point(
+        self, repaired: Repaired, *, all_metrics: bool = True, outputs: Outputs | None = None
+    ) -> Point:
         """Measure one pruned model.
 
         ``all_metrics`` as in :meth:`Task.outputs`: without it metrics that cost far more than the
-        task's value may be missing.
+        task's value may be missing. ``outputs`` are what :meth:`outputs` gave, if it was asked.
         """
+        if outputs is not None:
+            lacking = set(self._task.metrics(self._full)) - set(self._task.metrics(outputs))
+            if not (all_metrics and lacking):
+                return self._described(repaired, outputs)
         if not self._is_plain(repaired):
             return self._measured(repaired, all_metrics)
         known = self._points.get((repaired.removed, True))
@@ -111,7 +122,10 @@ class Measurer:
         )
 
     def _measured(self, repaired: Repaired, all_metrics: bool) -> Point:
-        outputs = self._outputs(repaired, all_metrics)
+        return self._described(repaired, self.outputs(repaired, all_metrics))
+
+    def _described(self, repaired: Repaired, outputs: Outputs) -> Point:
+        """Make the point of a model whose outputs are known."""
         values = self._task.resampled(outputs, seed=self._seed)
         found = self._task.interval(
             outputs, self._full, seed=self._seed, drawn=self._drawn, values=values
@@ -141,11 +155,11 @@ class Measurer:
     def _value(self, repaired: Repaired) -> float:
         """Return the metric alone: no interval is shown of a single draw."""
         if repaired.removed not in self._values:
-            self._values[repaired.removed] = self._task.value(self._outputs(repaired, False))
+            self._values[repaired.removed] = self._task.value(self.outputs(repaired, False))
         return self._values[repaired.removed]
 
-    def _outputs(self, repaired: Repaired, all_metrics: bool) -> Outputs:
-        """Run a pruned model over the evaluation data."""
+    def outputs(self, repaired: Repaired, all_metrics: bool) -> Outputs:
+        """Run a pruned model over the evaluation data: its outputs, example by example."""
         if not repaired.removed:
             return self._full
         if len(repaired.removed) == len(self._units):  # no model is left that could be built

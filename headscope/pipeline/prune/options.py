@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,14 +99,19 @@ class PruneOptions:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Fractions of the curves: the whole curve, or 0 and what was chosen."""
+        """Fractions of the curves: the whole curve, or 0 and what was chosen.
+
+        Where the number of heads is searched for, it may be any of them.
+        """
+        if self.max_drop is not None:
+            return (0.0, 1.0)
         return fractions_of(self.step, self.fractions)
 
     @property
     def tables(self) -> bool:
         """Whether the tables of single heads are made."""
         if self.ablation is None:
-            return self.data is None and not self.manual
+            return self.data is None and not self.manual and self.max_drop is None
         return self.ablation
 
     @property
@@ -153,6 +159,7 @@ class PruneOptions:
             if name not in list(Repair):
                 raise InputError(f"There is no repair {name!r}; choose {', '.join(Repair)}.")
         self._check_roles()
+        self._check_number()
         if self.draws < FEWEST_DRAWS:
             raise InputError(
                 f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing."
@@ -164,6 +171,30 @@ class PruneOptions:
         if not -(2**62) <= self.seed < 2**62:
             raise InputError(f"The seed {self.seed} is too large; give one of at most 62 bits.")
         fractions_of(self.step, self.fractions)
+
+    def _check_number(self) -> None:
+        """Refuse what says twice how many heads are to go, or asks for an impossible number."""
+        if self.manual and self.even:
+            raise InputError(
+                "even says how many heads each layer loses; leave out heads and keep_roles."
+            )
+        if self.max_drop is None:
+            return
+        if not (math.isfinite(self.max_drop) and self.max_drop >= 0):
+            raise InputError(
+                f"max_drop is {self.max_drop:g}; give 0 or more, in the unit of the task's metric "
+                "(0.5 is half a point of accuracy)."
+            )
+        if self.manual or self.fractions or self.step != STEP:
+            raise InputError(
+                "max_drop finds out how many heads can go; leave out fractions, step, heads and "
+                "keep_roles."
+            )
+        if not self.candidates:
+            raise InputError(
+                "Random heads are a control, and no number of them is searched for; name another "
+                "method for max_drop, such as fisher-joint."
+            )
 
     def _check_export(self) -> None:
         """Refuse a form that there is not, or that this installation cannot write."""
@@ -195,12 +226,13 @@ class PruneOptions:
                 "Random heads are a control and are never kept; name another method for save, "
                 "save_dense, export and benchmark, such as fisher-joint."
             )
-        if not self.manual and len(set(self.fractions or ())) != 1:
+        by_share = not self.manual and self.max_drop is None
+        if by_share and len(set(self.fractions or ())) != 1:
             raise InputError(
                 "save, save_dense, export and benchmark need one model: give one fraction, such as "
-                "0.5, or name the heads with heads or keep_roles."
+                "0.5, or max_drop, or name the heads with heads or keep_roles."
             )
-        if not self.manual and self.shares in ((0.0,), (0.0, 1.0)):
+        if by_share and self.shares in ((0.0,), (0.0, 1.0)):
             raise InputError(
                 f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
                 f"{'everything' if self.shares[-1] else 'nothing'}."

@@ -1,4 +1,4 @@
-"""What is done to the heads that are left: nothing, scaling, or scaling and refitting W_O."""
+"""What is done to what is left: nothing, scaling, means of removed heads, refitting W_O."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
+from headscope.pipeline.prune.means import mean_z, with_means
 from headscope.pipeline.tasks import Task
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.joint import DIRECTIONS
@@ -35,6 +36,7 @@ class Repair(enum.StrEnum):
 
     none = "none"
     scale = "scale"
+    mean = "mean"
     refit = "refit"
 
 
@@ -49,7 +51,7 @@ class Repaired:
     gates : Tensor, (n_layers, n_heads), float32
         What each head's z is multiplied by, 0 for a removed head.
     maps : mapping of layer to OutputMap
-        Empty unless W_O was refitted.
+        Empty unless W_O was refitted, or means went into b_O.
     """
 
     removed: tuple[int, ...]
@@ -70,7 +72,7 @@ def repair(
     Parameters
     ----------
     kind : Repair
-        ``refit`` starts from scaled gates.
+        ``mean`` scales gates with the means in place; ``refit`` starts from scaled gates.
     loaded : LoadedModel
         The full model.
     task : Task or None
@@ -85,11 +87,20 @@ def repair(
         return Repaired.bare(units, removed)
     targets = given.remember("full outputs", lambda: full_outputs(given))
     matrix = outputs_matrix(given, DIRECTIONS).matrix
-    gates = scale_gates(given, removed, matrix=matrix, targets=targets)
-    scaled = Repaired(tuple(removed), units.expand(gates).float())
-    if kind is Repair.scale:
+    maps = _means(loaded, task, given, removed) if kind is Repair.mean else {}
+    with replaced_outputs(loaded, maps):
+        gates = scale_gates(given, removed, matrix=matrix, targets=targets)
+    scaled = Repaired(tuple(removed), units.expand(gates).float(), maps)
+    if kind is not Repair.refit:
         return scaled
     return _refit(loaded, task, given, targets, gates, scaled)
+
+
+def _means(
+    loaded: LoadedModel, task: Task, given: Given, removed: Sequence[int]
+) -> dict[int, OutputMap]:
+    means = given.remember("mean z", lambda: mean_z(loaded, task))
+    return with_means(loaded, means, given.units.heads(removed))
 
 
 def _refit(

@@ -19,10 +19,12 @@ from headscope.pipeline.known_roles import (
 from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.prune.curves import Inputs, Outcome, run
+from headscope.pipeline.prune.curves import Outcome, run
 from headscope.pipeline.prune.exporting import export_measured
 from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
+from headscope.pipeline.prune.max_drop import find_most
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
+from headscope.pipeline.prune.setting_up import Inputs
 from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, stages_of
 from headscope.pipeline.tasks import Task
@@ -86,7 +88,7 @@ def prune(
     methods : sequence of str, optional
         Names of :data:`headscope.pruning.methods.METHODS`; by default fisher-joint and random.
     repairs : sequence of str, optional
-        ``none``, ``scale``, ``refit``; by default none and scale, for heads by hand none.
+        ``none``, ``scale``, ``mean``, ``refit``; by default none and scale, for heads by hand none.
     step : float
         Between the fractions of a curve.
     fractions : sequence of float, optional
@@ -102,8 +104,8 @@ def prune(
     labels : bool
         Let fisher, gates and topk use the calibration data's labels.
     ablation : bool, optional
-        Make the two tables of single heads; by default for the built-in sample only, since they
-        take a pass over the data for every head.
+        Make the two tables of single heads; by default for the built-in sample only (and not with
+        ``max_drop``), since they take a pass over the data for every head.
     roles : bool, path or ClassifyResult
         A result of ``headscope classify``; True classifies on the built-in sample.
     save, save_dense : path, optional
@@ -115,9 +117,10 @@ def prune(
         ``export`` also both as ONNX.
     max_drop : float, optional
         Instead of fractions: remove the most heads that cost at most this much of the metric, in
-        its own unit, the upper end of the paired 95% interval included.
+        its own unit, the upper end of the paired 95% interval included. The number is chosen on one
+        half of the evaluation data and confirmed on the other.
     even : bool
-        Remove the same number of heads in every layer.
+        Remove the same number of heads in every layer, and say what that costs.
     standalone : bool
         Write a modelling file beside the weights of ``save``, so that transformers opens the folder
         with ``trust_remote_code=True`` where headscope is not installed.
@@ -145,7 +148,8 @@ def prune(
     Raises
     ------
     InputError
-        For a model, file or option that cannot be used.
+        For a model, file or option that cannot be used; or if no number of heads is confirmed to
+        cost at most ``max_drop``.
     ValidationFailedError
         If our attention does not equal the model's.
     ArtefactError
@@ -211,7 +215,8 @@ def prune_with(
     tell = progress or silent
     inputs = _open(model, choices, options)
     stages = stages_of(inputs, choices, tell)
-    outcome = run(inputs, choices, next(stages))
+    measured = run if choices.max_drop is None else find_most
+    outcome = measured(inputs, choices, next(stages))
     apart = run_apart(inputs, choices, stages)
     result = _result(inputs, choices, outcome, apart, command)
     return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
@@ -268,6 +273,8 @@ def _result(
         stacks=apart.stacks,
         areas=apart.areas,
         gaps=apart.gaps,
+        max_drop=outcome.max_drop,
+        even=outcome.even,
     )
 
 

@@ -85,7 +85,8 @@ def run_apart(inputs: Inputs, options: PruneOptions, progress: Iterator[Progress
 def _apart(inputs: Inputs, options: PruneOptions) -> tuple[str, ...]:
     """List the stacks that are pruned alone besides."""
     stacks = inputs.loaded.stacks
-    return () if len(stacks) < 2 or options.manual else stacks
+    joint_only = options.manual or options.max_drop is not None
+    return () if len(stacks) < 2 or joint_only else stacks
 
 
 def _plain(options: PruneOptions) -> PruneOptions:
@@ -112,6 +113,7 @@ def _result(view: LoadedModel, outcome: Outcome) -> StackResult:
         n_heads=sum(site.n_heads for site in view.sites),
         curves=outcome.curves,
         scores=outcome.scores,
+        even=outcome.even,
     )
 
 

@@ -13,7 +13,7 @@ from headscope.pipeline.tasks import Task
 #: Passes over the calibration data that a step of a run is worth, a backward pass counted as two.
 #: Methods that are missing here run so long that they have a bar of their own, or take no pass.
 _METHOD = {"fisher-joint": 9.0, "fisher": 3.0, "importance-token": 3.0, "importance-example": 3.0}
-_REPAIR = {Repair.none: 0.0, Repair.scale: 16.0, Repair.refit: 50.0}
+_REPAIR = {Repair.none: 0.0, Repair.scale: 16.0, Repair.mean: 17.0, Repair.refit: 50.0}
 
 
 class Steps:
@@ -42,6 +42,11 @@ class Steps:
         """Note one piece of work; one that is not counted changes nothing."""
         self._done = min(self._done + self._sizes.get(kind, 0.0), self.total)
         self._progress("all", round(self._done), max(1, round(self.total)))
+
+    def finish(self) -> None:
+        """Fill the bar where fewer steps were needed than planned."""
+        self._done = self.total
+        self._progress("all", max(1, round(self.total)), max(1, round(self.total)))
 
 
 def stages(progress: Progress, parts: Sequence[tuple[str, float]]) -> Iterator[Progress]:
@@ -78,22 +83,37 @@ def plan(
     counts: tuple[int, ...],
     n_units: int,
     progress: Progress,
+    *,
+    most: int,
 ) -> Steps:
-    """Add up what a run will do; ``counts`` are the units that the points of the curves remove."""
+    """Add up what a run will do.
+
+    ``counts`` are the units that the points of the curves remove, ``most`` is the largest number
+    that a search for the right one may try.
+    """
     share = len(calibration.rows) / len(evaluation.rows) if calibration is not None else 0.0
     sizes = {name: cost * share for name, cost in _METHOD.items()}
     sizes |= {kind.value: cost * share for kind, cost in _REPAIR.items()}
     sizes |= {"measured": 1.0, "alone": 1.0, "kept alone": share}
     inner = sum(0 < count < n_units for count in counts) or 1
+    models = [1 + sizes[kind] for kind in options.repair_kinds]
     total = 0.0
     for name in options.method_names:
-        if name == "random":
-            total += inner * options.draws
-        else:
-            total += sizes.get(name, 0.0) + inner * sum(1 + sizes[k] for k in options.repair_kinds)
+        total += inner * options.draws if name == "random" else sizes.get(name, 0.0)
+    methods = sum(name != "random" for name in options.method_names)
+    if options.max_drop is not None:
+        total += _tried(models * methods, most) + max(models) * (1 + options.even)
+    else:
+        total += methods * inner * sum(models) * (1 + options.even)
     if options.manual:
-        total += sum(1 + sizes[k] for k in options.repair_kinds)
+        total += sum(models)
         total += options.draws if options.keep_roles else 0
     if options.tables:
         total += n_units * (1 + share)
     return Steps(progress, sizes, total)
+
+
+def _tried(models: Sequence[float], most: int) -> float:
+    """Cost of a search up to ``most``: many models of the first kind, a few of the others."""
+    first, *others = sorted(models)
+    return (most.bit_length() + 1) * first + 3 * sum(others)

@@ -118,6 +118,8 @@ def rank(
             "A text and the fidelity of shared projections need the model's tokenizer; load it "
             "with headscope.load."
         )
+    if share_projections:
+        loaded.pooling.check()
     loaded = _chosen(loaded, stack, needs_text)
     not_covered = _check_coverage(loaded, validate)
     validation = require_valid(loaded, validate)

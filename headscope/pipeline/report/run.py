@@ -78,6 +78,8 @@ def report(
     wanted = choose_sections(only, skip)
     loaded = open_for_tasks(model, **options)
     need_tokenizer(loaded, "report")
+    if {"prune", "insights"} & set(wanted):
+        loaded.pooling.check()  # before everything else is measured
     before = Previous.read(Path(previous)) if previous is not None else Previous()
     own = {
         "thresholds": thresholds or InsightThresholds(),

@@ -78,6 +78,11 @@ class Task:
         """Name of the task's value."""
         return next(iter(self.table))
 
+    @property
+    def rows_of_examples(self) -> Sequence[Sequence[Row]]:
+        """The rows that each measured example is made of."""
+        return [(row,) for row in self.rows]
+
     # --- measuring ----------------------------------------------------------------------------
 
     def outputs(

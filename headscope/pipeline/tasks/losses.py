@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from headscope.data.token_rows import Padded
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
+from headscope.models.output_maps import own_outputs
 from headscope.models.task_heads import Select
 
 #: From a batch's hidden states and logits to a loss (size,) or an embedding (size, d).
@@ -93,6 +94,11 @@ class LossBatch:
     def embed(self, gates: Tensor) -> Tensor:
         """Return each example's output e, (size, d): what label-free derivatives are taken of."""
         return self._read(gates, self._embed, self._select_embed)
+
+    def full(self) -> Tensor:
+        """Return the unpruned model's e, (size, d), whatever its output maps are for now."""
+        with own_outputs(self._loaded):
+            return self.embed(self.gates().detach())
 
     def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
         by_row = gates[self._owner] if gates.dim() == 3 else gates

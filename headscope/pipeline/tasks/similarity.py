@@ -65,6 +65,11 @@ class Similarity(Task):
         self._pairs, self._gold = pairs, gold
         self.n_examples = len(gold)
 
+    @property
+    def rows_of_examples(self) -> Sequence[Sequence[Row]]:
+        """Both sentences of each pair."""
+        return [(self.rows[first], self.rows[second]) for first, second in self._pairs.tolist()]
+
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         embedding = self.pooling.embed(hidden, batch.attention_mask)
         return {"embedding": F.normalize(embedding.float(), dim=-1)}

@@ -10,7 +10,9 @@ __all__ = ["VIEW"]
 VIEW = View(
     tables.prune_report,
     prune_files,
-    stale=names_of("areas", "stacks", "scores", "survivors", "ablation", "kept_alone"),
+    stale=names_of(
+        *("areas", "stacks", "scores", "survivors", "ablation", "kept_alone", "max_drop", "even")
+    ),
     facts=page.facts,
     scales=page.SCALES,
     section=page.section,

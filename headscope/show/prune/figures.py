@@ -17,7 +17,7 @@ from headscope.show.prune.words import METRIC_NAMES, chosen_curves, leading_area
 _PALETTE = (draw.BLUE, draw.VERMILION, draw.GREEN, draw.PURPLE, draw.ORANGE, draw.SKY, draw.BLACK)
 #: For the eighth method; random heads are grey.
 _BROWN = "#B8860B"
-_LINES = {"none": "--", "scale": "-", "refit": ":"}
+_LINES = {"none": "--", "scale": "-", "mean": "-.", "refit": ":"}
 
 
 def curve_figure(result: PruneResult) -> Figure:

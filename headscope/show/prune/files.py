@@ -9,16 +9,21 @@ from itertools import chain
 from headscope.results import HeadEffect, HeadScores, PruneResult
 from headscope.show.cells import csv_text, to_csv
 from headscope.show.folders import folder_files
+from headscope.show.prune.max_drop import even_csv, looks_csv
 
 
 def prune_files(result: PruneResult) -> dict[str, bytes]:
-    """Return curves.csv, the tables of areas, scores and single heads, and the figures."""
+    """Return curves.csv, the other tables that there are, and the figures."""
     from headscope.show.prune import figures as draw
 
     csv, figures = {"curves": to_csv(result)}, {"curves": draw.curve_figure(result)}
     if result.scores:
         csv["scores"] = _scores_csv(result.scores)
         figures["scores"] = draw.score_map(result, result.scores[0])
+    if result.max_drop is not None:
+        csv["max_drop"] = looks_csv(result.max_drop)
+    if result.even:
+        csv["even"] = even_csv(result)
     if result.areas:
         csv["areas"] = _areas_csv(result)
     if (stacks := draw.stack_figure(result)) is not None:

@@ -18,8 +18,11 @@ SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
 
 def section(result: PruneResult) -> Part:
     """How many heads can go, the curves, and what was exported."""
-    graphs = (words.exported_sentence(found, result.metric) for found in result.exported)
-    sentences = (words.verdict(result), words.stacks_sentence(result), *graphs, *result.warnings)
+    sentences = [words.verdict(result), words.stacks_sentence(result), words.even_sentence(result)]
+    if result.max_drop is not None:
+        sentences += words.search_notes(result, result.max_drop)
+    sentences += [words.exported_sentence(found, result.metric) for found in result.exported]
+    sentences += result.warnings
     texts = [visible(text) for text in sentences if text is not None]
     return Part("prune", "Pruning", texts, _chart(result))
 
@@ -98,7 +101,14 @@ def _first_removed(result: PruneResult) -> dict[Place, tuple[float, str]]:
 
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
-    """The point nearest to half of the heads removed, best method against random heads."""
+    """What can go, and the point nearest to half of the heads, best method against random."""
+    if (found := result.max_drop) is not None:
+        lost, _, most = words.loss(result, found.confirmed.difference, found.confirmed.ci)
+        yield (
+            f"heads that can go for a loss of at most {found.wanted:g} {result.metric}",
+            f"{found.count} of {result.n_heads}",
+            f"loss {number(lost, result.metric)}, up to {number(most, result.metric)}",
+        )
     curves = [curve for curve in words.chosen_curves(result) if curve.points]
     if not curves:
         return

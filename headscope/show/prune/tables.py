@@ -12,6 +12,7 @@ from headscope.results import Curve, HeadEffect, Point, PruneResult
 from headscope.show.cells import make_table, model_line, p_text
 from headscope.show.prune import words
 from headscope.show.prune.beside import decoded_report, stacks_report
+from headscope.show.prune.max_drop import even_report, max_drop_report
 from headscope.show.prune.speed import speed_report
 from headscope.show.prune.words import number
 
@@ -27,12 +28,16 @@ def prune_report(result: PruneResult) -> Iterator[RenderableType]:
     yield from _curves(result)
     yield from stacks_report(result)
     yield from decoded_report(result)
+    if result.max_drop is not None:
+        yield from max_drop_report(result, result.max_drop)
+    yield from even_report(result)
     yield from _survivors(result)
     yield from _single_heads(result)
     yield from _kept(result)
     yield Text("\n" + words.verdict(result), style="bold")
-    if (sentence := words.stacks_sentence(result)) is not None:
-        yield Text(sentence, style="bold")
+    for sentence in (words.stacks_sentence(result), words.even_sentence(result)):
+        if sentence is not None:
+            yield Text(sentence, style="bold")
     for warning in result.warnings:
         yield Text(f"Warning: {warning}", style="yellow")
 
@@ -44,6 +49,8 @@ def _header(result: PruneResult) -> Iterator[Text]:
     if (line := words.stack_line(result)) is not None:
         yield Text(f"Stack   {result.stack}: {line}")
     yield Text(f"Task    {result.task}: {words.METRIC_NAMES[result.metric]}")
+    if (line := words.pooling_line(result)) is not None:
+        yield Text(f"Pooling {line}")
     data = result.data
     yield Text(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
     if (chosen := result.calibration) is not None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from headscope.results import Curve, ExportedModel, KeptModel, Point, PruneResult, SavedModel
+from headscope.results import (
+    Curve,
+    EvenPrice,
+    ExportedModel,
+    KeptModel,
+    MaxDrop,
+    Point,
+    PruneResult,
+    SavedModel,
+)
+from headscope.results.metric_words import METRIC_NAMES as METRIC_NAMES
+from headscope.results.metric_words import number as number
+from headscope.results.metric_words import span as span
 from headscope.results.prune import Area, AreaGap
 
-#: What the metrics are called, and what is good.
-METRIC_NAMES = {
-    "cosine": "cosine to the full model's pooled states (1 is unchanged)",
-    "loss": "loss at masked tokens (nats, lower is better)",
-    "accuracy": "accuracy (%)",
-    "spearman": "Spearman correlation with gold (x 100)",
-    "token_accuracy": "token accuracy (%), each token after the true ones before it",
-    "exact_match": "exact match (%)",
-    "bleu": "BLEU",
-    "bleu_characters": "BLEU of characters",
-}
 #: What the stacks are called.
 STACK_NAMES = {
     "encoder": "the encoder's self-attention",
@@ -27,20 +26,6 @@ STACK_NAMES = {
 }
 
 
-def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
-    """Write a value of a metric with the digits that mean something."""
-    if value is None:
-        return "-"
-    long, brief = {"cosine": (4, 3), "loss": (3, 2)}.get(metric, (2, 1))
-    digits = brief if short else long
-    return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
-
-
-def span(interval: Iterable[float], metric: str, *, signed: bool = False) -> str:
-    """Write both ends of an interval of a metric."""
-    return " to ".join(number(value, metric, signed=signed) for value in interval)
-
-
 def stack_line(result: PruneResult) -> str | None:
     """Say where heads were removed; None for a model that has an encoder only."""
     removed = (p.heads_removed for c in result.curves for p in c.points if p.heads_removed)
@@ -48,6 +33,17 @@ def stack_line(result: PruneResult) -> str | None:
         return None
     text = STACK_NAMES[result.stack]
     return text if result.stacks or result.stack != "all" else "heads of all stacks"
+
+
+def pooling_line(result: PruneResult) -> str | None:
+    """Say how texts were embedded, where a task is about embeddings; None for the usual mean."""
+    model = result.provenance.get("model", {})
+    how, origin = model.get("pooling"), model.get("pooling_from")
+    usual = origin != "option" and how in (None, "mean", "mean, normalize")
+    if usual or result.task not in ("fidelity", "similarity"):
+        return None
+    whose = "as asked for" if origin == "option" else f"as the model's {origin} says"
+    return f"{how}, {whose}"
 
 
 def stacks_sentence(result: PruneResult) -> str | None:
@@ -94,6 +90,8 @@ def is_apart(gap: AreaGap) -> bool:
 
 def verdict(result: PruneResult) -> str:
     """Say how many heads can go: by the curve that allows most without a significant loss."""
+    if result.max_drop is not None:
+        return most_sentence(result, result.max_drop)
     kept = _kept_curve(result)
     if result.curves and result.curves[0].method == "manual":
         point = (kept or result.curves[0]).points[0]
@@ -121,6 +119,77 @@ def verdict(result: PruneResult) -> str:
         f"{count} of {result.n_heads} heads ({point.fraction:.0%}) can go without a significant "
         f"loss: {_by(curve)}, {number(result.baseline.value, result.metric)} -> "
         f"{number(point.value, result.metric)} (95% paired bootstrap)."
+    )
+
+
+def loss(result: PruneResult, difference: float, ci: Iterable[float]) -> tuple[float, float, float]:
+    """Turn a change of the metric into a loss and both ends of its interval, lower end first."""
+    low, high = sorted(0.0 - result.sign * end for end in ci)  # no -0.0
+    return 0.0 - result.sign * difference, low, high
+
+
+def most_sentence(result: PruneResult, found: MaxDrop) -> str:
+    """Say how many heads can go for the loss that was allowed, and what one more costs."""
+    name, metric = version_name(found.method, found.repair), result.metric
+    lost, *interval = loss(result, found.confirmed.difference, found.confirmed.ci)
+    text = (
+        f"{found.count} of {result.n_heads} heads ({found.count / result.n_heads:.0%}) can go for "
+        f"a loss of at most {found.wanted:g}: without them ({name}) the loss of {metric} is "
+        f"{number(lost, metric)} ({100 * found.confirmed.level:.4g}% interval "
+        f"{span(interval, metric)}) on the {found.confirmed.examples:,} examples that the number "
+        "was not chosen on."
+    )
+    return f"{text} {_one_more(result, found)}"
+
+
+def _one_more(result: PruneResult, found: MaxDrop) -> str:
+    more, metric = found.one_more, result.metric
+    if more is None:
+        return "One more would be all of them."
+    lost, *interval = loss(result, more.difference, more.ci)
+    step, *ends = loss(result, more.step, more.step_ci)
+    count = more.heads - found.count
+    return (
+        f"With {'one head' if count == 1 else f'{count} heads'} more it is {number(lost, metric)} "
+        f"({span(interval, metric)}) on all examples, {number(step, metric, signed=True)} "
+        f"({span(ends, metric, signed=True)}) beyond this model's."
+    )
+
+
+def search_notes(result: PruneResult, found: MaxDrop) -> list[str]:
+    """Say how sure the number is, and what else a reader should know of the search."""
+    notes = [
+        "Of searches like this one at most 1 in 20 names a number that costs more (as far as "
+        "bootstrap intervals hold). A larger number may be allowed too: values need not fall with "
+        "every head."
+    ]
+    if found.refused is not None:
+        lost, *interval = loss(result, found.refused.difference, found.refused.ci)
+        notes.append(
+            f"{found.refused.heads} heads were chosen, and the other half did not confirm them "
+            f"(loss {number(lost, result.metric)}, up to {number(interval[1], result.metric)}). Of "
+            f"{found.planned} smaller numbers that were planned for it, {found.count} is the first "
+            f"that holds, each at {100 * found.confirmed.level:.4g}%."
+        )
+    if found.shared:
+        notes.append(f"{found.shared:,} sentences stand in both halves: too many hang together.")
+    return notes
+
+
+def even_sentence(result: PruneResult) -> str | None:
+    """Say what even layers cost at the last number of heads that was tried; None without any."""
+    if not result.even:
+        return None
+    price: EvenPrice = result.even[-1]
+    gained = -loss(result, price.difference, price.ci)[0]
+    sign = result.sign if gained > 0 else -result.sign
+    ends = sorted(0.0 + sign * end for end in price.ci)
+    name, metric = version_name(price.method, price.repair), result.metric
+    return (
+        f"Even layers ({price.per_layer} heads from each, {name}) "
+        f"{'gain' if gained > 0 else 'cost'} {number(abs(gained), metric)} "
+        f"({span(ends, metric)}) of {metric}, beside {price.heads} "
+        "heads from any layer."
     )
 
 

@@ -137,8 +137,15 @@ def test_commands_refuse_it_and_take_another(bert: Path, tmp_path: Path) -> None
     for command in (headscope.measure, headscope.scores):
         with pytest.raises(CheckpointError, match=r"LayerNorm \(2_LayerNorm\)"):
             command(loaded, limit=4)
-    with pytest.raises(CheckpointError, match="LayerNorm"):
-        headscope.spectrum(loaded, length=8, sequences=4, efficient=True)
+    for measure in (
+        lambda: headscope.spectrum(loaded, length=8, sequences=4, efficient=True),
+        lambda: headscope.rank(loaded, share_projections=[4]),
+        lambda: headscope.insights(loaded),
+        lambda: headscope.report(loaded),
+        lambda: headscope.prune(loaded),
+    ):
+        with pytest.raises(CheckpointError, match="LayerNorm"):
+            measure()
     assert headscope.measure(loaded, limit=4, pooling="mean").value == pytest.approx(1.0)
     assert headscope.spectrum(loaded, length=8, sequences=4).sequences == 4
 

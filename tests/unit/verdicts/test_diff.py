@@ -347,6 +347,15 @@ def test_another_path_to_the_same_weights_is_a_setting(documents: Any) -> None:
     assert [(row.what, row.name) for row in found.identity] == [("setting", "model id")]
 
 
+def test_how_texts_were_embedded_is_a_setting(documents: Any) -> None:
+    place = ("provenance", "model", "pooling")
+    old = changed(documents["prune"], *place, to=None)  # older results say nothing: the mean
+    means = changed(old, *place, to="mean, normalize")
+    assert diff_of(old, means).identity == ()
+    (row,) = diff_of(means, changed(old, *place, to="cls, normalize")).identity
+    assert (row.what, row.name, row.old, row.new) == ("setting", "pooling", "mean", "cls")
+
+
 def test_the_same_difference_of_several_results_is_said_once(documents: Any) -> None:
     old = {name: documents[name] for name in ("classify", "rank", "depth")}
     new = {

@@ -22,6 +22,13 @@ def collect(result: PruneResult, facts: Facts) -> None:
         where = f"{area.stack} alone, {area.method}, {area.repair}"
         sign = 0 if area.method == "random" else result.sign
         facts.metric(where, f"mean {metric}", Number.within(area.value, area.ci, sign))
+    if (found := result.max_drop) is not None:
+        where = f"a loss of at most {found.wanted:g}"
+        facts.number(where, "heads removed", Number(found.count, None, 1))
+    for price in result.even:
+        where = f"{price.method}, {price.repair}, {price.per_layer} heads from every layer"
+        even = Number.within(price.difference, price.ci, result.sign)
+        facts.number(where, f"{metric} against uneven layers", even)
     for row in result.ablation:
         facts.number(f"without {row.name}", metric, Number.within(row.value, row.ci))
     for kept in result.kept_alone:

@@ -1,0 +1,251 @@
+"""The model card: README.md of a saved folder, with the header that the hub reads.
+
+Everything in it is taken from the result of the run that wrote the folder; nothing is estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub.repocard import metadata_load
+
+from headscope.models.loaded import LoadedModel
+from headscope.models.source import is_hub_id
+from headscope.results import PruneResult, SavedModel
+from headscope.results.heads import layer_name
+from headscope.results.metric_words import METRIC_NAMES, number, span
+from headscope.results.points import Point
+from headscope.results.speed import SpeedResult
+from headscope.safe_text import markdown, visible
+
+__all__ = ["CARD", "model_card"]
+
+CARD = "README.md"
+#: The hub's names: of the task that a metric belongs to, and of what such models are used for.
+_HUB_TASKS = {
+    "similarity": "sentence-similarity",
+    "classification": "text-classification",
+    "mlm": "fill-mask",
+    "seq2seq": "translation",
+    "fidelity": "feature-extraction",
+}
+#: The published model behind the packaged demo.
+_DEMO = "sentence-transformers/all-MiniLM-L6-v2"
+#: What of the source's own card still holds for a copy with fewer heads.
+_INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
+_OPEN = {
+    "compact": (
+        "With headscope installed:\n\n```python\nimport headscope\n\n"
+        'model = headscope.load("FOLDER")\n```'
+    ),
+    "dense": (
+        "A plain checkpoint; transformers opens it:\n\n```python\n"
+        "from transformers import AutoModel\n\n"
+        'model = AutoModel.from_pretrained("FOLDER")\n```'
+    ),
+}
+
+
+def model_card(
+    result: PruneResult, saved: SavedModel, loaded: LoadedModel, *, how_to_open: str | None = None
+) -> str:
+    """Write the card of one saved folder.
+
+    Parameters
+    ----------
+    result : PruneResult
+        Of the run, with the model that was kept and, where it was measured, its speed.
+    saved : SavedModel
+        The folder; its heads, its metric on the curve and as loaded again.
+    loaded : LoadedModel
+        The full model; language and license come from the card in its folder.
+    how_to_open : str, optional
+        Markdown; by default what the folder's form says.
+
+    Returns
+    -------
+    str
+        Markdown with a YAML header.
+    """
+    point = _point(result, saved)
+    blocks = [
+        f"---\n{_header(result, saved, loaded)}\n---",
+        f"# {_title(result, saved)}",
+        _what(result, saved, point),
+        "## Opening it\n\n" + (how_to_open or _OPEN[saved.form]).replace("FOLDER", "path/to/this"),
+        "## Heads removed\n\n" + "\n".join(_heads_table(saved, loaded)),
+        "## What it costs\n\n" + "\n".join(_metric_table(result, saved, point)),
+        *_speed(result.speed),
+        "## How it was made\n\n" + "\n".join(_made(result)),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _point(result: PruneResult, saved: SavedModel) -> Point:
+    """Return the point of the curve that the folder was measured against."""
+    points = result.curve(saved.method, saved.repair).points
+    return next(point for point in points if point.heads_removed == saved.heads_removed)
+
+
+def _header(result: PruneResult, saved: SavedModel, loaded: LoadedModel) -> str:
+    base, task = _base(result), _HUB_TASKS[result.task]
+    found = EvalResult(
+        task_type=task,
+        dataset_type="file",
+        dataset_name=Path(visible(result.data.name)).name,
+        metric_type=result.metric,
+        metric_value=round(saved.measured if saved.measured is not None else saved.value or 0, 6),
+        metric_name=METRIC_NAMES.get(result.metric, result.metric),
+    )
+    inherited = _inherited(loaded)
+    data = ModelCardData(
+        base_model=base,
+        tags=["headscope", "attention-head-pruning", "pruned"],
+        library_name="transformers" if saved.form == "dense" else "headscope",
+        model_name=_title(result, saved),
+        eval_results=[found],
+        **{"pipeline_tag": task, **inherited},
+    )
+    text: str = data.to_yaml().strip()
+    return text
+
+
+def _inherited(loaded: LoadedModel) -> dict[str, Any]:
+    """Read what the source's card says of language and license; nothing if it cannot be read."""
+    card = None if loaded.folder is None else loaded.folder / CARD
+    if card is None or not card.is_file():
+        return {}
+    try:
+        found = metadata_load(card)
+    except Exception:  # a card is prose: whatever is wrong with its header is no error of ours
+        return {}
+    known = found if isinstance(found, Mapping) else {}
+    return {name: known[name] for name in _INHERITED if _is_plain(known.get(name))}
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value of a header is a name or some names."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, str) for item in value)
+    return isinstance(value, str)
+
+
+def _base(result: PruneResult) -> str | None:
+    """Return the hub id of the source; None for a folder, which the hub would not know."""
+    name = str(result.provenance["model"]["id"])
+    if name == "demo":
+        return _DEMO
+    return name if is_hub_id(name) and "/" in name and not Path(name).exists() else None
+
+
+def _title(result: PruneResult, saved: SavedModel) -> str:
+    source = _base(result) or str(result.provenance["model"]["id"])
+    name = markdown(source.rstrip("/").rpartition("/")[2])
+    return f"{name} without {len(saved.heads_removed)} of its {result.n_heads} attention heads"
+
+
+def _what(result: PruneResult, saved: SavedModel, point: Point) -> str:
+    metric, full = result.metric, result.baseline.value
+    lost = "are gone from the weights" if saved.form == "compact" else "are zeros"
+    return (
+        f"{len(saved.heads_removed)} of {result.n_heads} attention heads ({point.fraction:.0%}) "
+        f"{lost}. {_name(metric)}: {number(full, metric)} with all heads, "
+        f"{number(point.value, metric)} without these (change "
+        f"{number(point.difference, metric, signed=True)}"
+        f"{_between(point.difference_ci, metric)}). Made by "
+        "[headscope](https://pypi.org/project/headscope/)."
+    )
+
+
+def _name(metric: str) -> str:
+    name = METRIC_NAMES.get(metric, metric)
+    return name[0].upper() + name[1:]
+
+
+def _between(interval: Sequence[float] | None, metric: str) -> str:
+    """Write a paired interval; one that is not known is left out, never zero."""
+    if interval is None:
+        return ""
+    return f", 95% interval {span(interval, metric, signed=True)}"
+
+
+def _heads_table(saved: SavedModel, loaded: LoadedModel) -> Iterator[str]:
+    """One row per layer of attention: how many heads are left, and which are gone."""
+    gone: dict[tuple[str, int], list[int]] = {}
+    for *stack, layer, head in saved.heads_removed:
+        gone.setdefault((stack[0] if stack else "encoder", layer), []).append(head)
+    yield "| layer | heads left | removed |\n|---|---|---|"
+    for site in (loaded.whole or loaded).sites:
+        heads = gone.get((site.stack, site.layer), [])
+        names = ", ".join(f"H{head}" for head in heads) or "none"
+        left = f"{site.n_heads - len(heads)} of {site.n_heads}"
+        yield f"| {layer_name(site.layer, site.stack)} | {left} | {names} |"
+
+
+def _metric_table(result: PruneResult, saved: SavedModel, point: Point) -> Iterator[str]:
+    metric = result.metric
+    yield f"| {_name(metric)} | value | 95% interval |\n|---|---|---|"
+    full, interval = number(result.baseline.value, metric), span(result.baseline.ci, metric)
+    if result.task == "fidelity":  # a model's distance to itself
+        interval = "by definition"
+    yield f"| all {result.n_heads} heads | {full} | {interval} |"
+    yield f"| this model | {number(point.value, metric)} | {span(point.ci, metric)} |"
+    if point.difference is not None and point.difference_ci is not None:
+        change = number(point.difference, metric, signed=True)
+        yield f"| change (paired) | {change} | {span(point.difference_ci, metric, signed=True)} |"
+    if saved.measured is not None:
+        yield f"| this folder, opened again | {number(saved.measured, metric)} | |"
+    yield (
+        f"\nMeasured on {_data(result.data.name, result.data.sha256)}: "
+        f"{result.data.examples:,} examples, {result.data.skipped:,} left out as too long."
+    )
+    for warning in result.warnings:
+        yield f"\n> {markdown(warning)}"
+
+
+def _speed(speed: SpeedResult | None) -> list[str]:
+    if speed is None:
+        return []
+    rows = [
+        f"| {row.batch_size} x {row.length} | {row.full_ms:.1f} | {row.pruned_ms:.1f} | "
+        f"{1 / row.ratio:.2f} | {1 / row.predicted_ratio:.2f} |"
+        for row in speed.rows
+    ]
+    return [
+        "## Speed\n\n"
+        "| batch x tokens | full, ms | this, ms | times as fast | by multiplications |\n"
+        "|---|---|---|---|---|\n"
+        + "\n".join(rows)
+        + f"\n\nMedians, both models in turns; {speed.device}, {speed.dtype}, "
+        f"{speed.threads} thread{'s' if speed.threads > 1 else ''}, transformers' "
+        f"{speed.implementation} attention. "
+        f"Parameters: {speed.parameters_full:,} and {speed.parameters_pruned:,}."
+    ]
+
+
+def _made(result: PruneResult) -> Iterator[str]:
+    model, kept = result.provenance["model"], result.kept
+    weights = model.get("weights_sha256")
+    yield f"* Source: {markdown(_base(result) or model['id'])}" + (
+        f", weights SHA-256 `{weights}`" if weights else ""
+    )
+    if kept is not None:
+        yield f"* Heads chosen by `{kept.method}`, repair `{kept.repair}`"
+    if (chosen := result.calibration) is not None:
+        how = "with labels" if chosen.labels else "no labels used"
+        data = _data(chosen.name, chosen.sha256)
+        yield f"* Chosen on {data}: {chosen.examples:,} examples, {how}"
+    passed = "passed" if result.validation.passed else "failed"
+    yield f"* Check that headscope's attention is the model's own: {passed}"
+    versions = ", ".join(
+        f"{name} {result.provenance[name]}" for name in ("headscope", "torch", "transformers")
+    )
+    yield f"* {versions}; seed {result.provenance['seed']}"
+    yield f"\n```sh\n{visible(result.provenance['command']).replace('```', '')}\n```"
+
+
+def _data(name: str, sha256: str) -> str:
+    return f"{markdown(Path(name).name)} (SHA-256 `{sha256[:12]}`)"

@@ -1,0 +1,1 @@
+"""Folders that other programs open: transformers, sentence-transformers, with headscope or not."""

@@ -1,0 +1,143 @@
+"""Open a folder that was just written with the class that users have, and compare what it gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.errors import ArtefactError
+from headscope.models.deploy.standalone import FILE, class_name
+from headscope.models.loaded import LoadedModel
+from headscope.models.routing import quiet_transformers
+from headscope.models.task_heads import class_for
+
+__all__ = ["agrees", "check_opens"]
+
+#: Largest difference of a state or logit, relative to the largest if that exceeds 1.
+TOLERANCES = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
+#: Read by every model that is written; of different lengths, so that there is padding.
+TEXTS = (
+    "The committee will publish its report on the new bridge in March.",
+    "He said that nobody had seen the letters before they were sold.",
+    "Rain again.",
+)
+#: Places in the vocabulary, where a model has no tokenizer.
+_IDS = ((0.9, 0.1, 0.5, 0.3, 0.7, 0.2), (0.4, 0.6, 0.8), (0.25,))
+_NAME = "headscope_written_modelling_file"
+
+
+def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> None:
+    """Open a written folder by transformers, and compare its states and logits with the model's.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        What was written.
+    folder : Path
+        Where.
+    standalone : bool
+        Use the folder's own modelling file, which headscope has just written, in place of
+        headscope. It is run where it lies: transformers would copy it into its cache.
+
+    Raises
+    ------
+    ArtefactError
+        If the folder does not open, or gives something else.
+    """
+    whole = loaded.whole or loaded
+    with quiet_transformers():
+        try:
+            same = agrees(whole, _opened(whole, folder, standalone))
+        except Exception as error:  # transformers raises many kinds
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            raise ArtefactError(
+                f"transformers does not open what was written ({said}), so nothing was kept; "
+                "please report this."
+            ) from error
+    if not same:
+        raise ArtefactError(
+            "transformers opens what was written as a model that computes something else, so "
+            "nothing was kept; please report this."
+        )
+
+
+def agrees(loaded: LoadedModel, network: Any) -> bool:
+    """Whether another network gives the states and logits of a model on a few texts.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The model.
+    network : nn.Module
+        With the same task head.
+    """
+    network = network.to(loaded.device).eval()
+    base = getattr(network, "base_model", network)
+    other = dataclasses.replace(loaded, model=base, network=network, sites=())
+    with torch.no_grad():
+        pairs = list(zip(_outputs(loaded), _outputs(other), strict=True))
+    return all(_close(*pair, TOLERANCES[loaded.dtype]) for pair in pairs)
+
+
+def _close(expected: Tensor, found: Tensor, tolerance: float) -> bool:
+    limit = tolerance * max(1.0, float(expected.abs().max()))
+    return expected.shape == found.shape and float((expected - found).abs().max()) <= limit
+
+
+def _opened(loaded: LoadedModel, folder: Path, standalone: bool) -> Any:
+    options: dict[str, Any] = {"dtype": getattr(torch, loaded.dtype), "local_files_only": True}
+    if standalone:
+        with _imported(folder / FILE) as module:
+            kind = getattr(module, class_name(loaded.task_head))
+            return kind.from_pretrained(folder, **options)
+    return class_for(loaded.task_head).from_pretrained(folder, **options)
+
+
+def _outputs(loaded: LoadedModel) -> list[Tensor]:
+    """Return states and logits of real positions, in float64."""
+    ids, mask = loaded.pad(_rows(loaded))
+    given: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    real = mask.bool()
+    if loaded.start_id is not None:
+        starts = [[loaded.start_id, *row] for row in reversed(_rows(loaded))]
+        given["decoder_input_ids"], decoded = loaded.pad(starts)
+        given["decoder_attention_mask"], real = decoded, decoded.bool()
+    hidden, logits = loaded.run(**given)
+    found = [hidden[real]]
+    if logits is not None:
+        found.append(logits[real] if logits.dim() == 3 else logits)
+    return [tensor.double().cpu() for tensor in found]
+
+
+def _rows(loaded: LoadedModel) -> list[list[int]]:
+    if loaded.tokenizer is not None:
+        rows: list[list[int]] = loaded.tokenizer(list(TEXTS))["input_ids"]
+    else:
+        rows = [[int(place * loaded.vocab_size) for place in row] for row in _IDS]
+    return [row[: min(32, loaded.max_length - 1)] for row in rows]
+
+
+@contextmanager
+def _imported(file: Path) -> Iterator[ModuleType]:
+    """Run a modelling file; no bytecode is left beside it."""
+    spec = spec_from_file_location(_NAME, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    sys.modules[_NAME] = module
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.dont_write_bytecode = written
+        del sys.modules[_NAME]

@@ -1,0 +1,37 @@
+"""What it costs to remove the same number of heads in every layer, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["EvenPrice"]
+
+
+@dataclass(frozen=True)
+class EvenPrice:
+    """A model that lost the same number of heads in every layer, beside one that did not have to.
+
+    Attributes
+    ----------
+    method, repair : str
+        Of both models.
+    per_layer : int
+        Heads that every layer lost.
+    heads : int
+        Heads that each of the two models lost.
+    value, uneven : float
+        The metric of the even model, and of the one whose layers may lose different numbers.
+    difference : float
+        Even minus uneven, in the metric's unit.
+    ci : tuple of two floats
+        95% of the difference, paired: the same resampled examples for both.
+    """
+
+    method: str
+    repair: str
+    per_layer: int
+    heads: int
+    value: float
+    uneven: float
+    difference: float
+    ci: tuple[float, ...]

@@ -1,0 +1,78 @@
+"""The model card says what was done, and the hub can read its header."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+from tiny_models import tiny_bert
+
+import headscope
+from headscope.models.card import model_card
+from headscope.models.loaded import LoadedModel
+from headscope.results import PruneResult
+
+SOURCE_CARD = "---\nlicense: apache-2.0\nlanguage: en\ntags: [x]\n---\n# The full model\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = tiny_bert(tmp_path_factory.mktemp("card") / "full")
+    (folder / "README.md").write_text(SOURCE_CARD, encoding="utf-8")
+    return headscope.load(str(folder))
+
+
+@pytest.fixture(scope="module")
+def result(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> PruneResult:
+    return headscope.prune(
+        model,
+        heads="L0H1,L1H0,L1H3",
+        repairs=["none"],
+        limit=20,
+        ablation=False,
+        roles=False,
+        save=tmp_path_factory.mktemp("card") / "small",
+        benchmark=True,
+        command="headscope prune full --heads L0H1,L1H0,L1H3 --save small",
+    )
+
+
+def test_header(model: LoadedModel, result: PruneResult) -> None:
+    card = ModelCard(model_card(result, result.saved[0], model))
+    header = card.data.to_dict()
+    assert (header["license"], header["language"]) == ("apache-2.0", "en")
+    assert "headscope" in header["tags"]
+    assert "x" not in header["tags"]
+    assert "base_model" not in header  # a folder is no id of the hub
+    metric = header["model-index"][0]["results"][0]["metrics"][0]
+    assert metric["type"] == "cosine"
+    assert metric["value"] == pytest.approx(result.saved[0].measured, abs=1e-6)
+
+
+def test_what_it_says(model: LoadedModel, result: PruneResult) -> None:
+    text = model_card(result, result.saved[0], model)
+    assert "| L0 | 3 of 4 | H1 |" in text
+    assert "| L1 | 2 of 4 | H0, H3 |" in text
+    assert "headscope prune full --heads L0H1,L1H0,L1H3 --save small" in text
+    point = result.curves[0].points[0]
+    assert point.difference is not None
+    assert f"| change (paired) | {point.difference:+.4f} |" in text
+    assert f"| this folder, opened again | {result.saved[0].measured:.4f} |" in text
+    assert result.speed is not None
+    row = result.speed.rows[0]
+    assert f"| {row.batch_size} x {row.length} | {row.full_ms:.1f} |" in text
+
+
+@pytest.mark.parametrize("card", ["---\n: [\n---\n", "no header", "---\nlicense: 7\n---\n", ""])
+def test_a_source_card_that_cannot_be_read(
+    model: LoadedModel, result: PruneResult, card: str
+) -> None:
+    assert model.folder is not None
+    path: Path = model.folder / "README.md"
+    path.write_text(card, encoding="utf-8")
+    try:
+        header = ModelCard(model_card(result, result.saved[0], model)).data.to_dict()
+    finally:
+        path.write_text(SOURCE_CARD, encoding="utf-8")
+    assert "license" not in header

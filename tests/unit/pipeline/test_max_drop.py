@@ -1,0 +1,206 @@
+"""The search on planted costs: every unit costs each example a known amount."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from headscope.data.token_rows import Row
+from headscope.errors import InputError
+from headscope.measures.metrics import mean_of
+from headscope.pipeline.prune.max_drop import choose, confirm, smaller
+from headscope.pipeline.prune.repairing import Repair
+from headscope.pipeline.prune.tries import Candidate, Tries, halves_of
+from headscope.pruning.even import EvenRanking
+from headscope.pruning.method import Ranking
+from headscope.pruning.units import Units
+
+UNITS = Units([6, 6], [(0,), (1,)])
+N = 200
+#: What the loss of n units costs, and how much more than that it costs in an example.
+Cost = Callable[[int], float]
+
+
+class Planted:
+    """Stands for a run whose models cost what a table says; counts what is made and measured."""
+
+    def __init__(
+        self,
+        costs: dict[str, Cost],
+        *,
+        higher: bool = False,
+        noise: float = 0.0,
+        even: bool = False,
+    ) -> None:
+        rows = [Row(i, (i, i + 1), None, (0, 1)) for i in range(N)]
+        task = SimpleNamespace(
+            rows_of_examples=[(row,) for row in rows],
+            n_examples=N,
+            data=SimpleNamespace(name="planted"),
+            table={"value": mean_of("x")},
+            metric="value",
+            higher_is_better=higher,
+        )
+        self.inputs = SimpleNamespace(evaluation=task)
+        self.options = SimpleNamespace(seed=7, even=even)
+        self.units = UNITS
+        self.steps = SimpleNamespace(did=lambda _: None)
+        self.measure = SimpleNamespace(full={"x": np.zeros(N)}, outputs=self.outputs)
+        self.made: list[tuple[str, int]] = []
+        self._costs, self._sign = costs, -1.0 if higher else 1.0
+        generator = np.random.default_rng(0)
+        raw = generator.normal(size=N)
+        self._noise = noise * raw
+        self.halves = halves_of(task, 7)  # type: ignore[arg-type]
+        for part in (self.halves.choosing, self.halves.confirming):
+            self._noise[part] -= self._noise[part].mean()
+        #: Added to the cost of each unit on the confirming half.
+        self.surcharge = 0.0
+
+    def repaired(self, kind: Repair, removed: tuple[int, ...]) -> Any:
+        self.made.append((kind.value, len(removed)))
+        return SimpleNamespace(removed=removed, kind=kind.value)
+
+    def outputs(self, made: Any, all_metrics: bool) -> dict[str, Any]:
+        n = len(made.removed)
+        cost = self._costs[made.kind](n) + self._noise * np.sqrt(n)
+        cost[self.halves.confirming] += self.surcharge * n
+        return {"x": self._sign * cost}
+
+
+def candidates(planted: Planted) -> list[Candidate]:
+    ranking = Ranking(torch.arange(12.0))
+    even = EvenRanking(ranking, UNITS.layers) if planted.options.even else ranking
+    return [Candidate("fisher", kind, even) for kind in Repair if kind.value in planted._costs]
+
+
+def search(planted: Planted, wanted: float) -> tuple[Tries, Any, Any]:
+    tries = Tries(planted, wanted)  # type: ignore[arg-type]
+    chosen = choose(tries, candidates(planted))
+    return tries, chosen, confirm(tries, chosen)
+
+
+@pytest.mark.parametrize("higher", [True, False])
+@pytest.mark.parametrize(
+    ("wanted", "count"), [(0.5, 5), (0.4999, 4), (0.5001, 5), (0.1, 1), (99.0, 11)]
+)
+def test_both_sides_of_the_bound(higher: bool, wanted: float, count: int) -> None:
+    """Each unit costs 0.1, so five cost exactly half a point."""
+    planted = Planted({"none": lambda n: n / 10}, higher=higher)
+    tries, chosen, confirmed = search(planted, wanted)
+    assert (chosen.number, confirmed.number) == (count, count)
+    assert confirmed.judged.lost == pytest.approx(count / 10)
+    assert confirmed.judged.change.difference == pytest.approx((-count if higher else count) / 10)
+    assert len(planted.made) == len(set(planted.made)), "a model was made twice"
+    assert [look.part for look in tries.looks].count("confirming") == 1
+
+
+def test_the_interval_counts_and_not_the_value() -> None:
+    """A noise that says nothing on average makes fewer units allowed than the value would."""
+    planted = Planted({"none": lambda n: n / 10}, noise=0.5)
+    _, chosen, _ = search(planted, 0.5)
+    half = 1.96 * 0.5 / np.sqrt(N / 2)
+    expected = max(n for n in range(12) if n / 10 + half * np.sqrt(n) <= 0.5)
+    assert abs(chosen.number - expected) <= 1
+    assert chosen.number < 5
+    assert chosen.judged.lost < chosen.judged.most_lost <= 0.5
+
+
+def test_a_dip_above_the_first_refusal_is_found() -> None:
+    table = [0, 1, 1, 9, 1, 9, 9, 9, 9, 9, 9, 9, 9]
+    _, chosen, _ = search(Planted({"none": lambda n: table[n]}), 2.0)
+    assert chosen.number == 4
+
+
+def test_the_better_repair_is_chosen_and_the_worse_one_is_not_followed() -> None:
+    planted = Planted({"none": lambda n: n / 10, "scale": lambda n: n / 20, "refit": lambda n: n})
+    tries, chosen, _ = search(planted, 0.35)
+    assert (chosen.candidate.repair, chosen.number) == (Repair.scale, 7)
+    assert [look.heads for look in tries.looks if look.repair == "refit"] == [7, 8]
+    assert tries.looks[0].repair == "none", "what costs least is tried first"
+
+
+def test_of_equal_numbers_the_smaller_loss_is_chosen() -> None:
+    costs = {"none": lambda n: n / 10, "scale": lambda n: 0.09 * n}
+    _, chosen, _ = search(Planted(costs), 0.3)
+    assert (chosen.candidate.repair, chosen.number) == (Repair.scale, 3)
+
+
+def test_what_is_not_confirmed_goes_down_a_fixed_list_at_a_higher_level() -> None:
+    planted = Planted({"none": lambda n: n / 10}, noise=0.02)
+    planted.surcharge = 0.05
+    tries, chosen, confirmed = search(planted, 0.85)
+    assert chosen.number == 8
+    # 8, 7, 6 and 4 cost 1.2, 1.05, 0.9 and 0.6 on the other half.
+    assert smaller(8) == (7, 6, 4)
+    assert (confirmed.number, confirmed.planned) == (4, 3)
+    looks = [look for look in tries.looks if look.part == "confirming"]
+    assert [(look.heads, look.allowed) for look in looks] == [
+        (8, False),
+        (7, False),
+        (6, False),
+        (4, True),
+    ]
+    assert looks[0].level == 0.95
+    assert [look.level for look in looks[1:]] == pytest.approx([1 - 0.05 / 3] * 3)
+    assert confirmed.judged.change.level == pytest.approx(1 - 0.05 / 3)
+    assert confirmed.first.lost == pytest.approx(1.2)
+
+
+def test_a_search_that_nothing_confirms_says_how_far_off_it_is() -> None:
+    planted = Planted({"none": lambda n: n / 10}, noise=0.3)
+    planted.surcharge = 0.4
+    with pytest.raises(InputError, match="does not confirm") as refused:
+        search(planted, 0.45)
+    assert "give a larger max_drop" in str(refused.value)
+    assert str(refused.value).count(". ") == 0, "one sentence"
+
+
+def test_no_head_at_all_says_how_many_examples_would_do() -> None:
+    planted = Planted({"none": lambda n: n / 10}, noise=1.0)
+    with pytest.raises(InputError, match="No head can go") as refused:
+        search(planted, 0.2)
+    # 0.1 is lost and 0.1 is left; the interval reaches about 1.96 / sqrt(100) beyond the loss.
+    needed = int(str(refused.value).split("about ")[1].split(" ")[0].replace(",", ""))
+    assert needed == pytest.approx(N * (0.196 / 0.1) ** 2, rel=0.3)
+    with pytest.raises(InputError, match=r"No head can go .*give a larger max_drop"):
+        search(planted, 0.05)
+
+
+def test_no_loss_at_all_can_be_asked_for() -> None:
+    _, chosen, _ = search(Planted({"none": lambda n: 0.0 if n <= 3 else 1.0}), 0.0)
+    assert chosen.number == 3
+
+
+def test_even_counts_heads_of_every_layer() -> None:
+    planted = Planted({"none": lambda n: n / 10}, even=True)
+    tries, chosen, _ = search(planted, 0.7)
+    assert (tries.step, tries.most, chosen.number) == (2, 5, 3)
+    removed = tries.model(chosen.candidate, 3).made.removed
+    assert removed == (0, 1, 2, 6, 7, 8)
+    assert tries.heads(chosen.candidate, 3) == 6
+
+
+def test_the_list_of_smaller_numbers_is_short_and_falls() -> None:
+    assert smaller(1) == ()
+    assert smaller(36) == (35, 34, 32, 28, 20, 4)
+    for number in range(2, 150):
+        rungs = smaller(number)
+        assert list(rungs) == sorted(set(rungs), reverse=True)
+        assert rungs[0] == number - 1
+        assert rungs[-1] > 0
+        assert len(rungs) <= number.bit_length()
+
+
+def test_an_interval_is_of_one_half_only() -> None:
+    """What happens on the other half does not touch the choice."""
+    quiet, loud = (Planted({"none": lambda n: n / 10}, noise=0.1) for _ in range(2))
+    loud.surcharge = 5.0
+    first, second = (choose(Tries(p, 0.5), candidates(p)) for p in (quiet, loud))  # type: ignore[arg-type]
+    assert first.number == second.number
+    assert first.judged == second.judged

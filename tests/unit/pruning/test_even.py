@@ -1,0 +1,62 @@
+"""The same number from every layer, for rankings by value, by order, and without nested sets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from headscope.pruning.even import EvenRanking
+from headscope.pruning.method import Ranking
+
+LAYERS = torch.tensor([0] * 5 + [1] * 5 + [2] * 5)
+VALUES = torch.randperm(15, generator=torch.Generator().manual_seed(1)).double()
+
+
+class Unnested(Ranking):
+    """Sets of even size leave out the unit that sets of odd size begin with."""
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        order = [int(i) for i in self.values.argsort()]
+        kept = order[1 : count + 1] if count % 2 == 0 and count < len(order) else order[:count]
+        return tuple(sorted(kept))
+
+
+@pytest.mark.parametrize("each", range(6))
+def test_by_value_the_lowest_of_each_layer_go(each: int) -> None:
+    found = EvenRanking(Ranking(VALUES), LAYERS).remove(3 * each)
+    expected = {
+        unit
+        for layer in range(3)
+        for unit in sorted(range(5 * layer, 5 * layer + 5), key=lambda u: float(VALUES[u]))[:each]
+    }
+    assert set(found) == expected
+    assert len(found) == 3 * each
+
+
+@pytest.mark.parametrize("each", range(6))
+def test_by_order_the_first_that_have_room_go(each: int) -> None:
+    order = torch.randperm(15, generator=torch.Generator().manual_seed(2)).tolist()
+    # The values would say something else.
+    found = EvenRanking(Ranking(VALUES, order), LAYERS).remove(3 * each)
+    room, expected = Counter({0: each, 1: each, 2: each}), set()
+    for unit in order:
+        if room[unit // 5] > 0:
+            room[unit // 5] -= 1
+            expected.add(unit)
+    assert set(found) == expected
+
+
+def test_sets_that_are_not_nested_still_fill_every_layer() -> None:
+    even = EvenRanking(Unnested(VALUES), LAYERS)
+    for each in range(6):
+        sizes = Counter(unit // 5 for unit in even.remove(3 * each))
+        assert sizes == Counter({layer: each for layer in range(3) if each})
+
+
+def test_a_layer_that_every_unit_belongs_to_loses_what_the_ranking_says() -> None:
+    """ALBERT's layers share one module."""
+    free = Ranking(VALUES)
+    even = EvenRanking(free, torch.zeros(15, dtype=torch.long))
+    assert [even.remove(n) for n in range(16)] == [free.remove(n) for n in range(16)]
