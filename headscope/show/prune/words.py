@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headscope.results import (
     Curve,
     EvenPrice,
