@@ -6,6 +6,7 @@ Everything in it is taken from the result of the run that wrote the folder; noth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ from huggingface_hub.repocard import metadata_load
 
 from headscope.models.loaded import LoadedModel
 from headscope.models.source import is_hub_id
-from headscope.results import PruneResult, SavedModel
+from headscope.results import ExportedModel, PruneResult
 from headscope.results.heads import layer_name
 from headscope.results.metric_words import METRIC_NAMES, number, span
 from headscope.results.points import Point
-from headscope.results.speed import SpeedResult
+from headscope.results.speed import SpeedResult, SpeedRow
 from headscope.safe_text import markdown, visible
 
-__all__ = ["CARD", "model_card"]
+__all__ = ["CARD", "CardFacts", "model_card"]
 
 CARD = "README.md"
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.
@@ -36,76 +37,127 @@ _HUB_TASKS = {
 _DEMO = "sentence-transformers/all-MiniLM-L6-v2"
 #: What of the source's own card still holds for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
+#: How a folder is opened, by what opens it; FOLDER stands for its path.
 _OPEN = {
-    "compact": (
-        "With headscope installed:\n\n```python\nimport headscope\n\n"
-        'model = headscope.load("FOLDER")\n```'
+    "import headscope": (
+        'import headscope\n\nmodel = headscope.load("FOLDER")',
+        "import headscope  # lets transformers open it, too\nfrom transformers import AutoModel\n\n"
+        'model = AutoModel.from_pretrained("FOLDER")',
     ),
-    "dense": (
-        "A plain checkpoint; transformers opens it:\n\n```python\n"
+    "trust_remote_code": (
         "from transformers import AutoModel\n\n"
-        'model = AutoModel.from_pretrained("FOLDER")\n```'
+        'model = AutoModel.from_pretrained("FOLDER", trust_remote_code=True)',
+    ),
+    "transformers": (
+        'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")',
+    ),
+    "onnxruntime": (
+        'import onnxruntime\n\nsession = onnxruntime.InferenceSession("FOLDER/model.onnx")',
     ),
 }
+_LIBRARY = {"import headscope": "headscope", "onnxruntime": "onnx"}
 
 
-def model_card(
-    result: PruneResult, saved: SavedModel, loaded: LoadedModel, *, how_to_open: str | None = None
-) -> str:
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card says of its own folder.
+
+    Attributes
+    ----------
+    form : str
+        ``compact``, ``dense`` or ``onnx``.
+    opens : str
+        What opens it: ``import headscope``, ``trust_remote_code``, ``transformers`` or
+        ``onnxruntime``.
+    measured : float
+        The metric of what the folder holds, opened again.
+    sentences : bool
+        Whether sentence-transformers opens it.
+    graphs : tuple of ExportedModel
+        The ONNX graphs in it.
+    """
+
+    form: str
+    opens: str
+    measured: float
+    sentences: bool = False
+    graphs: tuple[ExportedModel, ...] = ()
+
+
+def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> str:
     """Write the card of one saved folder.
 
     Parameters
     ----------
     result : PruneResult
         Of the run, with the model that was kept and, where it was measured, its speed.
-    saved : SavedModel
-        The folder; its heads, its metric on the curve and as loaded again.
     loaded : LoadedModel
         The full model; language and license come from the card in its folder.
-    how_to_open : str, optional
-        Markdown; by default what the folder's form says.
+    facts : CardFacts
+        What was written, and what it was worth when it was opened again.
 
     Returns
     -------
     str
         Markdown with a YAML header.
     """
-    point = _point(result, saved)
+    point = _point(result)
     blocks = [
-        f"---\n{_header(result, saved, loaded)}\n---",
-        f"# {_title(result, saved)}",
-        _what(result, saved, point),
-        "## Opening it\n\n" + (how_to_open or _OPEN[saved.form]).replace("FOLDER", "path/to/this"),
-        "## Heads removed\n\n" + "\n".join(_heads_table(saved, loaded)),
-        "## What it costs\n\n" + "\n".join(_metric_table(result, saved, point)),
+        f"---\n{_header(result, loaded, point, facts)}\n---",
+        f"# {_title(result, point)}",
+        _what(result, point, facts),
+        "## Opening it\n\n" + "\n\n".join(_opening(facts)),
+        "## Heads removed\n\n" + "\n".join(_heads_table(point, loaded)),
+        "## What it costs\n\n" + "\n".join(_metric_table(result, point, facts)),
         *_speed(result.speed),
         "## How it was made\n\n" + "\n".join(_made(result)),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _point(result: PruneResult, saved: SavedModel) -> Point:
-    """Return the point of the curve that the folder was measured against."""
-    points = result.curve(saved.method, saved.repair).points
-    return next(point for point in points if point.heads_removed == saved.heads_removed)
+def _point(result: PruneResult) -> Point:
+    """Return the point of the curve that the kept model was measured as."""
+    kept = result.kept
+    assert kept is not None  # nothing is written otherwise
+    points = result.curve(kept.method, kept.repair).points
+    return next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
 
 
-def _header(result: PruneResult, saved: SavedModel, loaded: LoadedModel) -> str:
+def _opening(facts: CardFacts) -> Iterator[str]:
+    codes = list(_OPEN[facts.opens])
+    if facts.sentences:
+        first = "import headscope\n" if facts.opens == "import headscope" else ""
+        trust = ", trust_remote_code=True" if facts.opens == "trust_remote_code" else ""
+        codes.append(
+            f"{first}from sentence_transformers import SentenceTransformer\n\n"
+            f'model = SentenceTransformer("FOLDER"{trust})'
+        )
+    for code in codes:
+        yield f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```"
+    for graph in facts.graphs:
+        yield (
+            f"`{graph.file}`: {graph.weights} weights, {graph.size / 1e6:.1f} MB, takes "
+            f"{', '.join(graph.inputs)}, gives {', '.join(graph.outputs)}; at most "
+            f"{graph.max_difference:.1e} from the torch model on {graph.texts} texts."
+        )
+
+
+def _header(result: PruneResult, loaded: LoadedModel, point: Point, facts: CardFacts) -> str:
     base, task = _base(result), _HUB_TASKS[result.task]
     found = EvalResult(
         task_type=task,
         dataset_type="file",
         dataset_name=Path(visible(result.data.name)).name,
         metric_type=result.metric,
-        metric_value=round(saved.measured if saved.measured is not None else saved.value or 0, 6),
+        metric_value=round(facts.measured, 6),
         metric_name=METRIC_NAMES.get(result.metric, result.metric),
     )
     inherited = _inherited(loaded)
     data = ModelCardData(
         base_model=base,
         tags=["headscope", "attention-head-pruning", "pruned"],
-        library_name="transformers" if saved.form == "dense" else "headscope",
-        model_name=_title(result, saved),
+        library_name=_LIBRARY.get(facts.opens, "transformers"),
+        model_name=_title(result, point),
         eval_results=[found],
         **{"pipeline_tag": task, **inherited},
     )
@@ -141,17 +193,17 @@ def _base(result: PruneResult) -> str | None:
     return name if is_hub_id(name) and "/" in name and not Path(name).exists() else None
 
 
-def _title(result: PruneResult, saved: SavedModel) -> str:
+def _title(result: PruneResult, point: Point) -> str:
     source = _base(result) or str(result.provenance["model"]["id"])
     name = markdown(source.rstrip("/").rpartition("/")[2])
-    return f"{name} without {len(saved.heads_removed)} of its {result.n_heads} attention heads"
+    return f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
 
 
-def _what(result: PruneResult, saved: SavedModel, point: Point) -> str:
+def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
     metric, full = result.metric, result.baseline.value
-    lost = "are gone from the weights" if saved.form == "compact" else "are zeros"
+    lost = "are gone from the weights" if facts.form != "dense" else "are zeros"
     return (
-        f"{len(saved.heads_removed)} of {result.n_heads} attention heads ({point.fraction:.0%}) "
+        f"{len(point.heads_removed)} of {result.n_heads} attention heads ({point.fraction:.0%}) "
         f"{lost}. {_name(metric)}: {number(full, metric)} with all heads, "
         f"{number(point.value, metric)} without these (change "
         f"{number(point.difference, metric, signed=True)}"
@@ -172,10 +224,10 @@ def _between(interval: Sequence[float] | None, metric: str) -> str:
     return f", 95% interval {span(interval, metric, signed=True)}"
 
 
-def _heads_table(saved: SavedModel, loaded: LoadedModel) -> Iterator[str]:
+def _heads_table(point: Point, loaded: LoadedModel) -> Iterator[str]:
     """One row per layer of attention: how many heads are left, and which are gone."""
     gone: dict[tuple[str, int], list[int]] = {}
-    for *stack, layer, head in saved.heads_removed:
+    for *stack, layer, head in point.heads_removed:
         gone.setdefault((stack[0] if stack else "encoder", layer), []).append(head)
     yield "| layer | heads left | removed |\n|---|---|---|"
     for site in (loaded.whole or loaded).sites:
@@ -185,7 +237,7 @@ def _heads_table(saved: SavedModel, loaded: LoadedModel) -> Iterator[str]:
         yield f"| {layer_name(site.layer, site.stack)} | {left} | {names} |"
 
 
-def _metric_table(result: PruneResult, saved: SavedModel, point: Point) -> Iterator[str]:
+def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterator[str]:
     metric = result.metric
     yield f"| {_name(metric)} | value | 95% interval |\n|---|---|---|"
     full, interval = number(result.baseline.value, metric), span(result.baseline.ci, metric)
@@ -196,8 +248,9 @@ def _metric_table(result: PruneResult, saved: SavedModel, point: Point) -> Itera
     if point.difference is not None and point.difference_ci is not None:
         change = number(point.difference, metric, signed=True)
         yield f"| change (paired) | {change} | {span(point.difference_ci, metric, signed=True)} |"
-    if saved.measured is not None:
-        yield f"| this folder, opened again | {number(saved.measured, metric)} | |"
+    yield f"| this folder, opened again | {number(facts.measured, metric)} | |"
+    for graph in facts.graphs[1:]:
+        yield f"| {graph.file} ({graph.weights}) | {number(graph.measured, metric)} | |"
     yield (
         f"\nMeasured on {_data(result.data.name, result.data.sha256)}: "
         f"{result.data.examples:,} examples, {result.data.skipped:,} left out as too long."
@@ -209,21 +262,31 @@ def _metric_table(result: PruneResult, saved: SavedModel, point: Point) -> Itera
 def _speed(speed: SpeedResult | None) -> list[str]:
     if speed is None:
         return []
-    rows = [
-        f"| {row.batch_size} x {row.length} | {row.full_ms:.1f} | {row.pruned_ms:.1f} | "
-        f"{1 / row.ratio:.2f} | {1 / row.predicted_ratio:.2f} |"
-        for row in speed.rows
-    ]
+    rows = [_speed_row(row) for row in speed.rows]
+    graphs = f", onnxruntime {speed.onnxruntime}" if speed.onnxruntime else ""
     return [
         "## Speed\n\n"
-        "| batch x tokens | full, ms | this, ms | times as fast | by multiplications |\n"
-        "|---|---|---|---|---|\n"
-        + "\n".join(rows)
-        + f"\n\nMedians, both models in turns; {speed.device}, {speed.dtype}, "
+        "| batch x tokens | run by | full, ms | this, ms | times as fast | by multiplications |\n"
+        "|---|---|---|---|---|---|\n"
+        + "\n".join(line for row in rows for line in row)
+        + f"\n\nMedians, in turns; {speed.device}, {speed.dtype}, "
         f"{speed.threads} thread{'s' if speed.threads > 1 else ''}, transformers' "
-        f"{speed.implementation} attention. "
+        f"{speed.implementation} attention{graphs}. "
         f"Parameters: {speed.parameters_full:,} and {speed.parameters_pruned:,}."
     ]
+
+
+def _speed_row(row: SpeedRow) -> list[str]:
+    def line(program: str, full: float, pruned: float) -> str:
+        return (
+            f"| {row.batch_size} x {row.length} | {program} | {full:.1f} | {pruned:.1f} | "
+            f"{full / pruned:.2f} | {1 / row.predicted_ratio:.2f} |"
+        )
+
+    lines = [line("torch", row.full_ms, row.pruned_ms)]
+    if row.onnx is not None:
+        lines.append(line("onnxruntime", row.onnx.full_ms, row.onnx.pruned_ms))
+    return lines
 
 
 def _made(result: PruneResult) -> Iterator[str]:

@@ -15,32 +15,29 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import InputError
-from headscope.models.compact import expand_all, origin_of, original_heads, removed_heads
-from headscope.models.deploy.config_file import BEFORE, FAMILY, KEPT, family_config
-from headscope.models.deploy.even import plain_settings
+from headscope.models.compact import (
+    expand_all,
+    origin_of,
+    original_heads,
+    remove_heads,
+)
+from headscope.models.deploy.forms import REMOTE, write_config
 from headscope.models.deploy.opened import check_opens
 from headscope.models.deploy.sentence_copy import sentence_copy
-from headscope.models.deploy.standalone import FILE, standalone_files
+from headscope.models.deploy.standalone import standalone_files
 from headscope.models.gating import shared_layers
 from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
 from headscope.models.routing import quiet_transformers
-from headscope.registration import COMPACT_TYPE
 
 __all__ = [
-    "HEADSCOPE",
-    "REMOTE",
-    "TRANSFORMERS",
+    "check_saves",
     "check_target",
     "save",
     "save_dense",
     "whole_folder",
     "write_model",
 ]
-
-#: What opens a folder: transformers by itself, with the folder's own code, or after
-#: ``import headscope``.
-TRANSFORMERS, REMOTE, HEADSCOPE = "transformers", "trust_remote_code", "import headscope"
 
 
 def save(
@@ -138,8 +135,7 @@ def write_model(
     Returns
     -------
     str
-        What opens the folder: :data:`TRANSFORMERS` alone, with :data:`REMOTE` code, or with
-        :data:`HEADSCOPE`.
+        What opens the folder, one of the names in :mod:`headscope.models.deploy.forms`.
     """
     sentences = sentence_copy(loaded.folder)
     manifest = _manifest(loaded, form)
@@ -150,7 +146,7 @@ def write_model(
         _write_network(network, temporary, form)
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(temporary)
-    manifest |= _write_config(loaded, temporary, form, standalone)
+    manifest |= write_config(loaded, temporary, compact=form == COMPACT, standalone=standalone)
     sentences.write(temporary)
     text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
     (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
@@ -159,38 +155,6 @@ def write_model(
     if opens == REMOTE:
         check_opens(loaded, temporary, standalone=True)
     return opens
-
-
-def _write_config(loaded: LoadedModel, folder: Path, form: str, standalone: bool) -> dict[str, Any]:
-    """Let config.json say what the weights are; return what the manifest is to say of it."""
-    path = folder / "config.json"
-    family = family_config(json.loads(path.read_text(encoding="utf-8")))
-    family.pop("pruned_heads", None)
-    opens, more, original = TRANSFORMERS, {}, {}
-    if form == COMPACT and removed_heads(loaded.whole or loaded):
-        with quiet_transformers():
-            plain = plain_settings(loaded, family)
-        if plain is not None:
-            more, original = plain, {key: family.get(key) for key in plain}
-        elif standalone:
-            opens = REMOTE
-            code, more = standalone_files(loaded, family)
-            (folder / FILE).write_text(code, encoding="utf-8")
-            more |= _heads_of(loaded)
-        else:
-            opens = HEADSCOPE
-            more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"], **_heads_of(loaded)}
-    text = json.dumps({**family, **more}, indent=2, sort_keys=True, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
-    return {"opens": opens, "config": original}
-
-
-def _heads_of(loaded: LoadedModel) -> dict[str, Any]:
-    whole = loaded.whole or loaded
-    return {
-        BEFORE: original_heads(whole),
-        KEPT: {site.name: list(site.head_ids) for site in whole.sites},
-    }
 
 
 def check_target(folder: str | Path) -> None:
@@ -208,6 +172,30 @@ def check_target(folder: str | Path) -> None:
         raise InputError(
             f"The folder {folder} holds other files; give a new one to save the model in."
         )
+
+
+def check_saves(loaded: LoadedModel, *, standalone: bool) -> None:
+    """Refuse, before a long run, a model that could not be saved once it is pruned.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The model before it is pruned.
+    standalone : bool
+        Whether a modelling file is wanted.
+
+    Raises
+    ------
+    CheckpointError
+        If its ``modules.json`` cannot be copied.
+    UnsupportedModelError
+        If a modelling file is not possible for its family.
+    """
+    sentence_copy(loaded.folder)
+    if standalone:
+        site = next(site for site in loaded.sites if site.n_heads)
+        one = (site.stack, site.layer, site.head_ids[0])
+        standalone_files(remove_heads(loaded, [one], share=True), loaded.network.config.to_dict())
 
 
 def _manifest(loaded: LoadedModel, form: str) -> dict[str, Any]:
@@ -286,7 +274,8 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
         ) from None
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp's folders are for their owner alone
+        for path in (temporary, *temporary.rglob("*")):  # what is temporary is its owner's alone
+            path.chmod(0o755 if path.is_dir() else 0o644)
         if folder.exists():
             shutil.rmtree(folder)
         temporary.rename(folder)

@@ -20,7 +20,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import class_for
 
-__all__ = ["agrees", "check_opens"]
+__all__ = ["TEXTS", "agrees", "check_opens", "close"]
 
 #: Largest difference of a state or logit, relative to the largest if that exceeds 1.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
@@ -85,12 +85,14 @@ def agrees(loaded: LoadedModel, network: Any) -> bool:
     other = dataclasses.replace(loaded, model=base, network=network, sites=())
     with torch.no_grad():
         pairs = list(zip(_outputs(loaded), _outputs(other), strict=True))
-    return all(_close(*pair, TOLERANCES[loaded.dtype]) for pair in pairs)
+    return all(close(*pair, loaded.dtype) for pair in pairs)
 
 
-def _close(expected: Tensor, found: Tensor, tolerance: float) -> bool:
-    limit = tolerance * max(1.0, float(expected.abs().max()))
-    return expected.shape == found.shape and float((expected - found).abs().max()) <= limit
+def close(expected: Tensor, found: Tensor, dtype: str) -> bool:
+    """Whether two results of the same model are equal as far as its type of numbers allows."""
+    limit = TOLERANCES[dtype] * max(1.0, float(expected.abs().max()))
+    same = expected.shape == found.shape
+    return same and float((expected.double() - found.double()).abs().max()) <= limit
 
 
 def _opened(loaded: LoadedModel, folder: Path, standalone: bool) -> Any:

@@ -164,6 +164,10 @@ class PruneOptions:
             raise InputError(
                 f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing."
             )
+        if self.standalone and not self.save:
+            raise InputError(
+                "standalone writes a file beside the weights of save; give save a folder too."
+            )
         if self.calibration_limit < 2:
             raise InputError(
                 f"calibration_limit is {self.calibration_limit}; give 2 or more (1024 is usual)."

@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 from tiny_models import tiny_bert
 
 import headscope
-from headscope.models.card import model_card
+from headscope.models.card import CardFacts, model_card
 from headscope.models.loaded import LoadedModel
 from headscope.results import PruneResult
 
@@ -38,8 +38,13 @@ def result(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Prun
     )
 
 
+def _facts(result: PruneResult) -> CardFacts:
+    assert result.saved[0].measured is not None
+    return CardFacts("compact", "import headscope", result.saved[0].measured)
+
+
 def test_header(model: LoadedModel, result: PruneResult) -> None:
-    card = ModelCard(model_card(result, result.saved[0], model))
+    card = ModelCard(model_card(result, model, _facts(result)))
     header = card.data.to_dict()
     assert (header["license"], header["language"]) == ("apache-2.0", "en")
     assert "headscope" in header["tags"]
@@ -51,7 +56,7 @@ def test_header(model: LoadedModel, result: PruneResult) -> None:
 
 
 def test_what_it_says(model: LoadedModel, result: PruneResult) -> None:
-    text = model_card(result, result.saved[0], model)
+    text = model_card(result, model, _facts(result))
     assert "| L0 | 3 of 4 | H1 |" in text
     assert "| L1 | 2 of 4 | H0, H3 |" in text
     assert "headscope prune full --heads L0H1,L1H0,L1H3 --save small" in text
@@ -61,7 +66,7 @@ def test_what_it_says(model: LoadedModel, result: PruneResult) -> None:
     assert f"| this folder, opened again | {result.saved[0].measured:.4f} |" in text
     assert result.speed is not None
     row = result.speed.rows[0]
-    assert f"| {row.batch_size} x {row.length} | {row.full_ms:.1f} |" in text
+    assert f"| {row.batch_size} x {row.length} | torch | {row.full_ms:.1f} |" in text
 
 
 @pytest.mark.parametrize("card", ["---\n: [\n---\n", "no header", "---\nlicense: 7\n---\n", ""])
@@ -72,7 +77,7 @@ def test_a_source_card_that_cannot_be_read(
     path: Path = model.folder / "README.md"
     path.write_text(card, encoding="utf-8")
     try:
-        header = ModelCard(model_card(result, result.saved[0], model)).data.to_dict()
+        header = ModelCard(model_card(result, model, _facts(result))).data.to_dict()
     finally:
         path.write_text(SOURCE_CARD, encoding="utf-8")
     assert "license" not in header

@@ -1,0 +1,334 @@
+"""Saved folders opened by transformers and sentence-transformers, with headscope and without."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from covered_families import COVERED
+from tiny_models import tiny_bert
+from torch import Tensor
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+import headscope
+from headscope.errors import ArtefactError, CheckpointError, InputError, UnsupportedModelError
+from headscope.models import saving
+from headscope.models.deploy.sentence_check import check_embeds
+from headscope.models.loaded import LoadedModel
+
+TEXTS = ["the big dog ran to the house", "she saw it", "a red cat sat on the mat and it was red"]
+#: Of a model of 2 layers and 4 heads: some of one layer, and all of the other.
+REMOVED = [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]
+BY_NAME = {family.name: family for family in COVERED}
+#: Runs in an interpreter that cannot import headscope: opens folders, compares with stored states.
+CHILD = """
+import json, sys, warnings
+sys.modules["headscope"] = None
+warnings.simplefilter("ignore")
+import torch, transformers
+found = {}
+for folder, auto, trust in json.loads(sys.argv[1]):
+    saved = torch.load(folder + ".pt")
+    kind = getattr(transformers, auto)
+    try:
+        model = kind.from_pretrained(folder, trust_remote_code=trust).eval()
+        again = folder + "-again"
+        model.save_pretrained(again)
+        both = [model, kind.from_pretrained(again, trust_remote_code=trust).eval()]
+        with torch.no_grad():
+            states = [m(**saved["inputs"], output_hidden_states=True) for m in both]
+        states = [getattr(s, "last_hidden_state", getattr(s, "logits", None)) for s in states]
+        found[folder] = [float((s - saved["expected"]).abs().max()) for s in states]
+    except Exception as error:
+        found[folder] = f"{type(error).__name__}: {error}"
+print(json.dumps(found))
+"""
+
+
+def inputs_of(loaded: LoadedModel) -> dict[str, Tensor]:
+    ids, mask = loaded.pad([[5, 6, 7, 8, 9, 10], [11, 12, 13]])
+    given = {"input_ids": ids, "attention_mask": mask}
+    return given if loaded.start_id is None else {**given, "decoder_input_ids": ids[:, :3]}
+
+
+def states(loaded: LoadedModel) -> Tensor:
+    """What the network itself puts out, padding included."""
+    with torch.no_grad():
+        out: Any = loaded.network(**inputs_of(loaded))
+    found: Tensor = out.logits if loaded.task_head else out.last_hidden_state
+    return found
+
+
+def cut(name: str, *, even: bool = False) -> LoadedModel:
+    loaded = headscope.wrap(BY_NAME[name].model())
+    first = {site.module: site for site in reversed(loaded.sites)}.values()
+    odd = [(s, h) for s in first for h in range(s.n_heads) if (h + (even and s.layer)) % 2]
+    gone = odd if even else [(s, h) for s, h in odd if s.layer != 1]
+    return headscope.remove_heads(loaded, [(s.stack, s.layer, h) for s, h in gone])
+
+
+#: Families whose modules run with fewer heads by themselves, or with a part of their bias.
+STANDALONE = ("bert", "mpnet", "distilbert", "albert", "modernbert", "esm", "xlm", "gte", "bart")
+PLAIN = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert, shared keys")
+NOT_STANDALONE = ("deberta", "convbert", "squeezebert", "t5", "gpt2", "eurobert, shared keys")
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What an interpreter without headscope finds in folders of several forms."""
+    root = tmp_path_factory.mktemp("elsewhere")
+    wanted = [
+        *((f"standalone {name}", cut(name), True) for name in STANDALONE),
+        *((f"plain {name}", cut(name, even=True), False) for name in PLAIN),
+        ("compact bert", cut("bert"), False),
+    ]
+    jobs = []
+    for name, loaded, standalone in wanted:
+        folder = root / name.replace(" ", "_").replace(",", "")
+        headscope.save(loaded, folder, standalone=standalone)
+        given = {"inputs": inputs_of(loaded), "expected": states(loaded)}
+        torch.save(given, f"{folder}.pt")
+        auto = "AutoModelForSeq2SeqLM" if loaded.task_head else "AutoModel"
+        jobs.append((str(folder), auto, standalone))
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(jobs)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "HF_MODULES_CACHE": str(root / "cache")},
+    )
+    found = json.loads(done.stdout)
+    return {name: found[job[0]] for (name, _, _), job in zip(wanted, jobs, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "name", [*(f"standalone {name}" for name in STANDALONE), *(f"plain {name}" for name in PLAIN)]
+)
+def test_without_headscope(name: str, elsewhere: dict[str, Any]) -> None:
+    """Opened, and saved and opened once more, it computes what it computed with headscope."""
+    found = elsewhere[name]
+    assert isinstance(found, list), found
+    assert max(found) < 1e-5, found
+
+
+def test_without_headscope_a_compact_folder_says_what_to_do(elsewhere: dict[str, Any]) -> None:
+    found = elsewhere["compact bert"]
+    assert "ValueError" in found
+    assert "install headscope and run 'import headscope' before you open this folder" in found
+
+
+@pytest.mark.parametrize("name", NOT_STANDALONE)
+def test_a_family_that_cannot_stand_alone_says_so(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="standalone is not possible"):
+        headscope.save(cut(name), tmp_path / "x", standalone=True)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["nomic_bert", "gte", "eurobert, shared keys"])
+def test_a_plain_folder_keeps_the_original_numbers(name: str, tmp_path: Path) -> None:
+    small = cut(name, even=True)
+    folder = headscope.save(small, tmp_path / "x", standalone=True)
+    assert not (folder / "modeling_headscope.py").exists()  # no code is needed
+    assert json.loads((folder / "config.json").read_text())["num_attention_heads"] == 2
+    again = headscope.load(str(folder), need_tokenizer=False)
+    assert [site.head_ids for site in again.sites] == [(0, 2), (1, 3), (0, 2)]
+    torch.testing.assert_close(states(again), states(small), rtol=0, atol=1e-5)
+    # Cut once more, the layers differ, and the plain form is no longer possible.
+    less = headscope.remove_heads(again, [(0, 0)])
+    config = headscope.save(less, tmp_path / "y") / "config.json"
+    assert json.loads(config.read_text())["num_attention_heads"] == 4
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_bert_and_its_kin_have_no_plain_form(name: str, tmp_path: Path) -> None:
+    folder = headscope.save(cut(name, even=True), tmp_path / "x")
+    assert json.loads((folder / "headscope.json").read_text())["opens"] == "import headscope"
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_what_automodel_opens_is_the_family_s_own_with_fewer_heads(
+    standalone: bool, tmp_path: Path
+) -> None:
+    loaded = headscope.load(str(tiny_bert(tmp_path / "source")))
+    small = headscope.remove_heads(loaded, REMOVED)
+    folder = headscope.save(small, tmp_path / "small", standalone=standalone)
+    opened = AutoModel.from_pretrained(folder).eval()  # never with the folder's own code
+    assert type(opened).__name__ == "BertModel"
+    assert opened.config.model_type == "bert"
+    assert opened.encoder.layer[0].attention.self.query.out_features == 16
+    assert [site.head_ids for site in headscope.wrap(opened).sites] == [(1, 3), ()]
+    expected = states(small)
+    for network in (opened, copy.deepcopy(opened)):
+        with torch.no_grad():
+            found = network(**inputs_of(small)).last_hidden_state
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    half = AutoModel.from_pretrained(folder, dtype=torch.bfloat16)
+    assert half.encoder.layer[0].attention.self.query.weight.dtype == torch.bfloat16
+    assert pickle.loads(pickle.dumps(opened.config)).kept_heads == opened.config.kept_heads
+    opened.save_pretrained(tmp_path / "again")
+    again = headscope.load(str(tmp_path / "again"), need_tokenizer=False)
+    torch.testing.assert_close(states(again), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("head", "auto"),
+    [("mlm", AutoModelForMaskedLM), ("classification", AutoModelForSequenceClassification)],
+)
+def test_task_heads_come_along(head: str, auto: Any, tmp_path: Path) -> None:
+    source = tiny_bert(tmp_path / "source", task_head=head)
+    small = headscope.remove_heads(headscope.load(str(source), task_head="auto"), REMOVED[:3])
+    folder = headscope.save(small, tmp_path / "small", standalone=True)
+    with torch.no_grad():
+        found = auto.from_pretrained(folder).eval()(**inputs_of(small)).logits
+    torch.testing.assert_close(found, states(small), rtol=0, atol=1e-5)
+    named = json.loads((folder / "config.json").read_text())["auto_map"]
+    assert set(named) == {"AutoConfig", "AutoModel", auto.__name__}
+
+
+def test_what_opens_as_something_else_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = cut("bert")
+    write = saving._write_network
+
+    def wrongly(network: Any, *rest: Any) -> None:
+        other = copy.deepcopy(network)
+        with torch.no_grad():
+            other.encoder.layer[0].attention.self.value.weight[0] *= 2
+        write(other, *rest)
+
+    monkeypatch.setattr(saving, "_write_network", wrongly)
+    with pytest.raises(ArtefactError, match="computes something else"):
+        headscope.save(small, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+# --- sentence-transformers ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that sentence-transformers wrote: first token, dense, unit length."""
+    from sentence_transformers import SentenceTransformer
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # version 6 has a new place for modules
+        from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+    root = tmp_path_factory.mktemp("embedder")
+    first = Transformer(str(tiny_bert(root / "bert")), max_seq_length=32)
+    torch.manual_seed(0)
+    modules = [first, Pooling(32, pooling_mode="cls"), Dense(32, 12), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save(str(root / "model"))
+    return root / "model"
+
+
+@pytest.fixture(scope="module")
+def expected(embedder: Path) -> Tensor:
+    """Embeddings with the removed heads' columns of W_O set to zero by hand."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(embedder), device="cpu")
+    with torch.no_grad():
+        for layer, head in REMOVED:
+            output = model[0].auto_model.encoder.layer[layer].attention.output.dense
+            output.weight[:, head * 8 : (head + 1) * 8] = 0
+    found: Tensor = model.encode(TEXTS, convert_to_tensor=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def small(embedder: Path) -> LoadedModel:
+    return headscope.remove_heads(headscope.load(str(embedder)), REMOVED)
+
+
+@pytest.mark.parametrize("form", ["compact", "standalone", "dense"])
+def test_sentence_transformers_opens_it(
+    form: str, small: LoadedModel, expected: Tensor, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = tmp_path / "x"
+    if form == "dense":
+        headscope.save_dense(small, folder)
+    else:
+        headscope.save(small, folder, standalone=form == "standalone")
+    model = SentenceTransformer(str(folder), device="cpu")
+    torch.testing.assert_close(
+        model.encode(TEXTS, convert_to_tensor=True), expected, rtol=0, atol=1e-5
+    )
+    assert model.max_seq_length == 32
+    again = headscope.load(str(folder))
+    assert check_embeds(again, folder)
+    ids, mask = again.pad(again.tokenizer(TEXTS)["input_ids"])
+    with torch.no_grad():
+        ours = again.pooling.embed(again.forward(ids, mask), mask)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+    model.save(str(tmp_path / "again"))
+    once_more = SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    torch.testing.assert_close(
+        once_more.encode(TEXTS, convert_to_tensor=True), expected, rtol=0, atol=1e-5
+    )
+
+
+def test_other_embeddings_are_noticed(small: LoadedModel, tmp_path: Path) -> None:
+    folder = headscope.save(small, tmp_path / "x")
+    loaded = headscope.load(str(folder))
+    path = folder / "1_Pooling" / "config.json"
+    path.write_text(json.dumps({"word_embedding_dimension": 32, "pooling_mode": "mean"}))
+    with pytest.raises(ArtefactError, match="otherwise than headscope"):
+        check_embeds(loaded, folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("up", "outside of the folder"),
+        ("root", "outside of the folder"),
+        ("link", "link that leads out"),
+        ("no list", "without type and path"),
+        ("no JSON", "not valid JSON"),
+    ],
+)
+def test_a_hostile_list_of_modules_is_not_followed(name: str, words: str, tmp_path: Path) -> None:
+    source = tiny_bert(tmp_path / "source")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "config.json").write_text("{}")
+    path = {"up": "../secret", "root": str(tmp_path / "secret"), "link": "1_Pooling"}.get(name, "")
+    module = {"idx": 1, "name": "1", "path": path, "type": "sentence_transformers.models.Pooling"}
+    listed = [{**module, "path": "", "type": "sentence_transformers.models.Transformer"}, module]
+    text = {"no list": "[3]", "no JSON": "["}.get(name, json.dumps(listed))
+    (source / "modules.json").write_text(text)
+    if name == "link":
+        (source / "1_Pooling").symlink_to(tmp_path / "secret")
+    loaded = headscope.load(str(source))
+    with pytest.raises(CheckpointError, match=words):
+        headscope.save(headscope.remove_heads(loaded, REMOVED), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(CheckpointError, match=words):  # and at once, before a long run
+        headscope.prune(loaded, heads="L0H1", save=tmp_path / "x")
+
+
+def test_code_of_the_source_is_not_taken_along(tmp_path: Path) -> None:
+    source = tiny_bert(tmp_path / "source")
+    module = {"idx": 0, "name": "0", "path": "", "type": "own_code.Transformer"}
+    (source / "modules.json").write_text(json.dumps([module]))
+    (source / "own_code.py").write_text("raise SystemExit")
+    loaded = headscope.load(str(source))
+    folder = headscope.save_dense(headscope.remove_heads(loaded, REMOVED), tmp_path / "x")
+    assert json.loads((folder / "modules.json").read_text()) == [module]
+    assert not (folder / "own_code.py").exists()
+
+
+def test_standalone_needs_a_folder() -> None:
+    with pytest.raises(InputError, match="give save a folder too"):
+        headscope.prune("demo", standalone=True)
