@@ -274,7 +274,8 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
         ) from None
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp's folders are for their owner alone
+        for path in (temporary, *temporary.rglob("*")):  # what is temporary is its owner's alone
+            path.chmod(0o755 if path.is_dir() else 0o644)
         if folder.exists():
             shutil.rmtree(folder)
         temporary.rename(folder)

@@ -64,11 +64,14 @@ class SavedModel:
     heads_removed : tuple of (layer, head) or (stack, layer, head)
         Sorted, zero-based.
     fraction : float or None
-        None in results of earlier versions, as the next two.
+        None in results of earlier versions, as the next three.
     value : float or None
         What the curve says that the model is worth.
     measured : float or None
         What the folder is worth, loaded again from disk, on the same data.
+    opens : str or None
+        What opens it besides headscope: ``import headscope`` before transformers,
+        ``trust_remote_code`` or ``transformers`` alone.
     """
 
     folder: str
@@ -79,3 +82,4 @@ class SavedModel:
     fraction: float | None = None
     value: float | None = None
     measured: float | None = None
+    opens: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -25,7 +25,6 @@ from headscope.models.onnx.quantisation import quantize
 from headscope.models.onnx.session import Graph, runtime_version
 from headscope.models.saving import whole_folder
 from headscope.pipeline.prune.curves import Inputs, Version
-from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.speed import GraphFiles
 from headscope.pipeline.tasks import Task
@@ -50,34 +49,47 @@ class _Found:
     outputs: Outputs
 
 
+@dataclass(frozen=True)
+class Graphs:
+    """Graphs that were written and measured; ``room`` is where they lie until all is well."""
+
+    room: Path
+    models: tuple[ExportedModel, ...]
+
+
 def export_measured(
-    version: Version, inputs: Inputs, options: PruneOptions, provenance: dict[str, Any]
-) -> tuple[ExportedModel, ...]:
+    compact: LoadedModel,
+    version: Version,
+    inputs: Inputs,
+    options: PruneOptions,
+    provenance: dict[str, Any],
+    stack: ExitStack,
+) -> Graphs | None:
     """Write the graphs that were asked for, open them in onnxruntime, compare and measure them.
+
+    The folder gets its name when ``stack`` is left without an error.
 
     Raises
     ------
     ArtefactError
-        If the graph differs from the pruned torch model by more than :data:`TOLERANCE`; no folder
-        is left then, and one that was there before is as it was.
+        If the graph differs from the pruned torch model by more than :data:`TOLERANCE`.
     UnsupportedModelError
         If the model cannot be written as a graph.
     """
     if options.export is None:
-        return ()
-    folder = Path(options.export[1])
-    compact = compact_model(inputs.loaded, inputs.units, version.made)
-    task = inputs.evaluation
-    with whole_folder(folder) as room:
-        write_graph(compact, room / FLOAT32, typed=task.rows[0].types is not None)
-        found = [_examined(compact, room / FLOAT32, task)]
-        _check(found[0], compact, folder)
-        if options.quantize is not None:
-            quantize(room / FLOAT32, room / INT8)
-            found.append(_examined(compact, room / INT8, task))
-        how = {"method": version.method, "repair": version.repair.value}
-        describe_folder(compact, room, found[0].graph, **how, provenance=provenance)
-        return tuple(_exported(each, found[0], version, folder, task, options) for each in found)
+        return None
+    folder, task = Path(options.export[1]), inputs.evaluation
+    room = stack.enter_context(whole_folder(folder))
+    write_graph(compact, room / FLOAT32, typed=task.rows[0].types is not None)
+    found = [_examined(compact, room / FLOAT32, task)]
+    _check(found[0], compact, folder)
+    if options.quantize is not None:
+        quantize(room / FLOAT32, room / INT8)
+        found.append(_examined(compact, room / INT8, task))
+    how = {"method": version.method, "repair": version.repair.value}
+    describe_folder(compact, room, found[0].graph, **how, provenance=provenance)
+    models = (_exported(each, found[0], version, folder, task, options) for each in found)
+    return Graphs(room, tuple(models))
 
 
 def _examined(compact: LoadedModel, path: Path, task: Task) -> _Found:
@@ -178,13 +190,13 @@ def _beside(found: _Found, first: _Found, task: Task, seed: int) -> dict[str, An
 
 
 @contextmanager
-def graphs_beside(full: LoadedModel, options: PruneOptions) -> Iterator[GraphFiles | None]:
+def graphs_beside(full: LoadedModel, graphs: Graphs | None) -> Iterator[GraphFiles | None]:
     """Yield the exported graphs with the full model's, which is there for the benchmark alone."""
-    if options.export is None:
+    if graphs is None:
         yield None
         return
-    folder = Path(options.export[1])
-    with tempfile.TemporaryDirectory() as room:
-        write_graph(full, Path(room) / FLOAT32)
-        small = None if options.quantize is None else folder / INT8
-        yield GraphFiles(Path(room) / FLOAT32, folder / FLOAT32, small)
+    with tempfile.TemporaryDirectory() as beside:
+        write_graph(full, Path(beside) / FLOAT32)
+        small = graphs.room / INT8
+        files = (Path(beside) / FLOAT32, graphs.room / FLOAT32)
+        yield GraphFiles(*files, small if small.is_file() else None)

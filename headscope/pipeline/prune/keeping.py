@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from headscope.errors import ArtefactError
+from headscope.models.card import CARD, CardFacts, model_card
 from headscope.models.deploy.sentence_check import check_embeds
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load
@@ -16,17 +18,19 @@ from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import whole_folder, write_model
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.curves import Inputs, Version
-from headscope.pipeline.prune.exporting import graphs_beside
+from headscope.pipeline.prune.exporting import Graphs, export_measured, graphs_beside
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.prune.speed import benchmark
 from headscope.pipeline.tasks import Task
-from headscope.results import Candidate, KeptModel, SavedModel
+from headscope.results import Candidate, KeptModel, PruneResult, SavedModel
 from headscope.results.speed import SpeedResult
 
 #: Largest difference between the curve's value and the loaded folder's, in the metric's own unit.
 TOLERANCE = 1e-4
+#: What a card's speed is measured on where no benchmark was asked for, and for how long.
+CARD_TOKENS, CARD_BATCH, CARD_SECONDS = 128, 8, 2.0
 
 
 def choose(versions: Sequence[Version], inputs: Inputs) -> tuple[Version, KeptModel]:
@@ -55,54 +59,84 @@ def _value(task: Task, loaded: LoadedModel, made: Repaired) -> float:
         return task.value(task.outputs(loaded, made.gates.to(loaded.device)))
 
 
-def save_measured(
-    version: Version, inputs: Inputs, options: PruneOptions, provenance: dict[str, Any]
-) -> tuple[SavedModel, ...]:
-    """Write every folder that was asked for, load it again, and measure what it holds.
+def keep(
+    version: Version,
+    result: PruneResult,
+    inputs: Inputs,
+    options: PruneOptions,
+    progress: Progress,
+) -> PruneResult:
+    """Write every folder that was asked for, open it again, measure, time and describe it.
+
+    Returns
+    -------
+    PruneResult
+        ``result`` with what was saved, exported and timed.
 
     Raises
     ------
     ArtefactError
-        If a loaded model differs from the measured one by more than :data:`TOLERANCE`, or
-        transformers or sentence-transformers opens something else; then no folder is left, and one
-        that was there before is as it was.
+        If what was written, opened again, is not the measured model: by more than
+        :data:`TOLERANCE` in the metric, or in what transformers, sentence-transformers or
+        onnxruntime make of it. Then no folder is left, and those that were there before are as they
+        were.
     """
-    wanted = [
-        (Path(folder), form)
-        for folder, form in ((options.save, COMPACT), (options.save_dense, DENSE))
-        if folder is not None
-    ]
     compact = compact_model(inputs.loaded, inputs.units, version.made)
-    method, repair, point = version.method, version.repair.value, version.point
-    saved = []
+    provenance = result.provenance
     with ExitStack() as stack:
-        rooms = [stack.enter_context(whole_folder(folder)) for folder, _ in wanted]
-        for (folder, form), room in zip(wanted, rooms, strict=True):
-            write_model(
-                compact,
-                room,
-                form,
-                method=method,
-                repair=repair,
-                provenance=provenance,
-                standalone=options.standalone and form == COMPACT,
-            )
-            measured = _measured(room, folder, inputs, options)
-            _check(measured, version, folder, inputs.evaluation)
-            found = (point.heads_removed, point.fraction, point.value, measured)
-            saved.append(SavedModel(str(folder), form, method, repair, *found))
-    return tuple(saved)
+        written = [
+            _saved(compact, version, inputs, options, provenance, (Path(folder), form, stack))
+            for folder, form in ((options.save, COMPACT), (options.save_dense, DENSE))
+            if folder is not None
+        ]
+        graphs = export_measured(compact, version, inputs, options, provenance, stack)
+        speed = _timed(compact, inputs, options, graphs, progress) if options.benchmark else None
+        result = dataclasses.replace(
+            result,
+            saved=tuple(saved for saved, _ in written),
+            exported=graphs.models if graphs else (),
+            speed=speed,
+        )
+        _describe(compact, result, written, graphs, inputs.loaded)
+    return result
 
 
-def _measured(room: Path, folder: Path, inputs: Inputs, options: PruneOptions) -> float:
+def _saved(
+    compact: LoadedModel,
+    version: Version,
+    inputs: Inputs,
+    options: PruneOptions,
+    provenance: dict[str, Any],
+    where: tuple[Path, str, ExitStack],
+) -> tuple[SavedModel, Path]:
+    """Write one folder under another name, load it again, and measure what it holds."""
+    folder, form, stack = where
+    method, repair, point = version.method, version.repair.value, version.point
+    room = stack.enter_context(whole_folder(folder))
+    opens = write_model(
+        compact,
+        room,
+        form,
+        method=method,
+        repair=repair,
+        provenance=provenance,
+        standalone=options.standalone and form == COMPACT,
+    )
+    measured = _measured(room, folder, inputs)
+    _check(measured, version, folder, inputs.evaluation)
+    found = (point.heads_removed, point.fraction, point.value, measured)
+    return SavedModel(str(folder), form, method, repair, *found, opens=opens), room
+
+
+def _measured(room: Path, folder: Path, inputs: Inputs) -> float:
     """Load what was written and measure it; its own tokenizer must give the same tokens."""
     loaded, task = inputs.loaded, inputs.evaluation
     again = load(
         str(room.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
     )
     check_embeds(again, room)
-    if options.pooling is not None:
-        again = again.pooled_by(options.pooling)
+    if loaded.pooling.origin == "option":
+        again = again.pooled_by(loaded.pooling.modes[0])
     if list(inputs.sources.evaluation_for(again).rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
@@ -122,12 +156,40 @@ def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
     )
 
 
-def time_kept(
-    version: Version, inputs: Inputs, options: PruneOptions, progress: Progress
+def _timed(
+    compact: LoadedModel,
+    inputs: Inputs,
+    options: PruneOptions,
+    graphs: Graphs | None,
+    progress: Progress,
 ) -> SpeedResult:
     """Time the full model against the one that is kept, and their graphs where it was exported."""
-    compact = compact_model(inputs.loaded, inputs.units, version.made)
-    with graphs_beside(inputs.loaded, options) as graphs:
-        return benchmark(
-            inputs.loaded, compact, seed=options.seed, progress=progress, graphs=graphs
+    with graphs_beside(inputs.loaded, graphs) as files:
+        return benchmark(inputs.loaded, compact, seed=options.seed, progress=progress, graphs=files)
+
+
+def _describe(
+    compact: LoadedModel,
+    result: PruneResult,
+    written: Sequence[tuple[SavedModel, Path]],
+    graphs: Graphs | None,
+    full: LoadedModel,
+) -> None:
+    """Put a card into every folder; without a benchmark its speed is that of one usual input."""
+    if not written and graphs is None:
+        return
+    if result.speed is None:
+        lengths = (min(CARD_TOKENS, full.max_length),)
+        speed = benchmark(
+            full, compact, lengths=lengths, batch_sizes=(CARD_BATCH,), seconds=CARD_SECONDS
         )
+        result = dataclasses.replace(result, speed=speed)
+    for saved, room in written:
+        assert saved.measured is not None
+        assert saved.opens is not None
+        sentences = (room / "modules.json").is_file()
+        facts = CardFacts(saved.form, saved.opens, saved.measured, sentences)
+        (room / CARD).write_text(model_card(result, full, facts), encoding="utf-8")
+    if graphs is not None:
+        facts = CardFacts("onnx", "onnxruntime", graphs.models[0].measured, graphs=graphs.models)
+        (graphs.room / CARD).write_text(model_card(result, full, facts), encoding="utf-8")

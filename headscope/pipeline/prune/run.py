@@ -21,8 +21,7 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.prune.curves import Outcome, run
-from headscope.pipeline.prune.exporting import export_measured
-from headscope.pipeline.prune.keeping import choose, save_measured, time_kept
+from headscope.pipeline.prune.keeping import choose, keep
 from headscope.pipeline.prune.max_drop import find_most
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
 from headscope.pipeline.prune.setting_up import Inputs
@@ -286,10 +285,7 @@ def _kept(
 ) -> PruneResult:
     """Save, export and time the one model that is kept; all are of the same."""
     version, kept = choose(outcome.versions, inputs)
-    saved = save_measured(version, inputs, choices, result.provenance)
-    exported = export_measured(version, inputs, choices, result.provenance)
-    speed = time_kept(version, inputs, choices, progress) if choices.benchmark else None
-    return dataclasses.replace(result, kept=kept, saved=saved, exported=exported, speed=speed)
+    return keep(version, dataclasses.replace(result, kept=kept), inputs, choices, progress)
 
 
 def _describe(task: Task, labels: bool | None) -> DataInfo:

@@ -70,6 +70,7 @@ def benchmark(
     seed: int = 0,
     progress: Progress = silent,
     graphs: GraphFiles | None = None,
+    seconds: float = _SECONDS,
 ) -> SpeedResult:
     """Time two models on the same inputs, taking turns, and compare with their multiplications.
 
@@ -85,6 +86,8 @@ def benchmark(
         Called as ``progress("benchmark", done, all)``.
     graphs : GraphFiles, optional
         The same models as ONNX: timed too, in onnxruntime on the CPU with as many threads.
+    seconds : float
+        After which no more passes of one shape and kind are started; five are made in any case.
 
     Returns
     -------
@@ -113,7 +116,7 @@ def benchmark(
         for done, (n, size) in enumerate(shapes):
             progress("benchmark", done, len(shapes))
             ids = _tokens(full, n, size, seed)
-            rows.append(_row(full, pruned, ids, graphs, sessions))
+            rows.append(_row(full, pruned, ids, graphs, sessions, seconds))
     progress("benchmark", len(shapes), len(shapes))
     return SpeedResult(
         device=full.device,
@@ -141,13 +144,14 @@ def _row(
     ids: Tensor,
     graphs: GraphFiles | None,
     sessions: Sequence[Graph],
+    seconds: float,
 ) -> SpeedRow:
     """Time one shape of input."""
     mask, models = torch.ones_like(ids), (full, pruned)
     runs: list[_Run] = [partial(_pass, model, ids, mask) for model in models]
     runs += [partial(session.run, ids, mask) for session in sessions]
-    whole = _in_turns(runs)
-    attention = _attention_in_turns(models, ids, mask)
+    whole = _in_turns(runs, seconds)
+    attention = _attention_in_turns(models, ids, mask, seconds)
     work, attention_work = zip(*(_work(m, ids, mask) for m in models), strict=True)
     times = [1e3 * statistics.median(spent) for spent in whole]
     return SpeedRow(
@@ -187,7 +191,7 @@ def _graph_times(
 # --- time -------------------------------------------------------------------------------------
 
 
-def _in_turns(runs: Sequence[_Run]) -> list[list[float]]:
+def _in_turns(runs: Sequence[_Run], seconds: float = _SECONDS) -> list[list[float]]:
     """Return the seconds of every pass of each run, after one that is not counted.
 
     The first pass of a shape compiles products and fills caches.
@@ -197,7 +201,7 @@ def _in_turns(runs: Sequence[_Run]) -> list[list[float]]:
     spent: list[list[float]] = [[] for _ in runs]
     start = time.perf_counter()
     for repeat in range(_MOST):
-        if repeat >= _FEWEST and time.perf_counter() - start > _SECONDS:
+        if repeat >= _FEWEST and time.perf_counter() - start > seconds:
             break
         # Taking turns in both orders: nobody always runs on the same other's warm cache.
         order = range(len(runs)) if repeat % 2 else reversed(range(len(runs)))
@@ -209,7 +213,7 @@ def _in_turns(runs: Sequence[_Run]) -> list[list[float]]:
 
 
 def _attention_in_turns(
-    models: Sequence[LoadedModel], ids: Tensor, mask: Tensor
+    models: Sequence[LoadedModel], ids: Tensor, mask: Tensor, seconds: float
 ) -> tuple[float, ...]:
     """Return the seconds that one pass of each model spends in attention.
 
@@ -223,7 +227,7 @@ def _attention_in_turns(
             _pass(models[i], ids, mask)
         parts[i].append(spent)
 
-    _in_turns([partial(clocked, i) for i in range(len(models))])
+    _in_turns([partial(clocked, i) for i in range(len(models))], seconds)
     return tuple(sum(map(statistics.median, zip(*found[1:], strict=True))) for found in parts)
 
 

@@ -263,11 +263,20 @@ def kept_sentence(result: PruneResult, kept: KeptModel) -> str:
     return f"{text}; the best of {len(kept.candidates)} on the calibration data ({values})."
 
 
+#: What opens a folder, by what its result says; by its form in results of earlier versions.
+_OPENS = {
+    "import headscope": "headscope.load (or transformers after import headscope)",
+    "trust_remote_code": "AutoModel.from_pretrained(..., trust_remote_code=True)",
+    "transformers": "AutoModel.from_pretrained",
+    "compact": "headscope.load",
+    "dense": "AutoModel.from_pretrained",
+}
+
+
 def saved_sentence(saved: SavedModel, metric: str) -> str:
     """Say what was written where, and what it is worth when it is opened again."""
     form = "heads removed for real" if saved.form == "compact" else "zeros where heads were"
-    load = "headscope.load" if saved.form == "compact" else "AutoModel.from_pretrained"
-    text = f"Saved to {saved.folder}: {form}; {load} opens it."
+    text = f"Saved to {saved.folder}: {form}; {_OPENS.get(saved.opens or saved.form)} opens it."
     if saved.measured is None:
         return text
     return (
