@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from headscope.pruning.method import Ranking
 
 
+@runtime_checkable
+class Evenly(Protocol):
+    """A ranking that chooses anew where every layer is to lose equally many units."""
+
+    def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...]:
+        """Return ``each`` units of every layer."""
+
+
 class EvenRanking(Ranking):
     """A ranking whose sets take equally many units of every layer.
 
-    Inside a layer the units go in the order in which the other ranking removes them: those of the
-    lowest values first, or those of its own order that still have room in their layer. Where its
-    sets are not nested, a unit's place is the smallest set that holds it.
+    A ranking that can choose anew does so (:class:`Evenly`). Otherwise the units of a layer go in
+    the order in which the other ranking removes them: those of the lowest values first, or those of
+    its own order that still have room in their layer. Where its sets are not nested, the units of
+    the set of the same size come first; among them, and among the others, the smallest set that
+    holds a unit is its place.
 
     Parameters
     ----------
@@ -31,7 +42,7 @@ class EvenRanking(Ranking):
 
     def __init__(self, free: Ranking, layers: Tensor) -> None:
         super().__init__(free.values, passes=free.passes)
-        self.free = free
+        self.free, self._layers = free, layers
         self._by_layer: dict[int, list[int]] = {layer: [] for layer in layers.tolist()}
         for unit in _order(free, len(layers)):
             self._by_layer[int(layers[unit])].append(unit)
@@ -39,7 +50,13 @@ class EvenRanking(Ranking):
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go; a multiple of the number of layers."""
         each = count // len(self._by_layer)
-        return tuple(sorted(unit for units in self._by_layer.values() for unit in units[:each]))
+        if isinstance(self.free, Evenly):
+            return self.free.remove_evenly(self._layers, each)
+        wanted = set(self.free.remove(count))
+        found = list[int]()
+        for units in self._by_layer.values():
+            found += sorted(units, key=lambda unit: unit not in wanted)[:each]
+        return tuple(sorted(found))
 
 
 def _order(ranking: Ranking, n: int) -> Iterator[int]:

@@ -23,6 +23,10 @@ Kwon et al. 2022, arXiv:2204.09656 (gates, Fisher, scaling as a step of its own)
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -42,11 +46,46 @@ def fisher_joint(given: Given, *, ridge: float = RIDGE, directions: int = DIRECT
     rise along the order.
     """
     matrix, _ = information(given, directions)
-    order, rises = eliminate(matrix, ridge)
-    return Ranking(rises, order, {"forward": 1, "backward": 1 if given.labelled else directions})
+    passes = {"forward": 1, "backward": 1 if given.labelled else directions}
+    return JointRanking(matrix, ridge, passes)
 
 
-def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
+class JointRanking(Ranking):
+    """The order of joint elimination on ``matrix`` (n_units, n_units) with a ``ridge``."""
+
+    def __init__(self, matrix: Tensor, ridge: float, passes: dict[str, int]) -> None:
+        order, rises = eliminate(matrix, ridge)
+        super().__init__(rises, order, passes)
+        self._matrix, self._ridge = matrix, ridge
+
+    def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...]:
+        """Return ``each`` units of every layer: eliminated while their layer still has room."""
+        order, _ = eliminate(self._matrix, self._ridge, Room(layers.tolist(), each))
+        return tuple(sorted(order))
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many units of every layer may go.
+
+    Attributes
+    ----------
+    layers : sequence of int, (n_units,)
+        The layer of each unit.
+    each : int
+        The most that a layer may lose.
+    """
+
+    layers: Sequence[int]
+    each: int
+
+    def left(self, removed: Sequence[int], kept: Sequence[int]) -> list[int]:
+        """Return those of the kept units that may go when others have gone."""
+        lost = Counter(self.layers[unit] for unit in removed)
+        return [unit for unit in kept if lost[self.layers[unit]] < self.each]
+
+
+def eliminate(matrix: Tensor, ridge: float, room: Room | None = None) -> tuple[list[int], Tensor]:
     """Remove units one by one, re-solving the kept gates at each step.
 
     ``matrix`` (n, n), positive semidefinite, is the quadratic form of ``1 - xi`` that is to stay
@@ -54,10 +93,10 @@ def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
     """
     strength = max(ridge * float(matrix.diagonal().mean()), 1e-30)
     left = matrix.double() + strength * torch.eye(len(matrix), dtype=torch.float64)
-    return one_by_one(left, left.sum(dim=1))
+    return one_by_one(left, left.sum(dim=1), room)
 
 
-def one_by_one(left: Tensor, right: Tensor) -> tuple[list[int], Tensor]:
+def one_by_one(left: Tensor, right: Tensor, room: Room | None = None) -> tuple[list[int], Tensor]:
     """Remove units one by one from the least of ``x left x - 2 right x``, where removed x are 0.
 
     Parameters
@@ -66,6 +105,8 @@ def one_by_one(left: Tensor, right: Tensor) -> tuple[list[int], Tensor]:
         Symmetric and positive definite.
     right : Tensor, (n,), float64
         ``left`` times the x at which nothing is lost.
+    room : Room, optional
+        Units beyond what their layer may lose stay, and are no part of the order.
 
     Returns
     -------
@@ -76,10 +117,10 @@ def one_by_one(left: Tensor, right: Tensor) -> tuple[list[int], Tensor]:
     """
     kept, order = list(range(len(left))), list[int]()
     rises = torch.zeros_like(right)
-    while kept:
+    while may_go := kept if room is None else room.left(order, kept):
         inverse = torch.linalg.inv(left[kept][:, kept])
         rise = (inverse @ right[kept]) ** 2 / inverse.diagonal()
-        best = int(rise.argmin())
+        best = min(map(kept.index, may_go), key=rise.tolist().__getitem__)
         unit = kept.pop(best)
         order.append(unit)
         rises[unit] = rise[best]

@@ -23,7 +23,10 @@ from headscope.pruning.method import Given
 from headscope.pruning.methods import rank
 
 ROUNDS = 5
-METHODS = ("importance-token", "importance-example", "fisher", "fisher-joint")
+METHODS = (
+    *("importance-token", "importance-example", "fisher", "fisher-joint"),
+    "fisher-relinearised",
+)
 
 
 def main(sentences: int) -> None:

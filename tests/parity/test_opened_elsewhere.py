@@ -280,6 +280,27 @@ def test_sentence_transformers_opens_it(
     )
 
 
+def test_prune_writes_every_form(embedder: Path, tmp_path: Path) -> None:
+    """Another pooling is measured than the folder's; the new folder keeps what its source says."""
+    result = headscope.prune(
+        str(embedder),
+        heads="L0H1,L1H*",
+        save=tmp_path / "a",
+        save_dense=tmp_path / "b",
+        standalone=True,
+        pooling="max",
+        limit=20,
+        calibration_limit=20,
+        roles=False,
+        validate=False,
+    )
+    assert [abs(saved.value - saved.measured) < 1e-4 for saved in result.saved] == [True, True]
+    assert (tmp_path / "a" / "modeling_headscope.py").is_file()
+    assert not (tmp_path / "b" / "modeling_headscope.py").exists()
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert str(headscope.load(str(folder)).pooling).startswith("cls, dense 32x12")
+
+
 def test_other_embeddings_are_noticed(small: LoadedModel, tmp_path: Path) -> None:
     folder = headscope.save(small, tmp_path / "x")
     loaded = headscope.load(str(folder))

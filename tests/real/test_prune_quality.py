@@ -18,6 +18,8 @@ from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.method import Given
+from headscope.pruning.methods import rank
+from headscope.pruning.scale import distance, full_outputs, scale_gates
 from headscope.results import PruneResult
 
 
@@ -46,6 +48,33 @@ def test_each_repair_brings_unseen_text_nearer_to_the_full_model(half: PruneResu
         half.curve("fisher-joint", repair).points[1].value for repair in ("none", "scale", "refit")
     )
     assert none < scale < refit < 1.0
+
+
+def test_means_of_removed_heads_bring_unseen_text_nearer(demo: LoadedModel) -> None:
+    found = headscope.prune(
+        demo,
+        methods=["fisher-joint"],
+        repairs=["scale", "mean"],
+        fractions=[0.75],
+        calibration_limit=16,
+        limit=32,
+        ablation=False,
+        roles=False,
+    )
+    scale, mean = (found.curve("fisher-joint", name).points[1].value for name in ("scale", "mean"))
+    assert scale + 0.01 < mean < 1.0
+
+
+def test_linearising_again_finds_nearer_sets_far_from_the_full_model(demo: LoadedModel) -> None:
+    given = dataclasses.replace(_given(demo, 10), largest=54)
+    targets, matrix = full_outputs(given), outputs_matrix(given, 4).matrix
+    once, again = (
+        distance(given, scale_gates(given, removed, matrix=matrix, targets=targets), targets)
+        for removed in (
+            rank(name, given).remove(54) for name in ("fisher-joint", "fisher-relinearised")
+        )
+    )
+    assert again < 0.9 * once
 
 
 def test_roles_of_the_survivors_are_counted(half: PruneResult) -> None:

@@ -122,21 +122,21 @@ def _saved(
         provenance=provenance,
         standalone=options.standalone and form == COMPACT,
     )
-    measured = _measured(room, folder, inputs, options)
+    measured = _measured(room, folder, inputs)
     _check(measured, version, folder, inputs.evaluation)
     found = (point.heads_removed, point.fraction, point.value, measured)
     return SavedModel(str(folder), form, method, repair, *found, opens=opens), room
 
 
-def _measured(room: Path, folder: Path, inputs: Inputs, options: PruneOptions) -> float:
+def _measured(room: Path, folder: Path, inputs: Inputs) -> float:
     """Load what was written and measure it; its own tokenizer must give the same tokens."""
     loaded, task = inputs.loaded, inputs.evaluation
     again = load(
         str(room.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
     )
     check_embeds(again, room)
-    if options.pooling is not None:
-        again = again.pooled_by(options.pooling)
+    if loaded.pooling.origin == "option":
+        again = again.pooled_by(loaded.pooling.modes[0])
     if list(inputs.sources.evaluation_for(again).rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "

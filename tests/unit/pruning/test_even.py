@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from headscope.pruning.even import EvenRanking
+from headscope.pruning.joint import JointRanking
 from headscope.pruning.method import Ranking
 
 LAYERS = torch.tensor([0] * 5 + [1] * 5 + [2] * 5)
@@ -53,6 +54,10 @@ def test_sets_that_are_not_nested_still_fill_every_layer() -> None:
     for each in range(6):
         sizes = Counter(unit // 5 for unit in even.remove(3 * each))
         assert sizes == Counter({layer: each for layer in range(3) if each})
+    # Of two sizes the one that leaves the lowest unit out keeps it where its layer has other units.
+    lowest = int(VALUES.argmin())
+    assert lowest in even.remove(3)
+    assert lowest not in even.remove(6)
 
 
 def test_a_layer_that_every_unit_belongs_to_loses_what_the_ranking_says() -> None:
@@ -60,3 +65,33 @@ def test_a_layer_that_every_unit_belongs_to_loses_what_the_ranking_says() -> Non
     free = Ranking(VALUES)
     even = EvenRanking(free, torch.zeros(15, dtype=torch.long))
     assert [even.remove(n) for n in range(16)] == [free.remove(n) for n in range(16)]
+
+
+def test_fisher_joint_eliminates_while_there_is_room() -> None:
+    """At every step the removal among the allowed that raises the minimum least, by brute force."""
+    n, each, ridge = 9, 2, 0.1
+    rows = torch.randn(30, n, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    matrix, layers = rows.t() @ rows, torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    strength = ridge * float(matrix.diagonal().mean())
+
+    def minimum(removed: list[int]) -> float:
+        kept = [u for u in range(n) if u not in removed]
+        padded = matrix[kept][:, kept] + strength * torch.eye(len(kept), dtype=torch.float64)
+        pull = matrix[kept][:, removed].sum(dim=1)
+        gap = torch.linalg.solve(padded, -pull)  # 1 - xi of the kept
+        return float(matrix[removed][:, removed].sum() + pull @ gap)
+
+    removed: list[int] = []
+    while len(removed) < 3 * each:
+        room = [
+            u
+            for u in range(n)
+            if u not in removed and sum(int(layers[v] == layers[u]) for v in removed) < each
+        ]
+        removed.append(min(room, key=lambda u: minimum([*removed, u])))
+    ranking = JointRanking(matrix, ridge, {})
+    even = EvenRanking(ranking, layers)
+    assert even.remove(3 * each) == tuple(sorted(removed))
+    assert set(even.remove(3 * each)) != set(ranking.remove(3 * each)), "planted so that it matters"
+    assert even.remove(0) == ()
+    assert even.remove(n) == tuple(range(n))

@@ -1,0 +1,257 @@
+"""``--max-drop`` and ``--even`` as the docs show them, on models whose idle heads are planted."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import tiny_bert
+from torch.nn.functional import normalize
+
+import headscope
+from headscope.pipeline.prune import PruneOptions
+from headscope.results import PruneResult, from_dict, to_dict
+from headscope.show.prune.max_drop import even_csv, looks_csv
+from headscope.show.prune.page import section
+from headscope.verdicts.diff.facts import collector_of
+from headscope.verdicts.diff.facts.fact import Facts
+
+Run = Callable[..., Any]
+DOCS = Path(__file__).parents[2] / "docs" / "prune.md"
+#: Heads that do nothing: their rows of W_O are zeros. The others matter.
+IDLE = {(0, 1), (1, 0), (1, 2), (2, 3), (3, 0)}
+WORDS = ["the", "cat", "dog", "mat", "house", "sat", "ran", "saw", "big", "red", "he", "she", "it"]
+
+
+def commands() -> list[str]:
+    """The commands of the section on how many heads can go."""
+    text = DOCS.read_text(encoding="utf-8")
+    section = text.split("## How many heads for at most half a point\n")[1].split("\n## ")[0]
+    lines = "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.M | re.S)).splitlines()
+    return [line.partition(" #")[0].strip() for line in lines]
+
+
+def sentences(seed: int, n: int) -> list[str]:
+    draw = random.Random(seed)
+    return list(
+        dict.fromkeys(" ".join(draw.choices(WORDS, k=draw.randint(4, 9))) for _ in range(n))
+    )
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A demo with idle heads, and pairs whose gold score is the demo's own similarity."""
+    folder = tmp_path_factory.mktemp("drop")
+    loaded = headscope.load(str(tiny_bert(folder / "random", layers=4, heads=4, seed=3)))
+    with torch.no_grad():
+        for site in loaded.sites:
+            for head in range(4):
+                part = site.projections.out.weight.split(site.d_head, dim=1)[head]
+                part *= 0.0 if (site.layer, head) in IDLE else 8.0
+        loaded.network.save_pretrained(folder / "demo")
+        loaded.tokenizer.save_pretrained(folder / "demo")
+        for name, seed in (("stsb-test.csv", 1), ("stsb-train.csv", 2)):
+            texts = sentences(seed, 96)
+            states = [
+                loaded.forward(*loaded.pad([loaded.tokenizer(t)["input_ids"]])) for t in texts
+            ]
+            e = normalize(torch.stack([state[0].mean(dim=0) for state in states]), dim=-1)
+            pairs = zip(
+                texts[::2], texts[1::2], (e[::2] * e[1::2]).sum(dim=1).tolist(), strict=False
+            )
+            (folder / name).write_text("".join(f"{a},{b},{s}\n" for a, b, s in pairs))
+    return folder
+
+
+@pytest.fixture
+def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for path in desk.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    monkeypatch.setattr("headscope.models.source.demo_folder", lambda: desk / "demo")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def removed(result: dict[str, Any]) -> set[tuple[int, int]]:
+    return {(layer, head) for layer, head in result["saved"][0]["heads_removed"]}
+
+
+def test_the_command_of_the_docs_removes_what_does_nothing(run: Run, at_desk: Path) -> None:
+    command = next(c for c in commands() if "--save" in c and "--even" not in c)
+    assert "--max-drop 0.5" in command
+    found = run(*shlex.split(command)[1:], "--no-roles", "--no-validate", "--format", "json")
+    assert found.code == 0, found.stderr
+    result = json.loads(found.stdout)
+    assert removed(result) == IDLE
+    most = result["max_drop"]
+    assert (most["count"], most["wanted"], most["refused"]) == (len(IDLE), 0.5, None)
+    for part in (most["chosen"], most["confirmed"]):
+        assert part["examples"] == 24
+        assert part["difference"] == pytest.approx(0.0, abs=1e-6)
+    assert most["one_more"]["heads"] == len(IDLE) + 1
+    assert most["one_more"]["difference"] < -0.5
+    assert most["one_more"]["step"] == pytest.approx(most["one_more"]["difference"], abs=1e-6)
+    # What stands on disk is the model of the curve's last point.
+    (curve,) = (c for c in result["curves"] if c["method"] != "random")
+    assert [len(p["heads_removed"]) for p in curve["points"]] == [0, len(IDLE)]
+    saved = result["saved"][0]
+    assert saved["measured"] == pytest.approx(curve["points"][1]["value"], abs=1e-4)
+    small = headscope.load(saved["folder"])
+    kept = {(site.layer, head) for site in small.sites for head in site.head_ids}
+    assert kept == {(layer, head) for layer in range(4) for head in range(4)} - IDLE
+    again = headscope.measure(small, "similarity", "stsb-test.csv")
+    assert again.value == pytest.approx(saved["value"], abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def result(desk: Path) -> PruneResult:
+    """The same number from every layer; only one of each does nothing."""
+    files = {"data": desk / "stsb-test.csv", "calibration": desk / "stsb-train.csv"}
+    return headscope.prune(
+        str(desk / "demo"),
+        task="similarity",
+        **files,
+        max_drop=0.5,
+        even=True,
+        methods=["fisher-joint"],
+        repairs=["none"],
+        roles=False,
+        validate=False,
+        progress=TOLD.append_step,
+    )
+
+
+class Told:
+    """What a progress function was told of the whole run."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, int]] = []
+
+    def append_step(self, what: str, done: int, total: int) -> None:
+        if what == "all":
+            self.steps.append((done, total))
+
+
+TOLD = Told()
+
+
+def test_even_takes_one_idle_head_of_each_layer(result: PruneResult) -> None:
+    most = result.max_drop
+    assert most is not None
+    assert (most.per_layer, most.count) == (1, 4)
+    point = result.curve(most.method, most.repair).points[1]
+    assert Counter(layer for layer, _ in point.heads_removed) == dict.fromkeys(range(4), 1)
+    assert set(point.heads_removed) < IDLE
+    assert most.one_more is not None
+    assert most.one_more.heads == 8
+    (price,) = result.even
+    assert (price.per_layer, price.heads) == (1, 4)
+    assert price.difference == pytest.approx(price.value - price.uneven)
+    assert price.difference == pytest.approx(0.0, abs=1e-6)  # four idle heads go either way
+
+
+def test_steps_are_planned_and_the_bar_is_full_at_the_end(result: PruneResult) -> None:
+    assert sorted(TOLD.steps) == TOLD.steps
+    assert len({total for _, total in TOLD.steps}) == 1
+    assert TOLD.steps[-1][0] == TOLD.steps[-1][1]
+
+
+def test_the_result_survives_json_and_is_shown(result: PruneResult) -> None:
+    again = from_dict(PruneResult, json.loads(json.dumps(to_dict(result))))
+    assert to_dict(again) == to_dict(result)
+    assert again.max_drop == result.max_drop
+    assert again.even == result.even
+    assert result.max_drop is not None
+    assert len(looks_csv(result.max_drop).splitlines()) == 1 + len(result.max_drop.looks)
+    assert even_csv(result).splitlines()[1].startswith("fisher-joint,none,1,4,")
+    text = " ".join(sentence for sentence in section(result).texts)
+    assert "4 of 16 heads (25%) can go for a loss of at most 0.5" in text
+    assert "at most 1 in 20" in text
+    facts = Facts("prune")
+    collector_of("prune").collect(result, facts)
+    assert facts.numbers["prune", "a loss of at most 0.5", "heads removed"].value == 4
+
+
+def test_without_saving_it_reports(run: Run, at_desk: Path) -> None:
+    found = run(*PLAIN, "--max-drop", "0.5", "--repair", "none")
+    assert found.code == 0, found.stderr
+    text = " ".join(found.stdout.split())
+    assert f"{len(IDLE)} of 16 heads (31%) can go for a loss of at most 0.5" in text
+    assert "confirmed on the other" in text
+    assert "With one head more it is" in text
+    assert "Tried" in text
+
+
+PLAIN = (
+    *("prune", "demo", "--task", "similarity", "--no-roles", "--no-validate"),
+    *("--data", "stsb-test.csv", "--calibration", "stsb-train.csv", "--method", "fisher-joint"),
+)
+
+
+HALF = ("--fraction", "0.5", "--repair", "none", "--format", "json")
+
+
+def test_what_even_costs_at_a_fraction(run: Run, at_desk: Path) -> None:
+    """Half of each layer, beside half of all heads; both measured as anybody would."""
+    found = run(*PLAIN, *HALF, "--even")
+    assert found.code == 0, found.stderr
+    result = json.loads(found.stdout)
+    (price,) = result["even"]
+    (point,) = (p for p in result["curves"][0]["points"] if p["heads_removed"])
+    assert Counter(layer for layer, _ in point["heads_removed"]) == dict.fromkeys(range(4), 2)
+    assert (price["heads"], price["per_layer"], price["value"]) == (8, 2, point["value"])
+    free = run(*PLAIN, *HALF)
+    uneven = json.loads(free.stdout)["curves"][0]["points"][-1]
+    assert price["uneven"] == uneven["value"]
+    assert price["difference"] == pytest.approx(point["value"] - uneven["value"])
+    assert price["ci"][0] <= price["difference"] <= price["ci"][1]
+
+
+def test_a_bound_that_no_head_meets_saves_nothing(run: Run, at_desk: Path) -> None:
+    arguments = ("prune", "demo", "--data", "stsb-test.csv", "--calibration", "stsb-train.csv")
+    idle = ",".join(f"L{layer}H{head}" for layer, head in sorted(IDLE))
+    assert run(*arguments, "--no-roles", "--heads", idle, "--save", "busy").code == 0
+    busy = ("prune", "busy", *arguments[2:], "--no-roles", "--repair", "none")
+    found = run(*busy, "--max-drop", "0", "--save", "small")
+    assert found.code == 1
+    assert found.stdout == ""
+    assert "No head can go for a loss of at most 0" in found.stderr
+    assert not (at_desk / "small").exists()
+    # Layers of that model have different numbers of heads.
+    uneven = run(*busy, "--even", "--fraction", "0.5")
+    assert uneven.code == 1
+    assert "between 2 and 3 heads" in uneven.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_drop": -0.1}, "0 or more"),
+        ({"max_drop": float("nan")}, "0 or more"),
+        ({"max_drop": float("inf")}, "0 or more"),
+        ({"max_drop": 0.5, "fractions": [0.5]}, "leave out fractions"),
+        ({"max_drop": 0.5, "step": 0.1}, "leave out fractions, step"),
+        ({"max_drop": 0.5, "heads": "L0H0"}, "leave out fractions, step, heads"),
+        ({"max_drop": 0.5, "keep_roles": ["rare"]}, "leave out fractions, step, heads"),
+        ({"max_drop": 0.5, "methods": ["random"]}, "Random heads are a control"),
+        ({"even": True, "heads": "L0H0"}, "even says how many"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(headscope.errors.InputError, match=says):
+        PruneOptions(**options)
+
+
+def test_too_few_examples_are_refused(run: Run, at_desk: Path) -> None:
+    found = run(*PLAIN, "--max-drop", "0.5", "--limit", "19")
+    assert found.code == 1
+    assert "gives 19 examples" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
