@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["METRIC_NAMES", "number", "span"]
-
 #: What the metrics are called, and what is good.
 METRIC_NAMES = {
     "cosine": "cosine to the full model's pooled states (1 is unchanged)",

@@ -70,7 +70,7 @@ def benchmark(
     seed: int = 0,
     progress: Progress = silent,
     graphs: GraphFiles | None = None,
-    seconds: float = _SECONDS,
+    seconds: float | None = None,
 ) -> SpeedResult:
     """Time two models on the same inputs, taking turns, and compare with their multiplications.
 
@@ -86,8 +86,9 @@ def benchmark(
         Called as ``progress("benchmark", done, all)``.
     graphs : GraphFiles, optional
         The same models as ONNX: timed too, in onnxruntime on the CPU with as many threads.
-    seconds : float
-        After which no more passes of one shape and kind are started; five are made in any case.
+    seconds : float, optional
+        After which no more passes of one shape and kind are started, 6 by default; five are made in
+        any case.
 
     Returns
     -------
@@ -144,7 +145,7 @@ def _row(
     ids: Tensor,
     graphs: GraphFiles | None,
     sessions: Sequence[Graph],
-    seconds: float,
+    seconds: float | None,
 ) -> SpeedRow:
     """Time one shape of input."""
     mask, models = torch.ones_like(ids), (full, pruned)
@@ -166,16 +167,16 @@ def _row(
         attention_pruned_ms=1e3 * attention[1],
         attention_ratio=attention[1] / attention[0],
         attention_predicted_ratio=attention_work[1] / attention_work[0],
-        onnx=None if graphs is None else _graph_times(times[2:], graphs, ids, mask),
+        onnx=None if graphs is None else _graph_times(times[2:], graphs, ids, mask, seconds),
     )
 
 
 def _graph_times(
-    times: Sequence[float], graphs: GraphFiles, ids: Tensor, mask: Tensor
+    times: Sequence[float], graphs: GraphFiles, ids: Tensor, mask: Tensor, seconds: float | None
 ) -> GraphTimes:
     """Say how long the graphs took, and how much of it their attention."""
     profiled = [Graph(path, profile=True) for path in graphs.pair]
-    _in_turns([partial(graph.run, ids, mask) for graph in profiled])
+    _in_turns([partial(graph.run, ids, mask) for graph in profiled], seconds)
     attention = [graph.attention_seconds() for graph in profiled]
     return GraphTimes(
         full_ms=times[0],
@@ -191,7 +192,7 @@ def _graph_times(
 # --- time -------------------------------------------------------------------------------------
 
 
-def _in_turns(runs: Sequence[_Run], seconds: float = _SECONDS) -> list[list[float]]:
+def _in_turns(runs: Sequence[_Run], seconds: float | None) -> list[list[float]]:
     """Return the seconds of every pass of each run, after one that is not counted.
 
     The first pass of a shape compiles products and fills caches.
@@ -199,9 +200,9 @@ def _in_turns(runs: Sequence[_Run], seconds: float = _SECONDS) -> list[list[floa
     for run in runs:
         run()
     spent: list[list[float]] = [[] for _ in runs]
-    start = time.perf_counter()
+    start, most = time.perf_counter(), _SECONDS if seconds is None else seconds
     for repeat in range(_MOST):
-        if repeat >= _FEWEST and time.perf_counter() - start > seconds:
+        if repeat >= _FEWEST and time.perf_counter() - start > most:
             break
         # Taking turns in both orders: nobody always runs on the same other's warm cache.
         order = range(len(runs)) if repeat % 2 else reversed(range(len(runs)))
@@ -213,7 +214,7 @@ def _in_turns(runs: Sequence[_Run], seconds: float = _SECONDS) -> list[list[floa
 
 
 def _attention_in_turns(
-    models: Sequence[LoadedModel], ids: Tensor, mask: Tensor, seconds: float
+    models: Sequence[LoadedModel], ids: Tensor, mask: Tensor, seconds: float | None
 ) -> tuple[float, ...]:
     """Return the seconds that one pass of each model spends in attention.
 
