@@ -55,9 +55,9 @@ def prune(
     method: Annotated[
         list[str] | None,
         Option(
-            help="fisher-joint, fisher-relinearised, fisher, importance-token, importance-example, "
-            "gates, topk, ablation, ablation-greedy, roles, magnitude, confidence or random; "
-            "repeatable. Default: fisher-joint and random."
+            help="fisher-joint, fisher-relinearised, fisher-mean, fisher, importance-token, "
+            "importance-example, gates, topk, ablation, ablation-greedy, roles, magnitude, "
+            "confidence or random; repeatable. Default: fisher-joint and random."
         ),
     ] = None,
     repair: Annotated[

@@ -4,13 +4,16 @@ r"""Running a model with its heads gated: z of head h is multiplied by xi_h befo
 
     z_h = xi_h * pattern_h v_h         xi_h = 0 removes head h, its b_V included; b_O stays
 
+A head may also leave its mean m behind, in place of nothing: ``z_h = m_h + xi_h (pattern_h v_h -
+m_h)``.
+
 Gates may differ by example or by token, so that one backward pass gives every derivative that a
 score of heads is made of: d loss_i / d xi_h for each example i, or z . dL/dz for each token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor, nn
@@ -23,22 +26,32 @@ from headscope.models.routing import Router, routed
 
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
+#: What each head of a site puts out on average, (n_heads, d_head), by the site's row.
+Means = Mapping[int, Tensor]
 
 
-def gate(z: Tensor, site: AttentionSite, gates: Tensor) -> Tensor:
-    """Multiply a site's z (batch, n_heads, pos, d_head) by its gates.
+def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = None) -> Tensor:
+    """Multiply a site's z (batch, n_heads, pos, d_head), or what it differs by from its mean.
 
-    These are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos),
+    Gates are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos),
     where ``pos`` has room for the queries of every stack.
     """
     if gates.dim() < 4:
         gates = gates[..., None]
-    return z * gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
+    own = gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
+    if means is None:
+        return z * own
+    mean = means[site.row][:, None].to(z)
+    return mean + (z - mean) * own
 
 
 @contextmanager
 def gated(
-    loaded: LoadedModel, gates: Tensor | None = None, *, gradients: bool = False
+    loaded: LoadedModel,
+    gates: Tensor | None = None,
+    *,
+    gradients: bool = False,
+    means: Means | None = None,
 ) -> Iterator[Run]:
     """Yield a function that runs ``loaded`` through our attention, with gates if there are any.
 
@@ -50,6 +63,8 @@ def gated(
         As :func:`gate` takes them.
     gradients : bool
         Let autograd record; the model's parameters get no gradient.
+    means : mapping of int to Tensor, optional
+        What gates of zero leave behind, as :func:`gate` takes it; nothing if not given.
 
     Yields
     ------
@@ -65,7 +80,7 @@ def gated(
             z = attention_pattern(q, k, scale=scale, mask=mask) @ v
         else:
             z = stream_attention(q, k, v, mask=mask, scale=scale)
-        return z if gates is None else gate(z, site, gates)
+        return z if gates is None else gate(z, site, gates, means)
 
     router = Router(loaded.sites, others=loaded.others, mechanism=attend)
     with _frozen(loaded.network), routed(loaded.network, router, gradients=gradients):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, cast
 
 from torch import Tensor
@@ -52,6 +52,9 @@ class Calibration(Protocol):
 
         The order is the same in every pass.
         """
+
+    def leaving_means(self) -> Calibration:
+        """Return the same examples for heads that leave their mean z behind: m + xi (z - m)."""
 
     def quality(self, gates: Tensor) -> float:
         """Measure the task's metric, signed so that higher is better, at gates (layers, heads)."""
@@ -106,6 +109,15 @@ class Given:
         if name not in self.memo:
             self.memo[name] = make()
         return cast(T, self.memo[name])
+
+    def leaving_means(self) -> Given:
+        """Return the same, where a gate of zero leaves the head's mean z behind; made once."""
+
+        def make() -> Given:
+            memo = {name: self.memo[name] for name in ("full outputs",) if name in self.memo}
+            return replace(self, calibration=self.calibration.leaving_means(), memo=memo)
+
+        return self.remember("leaving means", make)
 
     def need_labels(self, method: str) -> None:
         """Refuse calibration data without labels; the message names ``method``."""

@@ -14,7 +14,7 @@ from headscope.pruning.gates import gates
 from headscope.pruning.importance import importance_example, importance_token
 from headscope.pruning.joint import fisher_joint
 from headscope.pruning.method import Given, Ranking
-from headscope.pruning.relinearised import fisher_relinearised
+from headscope.pruning.relinearised import fisher_mean, fisher_relinearised
 from headscope.pruning.topk import topk
 
 #: The method of a run that names none.
@@ -49,6 +49,7 @@ class MethodInfo:
 METHODS: dict[str, MethodInfo] = {
     "fisher-joint": MethodInfo(fisher_joint),
     "fisher-relinearised": MethodInfo(fisher_relinearised),
+    "fisher-mean": MethodInfo(fisher_mean),
     "fisher": MethodInfo(fisher, can_normalise=True),
     "importance-token": MethodInfo(importance_token, needs_labels=True, can_normalise=True),
     "importance-example": MethodInfo(importance_example, needs_labels=True, can_normalise=True),

@@ -12,6 +12,9 @@ in ``fisher-joint``: those that had gone before compete again and may come back.
 heads that stay go to the minimum of the form, as far as that lowers the exact distance, and the
 next eighth begins there.
 
+``fisher-mean`` is the same for heads that leave their mean behind (the repair ``mean``): gates then
+multiply the deviation of z from its mean over the calibration tokens.
+
 Notes
 -----
 Sets of different sizes need not lie inside each other. Each linearisation gives one whole order of
@@ -93,6 +96,12 @@ def fisher_relinearised(
         path.walk(size)
         given.progress(NAME, done, len(sizes) + 1)
     return RelinearisedRanking(path.orders, [0, *sizes], path.passes)
+
+
+def fisher_mean(given: Given, *, stages: int = STAGES, directions: int = DIRECTIONS) -> Ranking:
+    """Rank heads as :func:`fisher_relinearised` does, where each leaves its mean behind."""
+    given.remember("full outputs", lambda: full_outputs(given))
+    return fisher_relinearised(given.leaving_means(), stages=stages, directions=directions)
 
 
 class _Path:

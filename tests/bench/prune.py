@@ -25,7 +25,7 @@ from headscope.pruning.methods import rank
 ROUNDS = 5
 METHODS = (
     *("importance-token", "importance-example", "fisher", "fisher-joint"),
-    "fisher-relinearised",
+    *("fisher-relinearised", "fisher-mean"),
 )
 
 

@@ -18,6 +18,7 @@ from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.repairing import Repair, Repaired, repair
 from headscope.pipeline.tasks import make_task, read_examples
+from headscope.pruning.scale import distance
 
 LINES = ["the cat sat on the mat", "a big red dog ran", "she saw it", "he was in the house of dogs"]
 OTHERS = ["it is a red house", "the dog and the cat"]
@@ -56,7 +57,7 @@ def _hidden(network: Any, text: str) -> Tensor:
 
 
 def _by_hand(family: str, made: Repaired) -> Any:
-    """Gates on z, and in the place of a removed head's z its mean over all calibration tokens."""
+    """z by hand: gates multiply what it differs by from its mean over all calibration tokens."""
     network = _network(family)
     for row, dense in enumerate(_output_maps(family, network)):
         seen: list[Tensor] = []
@@ -66,9 +67,7 @@ def _by_hand(family: str, made: Repaired) -> Any:
         mean = torch.cat(seen).mean(dim=0)
         gates = made.gates[row].double().repeat_interleave(4)
         dense.register_forward_pre_hook(
-            lambda _, args, gates=gates, mean=mean: (
-                torch.where(gates == 0, mean, args[0] * gates),
-            )
+            lambda _, args, gates=gates, mean=mean: (mean + gates * (args[0] - mean),)
         )
     return network
 
@@ -101,6 +100,11 @@ def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(
         torch.testing.assert_close(
             _hidden(compact.model, text), _hidden(expected, text), rtol=0, atol=1e-9
         )
+    # What was minimised is the distance of this very model.
+    unit_gates, targets = given.units.contract(made.gates) / len(given.units.members[0]), [None]
+    with replaced_outputs(loaded, made.maps):
+        folded = distance(given, unit_gates, targets)
+    assert distance(given.leaving_means(), unit_gates, targets) == pytest.approx(folded, rel=1e-6)
     # The full model is as it was.
     for text in OTHERS:
         torch.testing.assert_close(_hidden(loaded.model, text), _hidden(_network(family), text))
@@ -165,9 +169,7 @@ def test_mean_of_every_stack_is_over_its_own_queries(tmp_path: Path) -> None:
     for i, (_, dense) in enumerate(_maps_of(expected)):
         gates = made.gates[places.index(names[i])].double().repeat_interleave(4)
         mean = torch.cat(seen[i]).mean(dim=0)
-        dense.register_forward_pre_hook(
-            lambda _, args, g=gates, m=mean: (torch.where(g == 0, m, args[0] * g),)
-        )
+        dense.register_forward_pre_hook(lambda _, args, g=gates, m=mean: (m + g * (args[0] - m),))
     compact = compact_model(loaded, given.units, made)
     for source, target in pairs[:3]:
         torch.testing.assert_close(

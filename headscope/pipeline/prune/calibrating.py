@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headscope.models.gating import shared_layers
+from headscope.models.gating import Means, shared_layers
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress, silent
+from headscope.pipeline.prune.means import mean_z
 from headscope.pipeline.tasks import LossBatch, Task
 from headscope.pruning.method import Given
 from headscope.pruning.units import Units
@@ -22,6 +23,7 @@ class TaskCalibration:
 
     loaded: LoadedModel
     task: Task
+    means: Means | None = None
 
     @property
     def has_labels(self) -> bool:
@@ -30,7 +32,12 @@ class TaskCalibration:
 
     def batches(self, *, labels: bool) -> Iterator[LossBatch]:
         """Pass over the examples once."""
-        return self.task.loss_batches(self.loaded, labels=labels)
+        for batch in self.task.loss_batches(self.loaded, labels=labels):
+            yield batch if self.means is None else batch.leaving(self.means)
+
+    def leaving_means(self) -> TaskCalibration:
+        """Return the same examples for heads that leave their mean z behind."""
+        return TaskCalibration(self.loaded, self.task, mean_z(self.loaded, self.task))
 
     def quality(self, gates: Tensor) -> float:
         """Measure the metric with gates (n_layers, n_heads); higher is better."""

@@ -1,11 +1,10 @@
-r"""Repair by means: a removed head leaves behind what it puts out on average.
+r"""Repair by means: a head that goes leaves behind what it puts out on average.
 
 ::
 
-    b_O + sum over removed h of (mean over calibration tokens of z_h) W_O[h]
+    b_O + sum over heads of (1 - xi_h) (mean over calibration tokens of z_h) W_O[h]
 
-A removed head then costs no more than its deviations from its mean, and the mean is free at run
-time: it is part of b_O.
+Gates then multiply deviations from the mean. The means are free at run time: they are part of b_O.
 
 References
 ----------
@@ -14,18 +13,18 @@ Li & Janson 2024, arXiv:2409.09951 (there as ablation by the optimal constant).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from headscope.data.token_rows import Padded
 from headscope.models.capture import capture_layers
-from headscope.models.gating import shared_layers
+from headscope.models.gating import Means, shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map
 from headscope.pipeline.tasks import Task
-from headscope.pruning.surgery import head_rows
 
 
 def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
@@ -33,55 +32,61 @@ def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
 
     Returns
     -------
-    dict of int to Tensor, (n_heads * d_head,), float64
-        By row of the site.
+    dict of int to Tensor, (n_heads, d_head), float64
+        By row of the site. Layers that share a module have one b_O, so each has the mean of all of
+        them. Zeros where there is no b_O to keep a mean (T5).
     """
-    totals: dict[int, Tensor] = {}
-    counts = dict.fromkeys(range(loaded.n_layers), 0)
+    sums = {site.row: torch.zeros(site.n_heads, site.d_head).double() for site in loaded.sites}
+    counts = dict.fromkeys(sums, 0)
     ones = torch.ones(loaded.n_layers, loaded.n_heads)
     for batch in task.batches(loaded):
-        real = {stack: batch.queries_of(stack).bool() for stack in loaded.stacks}
-
-        def see(
-            site: AttentionSite, _: Tensor, z: Tensor, real: Mapping[str, Tensor] = real
-        ) -> None:
-            rows = z.transpose(1, 2).flatten(2)[real[site.stack]].double()
-            totals[site.row] = totals.get(site.row, 0) + rows.sum(dim=0).cpu()
-            counts[site.row] += len(rows)
-
+        see = partial(_add, sums, counts, batch)
         capture_layers(loaded, batch, ones, range(loaded.n_layers), see)
-    return {row: total / max(counts[row], 1) for row, total in totals.items()}
+    means = {}
+    for layers in shared_layers(loaded.sites):
+        total = torch.stack([sums[row] / max(counts[row], 1) for row in layers]).mean(dim=0)
+        kept = loaded.sites[layers[0]].projections.out.bias is not None
+        means.update(dict.fromkeys(layers, total if kept else torch.zeros_like(total)))
+    return means
 
 
-def with_means(
-    loaded: LoadedModel, means: Mapping[int, Tensor], removed: Iterable[tuple[int, int]]
-) -> dict[int, OutputMap]:
-    """Fold the means of removed heads into b_O.
+def _add(
+    sums: dict[int, Tensor],
+    counts: dict[int, int],
+    batch: Padded,
+    site: AttentionSite,
+    _: Tensor,
+    z: Tensor,
+) -> None:
+    """Add a site's z (batch, n_heads, pos, d_head) at real queries."""
+    rows = z.transpose(1, 2)[batch.queries_of(site.stack).bool()].double().cpu()
+    sums[site.row] += rows.sum(dim=0)
+    counts[site.row] += len(rows)
+
+
+def with_means(loaded: LoadedModel, means: Means, gates: Tensor) -> dict[int, OutputMap]:
+    """Fold into b_O what gates leave behind.
 
     Parameters
     ----------
     loaded : LoadedModel
         The full model.
-    means : mapping of int to Tensor, (n_heads * d_head,)
+    means : mapping of int to Tensor, (n_heads, d_head)
         As :func:`mean_z` gives them.
-    removed : iterable of (int, int)
-        Row and place of each head that goes; of layers that share a module, all.
+    gates : Tensor, (n_layers, n_heads)
+        Of each head; the same for layers that share a module.
 
     Returns
     -------
     dict of int to OutputMap
-        Of the first layer of each module that loses a head and has a b_O (T5 has none: a head that
-        goes leaves nothing behind there). Layers that share one have one b_O, so it gets the
-        average of what each of them would.
+        W_O as it is, and the new b_O, of the first layer of each module where any gate is not 1.
     """
-    gone = set(removed)
     found = {}
     for layers in shared_layers(loaded.sites):
         site = loaded.sites[layers[0]]
-        heads = [head for head in range(site.n_heads) if (site.row, head) in gone]
-        if heads and site.projections.out.bias is not None:
-            own, rows = output_map(site), head_rows(heads, site.d_head)
-            average = torch.stack([means[layer][rows] for layer in layers]).mean(dim=0)
-            W = own.W[rows.to(own.W.device)]
-            found[layers[0]] = OutputMap(own.W, own.b + average.to(W) @ W)
+        left = 1 - gates[site.row, : site.n_heads].double().cpu()
+        if left.any() and site.projections.out.bias is not None:
+            own = output_map(site)
+            shift = (left[:, None] * means[site.row]).flatten() @ own.W.double().cpu()
+            found[site.row] = OutputMap(own.W, own.b + shift.to(own.b))
     return found

@@ -16,7 +16,8 @@ from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
-from headscope.pipeline.prune.means import mean_z, with_means
+from headscope.pipeline.prune.calibrating import TaskCalibration
+from headscope.pipeline.prune.means import with_means
 from headscope.pipeline.tasks import Task
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.joint import DIRECTIONS
@@ -72,7 +73,7 @@ def repair(
     Parameters
     ----------
     kind : Repair
-        ``mean`` scales gates with the means in place; ``refit`` starts from scaled gates.
+        ``mean`` scales deviations from the mean; ``refit`` starts from scaled gates.
     loaded : LoadedModel
         The full model.
     task : Task or None
@@ -86,21 +87,30 @@ def repair(
     if kind is Repair.none or task is None or not removed:
         return Repaired.bare(units, removed)
     targets = given.remember("full outputs", lambda: full_outputs(given))
-    matrix = outputs_matrix(given, DIRECTIONS).matrix
-    maps = _means(loaded, task, given, removed) if kind is Repair.mean else {}
-    with replaced_outputs(loaded, maps):
-        gates = scale_gates(given, removed, matrix=matrix, targets=targets)
-    scaled = Repaired(tuple(removed), units.expand(gates).float(), maps)
-    if kind is not Repair.refit:
+    if kind is Repair.mean:
+        return _with_means(loaded, given, targets, removed)
+    gates = _scaled(given, targets, removed)
+    scaled = Repaired(tuple(removed), units.expand(gates).float())
+    if kind is Repair.scale:
         return scaled
     return _refit(loaded, task, given, targets, gates, scaled)
 
 
-def _means(
-    loaded: LoadedModel, task: Task, given: Given, removed: Sequence[int]
-) -> dict[int, OutputMap]:
-    means = given.remember("mean z", lambda: mean_z(loaded, task))
-    return with_means(loaded, means, given.units.heads(removed))
+def _scaled(given: Given, targets: Sequence[Tensor | None], removed: Sequence[int]) -> Tensor:
+    """Gates of units by least squares."""
+    matrix = outputs_matrix(given, DIRECTIONS).matrix
+    return scale_gates(given, removed, matrix=matrix, targets=targets)
+
+
+def _with_means(
+    loaded: LoadedModel, given: Given, targets: Sequence[Tensor | None], removed: Sequence[int]
+) -> Repaired:
+    """Gates of the deviations from the means, which are left behind."""
+    leaving = given.leaving_means()
+    assert isinstance(leaving.calibration, TaskCalibration)
+    gates = given.units.expand(_scaled(leaving, targets, removed)).float()
+    maps = with_means(loaded, leaving.calibration.means or {}, gates)
+    return Repaired(tuple(removed), gates, maps)
 
 
 def _refit(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.data.token_rows import Padded
-from headscope.models.gating import gated
+from headscope.models.gating import Means, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
 from headscope.models.task_heads import Select
@@ -55,6 +56,13 @@ class LossBatch:
         self._loaded, self._batch, self._owner = loaded, batch, owner
         self._loss, self._embed = loss, embed
         self._select_loss, self._select_embed = select_loss, select_embed
+        self._means: Means | None = None
+
+    def leaving(self, means: Means) -> LossBatch:
+        """Return the same batch, in which a gate of zero leaves the head's mean behind."""
+        other = copy(self)
+        other._means = means
+        return other
 
     @property
     def size(self) -> int:
@@ -103,6 +111,6 @@ class LossBatch:
     def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
         by_row = gates[self._owner] if gates.dim() == 3 else gates
         # Without gradients to record, the faster products serve.
-        with gated(self._loaded, by_row, gradients=gates.requires_grad) as run:
+        with gated(self._loaded, by_row, gradients=gates.requires_grad, means=self._means) as run:
             batch = self._batch
             return read(batch, *run(*batch.inputs, **batch.decoder_inputs, select=select))

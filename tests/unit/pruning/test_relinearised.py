@@ -10,7 +10,11 @@ from toy_calibration import toy_given
 
 from headscope.pruning.joint import fisher_joint
 from headscope.pruning.method import Given
-from headscope.pruning.relinearised import RelinearisedRanking, fisher_relinearised
+from headscope.pruning.relinearised import (
+    RelinearisedRanking,
+    fisher_mean,
+    fisher_relinearised,
+)
 
 
 def _spare_wheel() -> Given:
@@ -42,6 +46,15 @@ def test_it_finds_the_best_set_where_one_linearisation_takes_both_spare_heads(co
     found = fisher_relinearised(given, directions=20).remove(count)
     assert _true_distance(given, found) < 1.2 * best
     assert _true_distance(given, fisher_joint(given).remove(count)) > 5 * best
+
+
+def test_a_head_that_says_the_same_of_every_text_goes_first_if_it_leaves_its_mean() -> None:
+    generator = torch.Generator().manual_seed(2)
+    a = torch.randn(80, 8, 6, generator=generator, dtype=torch.float64)
+    a[:, 3] = 0.05 * a[:, 3] + 5.0  # loud, and nearly constant
+    given = toy_given(a=a.reshape(80, 2, 4, 6), labels=False)
+    assert fisher_mean(given, directions=20).remove(1) == (3,)
+    assert 3 not in fisher_relinearised(given, directions=20).remove(4)
 
 
 def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads() -> None:
