@@ -18,8 +18,6 @@ from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.method import Given
-from headscope.pruning.methods import rank
-from headscope.pruning.scale import distance, full_outputs, scale_gates
 from headscope.results import PruneResult
 
 
@@ -63,18 +61,6 @@ def test_means_of_removed_heads_bring_unseen_text_nearer(demo: LoadedModel) -> N
     )
     scale, mean = (found.curve("fisher-joint", name).points[1].value for name in ("scale", "mean"))
     assert scale + 0.01 < mean < 1.0
-
-
-def test_linearising_again_finds_nearer_sets_far_from_the_full_model(demo: LoadedModel) -> None:
-    given = dataclasses.replace(_given(demo, 10), largest=54)
-    targets, matrix = full_outputs(given), outputs_matrix(given, 4).matrix
-    once, again = (
-        distance(given, scale_gates(given, removed, matrix=matrix, targets=targets), targets)
-        for removed in (
-            rank(name, given).remove(54) for name in ("fisher-joint", "fisher-relinearised")
-        )
-    )
-    assert again < 0.9 * once
 
 
 def test_roles_of_the_survivors_are_counted(half: PruneResult) -> None:
