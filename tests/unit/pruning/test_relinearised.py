@@ -11,6 +11,8 @@ from toy_calibration import toy_given
 from headscope.pruning.joint import fisher_joint
 from headscope.pruning.method import Given
 from headscope.pruning.relinearised import (
+    Form,
+    Path,
     RelinearisedRanking,
     fisher_mean,
     fisher_relinearised,
@@ -59,7 +61,10 @@ def test_a_head_that_says_the_same_of_every_text_goes_first_if_it_leaves_its_mea
 
 def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads() -> None:
     orders = [[0, 1, 2, 3, 4, 5], [3, 4, 5, 0, 1, 2], [1, 3, 5, 2, 4, 0]]
-    ranking = RelinearisedRanking(orders, [0, 2, 4], {})
+    nothing = torch.zeros(0)
+    forms = [Form(nothing, nothing, nothing, tuple(order)) for order in orders]
+    path = Path(toy_given(2, 3, labels=False), directions=1)
+    ranking = RelinearisedRanking(path, forms, [0, 2, 4], rounds=0)
     found = [ranking.remove(count) for count in range(7)]
     assert found == [
         (),
@@ -72,6 +77,16 @@ def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads() -> Non
     ]
     # Unit 3 goes fourth, first and second: mean place 4 / 3 of at most 5.
     assert float(ranking.values[3]) == pytest.approx(4 / 3 / 5)
+
+
+def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before() -> None:
+    rising, falling = (fisher_relinearised(toy_given(2, 6, labels=False)) for _ in range(2))
+    assert [rising.remove(n) for n in range(13)] == [falling.remove(n) for n in range(12, -1, -1)][
+        ::-1
+    ]
+    before = dict(rising.passes)
+    assert rising.remove(5) == falling.remove(5)
+    assert rising.passes == before  # asked again, it costs nothing
 
 
 def test_no_pass_is_made_beyond_the_largest_size_that_is_asked_for() -> None:
