@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from huggingface_hub import ModelCard
 from rich.console import Console
 from tiny_models import tiny_bert
 from tokenizers import Tokenizer
@@ -115,6 +116,11 @@ def test_the_folder_runs_without_headscope(room: Path, exported: dict[str, Any])
     assert manifest["form"] == "onnx"
     assert manifest["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
     assert [entry["kept"] for entry in manifest["attention"]] == [[0, 3], [1, 2, 3]]
+    card = ModelCard.load(room / "graph" / "README.md")
+    assert card.data.library_name == "onnx"
+    for found in exported["exported"]:
+        assert f"`{found['file']}`: {found['weights']} weights" in card.text
+    assert "| onnxruntime |" in card.text
 
 
 def test_graphs_are_timed_beside_the_models(exported: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
 from tiny_translators import write_translator
@@ -118,12 +119,27 @@ def check_folder(result: dict[str, Any], saved: dict[str, Any]) -> None:
         for head in entry["removed"]
     ]
     assert sorted(removed) == point["heads_removed"]
+    check_card(result, saved)
     small = headscope.load(saved["folder"], task_head="auto")
     if saved["form"] == "compact":
         kept = [[site.layer, head] for site in small.sites for head in site.head_ids]
         assert len(kept) + len(removed) == result["n_heads"]
         assert not [head for head in kept if head in point["heads_removed"]]
     assert value_of(result, small) == pytest.approx(point["value"], abs=1e-4)
+
+
+def check_card(result: dict[str, Any], saved: dict[str, Any]) -> None:
+    """The hub's own reader finds the measured value, the heads, the speed and the command."""
+    card = ModelCard.load(Path(saved["folder"]) / "README.md")
+    (entry,) = card.data.to_dict()["model-index"]
+    (metric,) = entry["results"][0]["metrics"]
+    assert metric["value"] == pytest.approx(saved["measured"], abs=1e-6)
+    assert (entry["results"][0]["dataset"]["name"]) == Path(result["data"]["name"]).name
+    removed = card.text.partition("## Heads removed")[2].partition("\n## ")[0]
+    assert len(re.findall(r"\bH\d+", removed)) == len(saved["heads_removed"])
+    assert re.search(r"\| \d+ x \d+ \| torch \|( [\d.]+ \|){4}", card.text)
+    assert f"repair `{saved['repair']}`" in card.text
+    assert result["provenance"]["command"] in card.text
 
 
 def value_of(result: dict[str, Any], small: Any) -> float:
