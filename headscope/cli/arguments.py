@@ -21,7 +21,11 @@ _FOR_ALL_SECTIONS = {
 _INPUTS = ("treebank", "text", "limit")
 #: Options that concern the command line alone, or that a command makes something else of.
 _NO_ARGUMENTS = ("model", "format", "config", "quiet", "debug")
-_NO_ARGUMENTS_OF = {"depth": ("log",), "insights": _INPUTS, "report": (*_INPUTS, "fresh")}
+_NO_ARGUMENTS_OF = {
+    "depth": ("log",),
+    "insights": ("treebank", "text"),
+    "report": (*_INPUTS, "fresh"),
+}
 
 
 class OptionError(Exception):

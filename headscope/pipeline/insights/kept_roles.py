@@ -36,6 +36,7 @@ def measure_kept_roles(
     task: str = "fidelity",
     data: str | Path | None = None,
     draws: int = DRAWS,
+    limit: int | None = None,
     seed: int = 0,
     corpus: Corpus | None = None,
     progress: Progress = silent,
@@ -47,7 +48,7 @@ def measure_kept_roles(
     examples with a sentence that heads were classified on are left out.
 
     ``corpus`` is what heads were classified on, the built-in sample by default; ``draws`` are the
-    random sets that the labelled heads are compared with.
+    random sets that the labelled heads are compared with; ``limit`` keeps the first examples.
 
     Raises
     ------
@@ -73,9 +74,11 @@ def measure_kept_roles(
                 "that the heads were classified on; measure the task on another text."
             )
         examples = unseen
+    if limit is not None and task != "mlm":  # it limits the windows that its lines make
+        examples = select(examples, range(min(limit, len(examples))))
     everything = list(places(loaded).values())
     kept = _labelled(loaded, classified)
-    measured = make_task(task, examples, loaded, seed=seed)
+    measured = make_task(task, examples, loaded, seed=seed, limit=limit)
     whole = measured.outputs(loaded)
     result = KeptRoles(
         roles=ROLES,

@@ -30,6 +30,7 @@ def insights(
     task: str = "fidelity",
     data: str | Path | None = None,
     draws: int = DRAWS,
+    limit: int | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     sections: Sections | None = None,
     validate: bool = True,
@@ -55,6 +56,9 @@ def insights(
         target, the other sections read every third source.
     draws : int
         Random sets of heads, 20 or more.
+    limit : int, optional
+        Only the first examples that the task is measured on; all by default. The other sections
+        have limits of their own in ``settings``.
     settings : mapping, optional
         Arguments of classify, rank, spectrum and depth, by command.
     sections : Sections, optional
@@ -100,7 +104,9 @@ def insights(
         sections = run_sections(names, run).sections
         tell = part_of("insights", tell)
     if translating and sections.prune is None:
-        sections = dataclasses.replace(sections, prune=prune_stacks(loaded, data, seed, tell))
+        sections = dataclasses.replace(
+            sections, prune=prune_stacks(loaded, data, limit, seed, tell)
+        )
     kept = None
     if sections.classify is not None:
         with contextlib.suppress(UnsupportedModelError):
@@ -110,6 +116,7 @@ def insights(
                 task=task,
                 data=data,
                 draws=draws,
+                limit=limit,
                 seed=seed,
                 corpus=as_corpus(settings.get("classify", {}).get("corpus")),
                 progress=tell,

@@ -49,11 +49,15 @@ def with_sources(settings: Settings, data: str | Path | None) -> dict[str, dict[
 
 
 def prune_stacks(
-    loaded: LoadedModel, data: str | Path | None, seed: int, progress: Progress
+    loaded: LoadedModel,
+    data: str | Path | None,
+    limit: int | None,
+    seed: int,
+    progress: Progress,
 ) -> PruneResult:
     """Prune each stack alone, by the default method and at random.
 
-    Heads are chosen on every other pair, and measured on the rest.
+    Heads are chosen on every other pair, and measured on the rest, the first ``limit`` of them.
     """
     pairs = as_pairs(data)
     return prune(
@@ -63,6 +67,7 @@ def prune_stacks(
         calibration=select(pairs, range(0, len(pairs), 2)),
         repairs=("none",),
         stack="all",
+        limit=limit,
         ablation=False,
         roles=False,
         validate=False,
