@@ -62,7 +62,10 @@ def prune(
     ] = None,
     repair: Annotated[
         list[RepairName] | None,
-        Option(help="Repeatable. Default: none and scale; none with --heads."),
+        Option(
+            help="Repeatable. Default: none and scale, with --max-drop also mean; none with "
+            "--heads."
+        ),
     ] = None,
     step: Annotated[
         float, Option(help="Between the fractions of a curve; 0.1 takes about three times as long.")

@@ -95,7 +95,10 @@ class PruneOptions:
         """Repairs, each once."""
         if self.repairs:
             return tuple(dict.fromkeys(Repair(name) for name in self.repairs))
-        return (Repair.none,) if self.manual else (Repair.none, Repair.scale)
+        if self.manual:
+            return (Repair.none,)
+        searched = self.max_drop is not None  # then the best repair is worth its time
+        return (Repair.none, Repair.scale, *((Repair.mean,) if searched else ()))
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -88,7 +88,8 @@ def prune(
     methods : sequence of str, optional
         Names of :data:`headscope.pruning.methods.METHODS`; by default fisher-joint and random.
     repairs : sequence of str, optional
-        ``none``, ``scale``, ``mean``, ``refit``; by default none and scale, for heads by hand none.
+        ``none``, ``scale``, ``mean``, ``refit``; by default none and scale, with
+        ``max_drop`` also mean; for heads by hand none.
     step : float
         Between the fractions of a curve.
     fractions : sequence of float, optional
