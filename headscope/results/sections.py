@@ -15,6 +15,7 @@ from typing import Any
 
 from headscope.results.classify import ClassifyResult
 from headscope.results.depth import DepthResult
+from headscope.results.explain import ExplainResult
 from headscope.results.insights import InsightsResult
 from headscope.results.prune import PruneResult
 from headscope.results.rank import RankResult
@@ -65,6 +66,9 @@ class Sections:
 
     validate: ValidationResult | None = field(
         default=None, metadata=_told_by("passed", "layers", "tolerance", also=("validation.json",))
+    )
+    explain: ExplainResult | None = field(
+        default=None, metadata=_told_by("steps", "sentence", "patterns")
     )
     classify: ClassifyResult | None = field(
         default=None, metadata=_told_by("heads", "corpus", "thresholds")

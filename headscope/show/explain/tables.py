@@ -1,0 +1,97 @@
+"""The steps of ``explain`` in the terminal; 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headscope.results import ExplainResult, ExplainStep
+from headscope.safe_text import visible
+from headscope.show.cells import decimal, make_table, model_line
+from headscope.show.explain import words
+from headscope.show.explain.grids import corner, square, weight_text
+
+__all__ = ["explain_report"]
+
+#: Matrices of a step whose corner is shown.
+_CORNERS = {
+    "input": ("x",),
+    "weights": ("W_Q",),
+    "qkv": ("q", "k", "v"),
+    "z": ("z",),
+    "mix": ("output",),
+    "layernorm": ("LayerNorm",),
+    "ffn": ("layer output",),
+}
+
+
+def explain_report(result: ExplainResult) -> Iterator[RenderableType]:
+    """Show the sentence, why this head, and every step with its check."""
+    yield model_line(result)
+    yield Text(f"Text    {visible(result.sentence)}")
+    yield Text(f"Tokens  {' '.join(words.token_names(result))}")
+    yield Text(f"Head    {words.chosen_text(result)}")
+    for step in result.steps:
+        yield from _step(result, step)
+    yield Text("")
+    for text in result.left_out:
+        yield Text(text)
+    yield Text(words.passed_text(result))
+
+
+def _step(result: ExplainResult, step: ExplainStep) -> Iterator[RenderableType]:
+    yield Text(f"\n{step.number}. {words.TITLES[step.key]}", style="bold underline")
+    yield Text(f"   {words.FORMULAS[step.key]}", style="italic")
+    for text in words.said(result, step):
+        yield Text(text)
+    yield from _matrices(result, step)
+    for check in step.checks:
+        yield Text(f"Check: {words.check_text(check)}", style="green")
+    if not step.checks:
+        yield Text("Read from the model; nothing is computed yet.", style="dim")
+
+
+def _matrices(result: ExplainResult, step: ExplainStep) -> Iterator[RenderableType]:
+    names = words.token_names(result)
+    if step.key == "weights":
+        yield _learned(step)
+    if step.key == "heads":
+        yield make_table(("heads", *words.COST.values()), words.cost_rows(step))
+    if step.key == "scores":
+        for name in ("q k^T", "bias", "scores"):
+            if any(matrix.name == name for matrix in step.matrices):
+                yield square(step.matrix(name), names, lambda value: decimal(value, 1))
+    if step.key in ("mask", "softmax"):
+        which = "other direction" if step.key == "mask" else "pattern"
+        matrix = step.matrix(which)
+        title = words.matrix_title(result, matrix)
+        yield square(matrix, names, weight_text, title=title, limits=(0.0, 1.0))
+    if step.key == "mix":
+        yield _shares(step)
+    for name in _CORNERS.get(step.key, ()):
+        matrix = step.matrix(name)
+        yield corner(matrix, names if matrix.rows else ())
+
+
+def _learned(step: ExplainStep) -> Table:
+    rows = (
+        [m.name, " x ".join(map(str, m.shape)), decimal(step.numbers[f"norm_{m.name}"])]
+        for m in step.matrices
+    )
+    return make_table(("matrix", "shape", "norm"), rows)
+
+
+def _shares(step: ExplainStep) -> Table:
+    shares = [line[0] for line in step.matrix("heads").values]
+    made = make_table(("adds", "share", "length"))
+    made.add_column("")
+    for row, share in zip(words.share_rows(step), shares, strict=True):
+        made.add_row(*row, _bar(share))
+    return made
+
+
+def _bar(share: float | None) -> str:
+    return "#" * round(40 * max(0.0, min(1.0, share or 0.0)))
