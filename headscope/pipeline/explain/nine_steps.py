@@ -64,7 +64,7 @@ def _qkv(walk: Walk) -> _Found:
         for name, t in zip("qkv", heads, strict=True)
     }
     matrices = [matrix(name, t[walk.place], walk.tokens) for name, t in _named(heads)]
-    if walk.ours.placed.q is not heads.q:
+    if walk.ours.rotated:
         placed = list(_named(walk.ours.placed))[:2]
         matrices += [matrix(f"{name} rotated", t[walk.place], walk.tokens) for name, t in placed]
     checks = tuple(

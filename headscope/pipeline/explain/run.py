@@ -20,7 +20,7 @@ from headscope.errors import (
 from headscope.measures.explain import entropy, even_entropy, links
 from headscope.models.certificate import TOLERANCES
 from headscope.models.explain import Run, run_sentence
-from headscope.models.layouts import AttentionSite, Layout
+from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.explain.nine_steps import attention_steps
 from headscope.pipeline.explain.rest import rest_steps
@@ -293,9 +293,7 @@ def _require_agreement(loaded: LoadedModel, steps: Sequence[ExplainStep]) -> Non
 def _positions(walk: Walk) -> str:
     if walk.ours.bias is not None:
         return "bias"
-    rotated = type(walk.layer.site.layout).place is not Layout.place
-    same = torch.equal(walk.ours.placed.q, walk.ours.heads.q)
-    return "rotated" if rotated and not same else ""
+    return "rotated" if walk.ours.rotated else ""
 
 
 def _layer_norm(walk: Walk) -> str:

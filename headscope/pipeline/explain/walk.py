@@ -50,6 +50,11 @@ class Computed:
     scale: float
     attended: Attended
 
+    @property
+    def rotated(self) -> bool:
+        """Whether positions turn q and k."""
+        return not torch.equal(self.placed.q, self.heads.q)
+
 
 def compute(layer: Layer) -> Computed:
     """Compute one layer from what it was called with and from its weights alone."""

@@ -72,17 +72,16 @@ def _text(x: int, y: int, anchor: str, kind: str, text: str, more: str = "") -> 
 
 
 def _lines(result: ExplainResult, names: list[str]) -> Iterator[Markup]:
-    for i, row in enumerate(result.patterns[result.name]):
-        for j, weight in enumerate(row):
-            if weight >= _LEAST:
-                yield Markup(
-                    '<line x1="{}" y1="{}" x2="{}" y2="{}" opacity="{:.2f}" '
-                    'marker-end="url(#tip)" data-query="{}">'
-                    "<title>{} \u2192 {}: {:.2f}</title></line>"
-                ).format(
-                    *(_LEFT, _TOP + _ROW * i, _RIGHT, _TOP + _ROW * j),
-                    *(weight, i, names[i], names[j], weight),
-                )
+    pattern = result.patterns[result.name]
+    pairs = [(w, i, j) for i, row in enumerate(pattern) for j, w in enumerate(row) if w >= _LEAST]
+    for weight, i, j in sorted(pairs):  # the strongest lie on top
+        yield Markup(
+            '<line x1="{}" y1="{}" x2="{}" y2="{}" opacity="{:.2f}" marker-end="url(#tip)" '
+            'data-query="{}"><title>{} \u2192 {}: {:.2f}</title></line>'
+        ).format(
+            *(_LEFT, _TOP + _ROW * i, _RIGHT, _TOP + _ROW * j),
+            *(weight, i, names[i], names[j], weight),
+        )
 
 
 def _data(result: ExplainResult, names: list[str]) -> dict[str, object]:

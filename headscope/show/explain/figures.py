@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from headscope.results import ExplainResult, Matrix
 from headscope.show import drawing as draw
 from headscope.show.explain import words
-from headscope.show.explain.grids import weight_text
+from headscope.show.explain.grids import score_text, weight_text
 
 #: Tokens that are shown, and up to how many each cell has its number.
 _MOST, _NUMBERED = 24, 16
@@ -40,7 +40,7 @@ def _square(axes: Axes, result: ExplainResult, matrix: Matrix) -> None:
     axes.set_title(f"{words.matrix_title(result, matrix)} (queries down)", fontsize=9)
     for (i, j), value in np.ndenumerate(values):
         if n <= _NUMBERED and np.isfinite(value):
-            text = weight_text(value) if weights else f"{value:.1f}"
+            text = weight_text(value) if weights else score_text(value)
             colour = "white" if value > (low + high) / 2 else "black"
             draw.cell_text(axes, i, j, text, colour, 6)
 

@@ -6,19 +6,24 @@ from collections.abc import Callable, Sequence
 
 from rich.cells import set_cell_size
 from rich.console import Group, RenderableType
-from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from headscope.results import Matrix
 from headscope.safe_text import visible
 
-__all__ = ["corner", "square", "weight_text"]
+__all__ = ["corner", "score_text", "square", "weight_text"]
 
 #: Columns of a terminal, those of a row's name, and those of one number with its gap.
-_WIDE, _NAME, _CELL = 80, 10, 6
+_WIDE, _NAME, _CELL = 80, 8, 6
 #: Rows and columns that are shown of a matrix that has no token across.
 _ROWS, _ACROSS = 4, 8
+#: How cells look from a share of the scale on: the more, the more vivid, on dark and light ground.
+_SHADES = (
+    (0.6, "bold #ffffff on #005fd7"),
+    (0.35, "#ffffff on #4a74ad"),
+    (0.15, "#ffffff on #6f7f93"),
+)
 #: Weights below this are shown as a dot.
 _SMALL = 0.005
 
@@ -43,23 +48,22 @@ def square(
     form: Callable[[float | None], str],
     *,
     title: str = "",
+    cell: int = _CELL,
     limits: tuple[float, float] | None = None,
 ) -> RenderableType:
     """Show a matrix of tokens by tokens, queries down and keys across, shaded by value.
 
     Shading repeats what the numbers say: without colours nothing is lost.
     """
-    most = (_WIDE - _NAME - 1) // _CELL
+    most = (_WIDE - _NAME - 1) // cell
     keys = queries = range(min(most, len(names)))
     known = [matrix.values[i][j] for i in queries for j in keys]
     low, high = limits or _limits(known)
     table = _empty()
     for j in keys:
-        table.add_column(
-            _short(names[j], _CELL - 1), width=_CELL - 1, justify="right", no_wrap=True
-        )
+        table.add_column(_short(names[j], cell - 1), width=cell - 1, justify="right", no_wrap=True)
     for i in queries:
-        cells = (_shaded(matrix.values[i][j], form, low, high) for j in keys)
+        cells = (_shaded(matrix.values[i][j], form(matrix.values[i][j]), low, high) for j in keys)
         table.add_row(_short(names[i], _NAME), *cells)
     part = "" if len(keys) == len(names) else f", first {len(keys)} of {len(names)} tokens"
     title = f"{title or matrix.name}: queries down, keys across{part}"
@@ -71,6 +75,11 @@ def weight_text(value: float | None) -> str:
     if value is None or value < _SMALL:
         return "."
     return f"{value:.2f}".replace("0.", ".", 1) if value < 0.995 else "1.00"
+
+
+def score_text(value: float | None) -> str:
+    """Write a score with one digit; one that a mask hides is a dot."""
+    return "." if value is None else f"{value:z.1f}"
 
 
 def _empty(header: bool = True) -> Table:
@@ -108,15 +117,9 @@ def _short(name: str, width: int) -> str:
     return set_cell_size(visible(name), width).rstrip()
 
 
-def _shaded(
-    value: float | None, form: Callable[[float | None], str], low: float, high: float
-) -> Text:
-    text = form(value).rjust(_CELL - 1)
+def _shaded(value: float | None, text: str, low: float, high: float) -> Text:
     if value is None or high <= low:
         return Text(text)
     share = min(1.0, max(0.0, (value - low) / (high - low)))
-    if share < 0.05:
-        return Text(text)
-    red, green, blue = (round(255 + (dark - 255) * share) for dark in (0, 70, 140))
-    ink = "white" if share > 0.5 else "black"
-    return Text(text, style=Style(color=ink, bgcolor=f"rgb({red},{green},{blue})"))
+    style = next((style for least, style in _SHADES if share >= least), "")
+    return Text(text, style=style)

@@ -11,7 +11,7 @@ from headscope.safe_text import visible
 from headscope.show.cells import decimal
 from headscope.show.explain import words
 from headscope.show.explain.arrows import arrows
-from headscope.show.explain.grids import weight_text
+from headscope.show.explain.grids import score_text, weight_text
 from headscope.show.page.parts import Card, Part, Place
 from headscope.show.view import KeyNumber
 
@@ -54,11 +54,11 @@ def _step(result: ExplainResult, step: ExplainStep, opened: bool) -> Markup:
     parts = [Markup("<p><code>{}</code></p>").format(words.FORMULAS[step.key])]
     parts += [Markup("<p>{}</p>").format(text) for text in words.said(result, step)]
     parts += _tables(step)
-    squares = [m for m in step.matrices if m.columns and m.name not in _ELSEWHERE]
-    if squares:
-        drawn = Markup("").join(_square(result, m) for m in squares)
-        parts.append(Markup('<div class="squares">{}</div>').format(drawn))
-    parts += [_corner(m) for m in step.matrices if not m.columns and m.name not in _ELSEWHERE]
+    shown = [m for m in step.matrices if m.name not in _ELSEWHERE]
+    drawn = [_square(result, m) if m.columns else _corner(m) for m in shown]
+    if drawn:
+        box = Markup('<div class="squares">{}</div>')
+        parts.append(box.format(Markup("").join(drawn)))
     parts += [
         Markup('<p class="check">{}</p>').format(words.check_text(check)) for check in step.checks
     ]
@@ -73,13 +73,14 @@ def _step(result: ExplainResult, step: ExplainStep, opened: bool) -> Markup:
 def _tables(step: ExplainStep) -> list[Markup]:
     if step.key == "heads":
         header = ("heads", *words.COST.values())
-        return [_table(header, words.cost_rows(step))]
+        return [_table(header, words.cost_rows(step), "What this sentence costs")]
     if step.key == "mix":
-        return [_table(("adds", "share", "length"), words.share_rows(step))]
+        caption = "What is added up, as shares of the output"
+        return [_table(("adds", "share", "length"), words.share_rows(step), caption)]
     return []
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Markup:
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> Markup:
     top = Markup("").join(
         Markup('<th scope="col"{}>{}</th>').format(Markup(' class="n"') if i else "", text)
         for i, text in enumerate(header)
@@ -96,7 +97,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], caption: str = 
     return Markup(
         '<div class="scroll" role="region" aria-label="{0}" tabindex="0"><table>'
         "<caption>{0}</caption><thead><tr>{1}</tr></thead><tbody>{2}</tbody></table></div>"
-    ).format(caption or header[0], top, body)
+    ).format(caption, top, body)
 
 
 def _corner(matrix: Matrix) -> Markup:
@@ -148,7 +149,7 @@ def _cell(
     if value is None:
         return Markup()
     share = 0.0 if high <= low else (value - low) / (high - low)
-    text = weight_text(value) if weights else f"{value:.1f}"
+    text = weight_text(value) if weights else score_text(value)
     return Markup(
         '<rect x="{}" y="{}" width="{}" height="{}" fill-opacity="{:.2f}"/>'
         '<text class="value{}" x="{}" y="{}" text-anchor="middle">{}</text>'

@@ -12,7 +12,7 @@ from headscope.results import ExplainResult, ExplainStep
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, make_table, model_line
 from headscope.show.explain import words
-from headscope.show.explain.grids import corner, square, weight_text
+from headscope.show.explain.grids import corner, score_text, square, weight_text
 
 __all__ = ["explain_report"]
 
@@ -33,7 +33,8 @@ def explain_report(result: ExplainResult) -> Iterator[RenderableType]:
     yield model_line(result)
     yield Text(f"Text    {visible(result.sentence)}")
     yield Text(f"Tokens  {' '.join(words.token_names(result))}")
-    yield Text(f"Head    {words.chosen_text(result)}")
+    other = " --layer and --head choose another." if result.chosen else ""
+    yield Text(f"Head    {words.chosen_text(result)}{other}")
     for step in result.steps:
         yield from _step(result, step)
     yield Text("")
@@ -63,17 +64,23 @@ def _matrices(result: ExplainResult, step: ExplainStep) -> Iterator[RenderableTy
     if step.key == "scores":
         for name in ("q k^T", "bias", "scores"):
             if any(matrix.name == name for matrix in step.matrices):
-                yield square(step.matrix(name), names, lambda value: decimal(value, 1))
+                yield square(step.matrix(name), names, score_text, limits=_positive(step, name))
     if step.key in ("mask", "softmax"):
         which = "other direction" if step.key == "mask" else "pattern"
         matrix = step.matrix(which)
         title = words.matrix_title(result, matrix)
-        yield square(matrix, names, weight_text, title=title, limits=(0.0, 1.0))
+        yield square(matrix, names, weight_text, title=title, cell=5, limits=(0.0, 1.0))
     if step.key == "mix":
         yield _shares(step)
     for name in _CORNERS.get(step.key, ()):
         matrix = step.matrix(name)
         yield corner(matrix, names if matrix.rows else ())
+
+
+def _positive(step: ExplainStep, name: str) -> tuple[float, float] | None:
+    """Shade a matrix of scores from 0 on, where any is above."""
+    known = [v for row in step.matrix(name).values for v in row if v is not None]
+    return (0.0, max(known)) if max(known) > 0 else None
 
 
 def _learned(step: ExplainStep) -> Table:

@@ -71,8 +71,7 @@ def chosen_text(result: ExplainResult) -> str:
     link = next((head.link for head in result.heads if head.name == result.name), 0.0)
     return (
         f"{result.name}: it links the words of this sentence most clearly, each to one of its "
-        f"own ({link:.2f} more weight than that one gets on average). --layer and --head choose "
-        "another."
+        f"own ({link:.2f} more weight than that one gets on average)."
     )
 
 
@@ -82,10 +81,10 @@ def said(result: ExplainResult, step: ExplainStep) -> list[str]:
 
 
 def check_text(check: StepCheck) -> str:
-    """Say how far a number of ours is from the model's own."""
+    """Say how far our numbers are from the model's own."""
     return (
-        f"{check.what} {'equals' if check.max_abs == 0 else f'is within {tiny(check.max_abs)} of'} "
-        f"the model's (tolerance {check.tolerance:.0e})"
+        f"{check.what}: largest difference {tiny(check.max_abs) if check.max_abs else '0'} "
+        f"(tolerance {check.tolerance:.0e})"
     )
 
 
@@ -117,7 +116,7 @@ def passed_text(result: ExplainResult) -> str:
     worst = max(checks, key=lambda check: check.max_abs / check.tolerance)
     return (
         f"All {len(checks)} checks against the model passed; nearest to its tolerance: "
-        f"{worst.what}, {tiny(worst.max_abs)} of {tiny(worst.tolerance)}."
+        f"{worst.what}, a difference of {tiny(worst.max_abs)}."
     )
 
 

@@ -23,9 +23,10 @@
         if (weight < data.least || (!special.checked && (data.special[i] || data.special[j]))) continue;
         const line = drawn("line", { x1: data.left, y1: data.top + i * data.row, x2: data.right, y2: data.top + j * data.row, opacity: weight.toFixed(2), "marker-end": "url(#tip)", "data-query": i });
         line.append(drawn("title", {}, `${data.tokens[i]} → ${data.tokens[j]}: ${weight.toFixed(2)}`));
-        made.push(line);
+        made.push([weight, line]);
       }
-      lines.replaceChildren(...made);
+      made.sort((a, b) => a[0] - b[0]); // the strongest lie on top
+      lines.replaceChildren(...made.map((pair) => pair[1]));
     }
 
     function only(query) {
