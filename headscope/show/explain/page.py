@@ -19,6 +19,8 @@ __all__ = ["facts", "key_numbers", "section"]
 
 #: Tokens, and numbers of a wide matrix, that are shown.
 _MOST, _ACROSS, _DOWN = 16, 8, 6
+#: Opacity of the darkest cell: its number can still be read on it.
+_DARKEST = 0.5
 #: Matrices that the terminal leaves out too, or that have a table of their own.
 _ELSEWHERE = ("sequence scale", "cost", "heads", "z W_O", "x + attention", "mask")
 
@@ -152,8 +154,8 @@ def _cell(
     text = weight_text(value) if weights else score_text(value)
     return Markup(
         '<rect x="{}" y="{}" width="{}" height="{}" fill-opacity="{:.2f}"/>'
-        '<text class="value{}" x="{}" y="{}" text-anchor="middle">{}</text>'
+        '<text class="value" x="{}" y="{}" text-anchor="middle">{}</text>'
     ).format(
-        *(x, y, side - 1, side - 1, share),
-        *(" on" if share > 0.55 else "", x + side // 2, y + side // 2 + 3, text),
+        *(x, y, side - 1, side - 1, _DARKEST * share),
+        *(x + side // 2, y + side // 2 + 3, text),
     )
