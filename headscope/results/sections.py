@@ -60,7 +60,7 @@ class Sections:
 
     Attributes
     ----------
-    validate, classify, rank, spectrum, depth, prune, insights : result or None
+    validate, explain, classify, rank, spectrum, depth, prune, insights : result or None
         What the command of that name found.
     """
 

@@ -42,7 +42,10 @@ def _square(axes: Axes, result: ExplainResult, matrix: Matrix) -> None:
         if n <= _NUMBERED and np.isfinite(value):
             text = weight_text(value) if weights else score_text(value)
             colour = "white" if value > (low + high) / 2 else "black"
-            draw.cell_text(axes, i, j, text, colour, 6)
+            if text != ".":
+                draw.cell_text(axes, i, j, text, colour, 6)
+    for text_inside in axes.texts:
+        text_inside.set_in_layout(False)  # measuring hundreds of them takes seconds
 
 
 def _literal(name: str) -> str:

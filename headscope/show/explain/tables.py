@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import ExplainResult, ExplainStep
+from headscope.results import ExplainResult, ExplainStep, Matrix
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, make_table, model_line
 from headscope.show.explain import words
@@ -20,7 +20,7 @@ __all__ = ["explain_report"]
 _CORNERS = {
     "input": ("x",),
     "weights": ("W_Q",),
-    "qkv": ("q", "k", "v"),
+    "qkv": ("q", "k", "v", "q rotated", "k rotated"),
     "z": ("z",),
     "mix": ("output",),
     "layernorm": ("LayerNorm",),
@@ -62,9 +62,9 @@ def _matrices(result: ExplainResult, step: ExplainStep) -> Iterator[RenderableTy
     if step.key == "heads":
         yield make_table(("heads", *words.COST.values()), words.cost_rows(step))
     if step.key == "scores":
-        for name in ("q k^T", "bias", "scores"):
-            if any(matrix.name == name for matrix in step.matrices):
-                yield square(step.matrix(name), names, score_text, limits=_positive(step, name))
+        for matrix in step.matrices:
+            if matrix.name != "sequence scale":
+                yield square(matrix, names, score_text, limits=_positive(matrix))
     if step.key in ("mask", "softmax"):
         which = "other direction" if step.key == "mask" else "pattern"
         matrix = step.matrix(which)
@@ -72,15 +72,15 @@ def _matrices(result: ExplainResult, step: ExplainStep) -> Iterator[RenderableTy
         yield square(matrix, names, weight_text, title=title, cell=5, limits=(0.0, 1.0))
     if step.key == "mix":
         yield _shares(step)
-    for name in _CORNERS.get(step.key, ()):
-        matrix = step.matrix(name)
-        yield corner(matrix, names if matrix.rows else ())
+    for matrix in step.matrices:
+        if matrix.name in _CORNERS.get(step.key, ()):
+            yield corner(matrix, names if matrix.rows else ())
 
 
-def _positive(step: ExplainStep, name: str) -> tuple[float, float] | None:
+def _positive(matrix: Matrix) -> tuple[float, float] | None:
     """Shade a matrix of scores from 0 on, where any is above."""
-    known = [v for row in step.matrix(name).values for v in row if v is not None]
-    return (0.0, max(known)) if max(known) > 0 else None
+    highest = max((v for row in matrix.values for v in row if v is not None), default=0.0)
+    return (0.0, highest) if highest > 0 else None
 
 
 def _learned(step: ExplainStep) -> Table:
