@@ -11,7 +11,7 @@ from headscope.attention import default_scale, masked_softmax
 from headscope.measures.explain import attention_flops, entropy, even_entropy, moved, shares
 from headscope.models.explain import every_map
 from headscope.models.layouts import Heads
-from headscope.pipeline.explain.walk import Walk, compute, corner, matrix, rounded
+from headscope.pipeline.explain.walk import Walk, compute, corner, made_step, matrix, rounded
 from headscope.results.explain import ExplainStep, Matrix, StepCheck
 from headscope.results.heads import head_name
 
@@ -25,7 +25,7 @@ def attention_steps(walk: Walk) -> Iterator[ExplainStep]:
     makers = (_input, _weights, _qkv, _heads, _scores, _mask, _softmax, _z, _mix)
     for number, make in enumerate(makers, start=1):
         key = make.__name__.removeprefix("_")
-        yield ExplainStep(number, key, *make(walk))
+        yield made_step(number, key, *make(walk))
 
 
 #: What a step has: numbers, matrices and checks.

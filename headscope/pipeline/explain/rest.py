@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headscope.measures.explain import feed_forward, layer_norm
 from headscope.models.explain import Rest
-from headscope.pipeline.explain.walk import Walk, matrix, rounded
+from headscope.pipeline.explain.walk import Walk, made_step, matrix, rounded
 from headscope.results.explain import ExplainStep
 
 __all__ = ["rest_steps"]
@@ -21,7 +21,7 @@ def rest_steps(walk: Walk, rest: Rest, first: int) -> Iterator[ExplainStep]:
     normed = layer_norm(summed, *rest.norm)
     hidden, network = feed_forward(normed, rest.up, rest.activation, rest.down)
     after = summed + network if rest.norm_first else layer_norm(normed + network, *rest.last)
-    yield ExplainStep(
+    yield made_step(
         first,
         "skip",
         {
@@ -33,7 +33,7 @@ def rest_steps(walk: Walk, rest: Rest, first: int) -> Iterator[ExplainStep]:
         (walk.check("sum of skip and attention", summed, rest.summed[0], "hidden"),),
     )
     spread = summed.double().std(-1, correction=0)
-    yield ExplainStep(
+    yield made_step(
         first + 1,
         "layernorm",
         {
@@ -46,7 +46,7 @@ def rest_steps(walk: Walk, rest: Rest, first: int) -> Iterator[ExplainStep]:
         (matrix("LayerNorm", normed, walk.tokens),),
         (walk.check("after LayerNorm", normed, rest.normed[0], "hidden"),),
     )
-    yield ExplainStep(
+    yield made_step(
         first + 2,
         "ffn",
         {

@@ -97,8 +97,8 @@ def explain(
     --------
     >>> import headscope
     >>> found = headscope.explain("demo", "The cat sat on the mat.", layer=0, head=0)
-    >>> found.tokens[:3], len(found.steps), found.steps[4].numbers["scale"]
-    (('[CLS]', 'the', 'cat'), 12, 0.17677669529663687)
+    >>> found.tokens[:3], len(found.steps), round(found.steps[4].numbers["scale"], 4)
+    (('[CLS]', 'the', 'cat'), 12, 0.1768)
     """
     if layer is None and head is not None:
         raise InputError(f"head is {head}, but no layer is given; give both, or neither.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +15,9 @@ from headscope.measures.explain import Attended, attend, mix
 from headscope.models.evidence import largest_gap
 from headscope.models.explain import Layer, Run
 from headscope.models.layouts import Heads
-from headscope.results.explain import Matrix, StepCheck
+from headscope.results.explain import ExplainStep, Matrix, StepCheck
 
-__all__ = ["Computed", "Walk", "compared", "compute", "corner", "matrix", "rounded"]
+__all__ = ["Computed", "Walk", "compared", "compute", "corner", "made_step", "matrix", "rounded"]
 
 #: Rows and columns that are shown of a learned matrix.
 CORNER = 8
@@ -122,6 +122,18 @@ class Walk:
     def check(self, what: str, ours: Tensor, own: Tensor | None, kind: str) -> StepCheck:
         """Hold one tensor against the model's own."""
         return compared(what, ours, own, self.tolerance[kind])
+
+
+def made_step(
+    number: int,
+    key: str,
+    numbers: Mapping[str, float | None],
+    matrices: Sequence[Matrix],
+    checks: Sequence[StepCheck],
+) -> ExplainStep:
+    """Put a step together; counts become floats, as a file that is read back has them."""
+    floats = {name: None if value is None else float(value) for name, value in numbers.items()}
+    return ExplainStep(number, key, floats, tuple(matrices), tuple(checks))
 
 
 def compared(what: str, ours: Tensor, own: Tensor | None, tolerance: float) -> StepCheck:

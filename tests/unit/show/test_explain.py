@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import pytest
@@ -12,7 +13,7 @@ from tiny_models import tiny_tokenizer
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.results import ExplainResult
+from headscope.results import ExplainResult, from_dict, to_json
 from headscope.results.explain import Matrix
 from headscope.show.explain import VIEW
 from headscope.show.explain.grids import corner, square, weight_text
@@ -69,6 +70,12 @@ def test_a_square_says_how_much_of_it_is_shown() -> None:
     )
     wide = Matrix("x", (3, 20), ("a", "b", "c"), (), tuple(row for row in rows[:3]))
     assert "x (3 x 20), first 8 of 20 columns" in text_of(corner(wide, ("a", "b", "c")))
+
+
+def test_the_result_is_the_same_when_it_is_read_back(result: ExplainResult) -> None:
+    """To the byte: 8 and 8.0 are equal, but a report that is run again must not change."""
+    text = to_json(result)
+    assert to_json(from_dict(ExplainResult, json.loads(text))) == text
 
 
 def test_weights_are_short() -> None:
