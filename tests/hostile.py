@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from headscope.results import ReportResult
+from headscope.results import ExplainResult, ReportResult
 
 HOSTILE = (
     "<script>window.hacked = 1</script>",
@@ -41,6 +41,33 @@ def hostile(report: ReportResult) -> ReportResult:
     )
 
 
+def hostile_sentence(result: ExplainResult, made: dict[str, Any]) -> ExplainResult:
+    """Put hostile strings into the sentence and each of its tokens."""
+    tokens = tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(result.tokens)))
+    steps = tuple(
+        dataclasses.replace(
+            step,
+            matrices=tuple(
+                dataclasses.replace(
+                    matrix,
+                    rows=tokens if matrix.rows == result.tokens else matrix.rows,
+                    columns=tokens if matrix.columns == result.tokens else matrix.columns,
+                )
+                for matrix in step.matrices
+            ),
+        )
+        for step in result.steps
+    )
+    return dataclasses.replace(
+        result,
+        provenance=made,
+        sentence=" ".join(HOSTILE),
+        tokens=tokens,
+        steps=steps,
+        left_out=HOSTILE[:2],
+    )
+
+
 def _spoil(report: ReportResult, bad: str) -> ReportResult:
     made = dict(report.provenance)
     made |= {"model": {**made["model"], "id": bad, "family": bad}, "command": bad}
@@ -56,6 +83,8 @@ def _spoil(report: ReportResult, bad: str) -> ReportResult:
             for head in report.classify.heads
         )
         fields["classify"] = dataclasses.replace(report.classify, corpus=corpus, heads=heads)
+    if report.explain is not None:
+        fields["explain"] = hostile_sentence(report.explain, made)
     if report.insights is not None:
         found = tuple(
             dataclasses.replace(insight, measured=bad, control=bad)

@@ -34,6 +34,7 @@ def make_results(model: Path, folder: Path) -> Path:
         ),
         "rank": headscope.rank(loaded, fresh=False, control_seeds=2, **plain),
         "spectrum": headscope.spectrum(loaded, length=16, sequences=4, **plain),
+        "explain": headscope.explain(loaded, "the cat sat on the mat", **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
         "prune": headscope.prune(
             loaded,

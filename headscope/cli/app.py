@@ -23,6 +23,7 @@ COMMANDS = (
     "classify",
     "depth",
     "diff",
+    "explain",
     "insights",
     "prune",
     "rank",

@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from headscope.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
@@ -78,16 +79,26 @@ LAYOUTS = (
     BlockLayout("roberta-prelayernorm", **_PRE_NORM),
     BlockLayout("xlm-roberta-xl", **_ROBERTA_XL),
 )
+_BART = "self_attn", "self_attn_layer_norm", "fc1", "activation_fn", "fc2", "final_layer_norm"
+_GPT2 = "attn", "ln_1", "mlp.c_fc", "mlp.act", "mlp.c_proj", "ln_2"
+#: Known as well where one layer is looked at alone, whatever its attention adds to the scores.
+MORE_LAYOUTS = (
+    *LAYOUTS,
+    BlockLayout("mpnet", "attention.attn", "attention.LayerNorm"),
+    BlockLayout("megatron-bert", norm_attention="attention.ln", norm_ffn="ln"),
+    BlockLayout("bart", *_BART),
+    BlockLayout("gpt2", *_GPT2),
+)
 
 
-class _Parts(NamedTuple):
+class Parts(NamedTuple):
     """The modules of one layer, by role."""
 
     layer: nn.Module
     norm_attention: nn.LayerNorm
-    up: nn.Linear
+    up: nn.Module
     activation: Callable[[Tensor], Tensor]
-    down: nn.Linear
+    down: nn.Module
     norm_ffn: nn.LayerNorm
 
 
@@ -99,14 +110,14 @@ class Block:
     ----------
     site : AttentionSite
         Its attention; a module that serves several layers (ALBERT) has a block for each.
-    parts : _Parts
+    parts : Parts
         The modules of its layer.
     norm_first : bool
         Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     """
 
     site: AttentionSite
-    parts: _Parts
+    parts: Parts
     norm_first: bool
 
     def run(self, x: Tensor, variant: Variant, router: Router) -> Tensor:
@@ -226,11 +237,27 @@ def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) 
     return states
 
 
-def _recognised(model: nn.Module, attentions: set[nn.Module]) -> dict[nn.Module, _Parts]:
+def layer_around(loaded: LoadedModel, site: AttentionSite) -> tuple[Parts, bool] | None:
+    """Return the parts of one site's layer, and whether its LayerNorms stand first.
+
+    None where its parts are not where a known family keeps them, or where its LayerNorm does not
+    run. That these are all its parts is for the caller to prove.
+    """
+    parts = _recognised(loaded.model, {site.module}, MORE_LAYOUTS).get(site.module)
+    if parts is None:
+        return None
+    norm, out = parts.norm_attention, site.projections.out.module
+    order = run_order((norm, out), loaded.run_tiny)
+    return (parts, order.index(norm) < order.index(out)) if norm in order else None
+
+
+def _recognised(
+    model: nn.Module, attentions: set[nn.Module], layouts: Sequence[BlockLayout] = LAYOUTS
+) -> dict[nn.Module, Parts]:
     """Map each attention module to the parts of the layer that holds it."""
-    found: dict[nn.Module, _Parts] = {}
+    found: dict[nn.Module, Parts] = {}
     for layer in model.modules():
-        for layout in LAYOUTS:
+        for layout in layouts:
             attention = follow(layer, layout.attention)
             if isinstance(attention, nn.Module) and attention in attentions:
                 parts = _match(layer, layout)
@@ -239,13 +266,14 @@ def _recognised(model: nn.Module, attentions: set[nn.Module]) -> dict[nn.Module,
     return found
 
 
-def _match(layer: nn.Module, layout: BlockLayout) -> _Parts | None:
+def _match(layer: nn.Module, layout: BlockLayout) -> Parts | None:
     norms = [follow(layer, path) for path in (layout.norm_attention, layout.norm_ffn)]
     linears = [follow(layer, path) for path in (layout.up, layout.down)]
     act = follow(layer, layout.activation)
     match [*norms, *linears]:
-        case [nn.LayerNorm() as n1, nn.LayerNorm() as n2, nn.Linear() as up, nn.Linear() as down]:
-            return _Parts(layer, n1, up, act, down, n2) if callable(act) else None
+        case [nn.LayerNorm() as n1, nn.LayerNorm() as n2, nn.Module() as up, nn.Module() as down]:
+            known = all(isinstance(linear, nn.Linear | Conv1D) for linear in (up, down))
+            return Parts(layer, n1, up, act, down, n2) if known and callable(act) else None
     return None
 
 

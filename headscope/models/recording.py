@@ -45,6 +45,8 @@ class SiteRecord:
         What leaves W_O.
     pattern : Tensor, (batch, n_heads, query_pos, key_pos)
         After softmax.
+    scores : Tensor, (batch, n_heads, query_pos, key_pos)
+        What the model's own softmax is given, the mask added; kept only where asked for.
     """
 
     inputs: AttentionInput | None
@@ -53,6 +55,7 @@ class SiteRecord:
     z: Tensor | None
     out: Tensor | None
     pattern: Tensor | None
+    scores: Tensor | None = None
 
 
 @dataclass
@@ -84,8 +87,8 @@ class Recording:
         return SiteRecord(*(self.seen[part.name].get(site.row) for part in fields(SiteRecord)))
 
 
-def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
-    """Run the model with its own attention that returns patterns."""
+def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Recording:
+    """Run the model with its own attention that returns patterns; keep its ``scores`` too."""
     run = Recording()
 
     def keep_input(site: AttentionSite, inputs: AttentionInput) -> None:
@@ -97,6 +100,8 @@ def run_eager(loaded: LoadedModel, probe: Probe) -> Recording:
     softmaxes = _Softmaxes()
 
     def keep_pattern(site: AttentionSite, output: object) -> None:
+        if scores:
+            run.seen["scores"][site.row] = softmaxes.entered
         if not site.layout.bypasses:
             run.seen["pattern"][site.row] = site.layout.pattern_in(output)
         elif (own := softmaxes.taken()) is not None:  # XLM's is float32 in a model of any type
@@ -121,6 +126,8 @@ class _Softmaxes(TorchFunctionMode):
     """
 
     last: Tensor | None = None
+    #: What went into it.
+    entered: Tensor | None = None
     #: The last tensor that was rounded to float32, and what it was before.
     _narrowed: tuple[Tensor | None, Tensor | None] = (None, None)
 
@@ -141,7 +148,7 @@ class _Softmaxes(TorchFunctionMode):
         if wide and name == "float":
             self._narrowed = result, args[0]
         if name == "softmax" and result.dim() == 4:
-            self.last = result
+            self.last, self.entered = result, args[0] if args else None
         return result
 
 

@@ -10,6 +10,7 @@ from headscope.results.depth import *
 from headscope.results.diff import *
 from headscope.results.efficient import *
 from headscope.results.even import *
+from headscope.results.explain import *
 from headscope.results.exported import *
 from headscope.results.heads import *
 from headscope.results.insights import *

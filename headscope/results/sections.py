@@ -15,6 +15,7 @@ from typing import Any
 
 from headscope.results.classify import ClassifyResult
 from headscope.results.depth import DepthResult
+from headscope.results.explain import ExplainResult
 from headscope.results.insights import InsightsResult
 from headscope.results.prune import PruneResult
 from headscope.results.rank import RankResult
@@ -59,12 +60,15 @@ class Sections:
 
     Attributes
     ----------
-    validate, classify, rank, spectrum, depth, prune, insights : result or None
+    validate, explain, classify, rank, spectrum, depth, prune, insights : result or None
         What the command of that name found.
     """
 
     validate: ValidationResult | None = field(
         default=None, metadata=_told_by("passed", "layers", "tolerance", also=("validation.json",))
+    )
+    explain: ExplainResult | None = field(
+        default=None, metadata=_told_by("steps", "sentence", "patterns")
     )
     classify: ClassifyResult | None = field(
         default=None, metadata=_told_by("heads", "corpus", "thresholds")

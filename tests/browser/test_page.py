@@ -204,7 +204,7 @@ def test_hostile_strings_are_inert(show: Open, hostile_file: Path) -> None:
     page.hover("button.cell[data-head=L1H9]")
     assert page.evaluate("window.hacked") is None
     assert page.locator("img, [onerror], [onload], [onmouseover]").count() == 0
-    assert page.locator("script").count() == 2
+    assert page.locator("script").count() == 3  # two hold data
     assert HOSTILE[0] in page.inner_text("h1")
     assert "49" not in page.inner_text("h1")
 
@@ -220,3 +220,43 @@ def test_no_script_but_its_own_can_run(browser: Any, page_file: Path, tmp_path: 
     assert page.evaluate("window.hacked") is None
     assert page.locator("button.cell").count() == 72
     page.close()
+
+
+def test_the_arrows_of_a_sentence_follow_the_chosen_head(show: Open, page_file: Path) -> None:
+    page = show(page_file)
+    lines = page.locator(".arrows g.weights line")
+    drawn = lines.count()
+    assert drawn > 5
+    page.select_option("#arrows-head", "L0H2")
+    weights = page.evaluate(
+        """[...document.querySelectorAll('.arrows g.weights line')]
+        .map(line => +line.getAttribute('opacity'))"""
+    )
+    assert len(weights) != drawn
+    assert max(weights) > 0.9  # the head of the previous token
+    assert weights == sorted(weights)  # the strongest on top
+    every = lines.count()
+    page.click(".arrows input")
+    assert 0 < lines.count() < every
+    page.hover(".arrows text.query >> nth=3")
+    visible = page.evaluate(
+        """[...document.querySelectorAll('.arrows g.weights line:not(.out)')]
+        .map(line => line.dataset.query)"""
+    )
+    assert set(visible) == {"3"}
+
+
+def test_the_page_of_one_sentence_stands_alone(
+    show: Open, small: ReportResult, tmp_path: Path
+) -> None:
+    from headscope.show.explain import VIEW
+
+    assert small.explain is not None
+    path = tmp_path / "explain.html"
+    path.write_bytes(VIEW.files(small.explain)["explain.html"])
+    page = show(path, viewport={"width": 390, "height": 800})
+    assert page.locator("details.step[open]").count() == 12
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.select_option("#arrows-head", "L0H0")
+    contrasts = page.evaluate(_CONTRASTS)
+    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}

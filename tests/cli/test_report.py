@@ -92,7 +92,7 @@ def test_only_what_changed_is_measured_again(
     (out / "rank.csv").write_text("spoilt")
     done = run(*arguments)
     taken = " ".join(done.stdout.split()).partition("taken from")[2]
-    assert "validate, classify, rank, spectrum." in taken
+    assert "validate, explain, classify, rank, spectrum." in taken
     assert json.loads((out / "report.json").read_text())["depth"]["length"] == 12
     assert (out / "rank.csv").read_text() != "spoilt"
 

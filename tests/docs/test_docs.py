@@ -43,7 +43,10 @@ def test_python_examples_run(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["classify", "depth", "insights", "prune", "report", "rank", "scores", "spectrum", "validate"],
+    [
+        *("classify", "depth", "explain", "insights", "prune", "report", "rank", "scores"),
+        *("spectrum", "validate"),
+    ],
 )
 def test_docstring_examples_run(name: str) -> None:
     home = getattr(headscope, name).__module__
@@ -183,6 +186,7 @@ def test_public_names_are_pinned() -> None:
     assert headscope.__all__ == [
         "classify",
         "depth",
+        "explain",
         "rank",
         "spectrum",
         "validate",
@@ -198,6 +202,7 @@ def test_public_names_are_pinned() -> None:
         "save_dense",
         "ClassifyResult",
         "DepthResult",
+        "ExplainResult",
         "InsightsResult",
         "PruneResult",
         "RankResult",

@@ -216,6 +216,12 @@ class HeadwiseMap(LinearMap):
         """Return ``x W + b`` for x (..., n_in)."""
         return F.linear(x, self.weight, self.bias)
 
+    def leaving(self, returned: Tensor) -> Tensor:
+        """Pick this map's part of every head, and add the bias."""
+        sizes = (*returned.shape[:-1], -1, self.parts, self.owner.attention_head_size)
+        own: Tensor = returned.reshape(sizes)[..., self.part, :].flatten(-2)
+        return own if self.bias is None else own + self.bias
+
 
 def bucketed(distance: Tensor, buckets: int, far: int) -> Tensor:
     """Put distances into buckets: each of the short ones has its own.

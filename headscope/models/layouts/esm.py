@@ -51,6 +51,10 @@ class ScaledMap(LinearMap):
         """Return ``(x W + b) * factor`` for x (..., n_in)."""
         return super().__call__(x) * self.factor
 
+    def leaving(self, returned: Tensor) -> Tensor:
+        """Multiply what the stored map returns."""
+        return super().leaving(returned) * self.factor
+
 
 @dataclass(frozen=True)
 class EsmLayout(Layout):

@@ -63,7 +63,7 @@ class LinearMap:
 
     def leaving(self, returned: Tensor) -> Tensor:
         """Turn what the stored module returns into (batch, pos, n_out)."""
-        return returned
+        return returned if self.parts == 1 else returned.chunk(self.parts, dim=-1)[self.part]
 
     def fit(self) -> None:
         """Let the stored module run with no column left, where its own forward cannot."""

@@ -33,12 +33,12 @@ def sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns
     spell = loaded.tokenizer.convert_ids_to_tokens
     return tuple(
         SamplePatterns(text, tuple(map(str, spell(ids))), _patterns(loaded, ids))
-        for text, ids in _sentences(loaded, count)
+        for text, ids in handy_sentences(loaded, count)
     )
 
 
-def _sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
-    """Choose sentences of a handy length, or the shortest that this tokenizer allows."""
+def handy_sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
+    """Choose sentences of the built-in sample of a handy length, or the shortest there are."""
     texts = list(sample_plain())
     encoded = encode_lines(loaded, texts)
     known = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
@@ -15,8 +14,10 @@ from markupsafe import Markup
 from headscope.results import ReportResult
 from headscope.results.roles import PRIMARY
 from headscope.safe_text import visible
+from headscope.show.cells import model_line
 from headscope.show.classify.words import first_part, found_sentence, marks, role_counts
 from headscope.show.page.cards import cards, scales
+from headscope.show.page.data import page_json
 from headscope.show.page.parts import Card, Part
 from headscope.show.report.words import certificate, key_numbers, settings_rows, versions
 from headscope.show.view import view_of
@@ -27,8 +28,6 @@ _LEGEND = (
     f"token; {_MARKS['punctuation']}; {_MARKS['broad']}; · no role on this corpus; dashed: removed "
     "from the model."
 )
-#: What would end the JSON's script element, or start markup in it, written so that it cannot.
-_ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 #: What the script reads of each head.
 _CARD_FIELDS = ("name", "mark", "roles", "keys", "labels", "facts", "ranks", "values")
 
@@ -42,29 +41,17 @@ def report_html(report: ReportResult) -> str:
     from there through textContent. The page's security policy lets only the one script run whose
     hash it states, and nothing be fetched.
     """
-    pages = Environment(
-        loader=PackageLoader("headscope.show", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    assets = resources.files("headscope.show.page")
-    style = assets.joinpath("style.css").read_text("utf-8") + _role_colours()
-    script = assets.joinpath("page.js").read_text("utf-8")
     made = cards(report)
     shown = scales(report, made)
     parts = list(_parts(report))
     claims = report.insights.insights if report.insights is not None else ()
     classified = report.classify
     columns, rows = _grid(report, made)
-    return pages.get_template("page.html.j2").render(
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        data=Markup(_json(_data(report, made))),
+    return _rendered(
+        "page.html.j2",
+        _role_colours(),
+        ("page.js", "arrows.js"),
+        data=page_json(_data(report, made)),
         title=visible(report.provenance["model"]["id"]),
         model_line=_model_line(report),
         certificate=visible(certificate(report)),
@@ -85,6 +72,41 @@ def report_html(report: ReportResult) -> str:
     )
 
 
+def part_html(part: Part, result: Any) -> str:
+    """Write a page of one part alone, about the model of ``result``."""
+    return _rendered(
+        "alone.html.j2",
+        "",
+        ("arrows.js",),
+        title=visible(result.provenance["model"]["id"]),
+        model_line=visible(model_line(result)),
+        part=part,
+        versions=visible(f"{versions(result, '; ')}. Made by: {result.provenance['command']}"),
+    )
+
+
+def _rendered(template: str, more_style: str, scripts: Sequence[str], **values: Any) -> str:
+    """Fill a template in, with the page's style and these scripts in it."""
+    pages = Environment(
+        loader=PackageLoader("headscope.show", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    assets = resources.files("headscope.show.page")
+    style = assets.joinpath("style.css").read_text("utf-8") + more_style
+    script = "".join(assets.joinpath(name).read_text("utf-8") for name in scripts)
+    return pages.get_template(template).render(
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        **values,
+    )
+
+
 def _role_colours() -> str:
     """Write the style rules of the roles' backgrounds, by day and by night."""
     light, dark = (
@@ -100,12 +122,6 @@ def _role_colours() -> str:
 
 def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _json(data: Any) -> str:
-    """Write JSON that no HTML parser can take for anything else; pure ASCII."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return "".join(_ESCAPES.get(char, char) for char in text)
 
 
 def _data(report: ReportResult, made: Sequence[Card]) -> dict[str, Any]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from markupsafe import Markup
+
 from headscope.results.heads import Head
 from headscope.show.page.svg import Chart
 
 Place = tuple[int, int]
+_EMPTY = Markup()
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class Part:
 
     Every text is plain: the page escapes it. The title stands in the contents too, where it leads
     to the anchor. There is no table without rows; its first column of numbers is ``numbers``.
+    ``body`` comes last: markup that the section itself made safe.
     """
 
     anchor: str
@@ -26,6 +30,7 @@ class Part:
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     numbers: int = 1
+    body: Markup = _EMPTY
 
 
 @dataclass(frozen=True)

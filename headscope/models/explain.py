@@ -1,0 +1,273 @@
+"""What one attention layer does with one sentence in the model's own run, and with what weights.
+
+Everything here is the model's own: its eager attention, its own maps and norms, seen through hooks.
+What headscope computes itself is held against it elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headscope.attention import AttentionWeights
+from headscope.models.blocks import Parts, layer_around
+from headscope.models.certificate import TOLERANCES
+from headscope.models.evidence import allowed_keys
+from headscope.models.hooks import hooked
+from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
+from headscope.models.layouts.layout import AttentionInput
+from headscope.models.loaded import LoadedModel
+from headscope.models.norms import gain_and_shift
+from headscope.models.probes import Probe
+from headscope.models.recording import SiteRecord, run_eager
+
+__all__ = ["Layer", "Linear", "Norm", "Rest", "Run", "every_map", "run_sentence"]
+
+
+class Norm(NamedTuple):
+    """A LayerNorm: gain and shift, (d_model,), and what it adds to the variance."""
+
+    gain: Tensor
+    shift: Tensor
+    epsilon: float
+
+
+class Linear(NamedTuple):
+    """A map ``x W + b``: W (n_in, n_out) and b (n_out,)."""
+
+    W: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What follows attention in a layer: skip, LayerNorm and feed-forward network.
+
+    Attributes
+    ----------
+    norm_first : bool
+        Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
+    norm, last : Norm
+        The LayerNorm after the first sum; and, in a post-LN layer, the one after the second.
+    up, down : Linear
+        The feed-forward network.
+    activation : callable
+        Between the two: the model's own function.
+    layer_in, summed, normed, layer_out : Tensor, (batch, pos, d_model)
+        The layer's input, the sum of skip and attention, the same after its LayerNorm, and the
+        layer's output, as the model has them.
+    """
+
+    norm_first: bool
+    norm: Norm
+    last: Norm
+    up: Linear
+    down: Linear
+    activation: Any
+    layer_in: Tensor
+    summed: Tensor
+    normed: Tensor
+    layer_out: Tensor
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One attention layer in the model's own run.
+
+    Attributes
+    ----------
+    site : AttentionSite
+        Where it is.
+    record : SiteRecord
+        What its attention module was called with, its scores, pattern, z and output.
+    own : Heads
+        q, k and v as the model's own maps returned them, by head and without positions.
+    allowed : Tensor, (batch, query_pos, key_pos)
+        Which keys each query may see, from padding, direction and window alone.
+    rest : Rest or None
+        What follows attention; None where headscope cannot take this family's layer apart.
+    """
+
+    site: AttentionSite
+    record: SiteRecord
+    own: Heads
+    allowed: Tensor
+    rest: Rest | None
+
+    @property
+    def inputs(self) -> AttentionInput:
+        """What the attention module was called with."""
+        assert self.record.inputs is not None
+        return self.record.inputs
+
+    def weights(self) -> AttentionWeights:
+        """Return W_Q, b_Q and so on of all heads; where heads share keys, each has its own copy."""
+        return self.site.weights()
+
+    def parameters(self) -> int:
+        """Count the stored entries of W_Q, W_K, W_V and W_O, without biases."""
+        return sum(m.module.weight.numel() // m.parts for m in every_map(self.site))
+
+    def own_of_each(self) -> Heads:
+        """Return the model's own q, k and v of every head, where heads share keys and values."""
+        places = self.site.layout.shared_by(self.site.module, self.site.head_ids)
+        q, k, v = self.own
+        if places is None or k.shape[1] == q.shape[1]:
+            return self.own
+        return Heads(q, k[:, places], v[:, places])
+
+    def placed(self, heads: Heads) -> Heads:
+        """Put positions into q and k, as rotary models do; the same in others."""
+        return self.site.layout.place(self.site, heads, self.inputs)
+
+    def bias(self, heads: Heads) -> Tensor | None:
+        """Return what the family adds to the scaled scores, (1 or batch, n_heads, query, key)."""
+        return self.site.layout.bias(self.site, heads, self.inputs)
+
+    def beside(self) -> Tensor | None:
+        """Return what else than the heads' z goes through W_O (ConvBERT); None in most families."""
+        width, z = self.site.n_heads * self.site.d_head, self.record.z
+        if z is None or z.shape[-1] == width:
+            return None
+        return z[..., width:] @ self.site.projections.out.weight[:, width:].t()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One sentence in the model's own run.
+
+    Attributes
+    ----------
+    layer : Layer
+        The layer that is explained.
+    patterns : dict of int to Tensor, (n_heads, query_pos, key_pos)
+        Every layer's, by the site's row.
+    """
+
+    layer: Layer
+    patterns: dict[int, Tensor]
+
+
+def every_map(site: AttentionSite) -> tuple[LinearMap, ...]:
+    """Return the maps W_Q, W_K, W_V and W_O of a site."""
+    p = site.projections
+    return p.q, p.k, p.v, p.out
+
+
+def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], pads: int) -> Run:
+    """Run a sentence, and ``pads`` positions of padding behind it, through the model as it is.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        Of an encoder-decoder model, the view of its encoder.
+    site : AttentionSite
+        The layer that is looked at.
+    ids : sequence of int
+        The sentence, special tokens included.
+    pads : int
+        How many; 0 for none.
+    """
+    tokens = torch.tensor([[*ids, *[loaded.pad_id] * pads]], device=loaded.device)
+    mask = torch.ones_like(tokens)
+    mask[:, len(ids) :] = 0
+    probe = Probe("sentence", tokens, mask)
+    around = layer_around(loaded, site)
+    maps = every_map(site)[:3]
+    modules = [linear.module for linear in maps]
+    if around is not None:
+        modules += [around[0].layer, around[0].norm_attention, around[0].norm_ffn]
+    turn = [other.row for other in loaded.sites if other.module is site.module].index(site.row)
+    with _watched(modules, turn) as seen, torch.no_grad():
+        recording = run_eager(loaded, probe, scores=True)
+    own = Heads(*(site.by_head(_made(linear, seen)) for linear in maps))
+    patterns = {
+        other.row: pattern[0]
+        for other in loaded.sites
+        if (pattern := recording.site(other).pattern) is not None
+    }
+    record = recording.site(site)
+    slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
+    rest = None if around is None else _rest(*around, record, seen, slack)
+    return Run(Layer(site, record, own, allowed_keys(site, probe), rest), patterns)
+
+
+# --- what modules were called with ----------------------------------------------------------------
+
+
+@dataclass
+class _Seen:
+    """What one call of each module took and returned."""
+
+    taken: dict[nn.Module, Tensor] = field(default_factory=dict)
+    returned: dict[nn.Module, Tensor] = field(default_factory=dict)
+
+
+@contextmanager
+def _watched(modules: Sequence[nn.Module], turn: int) -> Iterator[_Seen]:
+    """Keep the first tensor that goes into and comes out of the ``turn``-th call of each module."""
+    seen, calls = _Seen(), Counter[nn.Module]()
+
+    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        calls[module] += 1
+        if calls[module] == turn + 1:
+            seen.taken[module] = next(iter((*args, *kwargs.values())))
+            seen.returned[module] = output[0] if isinstance(output, tuple) else output
+
+    hooks = (module.register_forward_hook(keep, with_kwargs=True) for module in set(modules))
+    with hooked(hooks):
+        yield seen
+
+
+def _made(linear: LinearMap, seen: _Seen) -> Tensor:
+    return linear.leaving(seen.returned[linear.module])
+
+
+def _rest(
+    parts: Parts, norm_first: bool, record: SiteRecord, seen: _Seen, slack: float
+) -> Rest | None:
+    """Put together what was seen of a layer; None if its parts do not make up all of it."""
+    norm = parts.norm_ffn if norm_first else parts.norm_attention
+    if norm not in seen.taken or parts.layer not in seen.taken:
+        return None
+    found = Rest(
+        norm_first,
+        _norm(norm),
+        _norm(parts.norm_ffn),
+        _linear(parts.up),
+        _linear(parts.down),
+        parts.activation,
+        seen.taken[parts.layer],
+        seen.taken[norm],
+        seen.returned[norm],
+        seen.returned[parts.layer],
+    )
+    return found if _whole(parts, found, record, slack) else None
+
+
+def _whole(parts: Parts, found: Rest, record: SiteRecord, slack: float) -> bool:
+    """Whether the model's own modules, put together in this order, give the layer's output."""
+    assert record.out is not None
+    with torch.no_grad():
+        summed = found.layer_in + record.out
+        hidden = parts.norm_ffn(summed) if found.norm_first else parts.norm_attention(summed)
+        out = parts.down(parts.activation(parts.up(hidden)))
+        out = summed + out if found.norm_first else parts.norm_ffn(hidden + out)
+    near = slack * (1 + float(found.layer_out.abs().max()))
+    return out.shape == found.layer_out.shape and float((out - found.layer_out).abs().max()) < near
+
+
+def _norm(norm: nn.LayerNorm) -> Norm:
+    gain, shift = gain_and_shift(norm)
+    return Norm(gain.detach(), shift.detach(), norm.eps)
+
+
+def _linear(module: nn.Module) -> Linear:
+    linear = LinearMap(module)
+    return Linear(linear.weight.detach().t(), bias_of(linear).detach())

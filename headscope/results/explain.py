@@ -1,0 +1,224 @@
+"""What ``headscope explain`` showed, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.heads import Head, head_name
+from headscope.results.measured import Measured
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["ExplainResult", "ExplainedHead", "ExplainStep", "Matrix", "StepCheck"]
+
+#: A row of a matrix; None where there is no number (a score that a mask hides).
+Values = tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Some numbers of a step.
+
+    Attributes
+    ----------
+    name : str
+        Such as ``q`` or ``pattern``.
+    shape : tuple of int
+        Of all of it: rows and columns.
+    rows, columns : tuple of str
+        What each row and column is called; empty where they are only counted.
+    values : tuple of (float or None,...)
+        Rounded to four significant digits. Of a learned matrix only its first rows and columns,
+        else all of it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: tuple[Values, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether no row and no column is left out."""
+        return (len(self.values), len(self.values[0]) if self.values else 0) == self.shape
+
+
+@dataclass(frozen=True)
+class StepCheck:
+    """One number of ours held against the model's own.
+
+    Attributes
+    ----------
+    what : str
+        What was compared.
+    max_abs : float
+        Largest difference; where the model's own has entries beyond 10, in units of a tenth of the
+        largest.
+    tolerance : float
+        What it may be.
+    """
+
+    what: str
+    max_abs: float
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class ExplainStep:
+    """One step of the way from the sentence to the layer's output.
+
+    Attributes
+    ----------
+    number : int
+        From 1.
+    key : str
+        ``input``, ``weights``, ``qkv``, ``heads``, ``scores``, ``mask``, ``softmax``, ``z``,
+        ``mix``, ``skip``, ``layernorm`` or ``ffn``.
+    numbers : dict of str to float or None
+        By name; docs/explain.md says what each means.
+    matrices : tuple of Matrix
+        What the step starts from or makes.
+    checks : tuple of StepCheck
+        Empty where nothing is computed yet.
+    """
+
+    number: int
+    key: str
+    numbers: dict[str, float | None]
+    matrices: tuple[Matrix, ...]
+    checks: tuple[StepCheck, ...]
+
+    def matrix(self, name: str) -> Matrix:
+        """Return the matrix of a name.
+
+        Raises
+        ------
+        KeyError
+            If the step has none of it.
+        """
+        found = {matrix.name: matrix for matrix in self.matrices}
+        return found[name]
+
+
+@dataclass(frozen=True)
+class ExplainedHead(Head):
+    """What one head does with the sentence.
+
+    Attributes
+    ----------
+    entropy : float
+        Of its rows, mean over tokens, in bits.
+    even : float
+        The same if each token attended evenly to every token it may see.
+    link : float
+        What a head is chosen by where none is named: the largest weight of a word's token on
+        another one, two or more positions away, less what that one gets from all words on average;
+        mean over the words' tokens.
+    """
+
+    entropy: float
+    even: float
+    link: float
+
+
+@dataclass(frozen=True)
+class ExplainResult(Measured):
+    """The way of one sentence through one head, step by step.
+
+    Attributes
+    ----------
+    sentence : str
+        As it was given.
+    tokens : tuple of str
+        Special tokens included.
+    special : tuple of bool
+        Which of them the tokenizer added.
+    stack : str
+        ``encoder`` or ``decoder``.
+    layer, head : int
+        What is explained; as before any pruning.
+    chosen : bool
+        Whether headscope chose the head.
+    n_heads, d_model, d_head : int
+        Heads of the layer, widths of the residual stream and of a head.
+    causal : bool
+        Whether the model hides later tokens itself.
+    positions : str
+        ``rotated`` where positions turn q and k, ``bias`` where they are added to the scores, else
+        empty: they are in x, or nowhere.
+    layer_norm : str
+        ``post`` (after each sum) or ``pre`` (before each sublayer); empty where that is not known.
+    steps : tuple of ExplainStep
+        Nine of attention, then skip, LayerNorm and feed-forward network where the layer could be
+        taken apart.
+    heads : tuple of ExplainedHead
+        All heads of the model.
+    patterns : dict of str to (query, key)
+        By head (``L3H5``), rounded to two digits.
+    left_out : tuple of str
+        What this model does not allow, a sentence each.
+    """
+
+    sentence: str
+    tokens: tuple[str, ...]
+    special: tuple[bool, ...]
+    stack: str
+    layer: int
+    head: int
+    chosen: bool
+    n_heads: int
+    d_model: int
+    d_head: int
+    causal: bool
+    positions: str
+    layer_norm: str
+    steps: tuple[ExplainStep, ...]
+    heads: tuple[ExplainedHead, ...]
+    patterns: dict[str, tuple[tuple[float, ...], ...]]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the explained head: ``L3H5``."""
+        return head_name(self.layer, self.head, self.stack)
+
+    def step(self, key: str) -> ExplainStep | None:
+        """Return a step by its key; None where it is left out."""
+        return next((step for step in self.steps if step.key == key), None)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per query and key of the explained head (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame(_pairs(self))
+
+    def heads_frame(self) -> pandas.DataFrame:
+        """One row per head (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(head) for head in self.heads])
+
+
+def _pairs(result: ExplainResult) -> list[dict[str, Any]]:
+    steps = {step.key: step for step in result.steps}
+    columns = {
+        "product": steps["scores"].matrix("q k^T"),
+        "score": steps["scores"].matrix("scores"),
+        "weight": steps["softmax"].matrix("pattern"),
+        "other_direction": steps["mask"].matrix("other direction"),
+        "sequence_scale": steps["scores"].matrix("sequence scale"),
+    }
+    return [
+        {
+            "query_pos": i,
+            "query": query,
+            "key_pos": j,
+            "key": key,
+            **{name: matrix.values[i][j] for name, matrix in columns.items()},
+        }
+        for i, query in enumerate(result.tokens)
+        for j, key in enumerate(result.tokens)
+    ]

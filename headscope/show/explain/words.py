@@ -1,0 +1,346 @@
+"""The sentences that ``explain`` says at each step, with the model's own numbers in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headscope.results import ExplainResult, ExplainStep, Matrix, StepCheck
+from headscope.safe_text import visible
+from headscope.show.cells import decimal, joined, plural, tiny
+
+__all__ = [
+    "COST",
+    "cost_rows",
+    "matrix_title",
+    "share_rows",
+    "FORMULAS",
+    "TITLES",
+    "check_text",
+    "chosen_text",
+    "passed_text",
+    "said",
+    "token_names",
+]
+
+TITLES = {
+    "input": "Input: one row of numbers per token",
+    "weights": "Learned matrices",
+    "qkv": "Queries, keys and values",
+    "heads": "Split into heads",
+    "scores": "Scores",
+    "mask": "Mask",
+    "softmax": "Softmax: the pattern",
+    "z": "Head output z",
+    "mix": "Concatenate, and mix by W_O",
+    "skip": "Skip connection",
+    "layernorm": "LayerNorm",
+    "ffn": "Feed-forward network",
+}
+FORMULAS = {
+    "input": "x",
+    "weights": "W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O",
+    "qkv": "q = x W_Q + b_Q    k = x W_K + b_K    v = x W_V + b_V",
+    "heads": "[q of head 0 | q of head 1 | ...] = x [W_Q of head 0 | W_Q of head 1 | ...]",
+    "scores": "scores = q k^T * scale",
+    "mask": "scores of hidden keys = -infinity",
+    "softmax": "pattern = exp(scores) / sum over keys of exp(scores)",
+    "z": "z = pattern v",
+    "mix": "output = [z of head 0 | z of head 1 | ...] W_O + b_O = sum of z W_O + b_O",
+    "skip": "y = x + output",
+    "layernorm": "(y - mean) / standard deviation * gain + shift",
+    "ffn": "f(y) = activation(y W_1 + b_1) W_2 + b_2",
+}
+#: What is counted of a layer, and what its column is called.
+COST = {
+    "parameters": "parameters",
+    "projections": "FLOPs x W",
+    "scores": "FLOPs qk, Pv",
+    "exponentials": "exponentials",
+}
+
+
+def token_names(result: ExplainResult) -> list[str]:
+    """Return the tokens as they can be shown."""
+    return [visible(token) for token in result.tokens]
+
+
+def chosen_text(result: ExplainResult) -> str:
+    """Say which head is explained, and why."""
+    if not result.chosen:
+        return f"{result.name}, as asked for."
+    link = next((head.link for head in result.heads if head.name == result.name), 0.0)
+    return (
+        f"{result.name}: it links the words of this sentence most clearly, each to one of its "
+        f"own ({link:.2f} more weight than that one gets on average)."
+    )
+
+
+def said(result: ExplainResult, step: ExplainStep) -> list[str]:
+    """Return the sentences of a step."""
+    return _SAID[step.key](result, step)
+
+
+def check_text(check: StepCheck) -> str:
+    """Say how far our numbers are from the model's own."""
+    return (
+        f"{check.what}: largest difference {tiny(check.max_abs) if check.max_abs else '0'} "
+        f"(tolerance {check.tolerance:.0e})"
+    )
+
+
+def matrix_title(result: ExplainResult, matrix: Matrix) -> str:
+    """Return what stands above a matrix: its name, or what is assumed in it."""
+    if matrix.name != "other direction":
+        return matrix.name
+    return f"If the future were {'seen' if result.causal else 'hidden'}"
+
+
+def cost_rows(step: ExplainStep) -> list[list[str]]:
+    """Return parameters and operations by number of heads, in the order of ``COST``."""
+    table = step.matrix("cost")
+    places = [table.columns.index(name) for name in COST]
+    return [
+        [f"{name} wide", *(_count(line[place]) for place in places)]
+        for name, line in zip(table.rows, table.values, strict=True)
+    ]
+
+
+def share_rows(step: ExplainStep) -> list[list[str]]:
+    """Return what each head adds: its name, share of the output, and length beside it."""
+    return [[name, f"{row[0] or 0.0:z.1%}", decimal(row[1], 2)] for name, row in _rows(step)]
+
+
+def passed_text(result: ExplainResult) -> str:
+    """Say that every step was held against the model."""
+    checks = [check for step in result.steps for check in step.checks]
+    worst = max(checks, key=lambda check: check.max_abs / check.tolerance)
+    return (
+        f"All {len(checks)} checks against the model passed; nearest to its tolerance: "
+        f"{worst.what}, a difference of {tiny(worst.max_abs)}."
+    )
+
+
+def _input(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n = len(result.tokens)
+    source = "the embeddings" if result.layer == 0 else f"what layer {result.layer - 1} returns"
+    if result.layer_norm == "pre":
+        source += ", after a LayerNorm (pre-LN: it stands before each sublayer)"
+    added = [token for token, s in zip(token_names(result), result.special, strict=True) if s]
+    texts = [
+        f"The sentence becomes {n} {plural(n, 'token')}, and each token a row of {result.d_model} "
+        f"numbers: x has shape {n} x {result.d_model}. Layer {result.layer} reads {source}."
+    ]
+    if added:
+        texts.append(f"The tokenizer added {joined(list(dict.fromkeys(added)))}.")
+    return texts
+
+
+def _weights(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n = step.numbers
+    rows, wide = step.matrix("W_Q").shape
+    texts = [
+        f"Learned once, the same for every sentence. This head: W_Q {rows} x {wide}, "
+        f"{_count(n['parameters_head'])} numbers with W_K, W_V and W_O; all "
+        f"{result.n_heads} heads of layer {result.layer}: {_count(n['parameters_layer'])}."
+        + ("" if n["biases"] else " This model has no biases here: every b is zero.")
+    ]
+    if n["reads"] == rows:
+        texts.append(
+            f'Often said: "each head sees a slice of the embedding". No: W_Q has {rows} rows, so '
+            f"the head reads all {rows} numbers of each token. Only q, k and v are narrow."
+        )
+    else:
+        texts.append(
+            f"An exception: the maps of this family are cut into groups, so this head reads only "
+            f"{_count(n['reads'])} of the {rows} numbers of a token. Heads usually read all."
+        )
+    return texts
+
+
+def _qkv(result: ExplainResult, step: ExplainStep) -> list[str]:
+    texts = [
+        "A query says what a token looks for, a key what it offers to be found by, a value what it "
+        f"hands over: three rows of {result.d_head} numbers for each token."
+    ]
+    if result.positions == "rotated":
+        texts.append(
+            "This family then turns q and k by an angle that grows with the position; the scores "
+            "are made of the rotated ones."
+        )
+    return texts
+
+
+def _heads(result: ExplainResult, step: ExplainStep) -> list[str]:
+    width, shared = result.n_heads * result.d_head, step.numbers["key_heads"]
+    texts = [
+        f"The heads lie side by side in one matrix. x is multiplied once, and the {width} results "
+        f"of each token are cut into {result.n_heads} {plural(result.n_heads, 'head')} of "
+        f"{result.d_head}: the same numbers as head by head.",
+        f"So the number of heads costs nothing: {width} numbers cut into 1 head or into "
+        f"{result.n_heads} need as many parameters and multiplications. Only the exponentials of "
+        "the softmax grow.",
+    ]
+    if shared != result.n_heads:
+        texts.append(
+            f"Here {result.n_heads} heads share {_count(shared)} heads of keys and values, so W_K "
+            "and W_V are narrower than W_Q."
+        )
+    return texts
+
+
+def _scores(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n, tokens, d_head = step.numbers, len(result.tokens), result.d_head
+    scale, root = n["scale"] or 0.0, n["root_d_head"] or 0.0
+    own = (
+        f"= 1/sqrt(d_head) = 1/sqrt({d_head})"
+        if abs(scale - root) < 1e-6
+        else f"in this family (1/sqrt(d_head) would be {root:.4f}; the rest is in its weights, or "
+        "it has more terms)"
+    )
+    texts = [
+        "One number per pair of tokens: how well the query of the row fits the key of the column. "
+        f"The scale is {scale:.4f} {own}, whatever the length of the sentence: products of "
+        f"{d_head} numbers spread by {n['spread_products']:.2f} here, scores by "
+        f"{n['spread_scores']:.2f} (standard deviations)."
+    ]
+    if result.positions == "bias":
+        texts.append(
+            "This family adds terms by relative position to the scaled products: the matrix "
+            '"bias", in the model\'s own numbers.'
+        )
+    texts.append(
+        f'Often said: "divide by the square root of the sequence length". No: with '
+        f"1/sqrt({tokens}) = {n['root_tokens']:.4f} this head would move "
+        f"{_percent(n['moved_by_sequence_scale'])} of its weight (entropy "
+        f"{n['entropy_sequence_scale']:.2f} instead of {n['entropy']:.2f} bits), and another "
+        "amount in a sentence of another length."
+    )
+    return texts
+
+
+def _mask(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n, texts = step.numbers, []
+    if n["pads"]:
+        texts.append(
+            f"Sentences of one batch are padded to one length. With {_count(n['pads'])} positions "
+            "of padding behind this sentence, the mask leaves them a weight of "
+            f"{_percent(n['weight_on_pads'])}; without it they would draw "
+            f"{_percent(n['weight_on_pads_without_mask'])}."
+        )
+    moved = _percent(n["moved_by_other_direction"])
+    if result.causal:
+        texts.append(
+            "This model hides the future: no token sees a later one. If it could, "
+            f"{moved} of the weight would lie elsewhere (below)."
+        )
+    else:
+        texts.append(
+            "Nothing else is hidden: each token sees those before and after it. If the future were "
+            f"hidden, as in a decoder (below), {moved} of the weight would lie elsewhere."
+        )
+    return texts
+
+
+def _softmax(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n = step.numbers
+    return [
+        f"Every row sums to 1 (to {tiny(n['row_sum_error'])}). The sum runs over the keys, not "
+        f"over the queries: columns sum to anything, here {n['column_sum_low']:.2f} to "
+        f"{n['column_sum_high']:.2f}.",
+        f"Entropy {n['entropy']:.2f} bits, mean over rows; spread evenly it would be "
+        f"{n['even']:.2f}. The largest weight is {n['strongest']:.2f}.",
+        'Often said: "attention explains the output". It says what a head reads, not what the '
+        "output depends on: headscope classify --ablate takes heads out and measures that.",
+    ]
+
+
+def _z(result: ExplainResult, step: ExplainStep) -> list[str]:
+    return [
+        "Each token's row of the pattern weighs the values of all tokens: their mean, weighted, is "
+        f"its z of {result.d_head} numbers (mean length {step.numbers['length']:.2f})."
+    ]
+
+
+def _mix(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n, width = step.numbers, result.n_heads * result.d_head
+    shares = {name: row[0] for name, row in _rows(step)}
+    bias = shares.get("b_O") or 0.0
+    texts = [
+        f"The heads' z side by side are {width} numbers for each token; W_O mixes them into "
+        f"{result.d_model}. Multiplying head by head and adding gives the same, so every head "
+        "writes to all numbers of the output: none has a part of its own.",
+        f"{result.name} makes up {_percent(n['share'])} of the output (evenly "
+        f"{_percent(n['even_share'])}), b_O {_percent(bias)}. Shares are projections on the "
+        "output and add up to 100%; below 0 a head works against the others.",
+    ]
+    if "beside attention" in shares:
+        texts.append("This family sends a convolution through W_O as well, beside the heads.")
+    return texts
+
+
+def _rows(step: ExplainStep) -> list[tuple[str, tuple[float | None, ...]]]:
+    table = step.matrix("heads")
+    return list(zip(table.rows, table.values, strict=True))
+
+
+def _skip(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n = step.numbers
+    return [
+        "The layer does not replace its input, it adds to it. Mean length of a token's row: "
+        f"{n['length_skip']:.2f} in the input, {n['length_attention']:.2f} in what attention adds, "
+        f"{n['length_sum']:.2f} in the sum."
+    ]
+
+
+def _layernorm(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n = step.numbers
+    where = (
+        "Pre-LN: only what the feed-forward network reads is normalised, the sum itself goes on"
+        if result.layer_norm == "pre"
+        else "Post-LN: the sum itself is normalised"
+    )
+    return [
+        f"{where}. Each token on its own: rows spread by {n['spread_before_low']:.2f} to "
+        f"{n['spread_before_high']:.2f} before (standard deviation) and by "
+        f"{n['spread_after']:.2f} on average after, where the learned gain has acted too."
+    ]
+
+
+def _ffn(result: ExplainResult, step: ExplainStep) -> list[str]:
+    n, wide = step.numbers, _count(step.numbers["d_ff"])
+    weights = result.step("weights")
+    own = (weights.numbers["parameters_layer"] if weights else None) or 1.0
+    end = "its skip" if result.layer_norm == "pre" else "its skip and a second LayerNorm"
+    return [
+        f"Each token on its own again: {result.d_model} -> {wide} -> {result.d_model} numbers, "
+        f"{_count(n['parameters'])} weights ({(n['parameters'] or 0.0) / own:.1f} times those of "
+        f"attention); {_percent(n['active'])} of the {wide} units are above 0. With {end} this is "
+        f"the layer's output."
+    ]
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _percent(value: float | None) -> str:
+    """Write a share; one that is small but not zero is said to be below what is shown."""
+    if value is None:
+        return "-"
+    return "less than 0.1%" if 0 < abs(value) < 0.0005 else f"{value:.1%}"
+
+
+_SAID: dict[str, Callable[[ExplainResult, ExplainStep], list[str]]] = {
+    "input": _input,
+    "weights": _weights,
+    "qkv": _qkv,
+    "heads": _heads,
+    "scores": _scores,
+    "mask": _mask,
+    "softmax": _softmax,
+    "z": _z,
+    "mix": _mix,
+    "skip": _skip,
+    "layernorm": _layernorm,
+    "ffn": _ffn,
+}

@@ -1,0 +1,286 @@
+"""``explain`` on every kind of family: plain loops give the same numbers, wrong ones are caught."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from covered_families import COVERED, Family
+from numpy.typing import NDArray
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
+from torch import Tensor
+
+import headscope
+from headscope.errors import ValidationFailedError
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.explain import rest, walk
+from headscope.results import ExplainResult
+
+SENTENCE = "the cat sat on the mat, dogs ran"
+Array = NDArray[np.float64]
+
+
+def loaded(family: Family) -> LoadedModel:
+    return headscope.wrap(family.model(vocab_size=len(VOCABULARY)), tiny_tokenizer(38))
+
+
+def explained(model: LoadedModel, **options: Any) -> ExplainResult:
+    return headscope.explain(model, SENTENCE, validate=False, **options)
+
+
+def numbers(result: ExplainResult, step: str, name: str) -> Array:
+    found = result.step(step)
+    assert found is not None
+    return np.array(found.matrix(name).values, dtype=float)
+
+
+# --- a slow program written from the formulas alone --------------------------------------------
+
+
+class Slow:
+    """One layer of BERT in plain numpy, from the checkpoint's own tensors, one head at a time."""
+
+    def __init__(self, model: LoadedModel, layer: int, head: int) -> None:
+        weights = {k: v.double().numpy() for k, v in model.model.state_dict().items()}
+        self.at = lambda name: weights[f"encoder.layer.{layer}.{name}"]
+        ids = model.tokenizer(SENTENCE, return_tensors="pt")
+        with torch.no_grad():
+            states = model.model(**ids, output_hidden_states=True).hidden_states
+        self.x = states[layer][0].double().numpy()
+        self.after = states[layer + 1][0].double().numpy()
+        self.n, self.d_head = len(self.x), 8
+        self.n_heads = self.x.shape[1] // self.d_head
+        self.mine = slice(head * self.d_head, (head + 1) * self.d_head)
+
+    def projected(self, name: str) -> Array:
+        return self.x @ self.at(f"attention.self.{name}.weight").T + self.at(
+            f"attention.self.{name}.bias"
+        )
+
+    def pattern(self, cut: slice, scale: float, seen: Callable[[int, int], bool]) -> Array:
+        q, k = self.projected("query")[:, cut], self.projected("key")[:, cut]
+        found = np.zeros((self.n, self.n))
+        for i in range(self.n):
+            sizes = [math.exp(scale * q[i] @ k[j]) if seen(i, j) else 0.0 for j in range(self.n)]
+            found[i] = [size / sum(sizes) for size in sizes]
+        return found
+
+    def z(self, cut: slice) -> Array:
+        every = self.pattern(cut, self.d_head**-0.5, lambda i, j: True)
+        return every @ self.projected("value")[:, cut]
+
+    def norm(self, x: Array, name: str) -> Array:
+        centred = x - x.mean(1, keepdims=True)
+        spread = np.sqrt((centred**2).mean(1, keepdims=True) + 1e-12)
+        return centred / spread * self.at(f"{name}.weight") + self.at(f"{name}.bias")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("m") / "bert")))
+
+
+def test_every_step_is_what_a_slow_program_says(bert: LoadedModel) -> None:
+    layer, head = 1, 2
+    result, slow = explained(bert, layer=layer, head=head), Slow(bert, layer, head)
+    cut, scale = slow.mine, slow.d_head**-0.5
+
+    def same(step: str, name: str, expected: Array) -> None:
+        # Kept with four digits.
+        np.testing.assert_allclose(numbers(result, step, name), expected, rtol=6e-4, atol=2e-5)
+
+    same("input", "x", slow.x)
+    same("qkv", "q", slow.projected("query")[:, cut])
+    same("qkv", "k", slow.projected("key")[:, cut])
+    same("qkv", "v", slow.projected("value")[:, cut])
+    products = slow.projected("query")[:, cut] @ slow.projected("key")[:, cut].T
+    same("scores", "q k^T", products)
+    same("scores", "scores", products * scale)
+    same("scores", "sequence scale", slow.pattern(cut, slow.n**-0.5, lambda i, j: True))
+    same("mask", "other direction", slow.pattern(cut, scale, lambda i, j: j <= i))
+    same("softmax", "pattern", slow.pattern(cut, scale, lambda i, j: True))
+    same("z", "z", slow.z(cut))
+    W_O = slow.at("attention.output.dense.weight").T
+    starts = range(0, slow.n_heads * slow.d_head, slow.d_head)
+    parts = [slow.z(slice(s, s + slow.d_head)) @ W_O[s : s + slow.d_head] for s in starts]
+    b_O = slow.at("attention.output.dense.bias") + np.zeros_like(slow.x)
+    out = sum(parts) + b_O
+    same("mix", "z W_O", parts[head])
+    same("mix", "output", out)
+    every = [(float((p * out).sum() / (out**2).sum()), p) for p in [*parts, b_O]]
+    rows = [[share, np.sqrt((p**2).sum() / (out**2).sum())] for share, p in every]
+    same("mix", "heads", np.array(rows))
+    same("skip", "x + attention", slow.x + out)
+    y = slow.norm(slow.x + out, "attention.output.LayerNorm")
+    same("layernorm", "LayerNorm", y)
+    gelu = np.vectorize(lambda t: 0.5 * t * (1 + math.erf(t / math.sqrt(2))))
+    hidden = gelu(y @ slow.at("intermediate.dense.weight").T + slow.at("intermediate.dense.bias"))
+    network = hidden @ slow.at("output.dense.weight").T + slow.at("output.dense.bias")
+    same("ffn", "layer output", slow.norm(y + network, "output.LayerNorm"))
+    np.testing.assert_allclose(slow.norm(y + network, "output.LayerNorm"), slow.after, atol=1e-5)
+
+
+# --- families -----------------------------------------------------------------------------------
+
+#: Steps, where LayerNorms stand, how positions come in, whether the future is hidden, and what the
+#: sentences on what is left out speak of.
+EXPECTED = {
+    "albert": (12, "post", "", False, ()),
+    "roberta-prelayernorm": (12, "pre", "", False, ()),
+    "distilbert": (12, "post", "", False, ()),
+    "modernbert": (9, "", "rotated", False, ("modernbert",)),
+    "esm": (9, "", "rotated", False, ("esm",)),
+    "xmod": (9, "", "", False, ("xmod",)),
+    "mpnet": (12, "post", "bias", False, ()),
+    "deberta": (9, "", "bias", False, ("deberta",)),
+    "deberta-v2, as v3": (12, "post", "bias", False, ()),
+    "convbert": (12, "post", "", False, ()),
+    "squeezebert": (9, "", "", False, ("squeezebert",)),
+    "mobilebert": (9, "", "", False, ("mobilebert",)),
+    "roformer, rotated values": (12, "post", "rotated", False, ()),
+    "eurobert, shared keys": (9, "", "rotated", False, ("eurobert",)),
+    "xlm, causal": (9, "", "", True, ("xlm",)),
+    "gpt2": (12, "pre", "", True, ()),
+    "mbart": (12, "pre", "", False, ("decoder",)),
+    "t5": (9, "", "bias", False, ("decoder", "t5")),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_family_is_explained_as_far_as_its_layer_is_known(name: str) -> None:
+    family = next(item for item in COVERED if item.name == name)
+    result = explained(loaded(family))
+    steps, norm, positions, causal, left_out = EXPECTED[name]
+    assert (len(result.steps), result.layer_norm) == (steps, norm)
+    assert (result.positions, result.causal) == (positions, causal)
+    assert len(result.left_out) == len(left_out)
+    for text, word in zip(result.left_out, left_out, strict=True):
+        assert word in text
+    assert [step.number for step in result.steps] == list(range(1, steps + 1))
+    assert all(check.max_abs <= check.tolerance for s in result.steps for check in s.checks)
+    checked = {step.key for step in result.steps if step.checks}
+    assert checked == {step.key for step in result.steps} - {"input", "weights"}
+    pattern = numbers(result, "softmax", "pattern")
+    np.testing.assert_allclose(pattern.sum(1), 1, atol=1e-3)
+    assert (np.triu(pattern, 1) == 0).all() == causal
+    other = numbers(result, "mask", "other direction")
+    assert (np.triu(other, 1) == 0).all() == (not causal)
+
+
+def test_what_a_family_does_otherwise_is_said_in_numbers() -> None:
+    by_name = {item.name: item for item in COVERED}
+    squeezed = explained(loaded(by_name["squeezebert"])).step("weights")
+    assert squeezed is not None
+    assert squeezed.numbers["reads"] == 16  # of 32: two groups
+    shared = explained(loaded(by_name["eurobert, shared keys"]))
+    heads, weights = shared.step("heads"), shared.step("weights")
+    assert heads is not None
+    assert weights is not None
+    assert (heads.numbers["n_heads"], heads.numbers["key_heads"]) == (4, 2)
+    assert weights.numbers["parameters_layer"] == 2 * 32 * 32 + 2 * 32 * 16
+    scale = explained(loaded(by_name["t5"])).step("scores")
+    assert scale is not None
+    assert scale.numbers["scale"] == 1.0
+    assert scale.numbers["root_d_head"] == pytest.approx(8**-0.5)
+
+
+def test_a_model_that_lost_heads_keeps_their_numbers(bert: LoadedModel) -> None:
+    whole = explained(bert, layer=1, head=3)
+    cut = headscope.remove_heads(bert, [(1, 0), (1, 1), (0, 0)])
+    few = explained(cut, layer=1, head=3)
+    assert few.n_heads == 2
+    assert few.step("mix").matrix("heads").rows == ("L1H2", "L1H3", "b_O")
+    assert set(few.patterns) == {"L0H1", "L0H2", "L0H3", "L1H2", "L1H3"}
+    a, b = numbers(whole, "weights", "W_Q"), numbers(few, "weights", "W_Q")
+    np.testing.assert_array_equal(a, b)
+
+
+# --- a wrong mechanism --------------------------------------------------------------------------
+
+
+def _scale(attend: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *heads, scale, **more: attend(*heads, scale=scale * 1.01, **more)
+
+
+def _mask(attend: Callable[..., Any]) -> Callable[..., Any]:
+    def ignoring(*heads: Tensor, allowed: Tensor, **more: Any) -> Any:
+        return attend(*heads, allowed=torch.ones_like(allowed), **more)
+
+    return ignoring
+
+
+def _doubled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: function(*given) * 2
+
+
+def _queries(softmax: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the softmax run over queries."""
+
+    def turned(attend_scores: Tensor, mask: Any = None) -> Tensor:
+        return softmax(attend_scores.transpose(-1, -2), None).transpose(-1, -2)
+
+    return turned
+
+
+WRONG = {
+    "scale": (walk, "attend", _scale, r"Step 5 of explain \(scores of all heads\)"),
+    "mask": (walk, "attend", _mask, r"Step 6 of explain \(pattern of all heads with 2 positions"),
+    "LayerNorm": (rest, "layer_norm", _doubled, r"Step 11 of explain"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_mechanism_is_caught_at_its_step(
+    what: str, bert: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name, spoil, said = WRONG[what]
+    explained(bert)
+    monkeypatch.setattr(module, name, spoil(getattr(module, name)))
+    with pytest.raises(ValidationFailedError, match=said):
+        explained(bert)
+
+
+def test_a_softmax_over_queries_is_caught(
+    bert: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headscope.measures import explain
+
+    monkeypatch.setattr(explain, "masked_softmax", _queries(explain.masked_softmax))
+    with pytest.raises(ValidationFailedError, match="pattern of all heads"):
+        explained(bert)
+
+
+def test_weights_that_are_not_the_heads_are_caught(
+    bert: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads in another order: what each adds is no longer its own."""
+    mix = walk.mix
+    monkeypatch.setattr(walk, "mix", lambda z, w, beside: mix(z.flip(0), w, beside))
+    with pytest.raises(ValidationFailedError, match="Step 9 of explain"):
+        explained(bert)
+
+
+def test_the_chosen_head_links_words_best(bert: LoadedModel) -> None:
+    result = explained(bert)
+    assert result.chosen
+    best = max(result.heads, key=lambda head: head.link)
+    assert (result.layer, result.head) == (best.layer, best.head)
+    within = explained(bert, layer=0)
+    of_layer = [head for head in result.heads if head.layer == 0]
+    assert within.head == max(of_layer, key=lambda head: head.link).head
+    assert not explained(bert, layer=0, head=1).chosen
+
+
+def test_a_sentence_that_fills_the_model_is_explained_without_padding(tmp_path: Path) -> None:
+    model = headscope.load(str(tiny_bert(tmp_path / "short", max_position_embeddings=8)))
+    result = headscope.explain(model, "the cat sat on the mat", validate=False)
+    assert len(result.tokens) == 8
+    assert "Padding is left out" in result.left_out[-1]
+    mask = result.step("mask")
+    assert mask is not None
+    assert (mask.numbers["pads"], mask.checks) == (0, ())
