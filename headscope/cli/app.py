@@ -23,6 +23,7 @@ COMMANDS = (
     "classify",
     "depth",
     "diff",
+    "flow",
     "insights",
     "prune",
     "rank",

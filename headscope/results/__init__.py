@@ -11,6 +11,7 @@ from headscope.results.diff import *
 from headscope.results.efficient import *
 from headscope.results.even import *
 from headscope.results.exported import *
+from headscope.results.flow import *
 from headscope.results.heads import *
 from headscope.results.insights import *
 from headscope.results.kept_model import *
