@@ -40,7 +40,7 @@ class Clustered:
         )
         value = ratio(part.sum(0), whole.sum(0))
         with np.errstate(invalid="ignore", divide="ignore"):
-            influence = (part - value * whole) / whole.mean(0)
+            influence = (part - value * whole) / (whole.sum(0) / max(1, len(whole)))
         return cls(value, influence)
 
     def rest(self) -> Clustered:

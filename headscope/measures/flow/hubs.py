@@ -134,7 +134,7 @@ class HubSums:
         self._hubs = hubs
         self._counts: list[Counter[str]] = []
         self.names = NameSums()
-        #: Of every sentence: (n_heads,), and (2,) of even attention and whether anything is there.
+        #: Of every sentence: (n_heads,), and one number of even attention.
         self.top: list[Array] = []
         self.even: list[Array] = []
         self.hit: list[Array] = []

@@ -34,8 +34,9 @@ __all__ = ["TARGETS", "HeldOut", "LayerSpaces", "RecoverySums"]
 
 #: What is predicted, by name.
 TARGETS = ("whole", "directions", "token", "value", "other")
-#: Penalty of the ridge maps, in units of the mean variance of what they read.
-RIDGE = 1e-4
+#: Penalty of the ridge maps, in units of the mean variance of what they read: what z holds only in
+#: traces, and no layer behind it would notice, does not count.
+RIDGE = 0.1
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -229,5 +230,7 @@ class HeldOut:
 
     def explained(self, target: str) -> Clustered:
         """Return held-out R^2 of every head: 1 - error / distance from the other half's mean."""
-        sums = np.stack(self.sums)[:, :, TARGETS.index(target)]  # (sentences, 2, n_heads)
+        every = np.zeros((0, 2, len(TARGETS), int(self._first[-1])))
+        sums = np.concatenate([every, *(part[None] for part in self.sums)])
+        sums = sums[:, :, TARGETS.index(target)]  # (sentences, 2, n_heads)
         return Clustered.ratio(sums[:, 0], sums[:, 1]).rest()

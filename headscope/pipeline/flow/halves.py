@@ -118,7 +118,7 @@ class Found:
 def measure(
     reader: Reader, loaded: LoadedModel, seed: int, name: str, *, every_tree: bool = True
 ) -> Found | None:
-    """Run a model over both halves; None if one of them is empty.
+    """Run a model over both halves; None if the first is empty.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def measure(
         held.finish()
         hubs.update(observer.graph, nodes)
         _show_trees(search, observer.graph, nodes, sentences)
-    return Found(held, chosen, hubs, search) if hubs.top else None
+    return Found(held, chosen, hubs, search)
 
 
 def _spaces(site: AttentionSite, seed: int) -> LayerSpaces:

@@ -92,15 +92,16 @@ def heads(
 
 
 def _graphs(hubs: HubSums, names: Sequence[str]) -> list[HeadGraph]:
-    top, hit = (estimated(_mean_over_sentences(rows)) for rows in (hubs.top, hubs.hit))
-    chance = np.mean(hubs.chance, axis=0)
-    return [
-        HeadGraph(top[i], name, hit[i], finite(float(chance[i]))) for i, name in enumerate(names)
-    ]
+    n = len(names)
+    top, hit, chance = (
+        estimated(_mean_over_sentences(rows, n)) for rows in (hubs.top, hubs.hit, hubs.chance)
+    )
+    return [HeadGraph(top[i], name, hit[i], chance[i].value) for i, name in enumerate(names)]
 
 
-def _mean_over_sentences(rows: Sequence[Array]) -> Clustered:
-    return Clustered.ratio(np.stack(rows), np.ones((len(rows), 1)))
+def _mean_over_sentences(rows: Sequence[Array], n: int) -> Clustered:
+    """Average (n,) numbers of every sentence; there may be no sentence."""
+    return Clustered.ratio(np.reshape(rows, (len(rows), n)), np.ones((len(rows), 1)))
 
 
 def _trees_by_head(search: TreeSearch | None, n_heads: int) -> list[HeadTrees | None]:
@@ -147,10 +148,15 @@ def graph(found: Found) -> Graph:
             value = Estimated(finite(ratio), finite(float(half)))
             listed.append(Hub(name, received, even, value, count))
     return Graph(
-        top_share=_one(_mean_over_sentences(found.hubs.top).mean()),
-        even_top_share=finite(float(np.mean(found.hubs.even))),
+        top_share=_top_share(found),
+        even_top_share=_one(_mean_over_sentences(found.hubs.even, 1)).value,
         hubs=tuple(listed),
     )
+
+
+def _top_share(found: Found) -> Estimated:
+    n_heads = len(found.chosen.most_frequent())
+    return _one(_mean_over_sentences(found.hubs.top, n_heads).mean())
 
 
 def trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
@@ -197,7 +203,7 @@ def control(found: Found, other: Found, seed: int) -> FlowControl:
         seed=seed,
         recovery=mean_recovery(other.held),
         gain=Recovery(**{target: _gain(found.held, other.held, target) for target in TARGETS}),
-        top_share=_one(_mean_over_sentences(other.hubs.top).mean()),
+        top_share=_top_share(other),
         best_uas=best,
         combination_uas=combination,
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from headscope.data.corpus import Corpus, as_corpus
-from headscope.data.sentence import Sentence
+from headscope.data.pair_corpus import PairCorpus
 from headscope.errors import CorpusError, InputError
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.classify.corpora import stacks_for
+from headscope.pipeline.classify.corpora import (
+    AnyCorpus,
+    corpus_for,
+    open_corpus,
+    stacks_for,
+)
 from headscope.pipeline.flow import outcome
 from headscope.pipeline.flow.halves import Found, Reader, measure
 from headscope.pipeline.flow.value_spectra import gaussian_controls, head_spectra, untrained
@@ -33,7 +35,7 @@ def report_defaults() -> dict[str, Any]:
 
 def flow(
     model: Model,
-    corpus: Corpus | str | Path | Sequence[Sentence | str] | None = None,
+    corpus: AnyCorpus = None,
     *,
     control: bool = True,
     control_seeds: int = 5,
@@ -52,8 +54,9 @@ def flow(
         ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
     corpus : optional
         A ``.conllu`` treebank or a text file (one sentence a line), sentences in memory, or None
-        for the built-in sample treebank. Without gold trees no trees are measured, and neither in a
-        decoder, which cannot look at every word.
+        for the built-in sample treebank; of pairs of source and target the sources are read.
+        Without gold trees no trees are measured, and neither in a decoder, which cannot look at
+        every word.
     control : bool
         Measure the same architecture with random weights too.
     control_seeds : int
@@ -88,11 +91,13 @@ def flow(
     check_seed(seed)
     if control_seeds < 2:
         raise InputError(f"{control_seeds} control seeds tell no spread; give 2 or more.")
-    read = as_corpus(corpus)
+    given = open_corpus(corpus)
     opened = open_model(model, **options)
     need_tokenizer(opened, "flow")
     if not opened.sites:  # the certificate says why
         require_valid(opened, validate)
+    read = corpus_for(opened, given)
+    read = read.sources if isinstance(read, PairCorpus) else read
     (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, validate)
     loaded = (opened.whole or opened).only(stack)
@@ -122,8 +127,8 @@ def _measured(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Foun
     found = measure(reader, loaded, seed, name, every_tree=name == "model")
     if found is None:
         raise CorpusError(
-            f"What could be read of {reader.corpus.name} leaves one of its two halves empty "
-            f"({reader.skipped} sentences skipped, {reader.repeated} repeated); give sentences "
-            "that differ and fit into the model's limit."
+            f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
+            "one, from the first on) could be read: each is longer than the model's limit or has "
+            "a word that yields no piece."
         )
     return found
