@@ -35,6 +35,7 @@ def make_results(model: Path, folder: Path) -> Path:
         "rank": headscope.rank(loaded, fresh=False, control_seeds=2, **plain),
         "spectrum": headscope.spectrum(loaded, length=16, sequences=4, **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
+        "flow": headscope.flow(loaded, limit=24, **plain),
         "prune": headscope.prune(
             loaded,
             methods=["magnitude", "random"],

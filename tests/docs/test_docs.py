@@ -43,7 +43,18 @@ def test_python_examples_run(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["classify", "depth", "insights", "prune", "report", "rank", "scores", "spectrum", "validate"],
+    [
+        "classify",
+        "depth",
+        "flow",
+        "insights",
+        "prune",
+        "report",
+        "rank",
+        "scores",
+        "spectrum",
+        "validate",
+    ],
 )
 def test_docstring_examples_run(name: str) -> None:
     home = getattr(headscope, name).__module__
@@ -183,6 +194,7 @@ def test_public_names_are_pinned() -> None:
     assert headscope.__all__ == [
         "classify",
         "depth",
+        "flow",
         "rank",
         "spectrum",
         "validate",
@@ -198,6 +210,7 @@ def test_public_names_are_pinned() -> None:
         "save_dense",
         "ClassifyResult",
         "DepthResult",
+        "FlowResult",
         "InsightsResult",
         "PruneResult",
         "RankResult",

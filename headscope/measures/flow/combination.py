@@ -13,7 +13,7 @@ from headscope.measures.flow.trees import GoldTrees, candidates
 
 __all__ = ["Kept", "choose_heads", "summed"]
 
-#: Sentences that heads are chosen on, at most; their attention is kept in memory.
+#: Sentences that heads are chosen on, about; their attention is kept in memory.
 SENTENCES = 256
 #: Candidates that are tried: those whose own trees are best.
 TRIED = 16

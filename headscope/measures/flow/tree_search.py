@@ -22,6 +22,9 @@ class TreeSearch:
     ----------
     seed : int
         Of the random trees.
+    sentences : int
+        How many there will be on the first half, about; of many more than
+        :data:`~.combination.SENTENCES` some are drawn at random to choose the combination on.
     every : bool
         Count the trees of every head on the second half too, not only those that are chosen.
 
@@ -37,8 +40,9 @@ class TreeSearch:
         The chosen distance.
     """
 
-    def __init__(self, seed: int, *, every: bool = True) -> None:
+    def __init__(self, seed: int, sentences: int = 0, *, every: bool = True) -> None:
         self._every = every
+        self._share = SENTENCES / max(SENTENCES, sentences)
         self._generator = torch.Generator().manual_seed(seed)
         self._kept: list[Kept] = []
         self.first, self.counts, self.swapped = TreeCounts(), TreeCounts(), TreeCounts()
@@ -65,10 +69,12 @@ class TreeSearch:
             found["heads"] = gold.trees(candidates(graph))
         if not self.chosen:
             self.first.update(gold, found)
-            room = SENTENCES - sum(len(item.graph) for item in self._kept)
-            if room > 0:
-                part = GoldTrees(gold.heads[:room], gold.scored[:, :room])
-                self._kept.append(Kept(part, graph[:room].clone()))
+            # Sentences come by length: the first ones would be short.
+            drawn = torch.rand(len(graph), generator=self._generator) < self._share
+            if bool(drawn.any()):
+                some = drawn.nonzero()[:, 0].to(graph.device)
+                part = GoldTrees(gold.heads[some], gold.scored[:, some])
+                self._kept.append(Kept(part, graph[some]))
             return
         self.counts.update(gold, {**found, **self._chosen_trees(graph, gold)})
         if swapped is not None:

@@ -71,9 +71,14 @@ class Reader:
         """Whether there are gold trees; in a decoder the head of a word may be out of sight."""
         return self.corpus.has_trees and not self.causal
 
+    @property
+    def n_sentences(self) -> int:
+        """Sentences of both halves, those that cannot be read included."""
+        return min(self.corpus.n_sentences, self.limit or self.corpus.n_sentences)
+
     def batches(self, half: int, name: str) -> Iterator[list[EncodedSentence]]:
         """Yield batches of the sentences of one half: 0 first, then 1."""
-        n = min(self.corpus.n_sentences, self.limit or self.corpus.n_sentences)
+        n = self.n_sentences
         self.repeated, self.skipped = 0, 0
         sentences, again = itertools.tee(itertools.islice(iter(self.corpus), n))
         encoded = placed(again, Encoder(self.loaded).encode(sentences))
@@ -135,7 +140,7 @@ def measure(
     """
     sums = RecoverySums([_spaces(site, seed) for site in loaded.sites])
     chosen = HubSums()
-    search = TreeSearch(seed, every=every_tree) if reader.trees else None
+    search = TreeSearch(seed, reader.n_sentences // 2, every=every_tree) if reader.trees else None
     observer = _Observer(loaded, sums)
     for nodes, sentences in observer.run(reader, 0, seed, name):
         chosen.update(observer.graph, nodes)

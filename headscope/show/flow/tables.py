@@ -10,7 +10,7 @@ from rich.text import Text
 
 from headscope.results import FlowResult, HeadFlow, Trees
 from headscope.safe_text import visible
-from headscope.show.cells import decimal, make_table, mean_of, model_line
+from headscope.show.cells import decimal, make_table, mean_of, model_line, plural
 from headscope.show.flow import words
 
 
@@ -85,7 +85,7 @@ def _trees(result: FlowResult, trees: Trees) -> Table:
     n = len(trees.combination.heads)
     for name, found in (
         (f"best head, {words.heads_text(trees.best)}", trees.best),
-        (f"{n} heads added up", trees.combination),
+        (f"{n} {plural(n, 'head')} added up", trees.combination),
     ):
         cells = (found.uas, found.uas_no_punct, found.swapped)
         table.add_row(name, *(words.number(cell, 3) for cell in cells))
