@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headscope.pipeline.classify import classify as classify
     from headscope.pipeline.depth import depth as depth
     from headscope.pipeline.explain import explain as explain
+    from headscope.pipeline.flow import flow as flow
     from headscope.pipeline.insights import insights as insights
     from headscope.pipeline.prune import measure as measure
     from headscope.pipeline.prune import prune as prune
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from headscope.results import ClassifyResult as ClassifyResult
     from headscope.results import DepthResult as DepthResult
     from headscope.results import ExplainResult as ExplainResult
+    from headscope.results import FlowResult as FlowResult
     from headscope.results import InsightsResult as InsightsResult
     from headscope.results import PruneResult as PruneResult
     from headscope.results import RankResult as RankResult
@@ -42,12 +44,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_RESULTS = "Classify Depth Explain Insights Prune Rank Report Spectrum Validation"
+_RESULTS = "Classify Depth Explain Flow Insights Prune Rank Report Spectrum Validation"
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
     "pipeline.classify": "classify",
     "pipeline.depth": "depth",
     "pipeline.explain": "explain",
+    "pipeline.flow": "flow",
     "pipeline.rank": "rank",
     "pipeline.spectrum": "spectrum",
     "pipeline.validate": "validate",

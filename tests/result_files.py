@@ -36,6 +36,7 @@ def make_results(model: Path, folder: Path) -> Path:
         "spectrum": headscope.spectrum(loaded, length=16, sequences=4, **plain),
         "explain": headscope.explain(loaded, "the cat sat on the mat", **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
+        "flow": headscope.flow(loaded, limit=24, **plain),
         "prune": headscope.prune(
             loaded,
             methods=["magnitude", "random"],

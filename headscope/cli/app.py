@@ -24,6 +24,7 @@ COMMANDS = (
     "depth",
     "diff",
     "explain",
+    "flow",
     "insights",
     "prune",
     "rank",

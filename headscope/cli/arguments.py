@@ -68,7 +68,7 @@ def arguments(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     none = (*_NO_ARGUMENTS, *_NO_ARGUMENTS_OF.get(command, ()))
     left = {name: v for name, v in values.items() if v is not None and name not in none}
     found = _thresholds(command, left) | _roles(left) | _state(command, left)
-    if command == "classify":
+    if command in ("classify", "flow"):
         found |= _corpus(left)
     for option, value in left.items():
         name, convert = _CONVERTED.get(option, (option, _plain))

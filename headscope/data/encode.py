@@ -74,11 +74,11 @@ class Encoder:
     ----------
     model : TextModel
         Whose tokenizer is used, and whose limit holds.
-    frequencies : Frequencies
-        Tell which words are rare.
+    frequencies : Frequencies, optional
+        Tell which words are rare; without them no sentence has a rarity.
     """
 
-    def __init__(self, model: TextModel, frequencies: Frequencies) -> None:
+    def __init__(self, model: TextModel, frequencies: Frequencies | None = None) -> None:
         self._model = model
         self._frequencies = frequencies
 
@@ -104,14 +104,15 @@ class Encoder:
         return EncodedSentence(ids, word_of, first, sentence, self._rarity(sentence.words))
 
     def _rarity(self, words: Sequence[str]) -> Rarity | None:
+        known = self._frequencies
         candidates = [i for i, word in enumerate(words) if any(map(str.isalnum, word))]
-        if not candidates or len(words) < 2:
+        if known is None or not candidates or len(words) < 2:
             return None
-        frequency = {i: self._frequencies.frequency(words[i].lower()) for i in candidates}
+        frequency = {i: known.frequency(words[i].lower()) for i in candidates}
         ordered = sorted(frequency.values())
         lowest, second = ordered[0], ordered[min(1, len(ordered) - 1)]
         rarest = tuple(i for i in candidates if frequency[i] == lowest)
-        if any(words[i].lower() in self._frequencies.frequent for i in rarest):
+        if any(words[i].lower() in known.frequent for i in rarest):
             return None
         two_rarest = tuple(i for i in candidates if frequency[i] <= second)
         return Rarity(rarest, two_rarest, tuple(candidates))

@@ -12,6 +12,7 @@ from headscope.results.efficient import *
 from headscope.results.even import *
 from headscope.results.explain import *
 from headscope.results.exported import *
+from headscope.results.flow import *
 from headscope.results.heads import *
 from headscope.results.insights import *
 from headscope.results.kept_model import *

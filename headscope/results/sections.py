@@ -16,6 +16,7 @@ from typing import Any
 from headscope.results.classify import ClassifyResult
 from headscope.results.depth import DepthResult
 from headscope.results.explain import ExplainResult
+from headscope.results.flow import FlowResult
 from headscope.results.insights import InsightsResult
 from headscope.results.prune import PruneResult
 from headscope.results.rank import RankResult
@@ -60,7 +61,7 @@ class Sections:
 
     Attributes
     ----------
-    validate, explain, classify, rank, spectrum, depth, prune, insights : result or None
+    validate, explain, classify, rank, spectrum, depth, flow, prune, insights : result or None
         What the command of that name found.
     """
 
@@ -80,12 +81,17 @@ class Sections:
     depth: DepthResult | None = field(
         default=None, metadata=_told_by("variants", "protected", "decomposition")
     )
+    flow: FlowResult | None = field(
+        default=None, metadata=_told_by("sentences", "spectra", "recovery")
+    )
     prune: PruneResult | None = field(
         default=None, metadata=_told_by("curves", "baseline", "task", uses=("classify",))
     )
     insights: InsightsResult | None = field(
         default=None,
-        metadata=_told_by("insights", uses=("classify", "rank", "spectrum", "depth", "prune")),
+        metadata=_told_by(
+            "insights", uses=("classify", "rank", "spectrum", "depth", "flow", "prune")
+        ),
     )
 
     @property

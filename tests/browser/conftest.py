@@ -37,6 +37,7 @@ def small() -> ReportResult:
         "classify": {"limit": 128, "control": False},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 32, "sequences": 8},
+        "flow": {"limit": 32, "control": False},
         "prune": {
             "fractions": [0.5],
             "repairs": ["none"],

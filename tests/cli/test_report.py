@@ -24,6 +24,8 @@ sequences = 4
 [depth]
 length = 16
 sequences = 4
+[flow]
+limit = 24
 [prune]
 step = 0.5
 ablation = false
@@ -53,7 +55,7 @@ def test_report_is_whole_and_the_same_twice(
     first = run("report", model, "--config", quick, "-o", out)
     assert first.code == 0, first.stderr
     document = json.loads((out / "report.json").read_text())
-    sections = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
+    sections = ("validate", "classify", "rank", "spectrum", "depth", "flow", "prune", "insights")
     assert all(document[name] for name in sections)
     assert document["settings"]["classify"] == {"limit": 24}
     before = contents(out)

@@ -27,6 +27,9 @@ sequences = 2
 length = 12
 sequences = 2
 control = false
+[flow]
+limit = 16
+control = false
 [prune]
 fraction = [0.5]
 ablation = false

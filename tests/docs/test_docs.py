@@ -44,7 +44,7 @@ def test_python_examples_run(page: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("classify", "depth", "explain", "insights", "prune", "report", "rank", "scores"),
+        *("classify", "depth", "explain", "flow", "insights", "prune", "report", "rank", "scores"),
         *("spectrum", "validate"),
     ],
 )
@@ -187,6 +187,7 @@ def test_public_names_are_pinned() -> None:
         "classify",
         "depth",
         "explain",
+        "flow",
         "rank",
         "spectrum",
         "validate",
@@ -203,6 +204,7 @@ def test_public_names_are_pinned() -> None:
         "ClassifyResult",
         "DepthResult",
         "ExplainResult",
+        "FlowResult",
         "InsightsResult",
         "PruneResult",
         "RankResult",

@@ -185,7 +185,7 @@ def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tenso
     Tensor, (n_heads, n_heads), float64
         0 where a factor is zero.
     """
-    (u, rank_u), (v, rank_v) = _basis(left, rtol), _basis(right, rtol)
+    (u, rank_u), (v, rank_v) = column_basis(left, rtol), column_basis(right, rtol)
     n_heads, m, r = u.shape
     flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
     squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
@@ -201,7 +201,7 @@ def head_overlaps(factors: Factors, reading: Reading) -> dict[str, Tensor]:
     }
 
 
-def _basis(factor: Tensor, rtol: float) -> tuple[Tensor, Tensor]:
+def column_basis(factor: Tensor, rtol: float = 0.0) -> tuple[Tensor, Tensor]:
     """Orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks."""
     u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
     tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)

@@ -60,10 +60,10 @@ def insights(
         Only the first examples that the task is measured on; all by default. The other sections
         have limits of their own in ``settings``.
     settings : mapping, optional
-        Arguments of classify, rank, spectrum and depth, by command.
+        Arguments of classify, rank, spectrum, depth and flow, by command.
     sections : Sections, optional
         What has been measured already with these settings. A claim whose section it lacks is not
-        measured; without it all four are run.
+        measured; without it all five are run.
     seed : int
         Of the sections and of the random sets of heads.
     validate, progress, command, **options

@@ -34,7 +34,7 @@ CLAIMS = (
     Claim(
         1,
         "Heads route: they pass on nearly all of what they read, rather than a narrow part.",
-        needs="Will need the spectra of W_V and W_V W_O and what z tells of the attended state.",
+        "passing_on",
     ),
     Claim(
         2,

@@ -20,6 +20,8 @@ class InsightThresholds(ThresholdSet):
     ----------
     asymmetry : float
         Claim 0: least asymmetry of every head (0 is symmetric, sqrt(2) independent random).
+    value_width : float
+        Claim 1: effective rank of W_V over d_head above which a head is wide.
     random_quantile, metric_loss : float
         Claim 2: the quantile of random sets that the labelled heads must beat, and the share of the
         metric that they may lose.
@@ -28,7 +30,7 @@ class InsightThresholds(ThresholdSet):
         must lie to theirs, as shares of the control's.
     low_rank, most : float
         Claim 5: the share of the sum of singular values above which a head is low rank, and the
-        share of heads that count as most.
+        share of heads that count as most (of claim 1 too).
     collapsed, step_slack, layernorm_change : float
         Claim 7: the share of its start below which a curve has collapsed, how far the factor of a
         layer may lie above that of the layer before, and how much (as a share of the start) the
@@ -38,6 +40,7 @@ class InsightThresholds(ThresholdSet):
     """
 
     asymmetry: float = 0.1
+    value_width: float = 0.8
     random_quantile: float = 0.95
     metric_loss: float = 0.05
     layer_below: float = 0.10

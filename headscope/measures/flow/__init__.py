@@ -1,0 +1,1 @@
+"""How information flows through heads: what they pass on, hubs, and trees in the attention."""

@@ -1,0 +1,378 @@
+"""What ``headscope flow`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.heads import Head
+from headscope.results.measured import Measured
+from headscope.results.rank import ControlStatistics, MatrixRank
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "ChosenTrees",
+    "Estimated",
+    "FlowControl",
+    "FlowResult",
+    "FlowSentences",
+    "Graph",
+    "HeadFlow",
+    "HeadGraph",
+    "HeadTrees",
+    "Hub",
+    "Recovery",
+    "Trees",
+    "ValueControl",
+]
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """A number that was measured on a sample of sentences.
+
+    Attributes
+    ----------
+    value : float or None
+        The number; None where nothing was counted.
+    half_width : float or None
+        Half of its 95% interval, sentences being the sampled unit; None where it is unknown.
+    """
+
+    value: float | None
+    half_width: float | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Both ends of the interval, or None."""
+        if self.value is None or self.half_width is None:
+            return None
+        return self.value - self.half_width, self.value + self.half_width
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Held-out R^2 of linear maps from z: 1 tells everything, 0 as much as a mean, less is worse.
+
+    Attributes
+    ----------
+    whole : Estimated
+        Of the mixture of states that the head reads, all d_model dimensions.
+    directions : Estimated
+        The same, where d_head random directions stand in the place of W_V.
+    token : Estimated
+        Of the state of the word that gets the largest weight, all dimensions.
+    value : Estimated
+        The same in the space that W_V reads.
+    other : Estimated
+        The same of a word of the sentence drawn at random.
+    """
+
+    whole: Estimated
+    directions: Estimated
+    token: Estimated
+    value: Estimated
+    other: Estimated
+
+
+@dataclass(frozen=True)
+class HeadGraph:
+    """What one head's attention looks like as a directed graph of words and special tokens.
+
+    Attributes
+    ----------
+    top_share : Estimated
+        Share of the attention between different nodes that a tenth of them receive, mean over
+        sentences.
+    hub : str
+        The node that receives most in most sentences of the half that it was chosen on.
+    hub_share : Estimated
+        Share of the other half's sentences in which it receives most.
+    hub_chance : float or None
+        The same if the hub were drawn at random among a sentence's nodes.
+    """
+
+    top_share: Estimated
+    hub: str
+    hub_share: Estimated
+    hub_chance: float | None
+
+
+@dataclass(frozen=True)
+class HeadTrees:
+    """Unlabelled attachment of one head's largest trees; the gold root is given.
+
+    Attributes
+    ----------
+    direction : str
+        ``dep->head`` or ``head->dep``: the better one on the half that is chosen on.
+    uas, uas_no_punct : dict of str to Estimated
+        By direction, on the other half: of all words but the root; and without punctuation.
+    """
+
+    direction: str
+    uas: dict[str, Estimated]
+    uas_no_punct: dict[str, Estimated]
+
+
+@dataclass(frozen=True)
+class HeadFlow(Head):
+    """What one head reads and passes on.
+
+    Attributes
+    ----------
+    d_head : int
+        Width of its values.
+    w_v, ov : MatrixRank
+        Spectra of W_V and of W_V W_O.
+    recovery : Recovery
+        What z tells of what was read.
+    graph : HeadGraph
+        Its hubs.
+    trees : HeadTrees or None
+        None without gold trees.
+    """
+
+    d_head: int
+    w_v: MatrixRank
+    ov: MatrixRank
+    recovery: Recovery
+    graph: HeadGraph
+    trees: HeadTrees | None
+
+    def wide(self, matrix: str = "w_v") -> float | None:
+        """Return the effective rank of ``w_v`` or ``ov`` over d_head; None for a zero matrix."""
+        found: MatrixRank = getattr(self, matrix)
+        return None if found.effective_rank is None else found.effective_rank / self.d_head
+
+    def dims90(self, matrix: str = "w_v") -> float | None:
+        """Return dims90 of ``w_v`` or ``ov`` over d_head; None for a zero matrix."""
+        dims = getattr(self, matrix).dims["90"]
+        return None if dims is None else dims / self.d_head
+
+
+@dataclass(frozen=True)
+class ValueControl:
+    """The spectra of matrices that hold nothing, of one shape.
+
+    Attributes
+    ----------
+    d_head : int
+        Width of the values.
+    w_v, ov : ControlStatistics
+        Means over draws, or over the heads of an untrained model.
+    """
+
+    d_head: int
+    w_v: ControlStatistics
+    ov: ControlStatistics
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A word or special token that receives more than its share.
+
+    Attributes
+    ----------
+    name : str
+        The word in lower case, or the special token.
+    received : float
+        What one occurrence receives from all other words, mean over heads and occurrences.
+    even : float
+        The same where attention is spread evenly.
+    ratio : Estimated
+        received / even.
+    occurrences : int
+        In the sentences that it was measured on.
+    """
+
+    name: str
+    received: float
+    even: float
+    ratio: Estimated
+    occurrences: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The graph of all heads together.
+
+    Attributes
+    ----------
+    top_share : Estimated
+        Mean of the heads' shares.
+    even_top_share : float or None
+        The same where attention is spread evenly.
+    hubs : tuple of Hub
+        Chosen on one half, measured on the other; most attended to first.
+    """
+
+    top_share: Estimated
+    even_top_share: float | None
+    hubs: tuple[Hub, ...]
+
+
+@dataclass(frozen=True)
+class ChosenTrees:
+    """Heads that were chosen on one half of the sentences, and their trees on the other half.
+
+    Attributes
+    ----------
+    heads : tuple of (str, str)
+        Name and direction of each; their attention is added up.
+    uas, uas_no_punct : Estimated
+        Attachment of all words but the root; and without punctuation.
+    over_baseline : Estimated
+        ``uas`` minus the strongest baseline's on the same sentences.
+    swapped : Estimated
+        The same head's attachment to the tree of another sentence of as many words.
+    """
+
+    heads: tuple[tuple[str, str], ...]
+    uas: Estimated
+    uas_no_punct: Estimated
+    over_baseline: Estimated
+    swapped: Estimated
+
+
+@dataclass(frozen=True)
+class Trees:
+    """How well attention holds gold trees.
+
+    Attributes
+    ----------
+    best : ChosenTrees
+        The best single head.
+    combination : ChosenTrees
+        Several heads added up.
+    baselines, baselines_no_punct : dict of str to Estimated
+        ``previous`` (right-branching chain), ``next`` (left-branching), ``offset`` (the best
+        distance), ``root`` (every word hangs on the root), ``random``; the root is given to all.
+    offset : str
+        The distance that was chosen.
+    strongest : str
+        The baseline with most words attached rightly.
+    """
+
+    best: ChosenTrees
+    combination: ChosenTrees
+    baselines: dict[str, Estimated]
+    baselines_no_punct: dict[str, Estimated]
+    offset: str
+    strongest: str
+
+
+@dataclass(frozen=True)
+class FlowControl:
+    """The same architecture with random weights on the same sentences.
+
+    Attributes
+    ----------
+    seed : int
+        Of the weights.
+    recovery : Recovery
+        Means over its heads.
+    gain : Recovery
+        The model's means minus these, sentence by sentence; the intervals include the spread of
+        the control's heads.
+    top_share : Estimated
+        As in :class:`Graph`.
+    best_uas, combination_uas : Estimated or None
+        Attachment of its best head and of its best combination; None without trees.
+    """
+
+    seed: int
+    recovery: Recovery
+    gain: Recovery
+    top_share: Estimated
+    best_uas: Estimated | None
+    combination_uas: Estimated | None
+
+
+@dataclass(frozen=True)
+class FlowSentences:
+    """What was read.
+
+    Attributes
+    ----------
+    name : str
+        Of the corpus.
+    chosen_on, measured_on : int
+        Sentences of the half that maps are fitted and heads are chosen on, and of the other one.
+    repeated : int
+        Sentences of the second half that stand in the first too, and were left out.
+    skipped : int
+        Sentences that are too long for the model, or hold a word without a piece.
+    note : str
+        What a reader should know of the corpus; mostly empty.
+    """
+
+    name: str
+    chosen_on: int
+    measured_on: int
+    repeated: int
+    skipped: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class FlowResult(Measured):
+    """What heads read and pass on, where it goes, and whether it follows gold trees.
+
+    Attributes
+    ----------
+    sentences : FlowSentences
+        What was read.
+    heads : tuple of HeadFlow
+        In the order of layer, head.
+    spectra : dict of str to tuple of ValueControl
+        ``gaussian`` and, where random weights were measured, ``fresh``: one for every shape.
+    recovery : Recovery
+        Means over heads.
+    over_directions : Estimated
+        What z tells of all that is read, minus what random directions would: mean over heads.
+    graph : Graph
+        Hubs of all heads together.
+    trees : Trees or None
+        None without gold trees.
+    control : FlowControl or None
+        None where it was not asked for.
+    """
+
+    sentences: FlowSentences
+    heads: tuple[HeadFlow, ...]
+    spectra: dict[str, tuple[ValueControl, ...]]
+    recovery: Recovery
+    over_directions: Estimated
+    graph: Graph
+    trees: Trees | None
+    control: FlowControl | None
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head (pandas)."""
+        import pandas as pd
+
+        stacked = any(head.stack != "encoder" for head in self.heads)
+        return pd.DataFrame(_row(head, stacked) for head in self.heads)
+
+
+def _row(head: HeadFlow, stacked: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"stack": head.stack} if stacked else {}
+    row |= {"layer": head.layer, "head": head.head}
+    for matrix in ("w_v", "ov"):
+        row[f"{matrix}_effective"] = head.wide(matrix)
+        row[f"{matrix}_dims90"] = head.dims90(matrix)
+    for name, found in vars(head.recovery).items():
+        row |= {f"r2_{name}": found.value, f"r2_{name}_half_width": found.half_width}
+    graph = head.graph
+    row |= {"top_share": graph.top_share.value, "top_half_width": graph.top_share.half_width}
+    row |= {"hub": graph.hub, "hub_share": graph.hub_share.value, "hub_chance": graph.hub_chance}
+    if head.trees is not None:
+        row["direction"] = head.trees.direction
+        for direction, short in (("dep->head", "to_head"), ("head->dep", "to_dependent")):
+            uas = head.trees.uas[direction]
+            row |= {f"uas_{short}": uas.value, f"uas_{short}_half_width": uas.half_width}
+            row[f"uas_{short}_no_punct"] = head.trees.uas_no_punct[direction].value
+    return row

@@ -1,0 +1,99 @@
+"""Terminal tables of ``flow``, drawn from its result; 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from headscope.results import FlowResult, HeadFlow, Trees
+from headscope.safe_text import visible
+from headscope.show.cells import decimal, make_table, mean_of, model_line, plural
+from headscope.show.flow import words
+
+
+def flow_report(result: FlowResult) -> Iterator[RenderableType]:
+    """Show what was read, the findings, the layers, the hubs and the trees."""
+    yield model_line(result, len(result.heads))
+    yield Text(f"Text    {words.sentences_text(result)}")
+    if result.sentences.note:
+        yield Text(f"        {result.sentences.note}", style="dim")
+    texts = (
+        words.width_sentence(result),
+        words.recovery_sentence(result),
+        words.hub_sentence(result),
+        *words.tree_sentences(result),
+    )
+    for text in texts:
+        yield Text(f"\n{text}", style="bold")
+    yield Text("\nBy layer, mean of heads; over d_head, then held-out R^2, then the graph")
+    yield _layers(result)
+    if result.graph.hubs:
+        yield Text("\nHubs: attention received by one occurrence, mean of heads, +-95%")
+        yield _hubs(result)
+    if result.trees is not None:
+        yield Text("\nTrees: unlabelled attachment, the gold root given, +-95% over sentences")
+        yield _trees(result, result.trees)
+
+
+def _layers(result: FlowResult) -> Table:
+    """One row a layer, then random weights and the other controls."""
+    columns = ("layer", "W_V", "W_V W_O", "read", "dirs", "top", "top U", "other", "hubs")
+    table = make_table(columns)
+    names = dict.fromkeys(head.layer_name for head in result.heads)
+    for name in names:
+        here = [head for head in result.heads if head.layer_name == name]
+        table.add_row(name, *_cells(here))
+    if result.control is not None:
+        control = result.control
+        wide = (words.control_wide(result, "fresh", matrix) for matrix in ("w_v", "ov"))
+        r2 = (found.value for found in vars(control.recovery).values())
+        cells = (*wide, *r2, control.top_share.value)
+        table.add_row("random", *(decimal(cell, 2) for cell in cells), style="dim")
+    gaussian = (words.control_wide(result, "gaussian", matrix) for matrix in ("w_v", "ov"))
+    blank = ["-"] * len(vars(result.recovery))
+    even = decimal(result.graph.even_top_share, 2)
+    table.add_row("chance", *(decimal(cell, 2) for cell in gaussian), *blank, even, style="dim")
+    return table
+
+
+def _cells(heads: list[HeadFlow]) -> list[str]:
+    wide = [mean_of(head.wide(matrix) for head in heads) for matrix in ("w_v", "ov")]
+    r2 = [mean_of(getattr(h.recovery, name).value for h in heads) for name in words.TARGETS]
+    share = mean_of(head.graph.top_share.value for head in heads)
+    return [decimal(value, 2) for value in (*wide, *r2, share)]
+
+
+def _hubs(result: FlowResult) -> Table:
+    rows = (
+        [
+            visible(hub.name),
+            decimal(hub.received, 2),
+            decimal(hub.even, 2),
+            words.number(hub.ratio),
+            str(hub.occurrences),
+        ]
+        for hub in result.graph.hubs
+    )
+    return make_table(("hub", "received", "if even", "ratio", "seen"), rows)
+
+
+def _trees(result: FlowResult, trees: Trees) -> Table:
+    table = make_table(("", "UAS", "no punct.", "swapped trees"))
+    n = len(trees.combination.heads)
+    for name, found in (
+        (f"best head, {words.heads_text(trees.best)}", trees.best),
+        (f"{n} {plural(n, 'head')} added up", trees.combination),
+    ):
+        cells = (found.uas, found.uas_no_punct, found.swapped)
+        table.add_row(name, *(words.number(cell, 3) for cell in cells))
+    for name, said in words.BASELINE_NAMES.items():
+        text = f"{said} {trees.offset}" if name == "offset" else said
+        pair = (trees.baselines[name], trees.baselines_no_punct[name])
+        table.add_row(text, *(words.number(cell, 3) for cell in pair), "", style="dim")
+    if result.control is not None and result.control.best_uas is not None:
+        uas = words.number(result.control.best_uas, 3)
+        table.add_row("best head of random weights", uas, "", "", style="dim")
+    return table

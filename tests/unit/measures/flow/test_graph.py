@@ -1,0 +1,201 @@
+"""Words as nodes, hubs, rates over sentences, and the trees that know nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from headscope.measures.flow.clustered import Clustered
+from headscope.measures.flow.combination import Kept, choose_heads, summed
+from headscope.measures.flow.hubs import HubSums, in_degree, top_share
+from headscope.measures.flow.tree_search import BASELINES, TreeSearch
+from headscope.measures.flow.trees import GoldTrees, TreeCounts, candidates, simple_trees
+from headscope.measures.flow.word_graph import WordNodes
+from headscope.measures.statistics import ratio_error
+
+
+def two_sentences(causal: bool = False) -> WordNodes:
+    """[CLS] a bb bb c [SEP], and [CLS] a [SEP] with padding."""
+    node = torch.tensor([[0, 1, 2, 2, 3, 4], [0, 1, 2, -1, -1, -1]])
+    content = torch.tensor([[0, 1, 1, 1, 1, 0], [0, 1, 0, 0, 0, 0]]).bool()
+    names = (("[CLS]", "a", "bb", "c", "[SEP]"), ("[CLS]", "a", "[SEP]"))
+    return WordNodes(node, content, torch.zeros_like(node), names, causal)
+
+
+def test_weights_to_a_word_are_summed_and_from_a_word_averaged() -> None:
+    nodes = two_sentences()
+    pattern = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    graph = nodes.fold(pattern)
+    for s in range(2):
+        for i in range(len(nodes.names[s])):
+            for j in range(len(nodes.names[s])):
+                places = [(nodes.node[s] == n).nonzero()[:, 0].tolist() for n in (i, j)]
+                block = pattern[s][:, places[0]][:, :, places[1]]
+                expected = block.sum(2).mean(1)
+                torch.testing.assert_close(graph[s, :, i, j], expected)
+    assert not graph[1, :, 3:].any()
+    assert nodes.is_word.tolist() == [[False, True, True, True, False], [False, True] + [False] * 3]
+
+
+def test_even_attention_looks_at_pieces_and_not_ahead() -> None:
+    even = two_sentences().even
+    torch.testing.assert_close(even[0, 1], torch.tensor([1.0, 1, 2, 1, 1]) / 6)
+    torch.testing.assert_close(even[1, 1, :3], torch.ones(3) / 3)
+    seen = two_sentences(causal=True).even
+    torch.testing.assert_close(seen[0, 1], torch.tensor([0.5, 0.5, 0, 0, 0]))
+
+
+def test_in_degree_counts_what_other_words_give() -> None:
+    nodes = two_sentences()
+    graph = torch.zeros(2, 1, 5, 5)
+    graph[0, 0, :, 0] = 0.75  # everything looks at [CLS] ...
+    graph[0, 0, range(5), range(5)] = 0.25  # ... and at itself
+    graph[1, 0, 1, 2] = 1.0
+    found = in_degree(graph, nodes)
+    assert found.received[0, 0].tolist() == [3 * 0.75, 0, 0, 0, 0]  # three words, not [SEP]
+    assert found.received[1, 0].tolist() == [0, 0, 1, 0, 0]
+    assert found.even[1].tolist() == pytest.approx([1 / 3, 0, 1 / 3, 0, 0])
+    assert top_share(found.received, torch.tensor([5, 3])).tolist() == [[1.0], [1.0]]
+    shares = top_share(torch.tensor([[[1.0, 3.0, 2.0, 2.0]]]), torch.tensor([15]))
+    assert shares.item() == pytest.approx(5 / 8)  # a tenth of 15 nodes are 2
+
+
+def test_hubs_are_found_and_held_against_chance() -> None:
+    nodes = two_sentences()
+    graph = torch.zeros(2, 2, 5, 5)
+    graph[:, 0, :, 0] = 1.0
+    graph[0, 1, :, 3] = 1.0
+    graph[1, 1, :, 2] = 1.0
+    first = HubSums()
+    for _ in range(8):
+        first.update(graph, nodes)
+    hubs = first.most_frequent()
+    assert hubs == ["[CLS]", "[SEP]"]  # of two that are equally frequent the first by name
+    again = HubSums(hubs)
+    again.update(graph, nodes)
+    assert [row.tolist() for row in again.hit] == [[1, 0], [1, 1]]
+    assert again.chance[0].tolist() == [0.2, 0.2]
+    received, even, ratio, error, count = first.names.of("[CLS]")
+    assert (received, count) == ((3 + 1) / 2 / 2, 16)
+    assert ratio == pytest.approx(received / even)
+    assert error >= 0
+    assert set(first.names.most(5, least=8)) == {"[CLS]", "c"}
+    assert "a" not in first.names.most(5, least=8)  # receives nothing
+    assert first.names.most(5, least=17) == []
+
+
+def test_rates_over_sentences_are_ratio_estimates() -> None:
+    random = np.random.default_rng(0)
+    whole = random.integers(1, 9, (50, 1)).astype(float)
+    part = random.binomial(whole.astype(int), [0.2, 0.7], (50, 2)).astype(float)
+    found = Clustered.ratio(part, whole)
+    np.testing.assert_allclose(found.value, part.sum(0) / whole.sum())
+    error = ratio_error(
+        part.sum(0), (part**2).sum(0), (part * whole).sum(0), whole.sum(), (whole**2).sum(), 50
+    )
+    np.testing.assert_allclose(found.half_width() / error, 2.0096, rtol=1e-4)  # t, 49 degrees
+    gap = Clustered(found.value[:1], found.influence[:, :1]) - found.mean()
+    drawn = random.integers(0, 50, (4000, 50))
+    rates = part[drawn].sum(1) / whole[drawn].sum(1)
+    spread = (rates[:, 0] - rates.mean(1)).std()
+    assert gap.half_width()[0] == pytest.approx(2.01 * spread, rel=0.1)
+    assert gap.value[0] == pytest.approx((found.value[0] - found.value[1]) / 2)
+    assert np.isinf(Clustered.ratio(part[:1], whole[:1]).half_width()).all()
+
+
+def test_numbers_that_are_not_known_are_left_out_of_a_mean() -> None:
+    part, whole = np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([[2.0, 0.0], [2.0, 0.0]])
+    found = Clustered.ratio(part, whole)
+    assert np.isnan(found.value[1])
+    assert found.mean().value[0] == 0.75
+    assert np.isnan(Clustered.ratio(part[:0], whole[:0]).mean().value[0])
+
+
+def gold(*heads: list[int], punctuation: int | None = None) -> GoldTrees:
+    tree = torch.tensor(heads)
+    scored = torch.stack([tree >= 0, tree >= 0])
+    if punctuation is not None:
+        scored[1, :, punctuation] = False
+    return GoldTrees(tree, scored)
+
+
+def test_trees_that_know_only_the_root() -> None:
+    found = simple_trees(gold([1, -1, 1, 2]), torch.Generator().manual_seed(0))
+    words = [0, 2, 3]  # what stands at the root is not scored
+    assert [found["previous"][0, w].item() for w in words] == [1, 1, 2]
+    assert [found["next"][0, w].item() for w in words] == [1, 3, 1]
+    assert [found["offset -2"][0, w].item() for w in words] == [1, 0, 1]
+    assert [found["root"][0, w].item() for w in words] == [1, 1, 1]
+    assert found["random"][0, 1] == -1
+
+
+def test_attachment_with_and_without_punctuation() -> None:
+    counts = TreeCounts()
+    counts.update(gold([1, -1, 1, 2], punctuation=3), {"x": torch.tensor([[1, -1, 0, 2]])})
+    counts.update(gold([-1, 0], punctuation=None), {"x": torch.tensor([[-1, 0]])})
+    assert counts.attachment("x").value[0] == pytest.approx(3 / 4)
+    assert counts.attachment("x", punctuation=False).value[0] == pytest.approx(2 / 3)
+
+
+def planted_graph(tree: GoldTrees, seed: int) -> torch.Tensor:
+    """Four heads: noise, half of the edges from the dependent, the other half, all reversed."""
+    n_sentences, n = tree.heads.shape
+    generator = torch.Generator().manual_seed(seed)
+    graph = 0.1 * torch.rand(n_sentences, 4, n, n, generator=generator)
+    for s in range(n_sentences):
+        for word, head in enumerate(tree.heads[s].tolist()):
+            if head >= 0:
+                graph[s, 1 + word % 2, word, head] += 1.0
+    return graph
+
+
+def random_gold(seed: int, n: int = 9, sentences: int = 20) -> GoldTrees:
+    none = torch.full((sentences, n), 0)
+    none[:, 0] = -1
+    generator = torch.Generator().manual_seed(seed)
+    tree = gold(*none.tolist()).trees(torch.rand(sentences, 1, n, n, generator=generator))
+    return gold(*tree[:, 0].tolist())
+
+
+def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up() -> None:
+    search = TreeSearch(0)
+    first, second = random_gold(1), random_gold(2)
+    search.update(planted_graph(first, 1), first, None)
+    search.choose()
+    swapped = ([0, 1], gold(*second.heads[2:4].tolist()))
+    search.update(planted_graph(second, 2), second, swapped)
+    assert set(search.chosen) == {1, 2}
+    assert search.best in (1, 2)
+    assert search.counts.attachment("combination").value[0] == 1.0
+    assert 0.4 < search.counts.attachment("best").value[0] < 0.8
+    assert search.swapped.attachment("combination").value[0] < 0.6
+    assert search.baseline(search.strongest).value[0] == max(
+        search.baseline(name).value[0] for name in BASELINES
+    )
+    every = search.counts.attachment("heads").value
+    assert every.argmax() == search.best
+    assert len(every) == 8
+
+
+def test_noise_does_not_beat_the_baseline() -> None:
+    search = TreeSearch(0)
+    for seed in (1, 2):
+        trees = random_gold(seed)
+        noise = torch.rand(20, 4, 9, 9, generator=torch.Generator().manual_seed(seed))
+        search.update(noise, trees, None)
+        if seed == 1:
+            search.choose()
+    gap = search.counts.attachment("combination") - search.baseline(search.strongest)
+    assert gap.value[0] - gap.half_width()[0] < 0
+
+
+def test_directions_are_told_apart() -> None:
+    trees = random_gold(1)
+    graph = planted_graph(trees, 1)[:, 1:2] + planted_graph(trees, 1)[:, 2:3]
+    both = trees.hits(trees.trees(candidates(graph)))[:, 0].sum(0)
+    assert both[0] == trees.words()[:, 0].sum() > 2 * both[1]
+    turned = trees.hits(trees.trees(candidates(graph.mT)))[:, 0].sum(0)
+    assert turned[1] == both[0]
+    assert choose_heads([Kept(trees, graph.mT)], turned) == (1,)
+    torch.testing.assert_close(summed(graph, (0, 1))[:, 0], graph[:, 0] + graph[:, 0].mT)

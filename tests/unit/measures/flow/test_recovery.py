@@ -1,0 +1,178 @@
+"""What z tells: planted heads, and the same maps fitted by another way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from headscope.measures.activations import Activations
+from headscope.measures.flow.recovery import RIDGE, HeldOut, LayerSpaces, RecoverySums
+from headscope.measures.flow.word_graph import WordNodes
+
+D, WIDTH, WORDS = 12, 4, 7
+
+
+def sentences(seed: int, n: int = 60) -> tuple[Tensor, WordNodes]:
+    """States of n sentences: two special tokens around words, the last ones padded."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, WORDS + 2, D, generator=generator)
+    node = torch.arange(WORDS + 2).repeat(n, 1)
+    content = (node > 0) & (node < WORDS + 1)
+    node[::3, -1] = -1  # a token of padding, and a special token less
+    other = torch.randint(1, WORDS + 1, node.shape, generator=generator)
+    names = tuple(("x",) * int((row >= 0).sum()) for row in node)
+    return x, WordNodes(node, content, other, names)
+
+
+def pattern_of(kind: str, x: Tensor, nodes: WordNodes) -> Tensor:
+    real = (nodes.node >= 0).float()
+    if kind == "even":
+        pattern = real[:, None, :].expand(-1, x.shape[1], -1).clone()
+    elif kind == "next":
+        step = torch.arange(x.shape[1])
+        pattern = torch.zeros(len(x), x.shape[1], x.shape[1])
+        pattern[:, step, (step + 1).clamp(max=WORDS)] = 1.0
+    else:  # drawn at random, a little sharp
+        generator = torch.Generator().manual_seed(5)
+        scores = 2 * torch.randn(len(x), x.shape[1], x.shape[1], generator=generator)
+        pattern = torch.softmax(scores, -1) * real[:, None, :]
+    return pattern / pattern.sum(-1, keepdim=True)
+
+
+def site(x: Tensor, nodes: WordNodes, W_V: Tensor, kinds: list[str]) -> Activations:
+    pattern = torch.stack([pattern_of(kind, x, nodes) for kind in kinds], 1)
+    v = torch.einsum("bkd,hde->bhke", x, W_V) + 0.5
+    empty = torch.empty(0)
+    every = slice(0, len(x)), slice(0, len(kinds))
+    return Activations("encoder", 0, 0, *every, len(kinds), empty, empty, v, pattern, pattern @ v)
+
+
+def held_out(W_V: Tensor, kinds: list[str]) -> tuple[HeldOut, LayerSpaces]:
+    spaces = LayerSpaces.of(W_V, 0)
+    sums = RecoverySums([spaces])
+    x, nodes = sentences(0)
+    sums.update(site(x, nodes, W_V, kinds), x, nodes)
+    held = sums.fitted()
+    x, nodes = sentences(1)
+    held.start(len(x))
+    held.update(site(x, nodes, W_V, kinds), x, nodes)
+    held.finish()
+    return held, spaces
+
+
+def value_map(rank: int, seed: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    left, right = torch.randn(D, rank, generator=generator), torch.randn(rank, WIDTH)
+    return left @ right
+
+
+def test_a_head_that_copies_one_word_is_told_from_one_that_mixes() -> None:
+    torch.manual_seed(0)
+    W_V = value_map(WIDTH)[None].repeat(2, 1, 1)
+    held, _ = held_out(W_V, ["next", "even"])
+    copies, mixes = held.explained("value").value
+    assert copies > 0.9
+    assert mixes < 0.4
+    # Of twelve independent dimensions four can be told, whatever the head copies.
+    whole = held.explained("whole").value
+    assert whole == pytest.approx([WIDTH / D] * 2, abs=0.12)
+    assert held.explained("directions").value == pytest.approx([WIDTH / D] * 2, abs=0.12)
+    other = held.explained("other").value
+    assert abs(other[0]) < 0.1 < copies
+
+
+def test_a_narrow_head_passes_on_less() -> None:
+    torch.manual_seed(0)
+    held, _ = held_out(torch.stack([value_map(WIDTH), value_map(1)]), ["next", "next"])
+    wide, narrow = held.explained("whole").value
+    assert narrow == pytest.approx(1 / D, abs=0.06)
+    assert wide > narrow + 0.15
+
+
+def test_a_head_without_values_tells_nothing() -> None:
+    held, spaces = held_out(torch.zeros(1, D, WIDTH), ["drawn"])
+    assert held.explained("whole").value[0] == pytest.approx(0.0, abs=0.02)
+    assert np.isnan(held.explained("value").value[0])  # there is no space that it reads
+    assert not spaces.U.any()
+
+
+def test_every_number_by_a_slow_program() -> None:
+    """One head, query by query in NumPy: normal equations, errors and means spelled out."""
+    torch.manual_seed(0)
+    W_V = value_map(WIDTH)[None]
+    held, spaces = held_out(W_V, ["drawn"])
+    U, G = spaces.U[0].numpy(), spaces.G.numpy()
+    rows = [_rows(*sentences(seed), W_V, U, G) for seed in (0, 1)]
+    for target, given in (
+        ("whole", "z"),
+        ("directions", "mixed"),
+        ("token", "z"),
+        ("value", "z"),
+        ("other", "z"),
+    ):
+        name = "whole" if target == "directions" else target
+        X, Y = rows[0][given], rows[0][name]
+        x, y = X.mean(0), Y.mean(0)
+        C = (X - x).T @ (X - x) / len(X)
+        C += RIDGE * np.trace(C) / len(C) * np.eye(len(C))
+        weight = np.linalg.solve(C, (X - x).T @ (Y - y) / len(X))
+        left = rows[1][name] - y - (rows[1][given] - x) @ weight
+        expected = 1 - (left**2).sum() / ((rows[1][name] - y) ** 2).sum()
+        assert held.explained(target).value[0] == pytest.approx(expected, abs=1e-5), target
+
+
+def _rows(
+    x: Tensor, nodes: WordNodes, W_V: Tensor, U: np.ndarray, G: np.ndarray
+) -> dict[str, np.ndarray]:
+    pattern = pattern_of("drawn", x, nodes)
+    found: dict[str, list[np.ndarray]] = {}
+    for s in range(len(x)):
+        states = x[s].double().numpy()
+        words = [p for p in range(x.shape[1]) if nodes.content[s, p]]
+        for query in words:
+            row = pattern[s, query].double().numpy()
+            a = sum(row[k] * states[k] for k in range(len(states)))
+            top = max(words, key=lambda k: row[k])
+            for name, value in (
+                ("z", a @ W_V[0].double().numpy() + 0.5),
+                ("mixed", a @ G),
+                ("whole", a),
+                ("token", states[top]),
+                ("value", states[top] @ U),
+                ("other", states[int(nodes.other[s, query])] @ U),
+            ):
+                found.setdefault(name, []).append(value)
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def test_chunks_of_heads_and_sentences_add_up() -> None:
+    torch.manual_seed(0)
+    W_V = torch.stack([value_map(WIDTH), value_map(2)])
+    kinds = ["next", "drawn"]
+    whole, _ = held_out(W_V, kinds)
+    spaces = LayerSpaces.of(W_V, 0)
+    sums = RecoverySums([spaces])
+    for part in _parts(site(*sentences(0), W_V, kinds)):
+        sums.update(part, *sentences(0))
+    held = sums.fitted()
+    held.start(60)
+    for part in _parts(site(*sentences(1), W_V, kinds)):
+        held.update(part, *sentences(1))
+    held.finish()
+    for target in ("whole", "value", "directions"):
+        np.testing.assert_allclose(
+            held.explained(target).value, whole.explained(target).value, atol=1e-6
+        )
+
+
+def _parts(whole: Activations) -> list[Activations]:
+    return [
+        Activations(
+            *("encoder", 0, 0, rows, heads, 2, whole.q, whole.k),
+            *(part[rows, heads] for part in (whole.v, whole.pattern, whole.z)),
+        )
+        for rows in (slice(0, 25), slice(25, 60))
+        for heads in (slice(0, 1), slice(1, 2))
+    ]
