@@ -38,12 +38,12 @@ from headscope.results import (
 from headscope.results.roles import role_in, roles_of
 
 #: Examples that removing heads is measured on, unless told otherwise.
-ABLATE_LIMIT = 128
+ABLATE_LIMIT = 64
 
 
 def report_defaults() -> dict[str, Any]:
     """Return what a report sets unless it is told otherwise."""
-    return {"control": True, "ablate": True, "ablate_limit": 16, "prefix_matching": True}
+    return {"control": True, "ablate": True, "ablate_limit": 12, "prefix_matching": True}
 
 
 def classify(
