@@ -116,8 +116,8 @@ def sentences(result: ClassifyResult) -> Iterator[str]:
         return
     yield (
         f"Each head alone, {causes.task} on {causes.examples:,} examples of "
-        f"{visible(causes.data)}; means and gradients from {causes.calibration:,} others. The whole model's "
-        f"{causes.metric} is {causes.value:.3f}; a loss is how much worse it gets."
+        f"{visible(causes.data)}; means and gradients from {causes.calibration:,} others. The "
+        f"whole model's {causes.metric} is {causes.value:.3f}; a loss is how much worse it gets."
     )
     yield _sizes(rows)
     test = next((t for t in causes.tests if (t.role, t.removal) == ("any", "zero")), None)
