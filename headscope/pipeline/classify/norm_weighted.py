@@ -62,7 +62,7 @@ def _factor(site: AttentionSite) -> Tensor:
     From W_O^T = Q R^T with orthonormal columns in Q, so that no vector of d_model numbers is ever
     made for a key.
     """
-    W_O = site.weights().W_O
+    W_O = site.weights().W_O.detach()
     factor: Tensor = torch.linalg.qr(W_O.mT.double().cpu(), mode="r").R.mT
     dtype = W_O.dtype if W_O.dtype.itemsize >= 4 else torch.float32
     return factor.to(W_O.device, dtype)
