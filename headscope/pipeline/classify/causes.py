@@ -21,6 +21,7 @@ from headscope.models.gating import Means, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.random_writes import less_random_write
+from headscope.models.replay import Replay
 from headscope.pipeline.known_roles import places
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.calibrating import TaskCalibration, units_of
@@ -28,6 +29,7 @@ from headscope.pipeline.prune.means import mean_z
 from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.prune.stacks import chosen_stack
 from headscope.pipeline.tasks import Task, make_task, read_examples, select
+from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
 from headscope.pruning.gauss_newton import labelled_rows, sample
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
@@ -132,10 +134,7 @@ def find_causes(
     units, means = units_of(view), mean_z(view, other, everywhere=True)
     estimates = [_estimate(view, other, units, given, source.seed) for given in (None, means)]
     removals = _Removals(view, task, units, means, source.seed)
-    found = []
-    for unit, guesses in enumerate(zip(*(e.tolist() for e in estimates), strict=True)):
-        found.append(removals.of(unit, *guesses))
-        progress("removing heads", unit + 1, len(units))
+    found = list(removals.of_all(estimates[0].tolist(), estimates[1].tolist(), progress))
     place_of = places(view)
     there = [h for h in heads if (h.stack, h.layer, h.head) in place_of]
     at = [place_of[h.stack, h.layer, h.head] for h in there]
@@ -168,14 +167,25 @@ class _Removals:
         self._means = means
         self._generator = torch.Generator().manual_seed(seed)
         self.full = task.outputs(loaded)
+        few = one_position if loaded.task_head in TOKEN_HEADS else None
+        self._replay, self._start = Replay(loaded, task.batches(loaded), few), 0
 
-    def of(self, unit: int, zero_estimate: float, mean_estimate: float) -> HeadCause:
+    def of_all(
+        self, zero: Sequence[float], mean: Sequence[float], progress: Progress
+    ) -> Iterator[HeadCause]:
+        """Take every unit out, given what the estimates of each are."""
+        rows = self._units.layers.tolist()
+        for row in sorted(set(rows)):
+            with self._replay.before(row) as self._start:
+                for unit in (unit for unit, at in enumerate(rows) if at == row):
+                    yield self._of(unit, zero[unit], mean[unit])
+                    progress("removing heads", unit + 1, len(rows))
+
+    def _of(self, unit: int, zero_estimate: float, mean_estimate: float) -> HeadCause:
         """Take one unit out in every way."""
-        zero, mean, noise = (
-            self._gated(unit, None),
-            self._gated(unit, self._means),
-            self._noise(unit),
-        )
+        gates = self._units.expand(self._units.gates([unit])).to(self._loaded.device)
+        zero, mean = (self._outputs(gates, left) for left in (None, self._means))
+        noise = self._noise(unit)
         return HeadCause(
             zero=self._effect(self.full, zero),
             mean=self._effect(self.full, mean),
@@ -185,17 +195,16 @@ class _Removals:
             mean_estimate=mean_estimate,
         )
 
-    def _gated(self, unit: int, means: Means | None) -> Outputs:
-        gates = self._units.expand(self._units.gates([unit])).to(self._loaded.device)
-        with gated(self._loaded, gates, means=means) as run:
-            return self._task.outputs_of(run, self._task.batches(self._loaded))
+    def _outputs(self, gates: Tensor | None, means: Means | None) -> Outputs:
+        with gated(self._loaded, gates, means=means, start=self._start) as run:
+            return self._task.outputs_of(self._replay.following(run), self._replay.batches)
 
     def _noise(self, unit: int) -> Outputs:
         """Layers that share a module share its output map: the first of them stands for all."""
         row, head = self._units.members[unit][0]
         other = less_random_write(self._loaded.sites[row], head, self._generator)
         with replaced_outputs(self._loaded, {row: other}):
-            return self._task.outputs(self._loaded)
+            return self._outputs(None, None)
 
     def _effect(self, baseline: Outputs, outputs: Outputs) -> Effect:
         metric = self._task.table[self._task.metric]
