@@ -73,9 +73,12 @@ class Replay:
         self._kept.clear()
         hook = layers[-1].register_forward_hook(self._keep)
         with hooked([hook]):
-            wanted, *_ = (self._last_states(batch, 0) for batch in self.batches)
-        with self._answering(layers):
-            same = torch.equal(wanted, self._last_states(self.batches[0], row))
+            wanted = [self._last_states(batch, 0) for batch in self.batches]
+        same = len(self._kept) == len(self.batches)  # SqueezeBERT calls its layers past hooks
+        if same:
+            with self._answering(layers):
+                again = [self._last_states(batch, row) for batch in self.batches]
+            same = all(map(torch.equal, wanted, again))
         if not same:
             self._below = []
         return same

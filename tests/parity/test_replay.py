@@ -33,13 +33,15 @@ def test_playing_back_changes_nothing(family: Family) -> None:
         with replay.before(row) as start, gated(view, gates, start=start) as run:
             found = task.outputs_of(replay.following(run), replay.batches)
         starts.append(start)
-        wanted = task.outputs(view, gates)
+        # ConvBERT's outputs depend on the padding, so the batches have to be the same.
+        with gated(view, gates) as run:
+            wanted = task.outputs_of(run, replay.batches)
         torch.testing.assert_close(found["cosine"], wanted["cosine"], rtol=0, atol=1e-6)
         assert (wanted["cosine"] < 1 - 1e-6).any()
     assert starts in (list(range(view.n_layers)), [0] * view.n_layers)
     if family.name in ("bert", "distilbert", "gpt2", "roberta"):
         assert starts[-1] == view.n_layers - 1
-    if family.name.startswith(("albert", "xlm,")) or family.name == "xlm":
+    if family.name.startswith("albert"):
         assert not any(starts)
 
 
