@@ -152,6 +152,8 @@ def classify(
     words = _frequencies(given, frequencies, language)
     opened = (open_for_tasks if ablate else open_model)(model, **options)
     need_tokenizer(opened, "classify")
+    if ablate:
+        opened.pooling.check()  # before everything else is measured
     read = corpus_for(opened, given)
     if not opened.sites:  # the certificate says why
         require_valid(opened, validate)
