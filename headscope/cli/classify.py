@@ -19,6 +19,10 @@ EXAMPLES = """Examples:
 `headscope classify demo --text lines.txt --language en --format json`
 
 `headscope classify ./my-marian --text pairs.tsv --control -o out/`
+
+`headscope classify demo --ablate --prefix-matching`
+
+`headscope classify demo --norm-weighted --control`
 """
 
 
@@ -53,6 +57,43 @@ def classify(
     control: Annotated[
         bool, Option(help="Measure random weights too and count their labels.")
     ] = False,
+    norm_weighted: Annotated[
+        bool,
+        Option(
+            "--norm-weighted",
+            help="Weigh each key by the norm of what it contributes, in place of the pattern; says "
+            "which labels of the pattern stay.",
+        ),
+    ] = False,
+    prefix_matching: Annotated[
+        bool,
+        Option(
+            "--prefix-matching",
+            help="Score heads on repeated random tokens: the induction score, with its control.",
+        ),
+    ] = False,
+    ablate: Annotated[
+        bool,
+        Option(
+            "--ablate",
+            help="Remove every head alone and measure what that does to the output, beside the "
+            "roles.",
+        ),
+    ] = False,
+    task: Annotated[
+        shared.TaskName, Option(help="What --ablate measures; fidelity needs no labels.")
+    ] = shared.TaskName.fidelity,
+    data: Annotated[
+        Path | None,
+        Option(
+            help="What --ablate is measured on, one half, with means of the other: text, or CSV, "
+            "TSV, JSONL with labels or targets. Default: the built-in sample."
+        ),
+    ] = None,
+    ablate_limit: Annotated[
+        int, Option(help="Most examples of each half, drawn at random (mlm: windows).")
+    ] = 64,
+    pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
     resume: shared.Resume = False,

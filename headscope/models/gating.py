@@ -52,6 +52,7 @@ def gated(
     *,
     gradients: bool = False,
     means: Means | None = None,
+    start: int = 0,
 ) -> Iterator[Run]:
     """Yield a function that runs ``loaded`` through our attention, with gates if there are any.
 
@@ -65,6 +66,8 @@ def gated(
         Let autograd record; the model's parameters get no gradient.
     means : mapping of int to Tensor, optional
         What gates of zero leave behind, as :func:`gate` takes it; nothing if not given.
+    start : int
+        The first row whose site has to run; those before it are played back by whoever says so.
 
     Yields
     ------
@@ -82,7 +85,8 @@ def gated(
             z = stream_attention(q, k, v, mask=mask, scale=scale)
         return z if gates is None else gate(z, site, gates, means)
 
-    router = Router(loaded.sites, others=loaded.others, mechanism=attend)
+    before = loaded.sites[:start]
+    router = Router(loaded.sites[start:], others=(*loaded.others, *before), mechanism=attend)
     with _frozen(loaded.network), routed(loaded.network, router, gradients=gradients):
         yield lambda *args, **options: router.checked(loaded.run, *args, **options)
 

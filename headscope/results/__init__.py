@@ -5,6 +5,7 @@ lists what can be imported from here.
 """
 
 # ruff: noqa: F403
+from headscope.results.causes import *
 from headscope.results.classify import *
 from headscope.results.depth import *
 from headscope.results.diff import *
@@ -19,6 +20,7 @@ from headscope.results.kept_model import *
 from headscope.results.max_drop import *
 from headscope.results.measured import *
 from headscope.results.points import *
+from headscope.results.prefix_matching import *
 from headscope.results.prune import *
 from headscope.results.rank import *
 from headscope.results.report import *
@@ -31,3 +33,4 @@ from headscope.results.spectrum import *
 from headscope.results.speed import *
 from headscope.results.thresholds import *
 from headscope.results.validate import *
+from headscope.results.value_norms import *

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.causes import Causes, HeadCause, flat_cause
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
+from headscope.results.prefix_matching import PrefixMatching, PrefixScore, flat_prefix
 from headscope.results.role_scores import (
     AlignmentScore,
     Label,
@@ -17,6 +19,7 @@ from headscope.results.role_scores import (
 )
 from headscope.results.roles import ROLES, role_in, roles_of
 from headscope.results.serialise import to_dict
+from headscope.results.value_norms import ValueNorms
 
 if TYPE_CHECKING:
     import pandas
@@ -65,6 +68,10 @@ class HeadResult(Head):
         How it follows the order of the source; only of cross-attention.
     sharpness : SharpnessScore or None
         How much weight it puts on one key; only of cross-attention.
+    cause : HeadCause or None
+        What its removal does to the model's output; None unless it was asked for.
+    prefix : PrefixScore or None
+        Whether it finds earlier copies of a token and their neighbours; None unless asked for.
     """
 
     primary: str
@@ -85,6 +92,8 @@ class HeadResult(Head):
     long_entropy: float | None = None
     alignment: AlignmentScore | None = None
     sharpness: SharpnessScore | None = None
+    cause: HeadCause | None = None
+    prefix: PrefixScore | None = None
 
 
 @dataclass(frozen=True)
@@ -236,6 +245,13 @@ class ClassifyResult(Measured):
     untestable : dict of str to str
         Roles that this corpus cannot show, each with the reason; outside the encoder a role is
         named with its stack, as heads are: ``cross:broad``.
+    causes : Causes or None
+        How heads were removed, and whether those with a role matter more; None unless asked for.
+    prefix : PrefixMatching or None
+        What the scores of repeated tokens were measured on; None unless asked for.
+    norms : ValueNorms or None
+        Which labels of the pattern are left by norms. None where the heads above were labelled by
+        the pattern itself.
     """
 
     corpus: CorpusInfo
@@ -243,6 +259,9 @@ class ClassifyResult(Measured):
     heads: tuple[HeadResult, ...]
     control: ControlResult | None = None
     untestable: dict[str, str] = field(default_factory=dict)
+    causes: Causes | None = None
+    prefix: PrefixMatching | None = None
+    norms: ValueNorms | None = None
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -271,7 +290,14 @@ class ClassifyResult(Measured):
         import pandas as pd
 
         stacked = self.stacks not in ((), ("encoder",))
-        return pd.DataFrame([_flat(head, stacked) for head in self.heads])
+        return pd.DataFrame(
+            {**_flat(head, stacked), **self._flat_asked(head)} for head in self.heads
+        )
+
+    def _flat_asked(self, head: HeadResult) -> dict[str, Any]:
+        """What not every run measures, in flat columns: none where it was not asked for."""
+        causes = {} if self.causes is None else flat_cause(head.cause)
+        return causes | ({} if self.prefix is None else flat_prefix(head.prefix))
 
     def relations_frame(self) -> pandas.DataFrame:
         """One row per head, relation and direction (pandas)."""

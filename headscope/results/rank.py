@@ -27,6 +27,16 @@ __all__ = [
     "RankResult",
 ]
 
+
+def symmetry_of(asymmetry: float | None) -> float | None:
+    """Return 1 - asymmetry^2 / 2: tr(B B) / ||B||_F^2.
+
+    1 for a symmetric matrix, -1 for an antisymmetric one, 0 on average for a random one: the
+    symmetry score of Saponati et al. 2025 (arXiv:2502.10927).
+    """
+    return None if asymmetry is None else 1.0 - asymmetry**2 / 2.0
+
+
 #: The matrices that are measured, in the order in which they are shown.
 MATRICES = ("qk", "ov", "w_q", "w_k")
 
@@ -112,6 +122,16 @@ class HeadRank(Head):
     asymmetry: float | None
     qk_data: MatrixRank | None = None
     pattern_asymmetry: MeanSem | None = None
+
+    @property
+    def symmetry(self) -> float | None:
+        """1 - asymmetry^2 / 2 of W_Q W_K^T; None for cross-attention."""
+        return symmetry_of(self.asymmetry)
+
+    @property
+    def pattern_symmetry(self) -> float | None:
+        """The same of the attention pattern's mean asymmetry."""
+        return symmetry_of(self.pattern_asymmetry.mean if self.pattern_asymmetry else None)
 
 
 @dataclass(frozen=True)
@@ -205,6 +225,11 @@ class LayerRank:
     qk_data_control: DataControl | None = None
     folded: bool | None = None
     stack: str = "encoder"
+
+    @property
+    def symmetry(self) -> float | None:
+        """1 - asymmetry^2 / 2 of all heads together; None for cross-attention."""
+        return symmetry_of(self.asymmetry)
 
     @property
     def name(self) -> str:
@@ -318,6 +343,7 @@ class RankResult:
         row |= {"stack": item.stack} if self.stacked else {}
         row |= _flat(getattr(item, name))
         row["asymmetry"] = item.asymmetry if name == "qk" else None
+        row["symmetry"] = item.symmetry if name == "qk" else None
         for kind, control in self.controls.items():
             found = control.of(self.heads_of(item)) if control else None
             if found:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from headscope.results import ClassifyResult, Insight, InsightsResult, ReportResult
 from headscope.safe_text import markdown
 from headscope.show.classify.words import corpus_text, role_rows, roles_notes
+from headscope.show.page.parts import Part
 from headscope.show.report.words import certificate, key_numbers, settings_rows, versions
+from headscope.show.view import view_of
 
 
 def report_markdown(report: ReportResult) -> str:
@@ -27,6 +29,9 @@ def _lines(report: ReportResult) -> Iterator[str]:
         yield from _part("Claims", _claims(report.insights))
     if report.classify is not None:
         yield from _part("Roles", _roles(report.classify))
+    for name, result in report.sections.items():
+        for part in view_of(name).more(result):
+            yield from _part(part.title, _written(part))
     number, why = ("", "this model", "control"), ("section", "why")
     setting = ("section", "setting", "value")
     yield from _table_part("Key numbers", number, list(key_numbers(report)))
@@ -79,6 +84,14 @@ def _in_parts(found: Insight) -> str:
 def _part(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield from ("", f"## {title}", "")
     yield from lines
+
+
+def _written(part: Part) -> Iterator[str]:
+    """Write a part of the page: its sentences, then its table."""
+    for text in part.texts:
+        yield from (markdown(text), "")
+    if part.rows:
+        yield from _table(part.header, part.rows)
 
 
 def _table_part(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

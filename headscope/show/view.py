@@ -25,7 +25,7 @@ KeyNumber = tuple[str, str, str]
 class View(Generic[R]):
     """What people see of a result of class ``R``; every part is a function of the result.
 
-    A report's page and report.md ask every section that was run for the last four.
+    A report's page and report.md ask every section that was run for the last five.
 
     Attributes
     ----------
@@ -46,6 +46,8 @@ class View(Generic[R]):
         The numbers on those cards that the map of heads can be coloured by.
     section : callable
         The section's part of the page, or None.
+    more : callable
+        Further parts of the page, and of report.md, for what not every run measures.
     key_numbers : callable
         The few numbers that a report leads with, each beside its control.
     """
@@ -57,6 +59,7 @@ class View(Generic[R]):
     facts: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
     scales: tuple[Scale, ...] = ()
     section: Callable[[R], Part | None] = lambda result: None
+    more: Callable[[R], Iterable[Part]] = lambda result: ()
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
 
 

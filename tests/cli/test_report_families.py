@@ -15,6 +15,7 @@ Run = Callable[..., Any]
 
 QUICK = """
 [classify]
+ablate_limit = 4
 limit = 16
 control = false
 [rank]

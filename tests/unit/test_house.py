@@ -20,6 +20,7 @@ LIBRARY = ("data", "measures", "models", "pipeline", "pruning", "results", "verd
 KINDS = {"__init__", "run", "tables", "words", "figures", "files", "page", "thresholds"}
 #: Concepts that several floors have a part of, apart from the commands themselves.
 CONCEPTS = {"efficient", "even", "max_drop", "pooling", "speed", "shared_projections"}
+CONCEPTS |= {"causes", "prefix_matching", "value_norms"}
 
 
 def _strings(path: Path) -> Iterator[str]:

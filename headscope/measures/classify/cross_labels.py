@@ -83,6 +83,8 @@ def judge_cross(
                 duplicate_rate=None,
                 alignment=order.score(place),
                 sharpness=sharp.score(place),
+                cause=None,
+                prefix=None,
                 **{name: numbers[name] for name in _FIELDS},
             )
         )

@@ -91,6 +91,8 @@ def judge(
                 rare=rare.score(place) if rare else None,
                 alignment=None,
                 sharpness=None,
+                cause=None,
+                prefix=None,
                 **numbers,
             )
         )

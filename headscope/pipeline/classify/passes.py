@@ -16,6 +16,7 @@ from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed
+from headscope.pipeline.classify.norm_weighted import NormWeighted
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.resume import RunState
 from headscope.results import HeadResult, SwappedControl
@@ -102,12 +103,15 @@ class Run:
         Told (pass, items done, items).
     state : RunState
         Where the sums are saved.
+    norm_weighted : bool
+        Whether keys count by what they contribute, in place of the pattern.
     """
 
     stacks: tuple[str, ...]
     thresholds: Thresholds
     progress: Progress
     state: RunState[StackSums]
+    norm_weighted: bool = False
 
     def measure(
         self,
@@ -125,6 +129,8 @@ class Run:
         done, sums = self.state.load(blank_sums(loaded, self.stacks), name)
         start, observers = watch(sums)
         sites, others = _split(loaded, stacks)
+        if self.norm_weighted:
+            observers = [NormWeighted(observer, sites) for observer in observers]
         index = done
         with routed(loaded.model, Router(sites, observers, others=others)) as router:
             # Of an interrupted run the first batches are already in the sums.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,16 @@ from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.pair_corpus import PairCorpus
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
-from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for
-from headscope.pipeline.classify.paired import Pairs
+from headscope.pipeline.classify.further import (
+    beside_pattern,
+    open_removal,
+    with_causes,
+    with_prefix,
+)
 from headscope.pipeline.classify.passes import Found, Run, blank_sums
-from headscope.pipeline.classify.sentences import Sentences
-from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.classify.stack_parts import found_in, parts_for
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
@@ -33,10 +37,13 @@ from headscope.results import (
 )
 from headscope.results.roles import role_in, roles_of
 
+#: Examples that removing heads is measured on, unless told otherwise.
+ABLATE_LIMIT = 64
+
 
 def report_defaults() -> dict[str, Any]:
     """Return what a report sets unless it is told otherwise."""
-    return {"control": True}
+    return {"control": True, "ablate": True, "ablate_limit": 12, "prefix_matching": True}
 
 
 def classify(
@@ -48,6 +55,12 @@ def classify(
     language: str | None = None,
     thresholds: Thresholds | None = None,
     control: bool = False,
+    norm_weighted: bool = False,
+    prefix_matching: bool = False,
+    ablate: bool = False,
+    task: str = "fidelity",
+    data: str | Path | None = None,
+    ablate_limit: int = ABLATE_LIMIT,
     validate: bool = True,
     limit: int | None = None,
     seed: int = 0,
@@ -78,12 +91,27 @@ def classify(
         What a score must reach to become a label; the documented ones by default.
     control : bool
         Measure the same architecture with random weights too, and count its labels.
+    norm_weighted : bool
+        Let a key count by the norm of what it contributes, ``||P[i, j] v_j W_O||``, as a share of
+        the row's sum, in place of the pattern; the labels of the pattern stand beside it.
+    prefix_matching : bool
+        Score every head on random tokens that are repeated: the induction score.
+    ablate : bool
+        Remove every head alone and measure what that does to the output.
+    task : str
+        What the model is then measured by: ``fidelity`` (cosine to its own embeddings), ``mlm``,
+        ``classification``, ``similarity`` or ``seq2seq``.
+    data : path, optional
+        What that is measured on, half of it; means are taken of the other half. The built-in sample
+        if missing.
+    ablate_limit : int
+        Most examples of each half (mlm: windows).
     validate : bool
         Refuse a model on which our attention is not the model's; recorded if False.
     limit : int, optional
         Use only the first sentences or pairs.
     seed : int
-        For the random weights of the control.
+        For the random weights of the control and all else that is drawn.
     state : path, optional
         File in which a long run saves its sums.
     resume : bool
@@ -120,9 +148,12 @@ def classify(
     check_resume(state, resume)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     given = open_corpus(corpus)
+    removal = open_removal(task, data, ablate_limit, seed) if ablate else None
     words = _frequencies(given, frequencies, language)
-    opened = open_model(model, **options)
+    opened = (open_for_tasks if ablate else open_model)(model, **options)
     need_tokenizer(opened, "classify")
+    if ablate:
+        opened.pooling.check()  # before everything else is measured
     read = corpus_for(opened, given)
     if not opened.sites:  # the certificate says why
         require_valid(opened, validate)
@@ -131,32 +162,39 @@ def classify(
         words = _frequencies(read, frequencies, language)
     validation = require_valid(opened, validate)
     loaded = opened.whole or opened
-    parts = _parts(loaded, stacks, read, words, limit)
+    parts = parts_for(loaded, stacks, read, words, limit)
     saved = open_state(
         state,
         resume,
-        _identity(read, words, thresholds, control, stacks, limit),
+        {**_identity(read, words, thresholds, control, stacks, limit), "norms": norm_weighted},
         lambda: blank_sums(loaded, stacks),
         loaded,
         seed,
     )
-    run = Run(stacks, thresholds, progress or silent, saved)
-    found = list(_found(loaded, run, parts))
+    run = Run(stacks, thresholds, progress or silent, saved, norm_weighted)
+    found = list(found_in(loaded, run, parts))
+    twin = random_twin(loaded, seed) if control else None
+    random = list(found_in(twin, run, parts, "control")) if twin else None
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
-    return ClassifyResult(
+    result = ClassifyResult(
         schema=SCHEMA,
         provenance=provenance(measured, command=command, seed=seed, data=read),
         validation=validation,
         corpus=_describe(read, words, found, language),
         thresholds=dataclasses.asdict(thresholds),
         heads=tuple(head for item in found for head in item.heads),
-        control=_controls(loaded, run, parts, found, seed if control else None),
+        control=_controls(found, random, seed),
         untestable={
             role_in(role, item.corpus.stack): why
             for item in found
             for role, why in item.untestable.items()
         },
     )
+    if norm_weighted:
+        result = beside_pattern(result, loaded, twin, random, run, parts)
+    if prefix_matching:
+        result = with_prefix(result, loaded, twin, stacks, seed)
+    return result if removal is None else with_causes(result, loaded, removal, run.progress)
 
 
 def _frequencies(
@@ -167,58 +205,22 @@ def _frequencies(
     return find_frequencies(sentences, path, language)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Parts:
-    """What the stacks of a model read: some read sentences, some pairs."""
-
-    sentences: Sentences | None
-    pairs: Pairs | None
-
-
-def _parts(
-    loaded: LoadedModel,
-    stacks: tuple[str, ...],
-    corpus: Corpus | PairCorpus,
-    words: Frequencies,
-    limit: int | None,
-) -> _Parts:
-    if isinstance(corpus, Corpus):
-        return _Parts(Sentences.of(loaded, corpus, words, limit, stacks[0]), None)
-    sources, deep = None, tuple(stack for stack in stacks if stack != "encoder")
-    if "encoder" in stacks:
-        sources = Sentences.of(loaded, corpus.sources, words, limit)
-    return _Parts(sources, Pairs.of(loaded, corpus, limit, deep) if deep else None)
-
-
-def _found(
-    loaded: LoadedModel, run: Run, parts: _Parts, *, control: bool = False
-) -> Iterator[Found]:
-    """Measure a model, stack by stack; a control model needs no further controls."""
-    name = "control" if control else "model"
-    if parts.sentences is not None:
-        yield parts.sentences.find(loaded, run, f"{name}, sources" if parts.pairs else name)
-    if parts.pairs is not None:
-        swapped = "" if control else "swapped sources"
-        yield from parts.pairs.find(loaded, run, f"{name}, pairs", swapped)
-
-
 def _controls(
-    loaded: LoadedModel, run: Run, parts: _Parts, found: Sequence[Found], seed: int | None
+    found: Sequence[Found], random: Sequence[Found] | None, seed: int
 ) -> ControlResult | None:
     """Gather what was found where there is nothing to find.
 
-    With a seed the same architecture with random weights is measured: what the rules find in
-    untrained heads.
+    ``random`` is what the rules find in the same architecture with random weights, drawn with this
+    seed.
     """
     swapped = next((item.swapped for item in found if item.swapped is not None), None)
-    if seed is None:
+    if random is None:
         return None if swapped is None else ControlResult(swapped=swapped)
-    items = list(_found(random_twin(loaded, seed), run, parts, control=True))
     by_stack = {
         item.corpus.stack: {"heads": len(item.heads), **_counts(item.heads, item.corpus.stack)}
-        for item in items
+        for item in random
     }
-    heads = [head for item in items for head in item.heads]
+    heads = [head for item in random for head in item.heads]
     return ControlResult(
         swapped=swapped,
         seed=seed,

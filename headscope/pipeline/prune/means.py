@@ -27,14 +27,23 @@ from headscope.models.output_maps import OutputMap, output_map
 from headscope.pipeline.tasks import Task
 
 
-def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
+def mean_z(loaded: LoadedModel, task: Task, *, everywhere: bool = False) -> dict[int, Tensor]:
     """Average the full model's z over the real queries of each layer.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The full model.
+    task : Task
+        The examples to average over.
+    everywhere : bool
+        Also where there is no b_O to keep a mean (T5): gates can leave it behind all the same.
 
     Returns
     -------
     dict of int to Tensor, (n_heads, d_head), float64
         By row of the site. Layers that share a module have one b_O, so each has the mean of all of
-        them. Zeros where there is no b_O to keep a mean (T5).
+        them. Zeros where there is no b_O, unless ``everywhere``.
     """
     sums = {site.row: torch.zeros(site.n_heads, site.d_head).double() for site in loaded.sites}
     counts = dict.fromkeys(sums, 0)
@@ -45,7 +54,7 @@ def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
     means = {}
     for layers in shared_layers(loaded.sites):
         total = torch.stack([sums[row] / max(counts[row], 1) for row in layers]).mean(dim=0)
-        kept = loaded.sites[layers[0]].projections.out.bias is not None
+        kept = everywhere or loaded.sites[layers[0]].projections.out.bias is not None
         means.update(dict.fromkeys(layers, total if kept else torch.zeros_like(total)))
     return means
 

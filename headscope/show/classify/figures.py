@@ -80,6 +80,59 @@ def _means(heads: Mapping[str, HeadResult]) -> str:
     return f"mean {mean}; when targets are given the sources of other pairs {swapped}"
 
 
+def cause_map(result: ClassifyResult) -> Figure:
+    """Losses of removed heads: by layer, and beside those of noise of the same size."""
+    rows = [(head, head.cause) for head in result.heads if head.cause is not None]
+    names = _row_names(result)
+    figure = draw.new_figure(8.5, 4.0)
+    left, right = figure.subplots(1, 2, sharey=True)
+    floor = min((c.zero.loss for _, c in rows if c.zero.loss > 0), default=1e-6)
+    for role in PRIMARY:
+        mine = [(head, cause) for head, cause in rows if head.primary == role.key]
+        if not mine:
+            continue
+        y = np.array([max(cause.zero.loss, floor / 2) for _, cause in mine])
+        ends = np.array([cause.zero.interval for _, cause in mine]).clip(min=floor / 2)
+        error = np.abs(np.stack([y - ends[:, 0], ends[:, 1] - y]))
+        layer = np.array([names.index(head.layer_name) for head, _ in mine])
+        place = layer + 0.06 * (np.array([head.head for head, _ in mine]) % 9 - 4)
+        noise = [max(cause.noise.loss, floor / 2) for _, cause in mine]
+        style = {"color": role.colour, "ms": 4, "lw": 0.8, "fmt": "o"}
+        left.errorbar(place, y, yerr=error, label=role.name, **style)
+        right.errorbar(noise, y, yerr=error, **style)
+    ends = right.get_ylim()
+    right.plot(ends, ends, color=draw.GREY, lw=0.8, zorder=0)
+    for axes in (left, right):
+        axes.set_yscale("log")
+    right.set_xscale("log")
+    left.set_xticks(range(len(names)), names)
+    metric = result.causes.metric if result.causes else ""
+    draw.plain_axes(left, "layer", f"loss of {metric} without the head", "by layer", title_size=9)
+    draw.plain_axes(right, "loss with noise of the same size", "", "against noise", title_size=9)
+    figure.suptitle(f"Heads of {draw.model_name(result)}, removed one at a time", fontsize=10)
+    draw.legend_beside(figure, "outside lower center", 5)
+    return figure
+
+
+def prefix_map(result: ClassifyResult) -> Figure:
+    """Layers x heads: gain of the weight after, at and before the earlier copy of a token."""
+    names, scored = _row_names(result), [h for h in result.heads if h.prefix is not None]
+    n_heads = max(head.head for head in result.heads) + 1
+    figure = draw.new_figure(max(9.0, 3 * (1.4 + 0.2 * n_heads)), 1.6 + 0.3 * len(names))
+    for axes, place in zip(figure.subplots(1, 3), ("after", "same", "before"), strict=True):
+        image = np.full((len(names), n_heads), np.nan)
+        for head in scored:
+            image[names.index(head.layer_name), head.head] = getattr(head.prefix, place).gain
+        top = max(0.01, float(np.nanmax(np.abs(image))))
+        shown = axes.imshow(image, aspect="auto", cmap="RdBu_r", vmin=-top, vmax=top)
+        draw.label_grid(axes, len(names), n_heads, names)
+        draw.small_colour_bar(figure, shown, axes, "", 0.05)
+        axes.set_title({"same": "at"}.get(place, place), fontsize=9)
+    title = "gain of the weight after, at and before the earlier copy of a random token"
+    figure.suptitle(f"{draw.model_name(result)}: {title}", fontsize=9)
+    return figure
+
+
 def relation_bars(result: ClassifyResult) -> Figure:
     """Best head of each relation and direction, with interval and baselines."""
     rows = _best_rows(result)[:_MOST_BARS]

@@ -8,7 +8,7 @@ from headscope.results import ClassifyResult, HeadResult, Label
 from headscope.results.roles import NO_ROLE, role_name
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, interval_text, p_text
-from headscope.show.classify import words
+from headscope.show.classify import causes, prefix_matching, value_norms, words
 from headscope.show.page.parts import Card, Part, Place, Scale
 
 SCALES = (
@@ -16,6 +16,8 @@ SCALES = (
     Scale("confidence", "Confidence", of_pattern=True),
     Scale("entropy", "Entropy (nats)", of_pattern=True),
     Scale("special", "Mass on special tokens", of_pattern=True),
+    Scale("removal", "Loss when removed"),
+    Scale("induction", "Prefix matching, gain", of_pattern=True),
 )
 
 
@@ -30,6 +32,14 @@ def section(result: ClassifyResult) -> Part:
         header=("role", "heads", "heads of random weights"),
         rows=words.role_rows(result),
     )
+
+
+def more(result: ClassifyResult) -> Iterator[Part]:
+    """What was measured beside the roles, where it was asked for."""
+    for asked in (value_norms, prefix_matching, causes):
+        part = asked.part(result)
+        if part is not None:
+            yield part
 
 
 def facts(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
@@ -52,6 +62,8 @@ def facts(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
                 "confidence": head.confidence,
                 "entropy": head.entropy,
                 "special": head.special_mass,
+                "removal": head.cause.zero.loss if head.cause else None,
+                "induction": head.prefix.after.gain if head.prefix else None,
             },
         )
 
@@ -87,6 +99,10 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
     yield "Mass on special tokens", decimal(head.special_mass)
     if head.punctuation_mass is not None:
         yield "Mass on punctuation", decimal(head.punctuation_mass)
+    if head.cause is not None:
+        yield causes.card_fact(head.cause)
+    if head.prefix is not None:
+        yield prefix_matching.card_fact(head.prefix)
 
 
 def _best_relation(head: HeadResult) -> str:

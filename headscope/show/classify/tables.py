@@ -10,7 +10,7 @@ from rich.text import Text
 from headscope.results import ClassifyResult, Confirmation, HeadResult, SyntacticScore
 from headscope.results.roles import role_of
 from headscope.show.cells import decimal, head_map, interval_text, make_table, model_line, p_text
-from headscope.show.classify import words
+from headscope.show.classify import causes, prefix_matching, value_norms, words
 
 #: Rows of a table in the terminal; all of them are in the JSON and CSV.
 _MOST_ROWS = 14
@@ -30,6 +30,8 @@ def classify_report(result: ClassifyResult) -> Iterator[RenderableType]:
         yield from _role_map(part, several=len(result.stacks) > 1)
         yield from _labels(part)
         yield Text("\n" + words.control_sentence(part))
+    for asked in (value_norms, prefix_matching, causes):
+        yield from asked.terminal(result)
 
 
 def _header(result: ClassifyResult) -> Iterator[Text]:

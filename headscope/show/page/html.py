@@ -182,6 +182,7 @@ def _parts(report: ReportResult) -> Iterator[Part]:
         part = view_of(name).section(result)
         if part is not None:
             yield part
+        yield from view_of(name).more(result)
     if report.left_out:
         rows = [(name, visible(why)) for name, why in report.left_out.items()]
         yield Part("left-out", "Left out", header=("section", "why"), rows=rows, numbers=2)

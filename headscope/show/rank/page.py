@@ -43,6 +43,8 @@ def facts(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
     """The ranks of every head beside the controls' means, and its asymmetry."""
     for head in result.heads:
         asymmetry = f"{_number(head.asymmetry, 2)} (0 symmetric, 1.41 random)"
+        if head.symmetry is not None:
+            asymmetry += f", symmetry score {head.symmetry:.2f} (1 symmetric, 0 random)"
         if head.pattern_asymmetry is not None:
             asymmetry += f"; of the pattern {_number(head.pattern_asymmetry.mean, 2)}"
         yield Card(

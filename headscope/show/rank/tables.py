@@ -18,6 +18,7 @@ from headscope.results import (
     NumericalRank,
     RankResult,
 )
+from headscope.results.rank import symmetry_of
 from headscope.show.cells import decimal, interval_text, make_table, mean_of, model_line, tiny
 from headscope.show.rank.words import NAMES, rank_notes, rank_sentence
 
@@ -57,7 +58,8 @@ def _header(result: RankResult) -> Iterator[Text]:
     yield Text(
         f"num: numerical rank (sigma > {_rtol(result)} sigma_1); stable: ||B||_F^2 / sigma_1^2;\n"
         "eff: exp(entropy of sigma); "
-        f"dims: least k with 90/95/99% of {what}; asym: ||B - B^T|| / ||B||.\n"
+        f"dims: least k with 90/95/99% of {what}; asym: ||B - B^T|| / ||B||;\n"
+        "sym: 1 - asym^2 / 2, 1 symmetric, 0 random, -1 antisymmetric. "
         f"gaussian: i.i.d. factors, mean of {seeds} seeds; fresh: the architecture newly "
         "initialised.",
         style="dim",
@@ -75,15 +77,15 @@ def _pair_table(
     left, right = pair
     with_asymmetry = left == "qk"
     columns = ("num", "stable", "eff", "dims")
-    table = make_table(("", *columns, *["asym"] * with_asymmetry, *columns))
+    table = make_table(("", *columns, *["asym", "sym"] * with_asymmetry, *columns))
     for name, control in _controls(result):
         heads = isinstance(rows[0], HeadRank)
         known = control.heads if heads else control.layers
         mean = control.asymmetry if heads else control.layer_asymmetry
-        extra = [decimal(mean, 2)] * with_asymmetry
+        extra = [decimal(x, 2) for x in (mean, symmetry_of(mean))] * with_asymmetry
         table.add_row(name, *_cells(known[left]), *extra, *_cells(known[right]), style="dim")
     for row in rows:
-        extra = [decimal(row.asymmetry, 2)] * with_asymmetry
+        extra = [decimal(x, 2) for x in (row.asymmetry, row.symmetry)] * with_asymmetry
         mine, other = (_cells(getattr(row, matrix)) for matrix in pair)
         table.add_row(_row_name(row), *mine, *extra, *other)
     return table
@@ -136,13 +138,13 @@ def _text_tables(result: RankResult) -> Iterator[RenderableType]:
         f"{text['tokens']:,} tokens): S^(1/2) W_Q W_K^T S^(1/2), S the inputs' covariance",
         style="bold",
     )
-    columns = ("num", "stable", "eff", "dims", "gaussian dims", "pattern asym", "sem")
+    columns = ("num", "stable", "eff", "dims", "gaussian dims", "pattern asym", "sem", "sym")
     table = make_table(("", *columns))
     controls = {(x.stack, x.layer): x.qk_data_control for x in result.layers}
     for layer in result.layers:
         if layer.qk_data:
             control = _control_dims(controls[layer.stack, layer.layer], "layer")
-            cells = (*_cells(layer.qk_data), control, "", "")
+            cells = (*_cells(layer.qk_data), control, "", "", "")
             table.add_row(_row_name(layer), *cells, style="bold")
     for head in result.heads:
         if head.qk_data:
@@ -152,10 +154,12 @@ def _text_tables(result: RankResult) -> Iterator[RenderableType]:
             )
             asymmetry = decimal(pattern.mean if pattern else None)
             error = tiny(pattern.sem if pattern else None)
-            table.add_row(head.name, *_cells(head.qk_data), control, asymmetry, error)
+            cells = (*_cells(head.qk_data), control, asymmetry, error)
+            table.add_row(head.name, *cells, decimal(head.pattern_symmetry, 2))
     yield table
     yield Text(
-        "pattern asym: ||P - P^T|| / ||P||; 0 mutual or even attention, 1.414 never mutual",
+        "pattern asym: ||P - P^T|| / ||P||; 0 mutual or even attention, 1.414 never mutual; sym: "
+        "1 - asym^2 / 2",
         style="dim",
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headscope.results import ClassifyResult, ControlResult, HeadResult
-from headscope.results.roles import ROLES
+from headscope.results.causes import Causes
+from headscope.results.roles import ROLES, role_in
 from headscope.verdicts.diff.facts.fact import Facts, Number
 
 #: Numbers of a head, and the role whose label gives each an interval.
@@ -28,10 +29,15 @@ def collect(result: ClassifyResult, facts: Facts) -> None:
         relations = (f"{s.relation} {s.direction}" for s in head.syntactic if s.labelled)
         facts.label(head.name, "roles", _roles(head), head.primary)
         facts.label(head.name, "relations", relations)
-        for name, number in _numbers(head):
+        for name, number in (*_numbers(head), *_removed(head)):
             facts.number(head.name, name, number)
     if result.control is not None:
         _control(result.control, facts)
+    if result.causes is not None:
+        _causes(result.causes, facts)
+    for role in result.norms.roles if result.norms is not None else ():
+        where = f"norm-weighted {role_in(role.role, role.stack)}"
+        facts.label(where, "heads that keep the role", role.kept)
 
 
 def settings(result: ClassifyResult) -> dict[str, object]:
@@ -42,8 +48,18 @@ def settings(result: ClassifyResult) -> dict[str, object]:
         "stacks": ", ".join(result.stacks),
         "language": corpus.language,
         "frequencies": corpus.frequencies,
+        **_asked(result),
         **{f"threshold {name}": value for name, value in result.thresholds.items()},
     }
+
+
+def _asked(result: ClassifyResult) -> dict[str, object]:
+    """Return what heads were removed on; nothing where they were not."""
+    found: dict[str, object] = {"norm-weighted": True} if result.norms is not None else {}
+    if result.causes is not None:
+        causes = result.causes
+        found |= {"removal task": causes.task, "removal examples": causes.examples}
+    return found
 
 
 def _roles(head: HeadResult) -> Iterator[str]:
@@ -75,6 +91,26 @@ def _numbers(head: HeadResult) -> Iterator[tuple[str, Number]]:
         yield name.replace("_", " "), Number.within(getattr(head, name), intervals.get(role))
     if head.long_entropy is not None:  # files of earlier versions lack it
         yield "long entropy", Number.within(head.long_entropy, intervals.get("broad"))
+
+
+def _removed(head: HeadResult) -> Iterator[tuple[str, Number]]:
+    """Losses without the head, and gains on repeated tokens, where they were measured."""
+    for name in ("zero", "mean", "noise", "beyond_noise") if head.cause is not None else ():
+        effect = getattr(head.cause, name)
+        said = f"loss when removed, {name.replace('_', ' ')}"
+        yield said, Number.within(effect.loss, effect.interval)
+    for name in ("after", "same", "before") if head.prefix is not None else ():
+        match = getattr(head.prefix, name)
+        yield f"repeated tokens, {name}", Number.within(match.gain, match.interval)
+
+
+def _causes(causes: Causes, facts: Facts) -> None:
+    for test in causes.tests:
+        number = Number.within(test.superiority, test.interval)
+        facts.number(f"removed, {test.removal}", f"{test.role} against others", number)
+    for fit in causes.fits:
+        number = Number.within(fit.spearman, fit.interval)
+        facts.number(f"removed, {fit.removal}", "gradients' rank correlation", number)
 
 
 def _control(control: ControlResult, facts: Facts) -> None:

@@ -1,0 +1,269 @@
+"""What removing each head alone does to a model's output, beside what the head looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.data.examples import Examples
+from headscope.data.halving import halve
+from headscope.errors import CorpusError
+from headscope.measures.accumulator import Array
+from headscope.measures.classify.role_tests import role_tests
+from headscope.measures.metrics import Outputs, paired_bootstrap, spearman
+from headscope.measures.paired_change import paired_change
+from headscope.models.gating import Means, gated
+from headscope.models.loaded import LoadedModel
+from headscope.models.output_maps import replaced_outputs
+from headscope.models.random_writes import less_random_write
+from headscope.models.replay import Replay
+from headscope.pipeline.known_roles import places
+from headscope.pipeline.progress import Progress
+from headscope.pipeline.prune.calibrating import TaskCalibration, units_of
+from headscope.pipeline.prune.means import mean_z
+from headscope.pipeline.prune.sources import pick
+from headscope.pipeline.prune.stacks import chosen_stack
+from headscope.pipeline.tasks import Task, make_task, read_examples, select
+from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
+from headscope.pruning.gauss_newton import labelled_rows, sample
+from headscope.pruning.units import Units
+from headscope.results import HeadResult
+from headscope.results.causes import Causes, Effect, EstimateFit, HeadCause
+from headscope.results.roles import ROLES
+
+#: Random directions of the label-free estimate; each costs a backward pass.
+DIRECTIONS = 2
+
+
+@dataclass(frozen=True)
+class CauseSource:
+    """What the removal of heads is measured on, read but not yet tokenised.
+
+    Attributes
+    ----------
+    task, data : str
+        What the model is measured by, and the name of what was read.
+    measured, calibration : Examples
+        Two halves that share no sentence: losses are measured on the first, means and gradients
+        taken of the second.
+    limit, seed : int
+        Most examples of each half; of the halves and all that is drawn.
+    """
+
+    task: str
+    data: str
+    measured: Examples
+    calibration: Examples
+    limit: int
+    seed: int
+
+    @classmethod
+    def read(cls, task: str, data: str | Path | None, limit: int, seed: int) -> CauseSource:
+        """Read examples as ``prune`` does and deal them into two halves.
+
+        Raises
+        ------
+        InputError, CorpusError
+            If the file cannot serve the task, or holds fewer than four examples.
+        """
+        examples = read_examples(task, data)
+        columns = (examples.first, examples.second) if examples.second else (examples.first,)
+        halves = halve(list(zip(*columns, strict=True)), seed)
+        if min(map(len, halves)) < 2:
+            raise CorpusError(
+                f"{examples.name} holds {len(examples)} examples; removing heads is measured on "
+                "one half of them with the means of the other, so give four different ones or more."
+            )
+        first, second = (pick(select(examples, half), limit, task, seed) for half in halves)
+        return cls(task, examples.name, first, second, limit, seed)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What removing heads showed.
+
+    Attributes
+    ----------
+    causes : Causes
+        How it was measured, and what it says of roles.
+    by_head : dict of str to HeadCause
+        By the heads' names; heads of stacks that the task does not run are missing.
+    """
+
+    causes: Causes
+    by_head: dict[str, HeadCause]
+
+
+def find_causes(
+    loaded: LoadedModel,
+    stacks: Sequence[str],
+    heads: Sequence[HeadResult],
+    source: CauseSource,
+    progress: Progress,
+) -> Found:
+    """Remove every head alone, in three ways, and hold the losses against the heads' roles.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The whole model, with the task head that the task needs.
+    stacks : sequence of str
+        Those that were classified.
+    heads : sequence of HeadResult
+        What classification found.
+    source : CauseSource
+        What to measure on.
+    progress : callable
+        Told (what, heads done, heads).
+
+    Raises
+    ------
+    InputError
+        If the model cannot do the task, or the task does not run the one stack that was classified.
+    """
+    view = chosen_stack(loaded, stacks[0] if len(stacks) == 1 else None, source.task)
+    task, other = (
+        make_task(source.task, examples, view, seed=source.seed + i, limit=source.limit)
+        for i, examples in enumerate((source.measured, source.calibration))
+    )
+    units, means = units_of(view), mean_z(view, other, everywhere=True)
+    estimates = [_estimate(view, other, units, given, source.seed) for given in (None, means)]
+    removals = _Removals(view, task, units, means, source.seed)
+    found = list(removals.of_all(estimates[0].tolist(), estimates[1].tolist(), progress))
+    place_of = places(view)
+    there = [h for h in heads if (h.stack, h.layer, h.head) in place_of]
+    at = [place_of[h.stack, h.layer, h.head] for h in there]
+    mine = [found[units.unit(place)] for place in at]
+    causes = Causes(
+        task=source.task,
+        metric=task.metric,
+        data=source.data,
+        examples=task.n_examples,
+        calibration=other.n_examples,
+        value=task.value(removals.full),
+        estimate="first-order" if other.has_labels else "squared",
+        tests=()
+        if units.shared
+        else role_tests(_losses(mine), _labels(there), np.array([r for r, _ in at]), seed=0),
+        fits=tuple(_fits(found, source.seed)),
+        seed=source.seed,
+        notes=tuple(_notes(task, removals.full, units)),
+    )
+    return Found(causes, {h.name: cause for h, cause in zip(there, mine, strict=True)})
+
+
+class _Removals:
+    """Measures a model without one of its units, against the whole model."""
+
+    def __init__(
+        self, loaded: LoadedModel, task: Task, units: Units, means: Means, seed: int
+    ) -> None:
+        self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
+        self._means = means
+        self._generator = torch.Generator().manual_seed(seed)
+        self.full = task.outputs(loaded)
+        few = one_position if loaded.task_head in TOKEN_HEADS else None
+        self._replay, self._start = Replay(loaded, task.batches(loaded), few), 0
+
+    def of_all(
+        self, zero: Sequence[float], mean: Sequence[float], progress: Progress
+    ) -> Iterator[HeadCause]:
+        """Take every unit out, given what the estimates of each are."""
+        rows = self._units.layers.tolist()
+        for row in sorted(set(rows)):
+            with self._replay.before(row) as self._start:
+                for unit in (unit for unit, at in enumerate(rows) if at == row):
+                    yield self._of(unit, zero[unit], mean[unit])
+                    progress("removing heads", unit + 1, len(rows))
+
+    def _of(self, unit: int, zero_estimate: float, mean_estimate: float) -> HeadCause:
+        """Take one unit out in every way."""
+        gates = self._units.expand(self._units.gates([unit])).to(self._loaded.device)
+        zero, mean = (self._outputs(gates, left) for left in (None, self._means))
+        noise = self._noise(unit)
+        return HeadCause(
+            zero=self._effect(self.full, zero),
+            mean=self._effect(self.full, mean),
+            noise=self._effect(self.full, noise),
+            beyond_noise=self._effect(noise, zero),
+            zero_estimate=zero_estimate,
+            mean_estimate=mean_estimate,
+        )
+
+    def _outputs(self, gates: Tensor | None, means: Means | None) -> Outputs:
+        with gated(self._loaded, gates, means=means, start=self._start) as run:
+            return self._task.outputs_of(self._replay.following(run), self._replay.batches)
+
+    def _noise(self, unit: int) -> Outputs:
+        """Layers that share a module share its output map: the first of them stands for all."""
+        row, head = self._units.members[unit][0]
+        other = less_random_write(self._loaded.sites[row], head, self._generator)
+        with replaced_outputs(self._loaded, {row: other}):
+            return self._outputs(None, None)
+
+    def _effect(self, baseline: Outputs, outputs: Outputs) -> Effect:
+        metric = self._task.table[self._task.metric]
+        change = paired_change(metric, baseline, outputs, seed=self._seed)
+        if self._task.higher_is_better:
+            # No minus zero where nothing changed.
+            return Effect(0.0 - change.difference, (0.0 - change.high, 0.0 - change.low))
+        return Effect(change.difference, (change.low, change.high))
+
+
+def _estimate(
+    loaded: LoadedModel, task: Task, units: Units, means: Means | None, seed: int
+) -> Tensor:
+    """Estimate the loss without each unit, (n_units,), from gradients at the whole model.
+
+    A gate's derivative is the sum over tokens of (z - what is left in its place) . d/dz. With
+    labels that of the loss is the estimate. Without, the loss is a cosine distance, whose own
+    derivative is zero at the whole model; but d = 1 - cos = |e - e'|^2 / 2 of embeddings e of unit
+    length, and e - e' has a first order: its square is estimated along random directions.
+    """
+    given = TaskCalibration(loaded, task, means)
+    if not task.has_labels:
+        batches = given.batches(labels=False)
+        found = sample(batches, units, directions=DIRECTIONS, seed=seed)
+        return found.matrix.diagonal() / 2
+    return -torch.cat(list(labelled_rows(given.batches(labels=True), units))).mean(dim=0)
+
+
+def _losses(found: Sequence[HeadCause]) -> dict[str, Array]:
+    names = ("zero", "mean", "noise")
+    return {name: np.array([getattr(cause, name).loss for cause in found]) for name in names}
+
+
+def _labels(heads: Sequence[HeadResult]) -> dict[str, Array]:
+    """Say which heads have any role, and which have each."""
+    found = {"any": np.array([bool(head.roles) for head in heads])}
+    for role in (role.key for role in ROLES):
+        found[role] = np.array([role in head.roles for head in heads])
+    return found
+
+
+def _fits(found: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
+    """Correlate estimates and losses over the units that can be removed."""
+    losses = _losses(found)
+    for removal in ("zero", "mean"):
+        guessed = np.array([getattr(cause, f"{removal}_estimate") for cause in found])
+        ranked = {"similarity": guessed, "gold": losses[removal]}
+        fit = paired_bootstrap(spearman, ranked, seed=seed)
+        ends = fit.low / 100, fit.high / 100
+        yield EstimateFit(removal, len(found), fit.value / 100, ends)
+
+
+def _notes(task: Task, full: Outputs, units: Units) -> Iterator[str]:
+    problem = task.degenerate(full)
+    if problem:
+        yield f"The whole model {problem}, so these losses mean nothing."
+    if units.shared:
+        yield (
+            "Layers of this model share one module, so a head goes from all of them at once; "
+            "roles, which differ from layer to layer, are not tested."
+        )
+    yield from task.notes

@@ -1,0 +1,123 @@
+"""The prefix-matching score of every head: random tokens repeated, against tokens that are not."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headscope.data.pieces import frame, token_stream
+from headscope.data.plain import sample_plain
+from headscope.measures.accumulator import Array
+from headscope.measures.prefix_matching import PLACES, PrefixWeights
+from headscope.measures.statistics import standard_error, t_half_width
+from headscope.models.loaded import LoadedModel
+from headscope.models.routing import Router, routed
+from headscope.results.heads import head_name
+from headscope.results.prefix_matching import Match, PrefixMatching, PrefixScore
+
+#: Sequences, and random tokens of each copy unless the model's limit allows fewer.
+SEQUENCES, COPY = 32, 24
+#: Fewest tokens of a copy: what is left without both ends is still a mean.
+_SHORTEST = 4
+#: Sequences that run at a time.
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Sequences whose second half repeats the first, and their controls.
+
+    Attributes
+    ----------
+    repeated, control : tuple of tuple of int
+        Token ids; each control has the second half of its partner after other tokens.
+    start, copy : int
+        Position of the first random token; tokens of a half.
+    seed : int
+        Of the tokens.
+    """
+
+    repeated: tuple[tuple[int, ...], ...]
+    control: tuple[tuple[int, ...], ...]
+    start: int
+    copy: int
+    seed: int
+
+    @classmethod
+    def draw(cls, loaded: LoadedModel, seed: int) -> Repeats | None:
+        """Draw random tokens of the built-in sample; None where there is room for too few.
+
+        Tokens that occur in text have trained embeddings, which not every number of a vocabulary
+        has. A sequence has no token twice but by the copy.
+        """
+        special = set(loaded.tokenizer.all_special_ids)
+        kinds = sorted(set(token_stream(loaded, sample_plain())) - special)
+        around = frame(loaded, min(2 * COPY + 8, loaded.max_length))
+        before, after = around.before, around.after
+        room = (loaded.max_length - len(before) - len(after)) // 2
+        copy = min(COPY, room, len(kinds) // 2)
+        if copy < _SHORTEST:
+            return None
+        rng = np.random.default_rng(seed)
+        drawn = [rng.choice(kinds, 2 * copy, replace=False).tolist() for _ in range(SEQUENCES)]
+        halves = [(d[:copy], d[copy:]) for d in drawn]
+        return cls(
+            tuple((*before, *second, *second, *after) for _, second in halves),
+            tuple((*before, *first, *second, *after) for first, second in halves),
+            len(before),
+            copy,
+            seed,
+        )
+
+    def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
+        """Run sequences: (places, n_layers, n_heads, sequences)."""
+        shape = loaded.n_layers, loaded.n_heads, len(sequences)
+        found = PrefixWeights(*shape, self.start, self.copy)
+        with routed(loaded.model, Router(loaded.sites, [found], others=loaded.others)) as router:
+            for first in range(0, len(sequences), _AT_ONCE):
+                found.begin(first)
+                batch = loaded.pad(sequences[first : first + _AT_ONCE])
+                router.run(functools.partial(loaded.forward, *batch))
+        return found.weights
+
+    def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:
+        """Score every head of a model, or of one of its stacks, by its name."""
+        score, control = (self.weights(loaded, s) for s in (self.repeated, self.control))
+        gap, n = score - control, np.array(len(self.repeated))
+        half = t_half_width(standard_error(gap.sum(-1), (gap**2).sum(-1), n), n)
+        means = score.mean(-1), control.mean(-1), gap.mean(-1)
+
+        def match(*at: int) -> Match:
+            mean, control_mean, gain = (float(values[at]) for values in means)
+            return Match(mean, control_mean, gain, (gain - float(half[at]), gain + float(half[at])))
+
+        return {
+            head_name(site.layer, head, site.stack): PrefixScore(
+                **{name: match(i, site.row, place) for i, name in enumerate(PLACES)}
+            )
+            for site in loaded.sites
+            for place, head in enumerate(site.head_ids)
+        }
+
+    def described(
+        self, loaded: LoadedModel, random: Mapping[str, PrefixScore] | None
+    ) -> PrefixMatching:
+        """Say what was measured; ``random`` are the scores of a model with random weights."""
+        site, n = loaded.sites[0], len(self.repeated[0])
+        queries = np.arange(self.start + self.copy + 1, self.start + 2 * self.copy - 1)
+        seen = queries + 1 if site.causal else np.full(len(queries), n)
+        theirs = random.values() if random else ()
+        gains = {
+            name: max(getattr(score, name).gain for score in theirs) for name in PLACES if theirs
+        }
+        return PrefixMatching(
+            sequences=len(self.repeated),
+            copy=self.copy,
+            uniform=float((1 / seen).mean()),
+            seed=self.seed,
+            stack=site.stack,
+            random_weights=gains,
+        )

@@ -1,0 +1,178 @@
+"""What removing single heads does to a model's output, beside the heads' roles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CauseTest", "Causes", "Effect", "EstimateFit", "HeadCause"]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """How much worse the model's value gets.
+
+    Attributes
+    ----------
+    loss : float
+        In the unit of the metric; positive: worse.
+    interval : tuple of two floats
+        Its 95% interval: paired bootstrap over examples.
+    """
+
+    loss: float
+    interval: tuple[float, ...]
+
+    @property
+    def shown(self) -> bool:
+        """Whether the whole interval lies above zero."""
+        return self.interval[0] > 0.0
+
+
+@dataclass(frozen=True)
+class HeadCause:
+    """What happens when one head is taken out of an otherwise whole model.
+
+    Where layers share one module (ALBERT), the head goes from all of them.
+
+    Attributes
+    ----------
+    zero : Effect
+        Nothing is left in its place.
+    mean : Effect
+        Its mean output over other text is left in its place.
+    noise : Effect
+        The head stays, and what it writes is taken away once more in a random direction: an
+        intervention of the same size, token by token, that knows nothing of the head.
+    beyond_noise : Effect
+        Of ``zero`` less that of ``noise``, on the same examples.
+    zero_estimate, mean_estimate : float
+        What gradients at the whole model say that ``zero`` and ``mean`` would be.
+    """
+
+    zero: Effect
+    mean: Effect
+    noise: Effect
+    beyond_noise: Effect
+    zero_estimate: float
+    mean_estimate: float
+
+
+@dataclass(frozen=True)
+class CauseTest:
+    """Whether heads with a role matter more than heads without it.
+
+    Attributes
+    ----------
+    role : str
+        Key of a role, or ``any``: at least one role.
+    removal : str
+        ``zero``, ``mean`` or ``noise``: which loss is compared.
+    heads, others : int
+        Heads with the role, and without.
+    superiority : float
+        Chance that a head with the role loses more than one without (ties half): 0.5 is no
+        difference, and twice it less 1 is the rank-biserial correlation.
+    interval : tuple of two floats
+        Its 95% interval, bootstrap over the heads of both groups.
+    p_value, p_adjusted : float
+        Mann-Whitney U test, two-sided; Benjamini-Hochberg over the tests of this removal.
+    placebo : tuple of two floats
+        Where 95% of the superiorities lie when as many heads get the role at random.
+    within : float or None
+        The superiority over pairs of heads of one layer; None where no layer has both kinds.
+    within_placebo : tuple of two floats
+        Where 95% of those lie when each layer's labels are dealt anew among its heads.
+    within_p : float or None
+        Two-sided p-value of ``within`` against these.
+    """
+
+    role: str
+    removal: str
+    heads: int
+    others: int
+    superiority: float
+    interval: tuple[float, ...]
+    p_value: float
+    p_adjusted: float
+    placebo: tuple[float, ...]
+    within: float | None
+    within_placebo: tuple[float, ...]
+    within_p: float | None
+
+
+@dataclass(frozen=True)
+class EstimateFit:
+    """How well gradients rank the heads.
+
+    Attributes
+    ----------
+    removal : str
+        ``zero`` or ``mean``.
+    heads : int
+        What is ranked.
+    spearman : float
+        Rank correlation of the estimate and the measured loss.
+    interval : tuple of two floats
+        Its 95% interval, bootstrap over heads.
+    """
+
+    removal: str
+    heads: int
+    spearman: float
+    interval: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Causes:
+    """How single heads were removed and what that says of their roles.
+
+    Attributes
+    ----------
+    task, metric : str
+        What the model is measured by.
+    data : str
+        What the examples were read from.
+    examples, calibration : int
+        Examples that losses are measured on; others, of which means and gradients were taken.
+    value : float
+        The whole model's.
+    estimate : str
+        ``squared``: half the squared first-order change of the embedding; ``first-order``: of the
+        labelled loss.
+    tests : tuple of CauseTest
+        For any role and for each role that three heads have and three lack.
+    fits : tuple of EstimateFit
+        Of both estimates.
+    seed : int
+        Of halves, random directions and resamples.
+    notes : tuple of str
+        What makes the numbers doubtful.
+    """
+
+    task: str
+    metric: str
+    data: str
+    examples: int
+    calibration: int
+    value: float
+    estimate: str
+    tests: tuple[CauseTest, ...]
+    fits: tuple[EstimateFit, ...]
+    seed: int
+    notes: tuple[str, ...] = ()
+
+    def tests_of(self, removal: str) -> tuple[CauseTest, ...]:
+        """Return the tests of one removal."""
+        return tuple(test for test in self.tests if test.removal == removal)
+
+
+def flat_cause(cause: HeadCause | None) -> dict[str, Any]:
+    """Return what removing a head does in flat columns, empty for a head that was not removed."""
+    row: dict[str, Any] = {}
+    for name in ("zero", "mean", "noise", "beyond_noise"):
+        effect = getattr(cause, name, None)
+        low, high = effect.interval if effect else (None, None)
+        loss = effect.loss if effect else None
+        row |= {f"{name}_loss": loss, f"{name}_low": low, f"{name}_high": high}
+    return row | {x: getattr(cause, x, None) for x in ("zero_estimate", "mean_estimate")}

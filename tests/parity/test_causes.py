@@ -1,0 +1,241 @@
+"""Heads removed one at a time: planted models, and transformers' networks cut by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import framed_tokenizer, tiny_bert, tiny_tokenizer
+from tiny_translators import OTHERS, SOURCES, translator, write_pairs
+from transformers import AlbertConfig, AlbertModel, AutoModel
+
+import headscope
+from headscope.errors import CorpusError, InputError
+from headscope.models.output_maps import output_map
+from headscope.models.random_writes import less_random_write
+from headscope.pipeline.classify.causes import CauseSource, find_causes
+from headscope.pipeline.progress import silent
+from headscope.results import ClassifyResult, HeadResult
+from headscope.show.classify import VIEW
+
+LINES = [
+    *SOURCES,
+    *OTHERS,
+    *("the big dog sat", "a red mat is in it", "she saw the house and he ran", "cat and dog"),
+]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "lines.txt"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+def classified(model: Any, text: Path, **options: Any) -> ClassifyResult:
+    given = {"ablate": True, "data": text, "validate": False, "limit": 8, **options}
+    return headscope.classify(model, text, **given)
+
+
+def dense_of(network: Any) -> list[torch.nn.Linear]:
+    return [layer.attention.output.dense for layer in network.encoder.layer]
+
+
+@torch.no_grad()
+def planted(folder: Path) -> Any:
+    """One head carries all that attention does (L1H2); another writes a constant (L0H1)."""
+    loaded = headscope.load(str(tiny_bert(folder)))
+    carrier, constant = loaded.sites[1], loaded.sites[0]
+    for site in loaded.sites:
+        keep = {1: 2, 0: 1}[site.row]
+        for head in range(site.n_heads):
+            if head != keep:
+                site.output_weight[:, 8 * head : 8 * head + 8] = 0.0
+    constant.projections.v.weight[8:16] = 0.0
+    constant.projections.v.bias[8:16] = 1.0
+    carrier.output_weight[:, 16:24] *= 3.0
+    return loaded
+
+
+def test_the_head_that_carries_the_output_is_found(tmp_path: Path, text: Path) -> None:
+    result = classified(planted(tmp_path), text)
+    losses = {head.name: head.cause for head in result.heads if head.cause}
+    assert len(losses) == 8
+    carrier, constant = losses.pop("L1H2"), losses.pop("L0H1")
+    assert carrier.zero.shown
+    assert carrier.mean.shown
+    assert carrier.zero_estimate > 0
+    # What is always the same can be replaced by its mean, not by nothing.
+    assert constant.zero.shown
+    assert constant.mean.loss == pytest.approx(0.0, abs=1e-6)
+    assert constant.mean_estimate == pytest.approx(0.0, abs=1e-6)
+    for cause in losses.values():
+        for effect in (cause.zero, cause.mean, cause.noise, cause.beyond_noise):
+            assert effect.loss == pytest.approx(0.0, abs=1e-6)
+        assert cause.zero_estimate == pytest.approx(0.0, abs=1e-12)
+
+
+def cut(folder: Path, row: int, head: int, left: torch.Tensor) -> Any:
+    """Read the network by transformers, and put ``left`` in the place of one head's z."""
+    network = AutoModel.from_pretrained(folder).eval()
+
+    def replace(_: Any, args: Any) -> Any:
+        z = args[0].clone()
+        z[..., 8 * head : 8 * head + 8] = left.to(z)
+        return (z,)
+
+    dense_of(network)[row].register_forward_pre_hook(replace)
+    return network
+
+
+def pooled(network: Any, line: str) -> torch.Tensor:
+    ids = torch.tensor([tiny_tokenizer()(line).input_ids])
+    with torch.no_grad():
+        return network(input_ids=ids).last_hidden_state[0].double().mean(0)
+
+
+def test_losses_are_those_of_networks_cut_by_hand(tmp_path: Path, text: Path) -> None:
+    folder = tiny_bert(tmp_path, seed=3)
+    source = CauseSource.read("fidelity", text, 64, 0)
+    assert not set(source.measured.first) & set(source.calibration.first)
+    result = classified(folder, text)
+    plain = AutoModel.from_pretrained(folder).eval()
+    seen: list[list[torch.Tensor]] = [[], []]
+    for kept, dense in zip(seen, dense_of(plain), strict=True):
+        dense.register_forward_pre_hook(lambda _, args, kept=kept: kept.append(args[0][0]))
+    for line in source.calibration.first:
+        pooled(plain, line)
+    means = [torch.cat(kept).double().mean(0) for kept in seen]
+    for row, head in ((0, 0), (1, 3)):
+        cause = result.heads[4 * row + head].cause
+        assert cause is not None
+        wanted = {"zero": torch.zeros(8), "mean": means[row][8 * head : 8 * head + 8]}
+        for name, left in wanted.items():
+            network = cut(folder, row, head, left)
+            cosines = [
+                torch.cosine_similarity(pooled(network, line), pooled(plain, line), dim=0)
+                for line in source.measured.first
+            ]
+            loss = 1 - float(torch.stack(cosines).mean())
+            assert getattr(cause, name).loss == pytest.approx(loss, abs=2e-6)
+
+
+def test_the_squared_estimate_is_right_for_a_small_change(tmp_path: Path, text: Path) -> None:
+    """With W_O of all heads a hundredth, what removal does is nearly linear in the embedding."""
+    loaded = headscope.load(str(tiny_bert(tmp_path, seed=1)))
+    with torch.no_grad():
+        for site in loaded.sites:
+            site.output_weight.mul_(0.05)
+    result = classified(loaded, text)
+    found = [head.cause for head in result.heads if head.cause]
+    measured = sum(cause.zero.loss for cause in found)
+    # Along random directions: the sum over heads and sentences is right to some 20%.
+    assert sum(cause.zero_estimate for cause in found) == pytest.approx(measured, rel=0.4)
+    assert result.causes is not None
+    assert result.causes.estimate == "squared"
+
+
+def test_noise_has_the_size_of_the_head(tmp_path: Path) -> None:
+    loaded = headscope.load(str(tiny_bert(tmp_path)))
+    site = loaded.sites[1]
+    own, other = output_map(site), less_random_write(site, 2, torch.Generator().manual_seed(0))
+    taken = (own.W - other.W)[16:24].double()
+    W = own.W[16:24].double()
+    torch.testing.assert_close(taken @ taken.t(), W @ W.t(), rtol=1e-4, atol=1e-6)
+    assert float((taken * W).sum() / (W * W).sum()) < 0.5  # another direction
+    untouched = torch.ones(32, dtype=torch.bool)
+    untouched[16:24] = False
+    torch.testing.assert_close(other.W[untouched], own.W[untouched], rtol=0, atol=0)
+    torch.testing.assert_close(other.b, own.b, rtol=0, atol=0)
+
+
+def test_the_model_is_left_as_it_was(tmp_path: Path, text: Path) -> None:
+    loaded = headscope.load(str(tiny_bert(tmp_path)))
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    classified(loaded, text)
+    for name, value in loaded.model.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def roles_of(heads: tuple[HeadResult, ...], which: set[str]) -> tuple[HeadResult, ...]:
+    return tuple(dataclasses.replace(h, roles=("broad",) if h.name in which else ()) for h in heads)
+
+
+@pytest.mark.parametrize(("costly", "verdict"), [(True, "cost more"), (False, "cost less")])
+def test_a_role_of_the_costly_heads_says_so_and_one_of_the_cheap_heads_the_opposite(
+    tmp_path: Path, text: Path, costly: bool, verdict: str
+) -> None:
+    loaded = headscope.load(str(tiny_bert(tmp_path, layers=3, heads=8)))
+    plain = headscope.classify(loaded, text, validate=False, limit=8)
+    with torch.no_grad():
+        for site in loaded.sites:
+            site.output_weight[:, :32] *= 0.05  # heads 0 to 3 of every layer do little
+    which = {h.name for h in plain.heads if (h.head >= 4) is costly}
+    heads = roles_of(plain.heads, which)
+    source = CauseSource.read("fidelity", text, 64, 0)
+    found = find_causes(loaded, ("encoder",), heads, source, silent)
+    test = next(t for t in found.causes.tests if (t.role, t.removal) == ("any", "zero"))
+    assert (test.superiority > 0.9) is costly
+    shown = dataclasses.replace(
+        plain,
+        heads=tuple(dataclasses.replace(h, cause=found.by_head[h.name]) for h in heads),
+        causes=found.causes,
+    )
+    said = "".join(str(part) for part in VIEW.human(shown))
+    assert f"Heads with a role {verdict} than heads without, within layers too" in said
+
+
+def test_labels_give_a_first_order_estimate(tmp_path: Path) -> None:
+    folder = tiny_bert(tmp_path / "model", task_head="classification", num_labels=2)
+    rows = [f"{line}\t{i % 2}" for i, line in enumerate(LINES)]
+    (tmp_path / "rows.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    given = {"task": "classification", "data": tmp_path / "rows.tsv"}
+    result = classified(str(folder), tmp_path / "rows.tsv", **given, ablate_limit=20)
+    assert result.causes is not None
+    assert (result.causes.metric, result.causes.estimate) == ("accuracy", "first-order")
+    assert all(np.isfinite(h.cause.zero_estimate) for h in result.heads if h.cause)
+
+
+def test_layers_that_share_a_module_lose_a_head_together(text: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32}
+    config = AlbertConfig(
+        vocab_size=len(tiny_tokenizer()), embedding_size=8, num_hidden_layers=3, **sizes
+    )
+    result = classified(headscope.wrap(AlbertModel(config).eval(), tiny_tokenizer()), text)
+    assert result.heads[1].cause == result.heads[5].cause == result.heads[9].cause is not None
+    assert result.causes is not None
+    assert result.causes.tests == ()
+    assert "share one module" in result.causes.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["t5", "marian"])
+def test_stacks_of_an_encoder_decoder_model(kind: str, tmp_path: Path, text: Path) -> None:
+    network = translator(kind)
+    path = write_pairs(tmp_path / "pairs.tsv", [(a, "the cat") for a in SOURCES])
+    loaded = headscope.wrap(network, framed_tokenizer("$A [SEP]"), name=kind)
+    with_targets = classified(loaded, path, task="seq2seq", data=path)
+    assert {h.stack for h in with_targets.heads if h.cause} == {"encoder", "decoder", "cross"}
+    # Text runs the encoder only: the other heads are not removed, and nothing is said of them.
+    sentences = classified(loaded, path, data=text)
+    assert {h.stack for h in sentences.heads if h.cause} == {"encoder"}
+    assert len({h.stack for h in sentences.heads}) == 3
+    with pytest.raises(InputError, match="runs the encoder"):
+        classified(loaded, path, data=text, stack="cross")
+
+
+def test_a_mean_is_left_behind_where_there_is_no_bias(tmp_path: Path, text: Path) -> None:
+    """T5 has no b_O to keep a mean in; gates leave it behind all the same."""
+    loaded = headscope.wrap(translator("t5"), framed_tokenizer("$A [SEP]"), name="t5")
+    found = [h.cause for h in classified(loaded, text).heads if h.cause]
+    assert any(abs(c.zero.loss - c.mean.loss) > 1e-4 for c in found)
+
+
+def test_too_few_examples_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("one line\nanother\nthird\n")
+    with pytest.raises(CorpusError, match="four different ones or more"):
+        CauseSource.read("fidelity", tmp_path / "few.txt", 64, 0)
