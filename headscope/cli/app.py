@@ -28,6 +28,7 @@ COMMANDS = (
     "rank",
     "report",
     "spectrum",
+    "transfer",
     "validate",
 )
 

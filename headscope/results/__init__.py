@@ -28,4 +28,5 @@ from headscope.results.shared_projections import *
 from headscope.results.spectrum import *
 from headscope.results.speed import *
 from headscope.results.thresholds import *
+from headscope.results.transfer import *
 from headscope.results.validate import *

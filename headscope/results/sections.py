@@ -19,6 +19,7 @@ from headscope.results.insights import InsightsResult
 from headscope.results.prune import PruneResult
 from headscope.results.rank import RankResult
 from headscope.results.spectrum import SpectrumResult
+from headscope.results.transfer import TransferResult
 from headscope.results.validate import ValidationResult
 
 __all__ = ["SECTIONS", "Section", "Sections", "section_of"]
@@ -59,7 +60,7 @@ class Sections:
 
     Attributes
     ----------
-    validate, classify, rank, spectrum, depth, prune, insights : result or None
+    validate, classify, rank, spectrum, depth, transfer, prune, insights : result or None
         What the command of that name found.
     """
 
@@ -76,12 +77,17 @@ class Sections:
     depth: DepthResult | None = field(
         default=None, metadata=_told_by("variants", "protected", "decomposition")
     )
+    transfer: TransferResult | None = field(
+        default=None, metadata=_told_by("cells", "baselines", "searched")
+    )
     prune: PruneResult | None = field(
         default=None, metadata=_told_by("curves", "baseline", "task", uses=("classify",))
     )
     insights: InsightsResult | None = field(
         default=None,
-        metadata=_told_by("insights", uses=("classify", "rank", "spectrum", "depth", "prune")),
+        metadata=_told_by(
+            "insights", uses=("classify", "rank", "spectrum", "depth", "transfer", "prune")
+        ),
     )
 
     @property

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headscope.data.corpus import as_corpus
-from headscope.errors import UnsupportedModelError
+from headscope.errors import InputError, UnsupportedModelError
 from headscope.pipeline.insights.kept_roles import DRAWS, measure_kept_roles
 from headscope.pipeline.insights.translation import prune_stacks, with_sources
 from headscope.pipeline.opening import Model, open_for_tasks
@@ -31,6 +31,7 @@ def insights(
     data: str | Path | None = None,
     draws: int = DRAWS,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    skip: Sequence[str] = (),
     sections: Sections | None = None,
     validate: bool = True,
     seed: int = 0,
@@ -56,10 +57,12 @@ def insights(
     draws : int
         Random sets of heads, 20 or more.
     settings : mapping, optional
-        Arguments of classify, rank, spectrum and depth, by command.
+        Arguments of classify, rank, spectrum, depth and transfer, by command.
+    skip : sequence of str
+        Sections not to run: a claim that needs one of them is not measured.
     sections : Sections, optional
         What has been measured already with these settings. A claim whose section it lacks is not
-        measured; without it all four are run.
+        measured; without it all of them are run but those of ``skip``.
     seed : int
         Of the sections and of the random sets of heads.
     validate, progress, command, **options
@@ -86,6 +89,7 @@ def insights(
     >>> found[3].verdict, found[4].verdict, found[5].verdict
     ('holds', 'not applicable', 'not measured yet')
     """
+    _check_names(skip)
     loaded = open_for_tasks(model, **options)
     loaded.pooling.check()
     validation = require_valid(loaded, validate)
@@ -96,7 +100,7 @@ def insights(
         if translating:
             settings = with_sources(settings, data)
         run = Run(loaded, settings, seed, command, check=validate, progress=tell)
-        names = [name for name in section_of("insights").uses if name != "prune"]
+        names = [name for name in section_of("insights").uses if name not in ("prune", *skip)]
         sections = run_sections(names, run).sections
         tell = part_of("insights", tell)
     if translating and sections.prune is None:
@@ -124,3 +128,12 @@ def insights(
         thresholds=dataclasses.asdict(thresholds),
         kept_roles=kept,
     )
+
+
+def _check_names(skip: Sequence[str]) -> None:
+    known = [name for name in section_of("insights").uses if name != "prune"]
+    for name in skip:
+        if name not in known:
+            raise InputError(
+                f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
+            )
