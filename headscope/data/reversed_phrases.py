@@ -44,8 +44,11 @@ def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
 
 
 def _labelled(name: str, sha256: str, part: list[Sentence], rng: random.Random) -> Examples:
-    turned = set(rng.sample(range(len(part)), len(part) // 2))
-    orders = (_reversed(s) if i in turned else range(len(s.words)) for i, s in enumerate(part))
+    reverse = [_reversed(sentence) for sentence in part]
+    # Where every phrase is a single word, reversing changes nothing.
+    changed = [i for i, order in enumerate(reverse) if order != sorted(order)]
+    turned = set(rng.sample(changed, len(part) // 2))
+    orders = (order if i in turned else sorted(order) for i, order in enumerate(reverse))
     texts = (
         " ".join(sentence.words[place] for place in order).lower()
         for sentence, order in zip(part, orders, strict=True)

@@ -21,7 +21,10 @@ from headscope.errors import CheckpointError
 
 Run = Callable[..., Any]
 
-COMMANDS = ("classify", "depth", "insights", "prune", "rank", "report", "spectrum", "validate")
+COMMANDS = (
+    *("classify", "depth", "insights", "prune", "rank", "report", "spectrum", "transfer"),
+    "validate",
+)
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [
     [

@@ -24,6 +24,14 @@ sequences = 4
 [depth]
 length = 16
 sequences = 4
+[transfer]
+sizes = [16]
+variants = ["head", "layernorm"]
+random = []
+seeds = 2
+steps = 4
+train_limit = 100
+test_limit = 40
 [prune]
 step = 0.5
 ablation = false
@@ -53,7 +61,8 @@ def test_report_is_whole_and_the_same_twice(
     first = run("report", model, "--config", quick, "-o", out)
     assert first.code == 0, first.stderr
     document = json.loads((out / "report.json").read_text())
-    sections = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
+    sections = ("validate", "classify", "rank", "spectrum", "depth", "transfer", "prune")
+    sections += ("insights",)
     assert all(document[name] for name in sections)
     assert document["settings"]["classify"] == {"limit": 24}
     before = contents(out)

@@ -43,7 +43,10 @@ def test_python_examples_run(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["classify", "depth", "insights", "prune", "report", "rank", "scores", "spectrum", "validate"],
+    [
+        *("classify", "depth", "insights", "prune", "report", "rank", "scores", "spectrum"),
+        *("transfer", "validate"),
+    ],
 )
 def test_docstring_examples_run(name: str) -> None:
     home = getattr(headscope, name).__module__
