@@ -26,7 +26,7 @@ from headscope.results import CurvePoint
 __all__ = ["Budget", "Frozen", "Outcome", "OutOfTime", "Recipe", "Tuned", "fine_tune"]
 
 #: Learning rate of the classifier where more than the classifier is trained.
-CLASSIFIER_RATE = 1e-2
+CLASSIFIER_RATE = 3e-3
 #: Standard deviation of the classifier's first weights (as BERT's).
 START = 0.02
 #: Share of the steps over which the rate rises from 0; it then falls to 0.

@@ -14,12 +14,12 @@ __all__ = ["RATES", "Cell", "Plan", "Stopwatch", "make_plan", "rate_grid"]
 
 #: The grid of learning rates of each variant, which validation chooses from.
 RATES: dict[str, tuple[float, ...]] = {
-    "head": (3e-3, 1e-2, 3e-2),
+    "head": (1e-3, 3e-3, 1e-2),
     "layernorm": (1e-3, 3e-3, 1e-2),
     "biases": (1e-3, 3e-3, 1e-2),
     "weights": (1e-3, 3e-3, 1e-2),
-    "attention": (1e-4, 3e-4, 1e-3),
-    "all": (5e-5, 1.5e-4, 5e-4),
+    "attention": (5e-5, 2e-4, 8e-4),
+    "all": (3e-5, 1e-4, 4e-4),
 }
 #: Variants whose spread over seeds is compared at the smallest size.
 SPREAD = ("attention", "layernorm")

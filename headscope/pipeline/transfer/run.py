@@ -45,7 +45,7 @@ __all__ = ["report_defaults", "transfer"]
 #: Seconds for all runs: with what comes before them it is ten minutes on two cores.
 BUDGET = 540.0
 #: How often a run validates, if it is not stopped early.
-VALIDATIONS = 6
+VALIDATIONS = 5
 #: What is trained from random weights: those that claims or the papers compare.
 RANDOM = ("head", "layernorm", "attention", "all")
 
@@ -58,7 +58,7 @@ def report_defaults() -> dict[str, Any]:
         "sizes": (128,),
         "random": ("head", "layernorm"),
         "spread_seeds": 3,
-        "steps": 32,
+        "steps": 25,
         "test_limit": 128,
     }
 

@@ -130,4 +130,4 @@ def _runs(result: TransferResult, panel: _Panel) -> list[TransferRun]:
 
 
 def _row(figure: Figure, n: int) -> list[Axes]:
-    return list(figure.subplots(1, n, sharey=True, squeeze=False)[0])
+    return list(figure.subplots(1, n, sharex=True, sharey=True, squeeze=False)[0])
