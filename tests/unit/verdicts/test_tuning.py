@@ -77,6 +77,14 @@ def test_layernorm_against_as_many_others(biases: Ends, weights: Ends, verdict: 
     assert eighth(biases, weights).verdict == verdict
 
 
+def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_not_count() -> None:
+    weights = difference("weights", (8.0, 2.0, 14.0))
+    missed = small_set.judge(Evidence(transfer=result(weights)), T)
+    assert missed.verdict == "not measured"
+    none = result(weights, not_possible={"biases": "it has none"})
+    assert small_set.judge(Evidence(transfer=none), T).verdict == "holds"
+
+
 def test_without_a_run_nothing_is_said() -> None:
     for judge in (small_set.judge, frozen.judge, unstable.judge):
         assert judge(Evidence(), T).verdict == "not measured yet"
