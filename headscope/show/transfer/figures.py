@@ -93,7 +93,8 @@ def learning_curves(result: TransferResult) -> Figure:
         for name, colour in _COLOURS.items()
         if name in shown
     ]
-    draw.legend_beside(figure, "outside lower center", 6, handles=handles)
+    columns = 6 if len(panels) > 2 else 3
+    draw.legend_beside(figure, "outside lower center", columns, handles=handles)
     return figure
 
 

@@ -16,8 +16,8 @@ _RULE = (
     "Holds if training only LayerNorm beats every set of equally many other parameters, drawn from "
     "the biases and from the weights of the layers, at the largest size (paired difference of the "
     "accuracy, 95% interval over seeds and test examples, above 0); does not hold if it beats "
-    "none, or if one of them beats it; a set that the model does not have does not count. Attention "
-    "alone stands beside it with many more parameters."
+    "none, or if one of them beats it; a set that the model does not have does not count. "
+    "Attention alone stands beside it with many more parameters."
 )
 #: Sets of equally many parameters, with what the parts say of them.
 _EQUAL = {"biases": "as many biases", "weights": "as many single weights"}
