@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headscope.pipeline.rank import rank as rank
     from headscope.pipeline.report import report as report
     from headscope.pipeline.spectrum import spectrum as spectrum
+    from headscope.pipeline.transfer import transfer as transfer
     from headscope.pipeline.validate import validate as validate
     from headscope.results import ClassifyResult as ClassifyResult
     from headscope.results import DepthResult as DepthResult
@@ -39,12 +40,13 @@ if TYPE_CHECKING:
     from headscope.results import RankResult as RankResult
     from headscope.results import ReportResult as ReportResult
     from headscope.results import SpectrumResult as SpectrumResult
+    from headscope.results import TransferResult as TransferResult
     from headscope.results import ValidationResult as ValidationResult
     from headscope.verdicts.insights.thresholds import InsightThresholds as InsightThresholds
 
 __version__ = "0.1.0"
 
-_RESULTS = "Classify Depth Explain Flow Insights Prune Rank Report Spectrum Validation"
+_RESULTS = "Classify Depth Explain Flow Insights Prune Rank Report Spectrum Transfer Validation"
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
     "pipeline.classify": "classify",
@@ -53,6 +55,7 @@ _MODULES = {
     "pipeline.flow": "flow",
     "pipeline.rank": "rank",
     "pipeline.spectrum": "spectrum",
+    "pipeline.transfer": "transfer",
     "pipeline.validate": "validate",
     "pipeline.prune": "prune scores measure",
     "pipeline.report": "report",

@@ -30,6 +30,7 @@ COMMANDS = (
     "rank",
     "report",
     "spectrum",
+    "transfer",
     "validate",
 )
 

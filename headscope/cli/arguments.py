@@ -146,6 +146,15 @@ def _widths(text: str) -> tuple[int, ...]:
         raise OptionError("share_projections", why=why) from None
 
 
+def _sizes(text: str) -> list[int]:
+    """Read ``64,256``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        why = f"{text!r} is not a list of sizes; write them as 64,256"
+        raise OptionError("sizes", why=why) from None
+
+
 _CONVERTED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "no_validate": ("validate", operator.not_),
     "biases": ("biases", lambda value: value == "include"),
@@ -156,6 +165,9 @@ _CONVERTED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "keep_roles": ("keep_roles", _role_names),
     "only": ("only", _names),
     "skip": ("skip", _names),
+    "sizes": ("sizes", _sizes),
+    "variants": ("variants", _names),
+    "random": ("random", _names),
 }
 
 

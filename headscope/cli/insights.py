@@ -16,6 +16,8 @@ EXAMPLES = """Examples:
 
 `headscope insights ./my-bert --treebank en_ewt-ud-test.conllu --text wiki.txt -o out/`
 
+`headscope insights demo --skip transfer`
+
 `headscope insights ./my-bert --task classification --data dev.tsv --threshold metric_loss=0.02`
 """
 
@@ -35,6 +37,10 @@ def insights(
             help="Change what decides a claim, e.g. 'most=0.6'; repeatable. See docs/insights.md.",
         ),
     ] = None,
+    skip: Annotated[
+        str | None,
+        Option(metavar="NAME,NAME,...", help="Sections not to run, such as transfer."),
+    ] = None,
     pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
@@ -43,8 +49,8 @@ def insights(
 ) -> None:
     """Hold the claims of the literature against this model: measured, control, verdict, rule.
 
-    The tables [classify], [rank], [spectrum], [depth] and [flow] of --config set how each is
-    measured.
+    The tables [classify], [rank], [spectrum], [depth], [flow] and [transfer] of --config set
+    how each is measured.
     """
     from headscope.results.sections import section_of
 

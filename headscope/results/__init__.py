@@ -32,5 +32,6 @@ from headscope.results.shared_projections import *
 from headscope.results.spectrum import *
 from headscope.results.speed import *
 from headscope.results.thresholds import *
+from headscope.results.transfer import *
 from headscope.results.validate import *
 from headscope.results.value_norms import *

@@ -21,6 +21,7 @@ from headscope.results.insights import InsightsResult
 from headscope.results.prune import PruneResult
 from headscope.results.rank import RankResult
 from headscope.results.spectrum import SpectrumResult
+from headscope.results.transfer import TransferResult
 from headscope.results.validate import ValidationResult
 
 __all__ = ["SECTIONS", "Section", "Sections", "section_of"]
@@ -61,8 +62,10 @@ class Sections:
 
     Attributes
     ----------
-    validate, explain, classify, rank, spectrum, depth, flow, prune, insights : result or None
+    validate, explain, classify, rank, spectrum, depth, flow : result or None
         What the command of that name found.
+    transfer, prune, insights : result or None
+        The same.
     """
 
     validate: ValidationResult | None = field(
@@ -84,13 +87,16 @@ class Sections:
     flow: FlowResult | None = field(
         default=None, metadata=_told_by("sentences", "spectra", "recovery")
     )
+    transfer: TransferResult | None = field(
+        default=None, metadata=_told_by("cells", "baselines", "searched")
+    )
     prune: PruneResult | None = field(
         default=None, metadata=_told_by("curves", "baseline", "task", uses=("classify",))
     )
     insights: InsightsResult | None = field(
         default=None,
         metadata=_told_by(
-            "insights", uses=("classify", "rank", "spectrum", "depth", "flow", "prune")
+            "insights", uses=("classify", "rank", "spectrum", "depth", "flow", "transfer", "prune")
         ),
     )
 

@@ -22,14 +22,7 @@ from headscope.errors import CheckpointError
 Run = Callable[..., Any]
 
 COMMANDS = (
-    "classify",
-    "depth",
-    "flow",
-    "insights",
-    "prune",
-    "rank",
-    "report",
-    "spectrum",
+    *("classify", "depth", "flow", "insights", "prune", "rank", "report", "spectrum", "transfer"),
     "validate",
 )
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.

@@ -31,6 +31,15 @@ control = false
 [flow]
 limit = 16
 control = false
+[transfer]
+sizes = [16]
+variants = ["layernorm"]
+random = []
+seeds = 1
+spread_seeds = 1
+steps = 2
+train_limit = 100
+test_limit = 40
 [prune]
 fraction = [0.5]
 ablation = false

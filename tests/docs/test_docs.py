@@ -45,7 +45,7 @@ def test_python_examples_run(page: Path) -> None:
     "name",
     [
         *("classify", "depth", "explain", "flow", "insights", "prune", "report", "rank", "scores"),
-        *("spectrum", "validate"),
+        *("spectrum", "transfer", "validate"),
     ],
 )
 def test_docstring_examples_run(name: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headscope.data.corpus import as_corpus
-from headscope.errors import UnsupportedModelError
+from headscope.errors import InputError, UnsupportedModelError
 from headscope.pipeline.insights.kept_roles import DRAWS, measure_kept_roles
 from headscope.pipeline.insights.translation import prune_stacks, with_sources
 from headscope.pipeline.opening import Model, open_for_tasks
@@ -32,6 +32,7 @@ def insights(
     draws: int = DRAWS,
     limit: int | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    skip: Sequence[str] = (),
     sections: Sections | None = None,
     validate: bool = True,
     seed: int = 0,
@@ -60,10 +61,12 @@ def insights(
         Only the first examples that the task is measured on; all by default. The other sections
         have limits of their own in ``settings``.
     settings : mapping, optional
-        Arguments of classify, rank, spectrum, depth and flow, by command.
+        Arguments of classify, rank, spectrum, depth, flow and transfer, by command.
+    skip : sequence of str
+        Sections not to run: a claim that needs one of them is not measured.
     sections : Sections, optional
         What has been measured already with these settings. A claim whose section it lacks is not
-        measured; without it all five are run.
+        measured; without it all of them are run but those of ``skip``.
     seed : int
         Of the sections and of the random sets of heads.
     validate, progress, command, **options
@@ -90,6 +93,7 @@ def insights(
     >>> found[3].verdict, found[4].verdict, found[5].verdict
     ('holds', 'not applicable', 'not measured yet')
     """
+    _check_names(skip)
     loaded = open_for_tasks(model, **options)
     loaded.pooling.check()
     validation = require_valid(loaded, validate)
@@ -100,7 +104,7 @@ def insights(
         if translating:
             settings = with_sources(settings, data)
         run = Run(loaded, settings, seed, command, check=validate, progress=tell)
-        names = [name for name in section_of("insights").uses if name != "prune"]
+        names = [name for name in section_of("insights").uses if name not in ("prune", *skip)]
         sections = run_sections(names, run).sections
         tell = part_of("insights", tell)
     if translating and sections.prune is None:
@@ -131,3 +135,12 @@ def insights(
         thresholds=dataclasses.asdict(thresholds),
         kept_roles=kept,
     )
+
+
+def _check_names(skip: Sequence[str]) -> None:
+    known = [name for name in section_of("insights").uses if name != "prune"]
+    for name in skip:
+        if name not in known:
+            raise InputError(
+                f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
+            )

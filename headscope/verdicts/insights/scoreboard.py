@@ -66,19 +66,18 @@ CLAIMS = (
     Claim(
         8,
         "LayerNorm parameters are the most useful small set to fine-tune.",
-        needs="Will need fine-tuning of LayerNorm alone against equally many other parameters.",
+        "small_set",
     ),
     Claim(
         9,
         "Pretrained attention is a ready computation primitive: frozen does about as well as "
         "tuned.",
-        needs="Will need fine-tuning with frozen attention against full, and against random "
-        "weights.",
+        "frozen",
     ),
     Claim(
         10,
         "Fine-tuning attention on small data can diverge.",
-        needs="Will need fine-tuning of attention over seeds and data sizes.",
+        "unstable",
     ),
 )
 

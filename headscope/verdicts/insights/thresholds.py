@@ -37,6 +37,8 @@ class InsightThresholds(ThresholdSet):
         LayerNorm ablation may change the curve anywhere.
     above_rounding : float
         Claim 7: the share of windows that must still be above rounding for a layer to count.
+    tuning_gap : float
+        Claim 9: points of accuracy that everything trained may lie above LayerNorm alone.
     """
 
     asymmetry: float = 0.1
@@ -51,11 +53,12 @@ class InsightThresholds(ThresholdSet):
     step_slack: float = 0.10
     layernorm_change: float = 0.10
     above_rounding: float = 0.5
+    tuning_gap: float = 2.0
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            top = 2.0 if field.name == "asymmetry" else 1.0
+            top = {"asymmetry": 2.0, "tuning_gap": 100.0}.get(field.name, 1.0)
             if not (math.isfinite(value) and 0 <= value < top):
                 raise InputError(
                     f"The threshold {field.name} is {value}; give a number from 0 to below {top:g}."

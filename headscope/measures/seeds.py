@@ -1,0 +1,92 @@
+"""Intervals of what is repeated with several seeds on the same examples.
+
+References
+----------
+Satterthwaite 1946, Biometrics Bulletin 2 (degrees of freedom of a sum of variances); Scheffé 1959,
+The Analysis of Variance, chapter 7 (two crossed random factors); Newcombe 1998, Statistics in
+Medicine 17 (difference of two shares, method 10).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from headscope.measures.accumulator import Array
+from headscope.measures.statistics import wilson
+
+__all__ = ["Interval", "crossed", "share_difference", "spread_ratio"]
+
+#: An estimate with the ends of its 95% interval; None where these are unknown.
+Interval = tuple[float, float | None, float | None]
+
+
+def crossed(values: Array, floor: float = 1.0) -> Interval:
+    """Return a mean over seeds and examples, whose interval allows for other ones of both.
+
+    Parameters
+    ----------
+    values : array, (seeds, examples)
+        One number for each seed and example: hits, or differences of two variants' hits.
+    floor : float
+        What one example more would add to a seed's sum: 1 for hits, 100 for hits times 100.
+
+    Returns
+    -------
+    mean, low, high
+        Without an interval from a single seed or example.
+
+    Notes
+    -----
+    Seeds and examples are crossed random factors: a seed's runs share their fate on all examples,
+    and a hard example is hard for all seeds. With mean squares MS of the two-way layout the
+    variance of the mean is (MS_seeds + MS_examples - MS_rest) / (seeds x examples); the interval
+    is Student's t with Satterthwaite's degrees of freedom, so few seeds that differ make it wide.
+    No standard error is taken to be below floor / examples: agreement on all examples that were
+    seen is no proof for those that were not.
+    """
+    seeds, examples = values.shape
+    mean = float(values.mean())
+    if seeds < 2 or examples < 2:
+        return mean, None, None
+    by_seed, by_example = values.mean(axis=1), values.mean(axis=0)
+    rest = values - by_seed[:, None] - by_example + mean
+    free = np.array([seeds - 1, examples - 1, (seeds - 1) * (examples - 1)])
+    squares = np.array(
+        [
+            examples * np.square(by_seed - mean).sum(),
+            seeds * np.square(by_example - mean).sum(),
+            np.square(rest).sum(),
+        ]
+    )
+    means = squares / free / values.size
+    variance = max(means[0] + means[1] - means[2], means[0], means[1])
+    free_of_sum = variance**2 / max(float((np.square(means) / free).sum()), 1e-300)
+    error = max(float(np.sqrt(variance)), floor / examples)
+    half = float(stats.t.ppf(0.975, max(free_of_sum, 1.0))) * error
+    return mean, mean - half, mean + half
+
+
+def spread_ratio(ours: ArrayLike, theirs: ArrayLike) -> Interval | None:
+    """Return the ratio of two standard deviations over seeds, with the F interval.
+
+    Exact for normal values; None where either has fewer than two values or no spread.
+    """
+    a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
+    if min(len(a), len(b)) < 2 or a.std() == 0 or b.std() == 0:
+        return None
+    ratio = float(a.std(ddof=1) / b.std(ddof=1))
+    small, large = np.sqrt(stats.f.ppf((0.025, 0.975), len(a) - 1, len(b) - 1))
+    return ratio, ratio / float(large), ratio / float(small)
+
+
+def share_difference(hits: int, trials: int, others: int, other_trials: int) -> Interval:
+    """Return hits / trials - others / other_trials with Newcombe's interval from Wilson's."""
+    p, q = hits / trials, others / other_trials
+    (p_low, p_high), (q_low, q_high) = (
+        tuple(map(float, wilson(n, of))) for n, of in ((hits, trials), (others, other_trials))
+    )
+    low = p - q - np.hypot(p - p_low, q_high - q)
+    high = p - q + np.hypot(p_high - p, q - q_low)
+    return p - q, float(low), float(high)

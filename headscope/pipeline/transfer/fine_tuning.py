@@ -1,0 +1,404 @@
+"""One fine-tuning: some of a model's parameters and a linear classifier, by Adam, stopped early."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headscope.data.batches import buckets
+from headscope.data.token_rows import Row, pad_rows
+from headscope.measures.accumulator import Array, numpy
+from headscope.measures.statistics import finite
+from headscope.models.loaded import LoadedModel
+from headscope.models.trainable import Chosen, choose
+from headscope.pipeline.transfer.labelled import Part
+from headscope.results import CurvePoint
+
+__all__ = ["Budget", "Frozen", "Outcome", "OutOfTime", "Recipe", "Tuned", "fine_tune"]
+
+#: Learning rate of the classifier where more than the classifier is trained.
+CLASSIFIER_RATE = 3e-3
+#: Standard deviation of the classifier's first weights (as BERT's).
+START = 0.02
+#: Share of the steps over which the rate rises from 0; it then falls to 0.
+WARM_UP = 0.1
+#: Batches that are sorted by length together, so that little is padded.
+POOL = 8
+
+
+class OutOfTime(Exception):  # noqa: N818
+    """The budget ended in the middle of a run, which then does not count."""
+
+
+class Budget(Protocol):
+    """What a run asks whether it may go on."""
+
+    def check(self) -> None:
+        """Raise :class:`OutOfTime` when the time is over."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a run is trained.
+
+    Attributes
+    ----------
+    rate : float
+        Learning rate: of the classifier where it is trained alone, else of everything else.
+    steps, batch : int
+        Most steps, and examples of each.
+    every, patience : int
+        Steps between validations, and how many of them may bring nothing before a run stops.
+    """
+
+    rate: float
+    steps: int
+    batch: int
+    every: int
+    patience: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes
+    ----------
+    curve : tuple of CurvePoint
+        By step.
+    kept_step : int
+        The one with the lowest validation loss.
+    validation_loss : float
+        There; infinite where no loss was finite.
+    diverged : bool
+        A loss was not finite, or the training loss ended above its start.
+    predict : callable
+        From a part of the data to its classes (n,), as the model of that step has them.
+    """
+
+    curve: tuple[CurvePoint, ...]
+    kept_step: int
+    validation_loss: float
+    diverged: bool
+    predict: Callable[[Part], Array] = field(repr=False)
+
+
+class Reader(Protocol):
+    """Turns examples into what the classifier reads."""
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Return (len(places), d)."""
+
+
+class Tuned:
+    """Embeddings by a model whose parameters may change, in fixed units.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The model; in eval mode, so without dropout.
+    centre, scale : Tensor, (d,), or float
+        Subtracted, then divided by.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, centre: Tensor | float = 0.0, scale: Tensor | float = 1.0
+    ) -> None:
+        self.loaded, self._centre, self._scale = loaded, centre, scale
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Run the model over some examples."""
+        rows = [part.rows[i] for i in places]
+        batch = pad_rows(rows, self.loaded.pad_id, self.loaded.device)
+        hidden, _ = self.loaded.run(*batch.inputs)
+        embedded = self.loaded.pooling.embed(hidden, batch.hidden_mask)
+        return (embedded - self._centre) / self._scale
+
+
+class Frozen:
+    """Embeddings by a model as it is, each text once; in units of the training examples.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        Not changed.
+    train : Part
+        Whose embeddings get mean 0 and standard deviation 1 in every dimension.
+    known : dict
+        What has been embedded so far, by token ids; added to. One for each model.
+    """
+
+    def __init__(self, loaded: LoadedModel, train: Part, known: dict[object, Tensor]) -> None:
+        self._raw, self._known = Tuned(loaded), known
+        own = self._of(train, range(len(train)))
+        self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
+        flat = spread <= 1e-6 * spread.max()  # a dimension that says nothing stays small
+        self.scale = torch.where(flat, spread.max().clamp(min=1e-12), spread)
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Look up some examples."""
+        return (self._of(part, places) - self.centre) / self.scale
+
+    def _of(self, part: Part, places: Sequence[int]) -> Tensor:
+        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in places}
+        new = [i for i, key in keys.items() if key not in self._known]
+        with torch.no_grad():
+            for at in _buckets(part, new):
+                for i, embedded in zip(at, self._raw(part, at), strict=True):
+                    self._known[keys[i]] = embedded
+        return torch.stack([self._known[keys[i]] for i in places])
+
+
+def fine_tune(
+    loaded: LoadedModel,
+    way: str,
+    parts: tuple[Part, Part],
+    frozen: Frozen,
+    recipe: Recipe,
+    *,
+    n_classes: int,
+    seed: int,
+    budget: Budget,
+) -> Outcome:
+    """Train what ``way`` says on the first part; keep the step that is best on the second.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        Copied, not changed.
+    way : str
+        See :func:`headscope.models.trainable.choose`.
+    parts : two Parts
+        For training and validation.
+    frozen : Frozen
+        Embeddings of the model as it is, from which the run starts.
+    recipe : Recipe
+        How to train.
+    n_classes : int
+        Outputs of the classifier.
+    seed : int
+        Of the classifier's start, the order of examples, and drawn parameters.
+    budget : Budget
+        Asked at every validation.
+
+    Raises
+    ------
+    OutOfTime
+        When the budget ends.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    reader: Reader = frozen
+    chosen: list[Chosen] = []
+    if way != "head":
+        own = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
+        own.network = own.model
+        same = _same_modules(loaded, own)
+        chosen = [Chosen(same[id(c.parameter)], c.entries) for c in choose(loaded, way, seed)]
+        reader = Tuned(own, frozen.centre, frozen.scale)
+        _train_only(own.model, chosen)
+    weight = torch.randn(n_classes, len(frozen.centre), generator=generator) * START
+    classifier = nn.Linear(len(frozen.centre), n_classes).to(frozen.centre)
+    with torch.no_grad():
+        classifier.weight.copy_(weight)
+        classifier.bias.zero_()
+    run = _Run(reader, classifier, _Updated(chosen), recipe, generator, budget)
+    return run.train(*parts, frozen)
+
+
+def _same_modules(loaded: LoadedModel, own: LoadedModel) -> dict[int, nn.Parameter]:
+    """Return the copy's parameter by the original's id."""
+    pairs = zip(loaded.model.parameters(), own.model.parameters(), strict=True)
+    return {id(theirs): ours for theirs, ours in pairs}
+
+
+def _train_only(model: nn.Module, chosen: Sequence[Chosen]) -> None:
+    wanted = {id(c.parameter) for c in chosen}
+    for p in model.parameters():
+        p.requires_grad_(id(p) in wanted)
+
+
+class _Updated:
+    """What the optimiser steps: whole parameters, or vectors of their drawn entries.
+
+    A vector is read from its parameter's gradient before a step and written back after it.
+    """
+
+    def __init__(self, chosen: Sequence[Chosen]) -> None:
+        self._drawn = [
+            (c.parameter, c.entries, nn.Parameter(c.parameter.detach().take(c.entries)))
+            for c in chosen
+            if c.entries is not None
+        ]
+        self.whole = [c.parameter for c in chosen if c.entries is None]
+
+    @property
+    def tensors(self) -> list[nn.Parameter]:
+        """What is stepped."""
+        return [*self.whole, *(vector for _, _, vector in self._drawn)]
+
+    def gather(self) -> None:
+        """Hand the gradients over to the vectors."""
+        for parameter, entries, vector in self._drawn:
+            if parameter.grad is not None:
+                vector.grad = parameter.grad.take(entries)
+                parameter.grad = None
+
+    def scatter(self) -> None:
+        """Write the vectors back."""
+        with torch.no_grad():
+            for parameter, entries, vector in self._drawn:
+                parameter.put_(entries, vector)
+
+    def snapshot(self) -> list[Tensor]:
+        """Copy everything that is stepped."""
+        return [tensor.detach().clone() for tensor in self.tensors]
+
+    def restore(self, snapshot: Sequence[Tensor]) -> None:
+        """Go back to a snapshot."""
+        with torch.no_grad():
+            for tensor, value in zip(self.tensors, snapshot, strict=True):
+                tensor.copy_(value)
+        self.scatter()
+
+
+@dataclass
+class _Run:
+    """A run under way."""
+
+    reader: Reader
+    classifier: nn.Linear
+    updated: _Updated
+    recipe: Recipe
+    generator: torch.Generator
+    budget: Budget
+    kept: tuple[float, int, list[Tensor], list[Tensor]] | None = None
+
+    def train(self, train: Part, validation: Part, frozen: Frozen) -> Outcome:
+        """Train to the last step, or until validation brings nothing; go back to the best step."""
+        curve = [self._start(train, validation, frozen)]
+        losses: list[float] = []
+        waited, step = 0, 0
+        for step, places in zip(
+            range(1, self.recipe.steps + 1), self._batches(train), strict=False
+        ):
+            losses.append(self._step(train, places, step))
+            if not math.isfinite(losses[-1]):
+                break
+            if step % self.recipe.every == 0 or step == self.recipe.steps:
+                self.budget.check()
+                curve.append(self._point(step, losses, validation))
+                losses = []
+                waited = 0 if self.kept is not None and self.kept[1] == step else waited + 1
+                if waited >= self.recipe.patience or curve[-1].validation_loss is None:
+                    break
+        if losses:  # broken off by a loss that is not finite
+            curve.append(CurvePoint(step, None, None, self._accuracy(validation)[1]))
+        return self._outcome(tuple(curve))
+
+    def _start(self, train: Part, validation: Part, frozen: Frozen) -> CurvePoint:
+        """Measure the untrained classifier on the frozen model, which the run starts from."""
+        here, self.reader = self.reader, frozen
+        start = self._accuracy(train)[0]
+        point = self._point(0, [start], validation)
+        self.reader = here
+        return point
+
+    def _point(self, step: int, losses: Sequence[float], validation: Part) -> CurvePoint:
+        """Validate; keep this step if none before was as good."""
+        loss, accuracy = self._accuracy(validation)
+        if math.isfinite(loss) and (self.kept is None or loss < self.kept[0]):
+            head = [p.detach().clone() for p in self.classifier.parameters()]
+            self.kept = loss, step, self.updated.snapshot(), head
+        return CurvePoint(step, finite(float(np.mean(losses))), finite(loss), accuracy)
+
+    def _step(self, part: Part, places: Sequence[int], step: int) -> float:
+        if step == 1:
+            self._adam = self._optimiser()
+        gold = part.labels[list(places)].to(self.classifier.weight.device)
+        loss = F.cross_entropy(self.classifier(self.reader(part, places)), gold)
+        value = loss.item()
+        if math.isfinite(value):
+            torch.autograd.backward([loss])
+            self.updated.gather()
+            factor = _schedule(step, self.recipe.steps)
+            for group in self._adam.param_groups:
+                group["lr"] = factor * group["peak"]
+            self._adam.step()
+            self._adam.zero_grad(set_to_none=True)
+            self.updated.scatter()
+        return value
+
+    def _optimiser(self) -> torch.optim.Adam:
+        tensors = self.updated.tensors
+        peak = CLASSIFIER_RATE if tensors else self.recipe.rate
+        groups = [{"params": list(self.classifier.parameters()), "peak": peak}]
+        if tensors:
+            groups.append({"params": tensors, "peak": self.recipe.rate})
+        return torch.optim.Adam(groups, fused=True)
+
+    def _batches(self, part: Part) -> Iterator[list[int]]:
+        """Yield batches of about equal lengths without end; every example once a pass."""
+        pool = POOL * self.recipe.batch
+        while True:
+            order = torch.randperm(len(part), generator=self.generator).tolist()
+            for start in range(0, len(order), pool):
+                near = sorted(order[start : start + pool], key=lambda i: len(part.rows[i]))
+                cut = [
+                    near[i : i + self.recipe.batch] for i in range(0, len(near), self.recipe.batch)
+                ]
+                for i in torch.randperm(len(cut), generator=self.generator).tolist():
+                    yield cut[i]
+
+    def _accuracy(self, part: Part) -> tuple[float, float]:
+        """Return the mean loss, and the accuracy times 100."""
+        logits = self._logits(part)
+        gold = part.labels.to(logits.device)
+        loss = float(F.cross_entropy(logits, gold))
+        return loss, 100 * float((logits.argmax(dim=1) == gold).double().mean())
+
+    def _logits(self, part: Part) -> Tensor:
+        """Return the classifier's outputs, (n, n_classes), in the order of the part."""
+        found: dict[int, Tensor] = {}
+        with torch.no_grad():
+            for places in _buckets(part, range(len(part))):
+                found.update(zip(places, self.classifier(self.reader(part, places)), strict=True))
+        return torch.stack([found[i] for i in range(len(part))])
+
+    def _outcome(self, curve: tuple[CurvePoint, ...]) -> Outcome:
+        loss, step = math.inf, 0
+        if self.kept is not None:
+            loss, step, tensors, head = self.kept
+            self.updated.restore(tensors)
+            with torch.no_grad():
+                for p, value in zip(self.classifier.parameters(), head, strict=True):
+                    p.copy_(value)
+        start, end = curve[0].train_loss, curve[-1].train_loss
+        lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
+        diverged = lost or (start is not None and end is not None and end > start)
+
+        def predict(part: Part) -> Array:
+            return numpy(self._logits(part).argmax(dim=1))
+
+        return Outcome(curve, step, loss, diverged, predict)
+
+
+def _schedule(step: int, steps: int) -> float:
+    """Return the factor of the rate: up over the first tenth of the steps, then down to 0."""
+    rising = max(1, round(WARM_UP * steps))
+    return min(step / rising, (steps - step + 1) / max(1, steps - rising + 1))
+
+
+def _buckets(part: Part, places: Sequence[int]) -> Iterator[list[int]]:
+    """Yield batches of similar lengths."""
+    rows: list[Row] = [dataclasses.replace(part.rows[i], index=i) for i in places]
+    for batch in buckets(rows):
+        yield [row.index for row in batch]

@@ -1,0 +1,188 @@
+"""From runs to what is reported: cells, differences with their intervals, spreads, baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headscope.measures.accumulator import Array
+from headscope.measures.bag_of_words import naive_bayes
+from headscope.measures.metrics import accuracy, paired_bootstrap
+from headscope.measures.seeds import Interval, crossed, share_difference, spread_ratio
+from headscope.pipeline.transfer.fine_tuning import Outcome
+from headscope.pipeline.transfer.labelled import Labelled, subset
+from headscope.pipeline.transfer.plan import EQUAL, SPREAD, Cell
+from headscope.results import (
+    TransferBaseline,
+    TransferCell,
+    TransferDifference,
+    TransferRun,
+    TransferSpread,
+)
+
+__all__ = ["Done", "baselines", "cell_row", "differences", "run_row", "spreads"]
+
+#: What LayerNorm alone is compared with, both from pretrained weights.
+_BESIDE = ("head", *EQUAL, "attention", "all")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that counts.
+
+    Attributes
+    ----------
+    row : TransferRun
+        What is reported of it.
+    hits : array of float, (test,)
+        1 where a test example was classified rightly.
+    """
+
+    row: TransferRun
+    hits: Array
+
+
+#: Runs of each cell, seed by seed.
+Runs = Mapping[Cell, Sequence[Done]]
+
+
+def run_row(cell: Cell, seed: int, rate: float, outcome: Outcome, data: Labelled) -> Done:
+    """Classify the test part, and describe the run."""
+    outputs = {"predicted": outcome.predict(data.test), "label": data.test.labels.numpy()}
+    measured = paired_bootstrap(accuracy, outputs, seed=seed)
+    majority = 100 * float(_majority(data, cell.size, seed).mean())
+    row = TransferRun(
+        cell.variant,
+        cell.weights,
+        cell.size,
+        seed,
+        rate,
+        measured.value,
+        measured.low,
+        measured.high,
+        kept_step=outcome.kept_step,
+        steps=outcome.curve[-1].step,
+        start_loss=outcome.curve[0].train_loss,
+        end_loss=outcome.curve[-1].train_loss,
+        diverged=outcome.diverged,
+        failed=measured.value <= majority,
+        curve=outcome.curve,
+    )
+    return Done(row, (outputs["predicted"] == outputs["label"]).astype(float))
+
+
+def cell_row(cell: Cell, done: Sequence[Done], parameters: int) -> TransferCell:
+    """Sum up the runs of a cell."""
+    mean, low, high = _points(np.stack([d.hits for d in done]))
+    found = [d.row.accuracy for d in done]
+    return TransferCell(
+        cell.variant,
+        cell.weights,
+        cell.size,
+        parameters,
+        rate=done[0].row.rate,
+        seeds=len(done),
+        accuracy=mean,
+        low=None if low is None else max(low, 0.0),
+        high=None if high is None else min(high, 100.0),
+        spread=float(np.std(found, ddof=1)) if len(found) > 1 else None,
+        diverged=sum(d.row.diverged for d in done),
+        failed=sum(d.row.failed for d in done),
+    )
+
+
+def differences(runs: Runs) -> Iterator[TransferDifference]:
+    """Yield LayerNorm minus every other variant, at each size, and minus itself on random weights.
+
+    Also everything minus the head alone, and each variant minus itself on random weights.
+    """
+    for ours in runs:
+        for theirs in runs:
+            if ours.size == theirs.size and _compared(ours, theirs):
+                yield _difference(ours, theirs, runs)
+
+
+def _compared(ours: Cell, theirs: Cell) -> bool:
+    if ours.weights == "random":
+        return False
+    if theirs.weights == "random":
+        return ours.variant == theirs.variant
+    if ours.variant == "layernorm":
+        return theirs.variant in _BESIDE
+    return theirs.variant == "head" and ours.variant != "head"
+
+
+def _difference(ours: Cell, theirs: Cell, runs: Runs) -> TransferDifference:
+    a, b = runs[ours], runs[theirs]
+    both = min(len(a), len(b))
+    pairs = zip(a[:both], b[:both], strict=True)
+    mean, low, high = _points(np.stack([x.hits - y.hits for x, y in pairs]))
+    return TransferDifference(
+        variant=ours.variant,
+        weights=ours.weights,
+        other=theirs.variant,
+        other_weights=theirs.weights,
+        size=ours.size,
+        seeds=both,
+        mean=mean,
+        low=low,
+        high=high,
+    )
+
+
+def _points(values: Array) -> Interval:
+    return crossed(100 * values, floor=100.0)
+
+
+def spreads(runs: Runs, smallest: int) -> Iterator[TransferSpread]:
+    """Yield how attention and LayerNorm vary over seeds at the smallest size."""
+    cells = {c.variant: c for c in runs if (c.weights, c.size) == ("pretrained", smallest)}
+    if not set(SPREAD) <= cells.keys():
+        return
+    ours, theirs = ([done.row for done in runs[cells[name]]] for name in SPREAD)
+    ratio = spread_ratio([r.accuracy for r in ours], [r.accuracy for r in theirs])
+    bad, other_bad = (sum(r.diverged or r.failed for r in rows) for rows in (ours, theirs))
+    more = share_difference(bad, len(ours), other_bad, len(theirs))
+    several = min(len(ours), len(theirs)) > 1
+    value, low, high = ratio or (None, None, None)
+    share, share_low, share_high = more if several else (None, None, None)
+    yield TransferSpread(
+        variant=SPREAD[0],
+        other=SPREAD[1],
+        size=smallest,
+        seeds=len(ours),
+        other_seeds=len(theirs),
+        ratio=value,
+        low=low,
+        high=high,
+        bad=bad,
+        other_bad=other_bad,
+        more_bad=share,
+        more_bad_low=share_low,
+        more_bad_high=share_high,
+    )
+
+
+def baselines(
+    data: Labelled, sizes: Sequence[int], seeds: Sequence[int]
+) -> Iterator[TransferBaseline]:
+    """Yield what the majority class and the words alone earn with the same training examples."""
+    gold = data.test.labels.numpy()
+    for size in sizes:
+        majority, words = [], []
+        for seed in seeds:
+            train = subset(data.train, size, seed)
+            predicted = naive_bayes(train.words, train.labels.tolist(), data.test.words)
+            words.append((predicted == gold).astype(float))
+            majority.append(_majority(data, size, seed).astype(float))
+        yield TransferBaseline("majority", size, *_points(np.stack(majority)))
+        yield TransferBaseline("words", size, *_points(np.stack(words)))
+
+
+def _majority(data: Labelled, size: int, seed: int) -> Array:
+    """Which test examples are of the most frequent training class."""
+    train = subset(data.train, size, seed)
+    most = int(np.bincount(train.labels.numpy()).argmax())
+    return np.asarray(data.test.labels.numpy() == most)

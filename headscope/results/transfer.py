@@ -1,0 +1,380 @@
+"""What ``headscope transfer`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.measured import Measured
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "CurvePoint",
+    "TransferBaseline",
+    "TransferCell",
+    "TransferDifference",
+    "TransferMissed",
+    "TransferResult",
+    "TransferRun",
+    "TransferSpread",
+    "TransferTry",
+]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What a run had reached after some steps.
+
+    Attributes
+    ----------
+    step : int
+        Batches trained on; 0 is the untrained classifier on the frozen model.
+    train_loss, validation_loss : float or None
+        Mean cross-entropy in nats: over the batches since the point before (over all training
+        examples at step 0), and over the validation part. None where it is not finite.
+    validation_accuracy : float
+        Times 100.
+    """
+
+    step: int
+    train_loss: float | None
+    validation_loss: float | None
+    validation_accuracy: float
+
+
+@dataclass(frozen=True)
+class TransferRun:
+    """One fine-tuning.
+
+    Attributes
+    ----------
+    variant : str
+        What was trained beside the classifier: ``head`` (nothing), ``layernorm``, ``biases``,
+        ``weights``, ``attention`` or ``all``.
+    weights : str
+        ``pretrained`` or ``random``: what the model started from.
+    size : int
+        Training examples.
+    seed : int
+        Of the order and choice of examples, the classifier's start, what is drawn of the
+        parameters, and random weights.
+    rate : float
+        Learning rate.
+    accuracy, low, high : float
+        On the test part, times 100, at the step with the lowest validation loss; the interval is a
+        bootstrap over the test examples.
+    kept_step, steps : int
+        Where that was, and the last step that was trained.
+    start_loss, end_loss : float or None
+        Training loss before the first step, and over the last batches; None where not finite.
+    diverged : bool
+        A loss was not finite, or the training loss ended above its start.
+    failed : bool
+        The accuracy is no higher than that of the most frequent training class.
+    curve : tuple of CurvePoint
+        By step.
+    """
+
+    variant: str
+    weights: str
+    size: int
+    seed: int
+    rate: float
+    accuracy: float
+    low: float
+    high: float
+    kept_step: int
+    steps: int
+    start_loss: float | None
+    end_loss: float | None
+    diverged: bool
+    failed: bool
+    curve: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True)
+class TransferTry:
+    """One learning rate of the grid.
+
+    Attributes
+    ----------
+    variant, weights : str
+        As in :class:`TransferRun`.
+    size : int
+        Training examples.
+    rate : float
+        The rate.
+    validation_loss : float or None
+        Lowest of the first seed's run with it; None where no loss was finite.
+    chosen : bool
+        Whether all seeds use it.
+    """
+
+    variant: str
+    weights: str
+    size: int
+    rate: float
+    validation_loss: float | None
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class TransferCell:
+    """All runs of one variant, start and size.
+
+    Attributes
+    ----------
+    variant, weights : str
+        As in :class:`TransferRun`.
+    size : int
+        Training examples.
+    parameters : int
+        Trained numbers, the classifier's apart.
+    rate : float
+        Learning rate of all runs.
+    seeds : int
+        Runs.
+    accuracy : float
+        Mean over seeds, times 100.
+    low, high : float or None
+        95% interval over seeds and test examples; None from a single seed.
+    spread : float or None
+        Standard deviation of the accuracy over seeds.
+    diverged, failed : int
+        Runs that did; see :class:`TransferRun`.
+    """
+
+    variant: str
+    weights: str
+    size: int
+    parameters: int
+    rate: float
+    seeds: int
+    accuracy: float
+    low: float | None
+    high: float | None
+    spread: float | None
+    diverged: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class TransferBaseline:
+    """What needs no model.
+
+    Attributes
+    ----------
+    name : str
+        ``majority``: the most frequent training class. ``words``: naive Bayes on the words.
+    size : int
+        Training examples.
+    accuracy : float
+        On the test part, times 100; mean over seeds, which draw the training examples.
+    low, high : float or None
+        95% interval over seeds and test examples; None from a single seed.
+    """
+
+    name: str
+    size: int
+    accuracy: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class TransferDifference:
+    """Accuracy of one cell minus another's, seed by seed and example by example.
+
+    Attributes
+    ----------
+    variant, weights : str
+        The first cell.
+    other, other_weights : str
+        The one whose accuracy is subtracted.
+    size : int
+        Training examples of both.
+    seeds : int
+        That both have.
+    mean : float
+        In points (accuracy times 100).
+    low, high : float or None
+        95% interval over seeds and test examples; None from a single seed.
+    """
+
+    variant: str
+    weights: str
+    other: str
+    other_weights: str
+    size: int
+    seeds: int
+    mean: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class TransferSpread:
+    """How much more one variant varies over seeds than another, from pretrained weights.
+
+    Attributes
+    ----------
+    variant, other : str
+        The two.
+    size : int
+        Training examples.
+    seeds, other_seeds : int
+        Runs of each.
+    ratio, low, high : float or None
+        Standard deviation of the accuracy over seeds, divided by the other's, with the 95% interval
+        of the F distribution; None where one has no spread, or a single run.
+    bad, other_bad : int
+        Runs that diverged or failed.
+    more_bad, more_bad_low, more_bad_high : float or None
+        Difference of their shares, with Newcombe's 95% interval; None from a single run.
+    """
+
+    variant: str
+    other: str
+    size: int
+    seeds: int
+    other_seeds: int
+    ratio: float | None
+    low: float | None
+    high: float | None
+    bad: int
+    other_bad: int
+    more_bad: float | None
+    more_bad_low: float | None
+    more_bad_high: float | None
+
+
+@dataclass(frozen=True)
+class TransferMissed:
+    """A run that the time budget did not reach.
+
+    Attributes
+    ----------
+    variant, weights : str
+        As in :class:`TransferRun`.
+    size, seed : int
+        Training examples, and the seed of the run.
+    """
+
+    variant: str
+    weights: str
+    size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class TransferResult(Measured):
+    """What fine-tuning some of a model's parameters gives on a labelled task.
+
+    Attributes
+    ----------
+    task : str
+        What is classified.
+    classes : tuple of str
+        In the order of their numbers.
+    sizes : tuple of int
+        Training examples of the runs, ascending.
+    validation_examples, test_examples : int
+        Of the part that chooses step and rate, and of the one that accuracy is of.
+    dropped : int
+        Training examples left out: in the test part too, or longer than the model's limit.
+    seeds, spread_seeds : int
+        Wanted runs of a cell; at the smallest size of ``attention`` and ``layernorm``.
+    steps, batch : int
+        Most steps of a run, and examples of a step.
+    budget : float
+        Seconds that all runs together may take.
+    cells : tuple of TransferCell
+        By size, start and variant.
+    baselines : tuple of TransferBaseline
+        At every size.
+    differences : tuple of TransferDifference
+        What the claims compare.
+    spreads : tuple of TransferSpread
+        At the smallest size; empty where one of the two was not reached.
+    runs : tuple of TransferRun
+        All that count.
+    searched : tuple of TransferTry
+        The search for learning rates.
+    missed : tuple of TransferMissed
+        What the budget did not reach.
+    not_possible : dict of str to str
+        Variants that this model does not have, and why.
+    """
+
+    task: str
+    classes: tuple[str, ...]
+    sizes: tuple[int, ...]
+    validation_examples: int
+    test_examples: int
+    dropped: int
+    seeds: int
+    spread_seeds: int
+    steps: int
+    batch: int
+    budget: float
+    cells: tuple[TransferCell, ...]
+    baselines: tuple[TransferBaseline, ...]
+    differences: tuple[TransferDifference, ...]
+    spreads: tuple[TransferSpread, ...]
+    runs: tuple[TransferRun, ...]
+    searched: tuple[TransferTry, ...]
+    missed: tuple[TransferMissed, ...]
+    not_possible: dict[str, str]
+
+    def cell(self, variant: str, weights: str, size: int) -> TransferCell | None:
+        """Return a cell; None where no run of it was reached."""
+        wanted = (variant, weights, size)
+        return next((c for c in self.cells if (c.variant, c.weights, c.size) == wanted), None)
+
+    def difference(
+        self, variant: str, other: str, *, other_weights: str = "pretrained"
+    ) -> TransferDifference | None:
+        """Return a difference at the largest size, the first from pretrained weights."""
+        found = (
+            d
+            for d in self.differences
+            if (d.variant, d.other, d.other_weights) == (variant, other, other_weights)
+            and d.size == self.sizes[-1]
+        )
+        return next(found, None)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per cell and baseline (pandas)."""
+        import pandas as pd
+
+        baselines = [{"variant": b.name, **vars(b)} for b in self.baselines]
+        frame = pd.DataFrame([*map(vars, self.cells), *baselines])
+        return frame.drop(columns="name").convert_dtypes()
+
+    def runs_frame(self) -> pandas.DataFrame:
+        """One row per run (pandas)."""
+        return self._frame([{k: v for k, v in vars(r).items() if k != "curve"} for r in self.runs])
+
+    def curves_frame(self) -> pandas.DataFrame:
+        """One row per run and point of its curve (pandas)."""
+        names = ("variant", "weights", "size", "seed")
+        rows = (
+            {n: getattr(run, n) for n in names} | vars(p) for run in self.runs for p in run.curve
+        )
+        return self._frame(list(rows))
+
+    def differences_frame(self) -> pandas.DataFrame:
+        """One row per compared pair (pandas)."""
+        return self._frame(list(map(vars, self.differences)))
+
+    def searched_frame(self) -> pandas.DataFrame:
+        """One row per tried learning rate (pandas)."""
+        return self._frame(list(map(vars, self.searched)))
+
+    @staticmethod
+    def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(rows)

@@ -1,0 +1,281 @@
+"""Fine-tuning on tiny models: planted winners, budgets, divergence, the same twice."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import tiny_bert
+
+import headscope
+from headscope.data.reversed_phrases import reversed_phrases
+from headscope.errors import CorpusError, InputError
+from headscope.models.loaded import LoadedModel
+from headscope.results import SCHEMA, TransferResult, from_dict, to_dict
+from headscope.results.sections import section_of
+
+#: Little of everything.
+FEW: dict[str, Any] = {
+    "sizes": [32],
+    "seeds": 2,
+    "spread_seeds": 2,
+    "random": [],
+    "search": False,
+    "validate": False,
+}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("bert"))))
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Sentences with a cat, or with a dog: linearly separable from the frozen states."""
+    return written(tmp_path_factory.mktemp("words"), lambda rng: rng.choice(("cat", "dog")))
+
+
+def written(folder: Path, draw: Any) -> tuple[Path, Path]:
+    rng, paths = random.Random(0), []
+    for name, n in (("train.tsv", 100), ("test.tsv", 60)):
+        lines = []
+        for i in range(n):
+            animal = draw(rng)
+            rest = " ".join(rng.choices(["the", "a", "big", "red", "mat", "house"], k=5))
+            lines.append(f"{rest} {name[:2]} {i} {animal} {rng.choice(('ran', 'sat'))}\t{animal}\n")
+        path = folder / name
+        path.write_text("sentence\tlabel\n" + "".join(lines))
+        paths.append(path)
+    return paths[0], paths[1]
+
+
+def accuracies(result: TransferResult) -> dict[tuple[str, str], float]:
+    return {(c.variant, c.weights): c.accuracy for c in result.cells}
+
+
+def test_what_is_separable_needs_no_tuning(bert: LoadedModel, words: tuple[Path, Path]) -> None:
+    found = headscope.transfer(bert, *words, variants=["head"], steps=60, **FEW)
+    assert accuracies(found)["head", "pretrained"] > 90
+    assert {b.name: b.accuracy for b in found.baselines}["words"] > 90
+    assert found.cell("head", "pretrained", 32).failed == 0
+    assert found.task == "train.tsv -> test.tsv"
+    assert found.classes == ("cat", "dog")
+    assert found.missed == ()
+
+
+def test_attention_must_change_where_it_looks(bert: LoadedModel) -> None:
+    """Planted: frozen attention ignores all but its own position, the answer stands elsewhere.
+
+    The pooled state is that of the first token, which is the same in every sentence. With W_V = 0
+    nothing of the others reaches it, whatever LayerNorm does; attention alone can mend that.
+    """
+    blind = copy.deepcopy(bert)
+    for site in blind.sites:
+        with torch.no_grad():
+            site.projections.v.weight.zero_()
+            site.projections.v.bias.zero_()
+    blind = dataclasses.replace(blind.pooled_by("cls"), file=None)
+    folder = Path(str(bert.folder)).parent
+    files = written(folder, lambda rng: rng.choice(("cat", "dog")))
+    found = headscope.transfer(
+        blind,
+        *files,
+        variants=["head", "layernorm", "attention"],
+        steps=80,
+        patience=100,
+        rates={"attention": (1e-2,)},
+        **{**FEW, "sizes": [80], "seeds": 2},
+    )
+    by_variant = accuracies(found)
+    assert by_variant["attention", "pretrained"] > 85
+    assert max(by_variant[v, "pretrained"] for v in ("head", "layernorm")) < 70
+    against = found.difference("layernorm", "attention")
+    assert against.high < 0
+
+
+def test_the_model_is_left_as_it_was_and_the_same_comes_twice(
+    bert: LoadedModel, words: tuple[Path, Path]
+) -> None:
+    before = {name: p.clone() for name, p in bert.model.named_parameters()}
+    options = {**FEW, "random": ["weights"], "variants": ["layernorm", "weights"], "steps": 3}
+    first, second = (headscope.transfer(bert, *words, **options) for _ in range(2))
+    for name, p in bert.model.named_parameters():
+        assert torch.equal(p, before[name])
+        assert p.grad is None
+    first, second = (to_dict(result) for result in (first, second))
+    for found in (first, second):
+        del found["provenance"]["created"]
+    assert first == second
+    other = headscope.transfer(bert, *words, **options, seed=1)
+    assert [r.accuracy for r in other.runs] != [r["accuracy"] for r in first["runs"]]
+
+
+def test_results_survive_json(bert: LoadedModel, words: tuple[Path, Path]) -> None:
+    found = headscope.transfer(bert, *words, steps=2, **FEW)
+    assert found.schema == SCHEMA
+    assert from_dict(section_of("transfer").kind, to_dict(found)) == found
+    assert len(found.to_frame()) == len(found.cells) + len(found.baselines)
+    assert len(found.curves_frame()) == sum(len(run.curve) for run in found.runs)
+
+
+def test_each_variant_trains_what_it_says(bert: LoadedModel, words: tuple[Path, Path]) -> None:
+    found = headscope.transfer(bert, *words, steps=2, **FEW)
+    counts = {c.variant: c.parameters for c in found.cells}
+    assert counts["head"] == 0
+    assert counts["layernorm"] == counts["biases"] == counts["weights"] == 2 * 32 * 5
+    assert counts["attention"] == 2 * 4 * (32 * 32 + 32)
+    assert counts["all"] == sum(
+        p.numel() for n, p in bert.model.named_parameters() if "pooler" not in n
+    )
+
+
+def test_an_absurd_rate_diverges_and_is_counted(
+    bert: LoadedModel, words: tuple[Path, Path]
+) -> None:
+    """Far too large a rate for LayerNorm; attention keeps its own."""
+    found = headscope.transfer(
+        bert,
+        *words,
+        variants=["layernorm", "attention"],
+        rates={"layernorm": (1e3,)},
+        steps=12,
+        **{**FEW, "seeds": 3, "spread_seeds": 3},
+    )
+    assert found.cell("layernorm", "pretrained", 32).diverged == 3
+    assert found.cell("attention", "pretrained", 32).diverged == 0
+    (spread,) = found.spreads
+    assert spread.other_bad == 3
+    assert spread.bad == found.cell("attention", "pretrained", 32).failed
+    for run in found.runs:
+        assert run.diverged == (run.end_loss > run.start_loss)
+
+
+def test_losses_that_are_not_finite_end_a_run(bert: LoadedModel, words: tuple[Path, Path]) -> None:
+    found = headscope.transfer(
+        bert, *words, variants=["all"], rates={"all": (1e38,)}, steps=12, **FEW
+    )
+    for run in found.runs:
+        assert run.diverged
+        assert run.steps < 12
+        assert run.end_loss is None
+        assert run.kept_step == 0
+
+
+def test_the_search_keeps_the_rate_with_the_lowest_validation_loss(
+    bert: LoadedModel, words: tuple[Path, Path]
+) -> None:
+    found = headscope.transfer(
+        bert,
+        *words,
+        variants=["head"],
+        rates={"head": (1e-6, 1e-2, 1e3)},
+        steps=24,
+        **{**FEW, "search": True},
+    )
+    losses = {t.rate: t.validation_loss for t in found.searched}
+    assert set(losses) == {1e-6, 1e-2, 1e3}
+    chosen = [t.rate for t in found.searched if t.chosen]
+    assert chosen == [min(losses, key=losses.__getitem__)] == [1e-2]
+    assert {run.rate for run in found.runs} == {1e-2}
+
+
+class Clock:
+    """A time that goes on by one second with every look at it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize("budget", [1.0, 30.0])
+def test_what_the_budget_does_not_reach_is_said(
+    bert: LoadedModel, words: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, budget: float
+) -> None:
+    monkeypatch.setattr("headscope.pipeline.transfer.plan.time.monotonic", Clock())
+    options = {**FEW, "seeds": 3, "spread_seeds": 3, "random": ["head"]}
+    found = headscope.transfer(bert, *words, steps=6, budget=budget, **options)
+    wanted = {(v, "pretrained") for v in ("head", "layernorm", "biases", "weights", "attention")}
+    wanted |= {("all", "pretrained"), ("head", "random")}
+    seen = [(r.variant, r.weights, r.seed) for r in (*found.runs, *found.missed)]
+    assert sorted(seen) == sorted((*pair, seed) for pair in wanted for seed in range(3))
+    assert found.missed
+    assert bool(found.runs) == (budget > 1)
+    # Seeds are reached one after the other, by all variants.
+    last = max((run.seed for run in found.runs), default=0)
+    reached = {(r.variant, r.weights) for r in found.runs if r.seed < last}
+    assert not last or reached == wanted
+
+
+def test_test_examples_are_never_trained_on(bert: LoadedModel, tmp_path: Path) -> None:
+    train, test = written(tmp_path, lambda rng: rng.choice(("cat", "dog")))
+    train.write_text(train.read_text() + "".join(test.read_text().splitlines(True)[1:]))
+    found = headscope.transfer(bert, train, test, variants=["head"], steps=2, **FEW)
+    assert found.dropped == 60
+    assert found.validation_examples == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"sizes": [5000]}, "5000, but the training part holds 80"),
+        ({"sizes": []}, "No size"),
+        ({"variants": ["layer"]}, "no variant 'layer'"),
+        ({"variants": []}, "No variant is left"),
+        ({"seeds": 0}, "one seed or more"),
+        ({"steps": 0}, "steps is 0"),
+        ({"budget": 0.0}, "budget is 0"),
+        ({"rates": {"all": (-1.0,)}}, "positive"),
+        ({"train_limit": 3}, "train_limit is 3"),
+        ({"test": None}, "both train and test"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    bert: LoadedModel, words: tuple[Path, Path], options: dict[str, Any], said: str
+) -> None:
+    given = {"train": words[0], "test": words[1], **FEW, **options}
+    with pytest.raises(InputError, match=said):
+        headscope.transfer(bert, **given)
+
+
+def test_a_class_that_training_lacks_is_refused(bert: LoadedModel, tmp_path: Path) -> None:
+    train, test = written(tmp_path, lambda rng: rng.choice(("cat", "dog")))
+    test.write_text(test.read_text() + "a bird\tbird\n")
+    with pytest.raises(CorpusError, match="label 'bird'"):
+        headscope.transfer(bert, train, test, **FEW)
+
+
+# --- the built-in task --------------------------------------------------------------------------
+
+
+def test_the_built_in_task_can_be_read_from_order_alone() -> None:
+    """Both classes have the same words: without order nothing tells them apart."""
+    train, test = reversed_phrases()
+    other = reversed_phrases(seed=1)
+    assert (len(train), len(test)) == (320, 192)
+    for part, again in zip((train, test), other, strict=True):
+        assert part.labels.count("reversed") == len(part) // 2
+        for one, two, a, b in zip(part.first, again.first, part.labels, again.labels, strict=True):
+            assert sorted(one.split()) == sorted(two.split())
+            assert one == two if a == b else one != two
+
+
+def test_train_and_test_share_no_sentence_and_no_near_copy() -> None:
+    train, test = ([set(text.split()) for text in part.first] for part in reversed_phrases())
+    nearest = max(len(a & b) / len(a | b) for a in train for b in test)
+    assert nearest < 0.6
+
+
+def test_phrases_by_hand() -> None:
+    """The old lighthouse | blinked | twice | before the fog swallowed it."""
+    train, _ = reversed_phrases()
+    assert train.first[0] == "lighthouse old the blinked twice it swallowed fog the before ."
+    assert train.labels[0] == "reversed"
