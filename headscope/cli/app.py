@@ -24,10 +24,12 @@ COMMANDS = (
     "depth",
     "diff",
     "insights",
+    "linear",
     "prune",
     "rank",
     "report",
     "spectrum",
+    "symmetric",
     "validate",
 )
 

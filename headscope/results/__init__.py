@@ -8,12 +8,14 @@ lists what can be imported from here.
 from headscope.results.classify import *
 from headscope.results.depth import *
 from headscope.results.diff import *
+from headscope.results.effects import *
 from headscope.results.efficient import *
 from headscope.results.even import *
 from headscope.results.exported import *
 from headscope.results.heads import *
 from headscope.results.insights import *
 from headscope.results.kept_model import *
+from headscope.results.linear import *
 from headscope.results.max_drop import *
 from headscope.results.measured import *
 from headscope.results.points import *
@@ -27,5 +29,6 @@ from headscope.results.serialise import *
 from headscope.results.shared_projections import *
 from headscope.results.spectrum import *
 from headscope.results.speed import *
+from headscope.results.symmetric import *
 from headscope.results.thresholds import *
 from headscope.results.validate import *

@@ -16,9 +16,11 @@ from typing import Any
 from headscope.results.classify import ClassifyResult
 from headscope.results.depth import DepthResult
 from headscope.results.insights import InsightsResult
+from headscope.results.linear import LinearResult
 from headscope.results.prune import PruneResult
 from headscope.results.rank import RankResult
 from headscope.results.spectrum import SpectrumResult
+from headscope.results.symmetric import SymmetricResult
 from headscope.results.validate import ValidationResult
 
 __all__ = ["SECTIONS", "Section", "Sections", "section_of"]
@@ -59,7 +61,7 @@ class Sections:
 
     Attributes
     ----------
-    validate, classify, rank, spectrum, depth, prune, insights : result or None
+    validate, classify, rank, spectrum, depth, linear, symmetric, prune, insights : result or None
         What the command of that name found.
     """
 
@@ -76,12 +78,21 @@ class Sections:
     depth: DepthResult | None = field(
         default=None, metadata=_told_by("variants", "protected", "decomposition")
     )
+    linear: LinearResult | None = field(
+        default=None, metadata=_told_by("memory", "correlations", "stored")
+    )
+    symmetric: SymmetricResult | None = field(
+        default=None, metadata=_told_by("whole", "equivalent_heads", "sets")
+    )
     prune: PruneResult | None = field(
         default=None, metadata=_told_by("curves", "baseline", "task", uses=("classify",))
     )
     insights: InsightsResult | None = field(
         default=None,
-        metadata=_told_by("insights", uses=("classify", "rank", "spectrum", "depth", "prune")),
+        metadata=_told_by(
+            "insights",
+            uses=("classify", "rank", "spectrum", "depth", "linear", "symmetric", "prune"),
+        ),
     )
 
     @property
