@@ -18,7 +18,14 @@ from headscope.results import PruneResult
 #: Every so many-th source is read by the other sections; the task is measured on the others too.
 _EVERY = 3
 #: What each section calls its text.
-_TEXTS = {"classify": "corpus", "rank": "text", "spectrum": "text", "depth": "text"}
+_TEXTS = {
+    "classify": "corpus",
+    "rank": "text",
+    "spectrum": "text",
+    "depth": "text",
+    "linear": "text",
+    "symmetric": "text",
+}
 
 Settings = Mapping[str, Mapping[str, Any]]
 

@@ -44,8 +44,8 @@ def _scatter(axes: Axes, result: LinearResult, name: str, layers: list[str]) -> 
     errors = [head.error("linear").scaled.value for head in result.heads]
     y = np.array(errors, dtype=float)
     colours = [layers.index(head.layer_name) for head in result.heads]
-    limits = {"vmin": -0.5, "vmax": max(len(layers) - 0.5, 0.5)}
-    image = axes.scatter(x, y, c=colours, cmap="viridis", s=16, **limits)
+    most = max(len(layers) - 0.5, 0.5)
+    image = axes.scatter(x, y, c=colours, cmap="viridis", s=16, vmin=-0.5, vmax=most)
     axes.axhline(1.0, color="0.6", lw=0.8, ls="--")
     row = next(row for row in result.correlations if row.number == name)
     title = f"Spearman {ranged(row.spearman, 2)}"
@@ -86,6 +86,9 @@ def memory_curves(result: LinearResult) -> Figure:
             label=f"{label}, own keys" if own else "",
         )
     axes.set_xscale("log", base=2)
+    numbers = sorted({row.keys for row in result.memory})
+    axes.set_xticks(numbers, [str(n) for n in numbers])
+    axes.minorticks_off()
     axes.set_ylim(-0.02, 1.05)
     axes.axhline(0.5, color="0.6", lw=0.8, ls="--")
     width = result.memory[0].width if result.memory else 0

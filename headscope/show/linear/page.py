@@ -74,8 +74,8 @@ def facts(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
             continue
         error = head.error("linear")
         text = (
-            f"error {ranged(error.scaled, 2)} without the softmax at its best scale (even attention "
-            f"{ranged(head.error('even').scaled, 2)}, constant output 1)"
+            f"error {ranged(error.scaled, 2)} without the softmax at its best scale (even "
+            f"attention {ranged(head.error('even').scaled, 2)}, constant output 1)"
         )
         if head.alone is not None:
             text += f"; alone so, cosine {cosine_text(head.alone)}"

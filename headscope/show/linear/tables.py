@@ -67,8 +67,8 @@ def _correlations(result: LinearResult) -> Table:
         number = words.NUMBERS[row.number].replace("without the keys' mean", "centred")
         given = f" | {row.given}" if row.given else ""
         fit = {"error": "as it is"}.get(row.fit, row.fit)
-        ranges = (ranged(row.spearman, 2), ranged(row.pearson, 2))
-        table.add_row(f"{weights}{number}{given}", f"{row.form}, {fit}", *ranges, p_text(row.p))
+        cells = (ranged(row.spearman, 2), decimal(row.pearson.value, 2), p_text(row.p))
+        table.add_row(f"{weights}{number}{given}", f"{row.form}, {fit}", *cells)
     return table
 
 

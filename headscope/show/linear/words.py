@@ -100,8 +100,9 @@ def memory_sentence(result: LinearResult) -> str:
     text = (
         "Values stored under a sentence's own keys come back with an error of "
         f"{ranged(own.linear, 3)} by the linear sum and {ranged(own.softmax, 3)} by a softmax "
-        f"(mean over heads; difference {ranged(own.difference, 3)}; the best linear readout "
-        f"{ranged(own.least_squares, 3)})."
+        f"(mean over heads; difference {ranged(own.difference, 3)}; a softmax as sharp as the "
+        f"head's own scores {decimal(own.softmax_own.value)}, the best linear readout "
+        f"{decimal(own.least_squares.value)})."
     )
     rows = closed_rows(result)
     if not rows:

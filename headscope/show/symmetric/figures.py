@@ -62,7 +62,7 @@ def _curve(axes: Axes, result: SymmetricResult, name: str, colour: str, label: s
     found.append((len(result.heads), result.whole[name]))
     values = [drawn.cosine.value for _, drawn in found]
     x = [count for count, _ in found]
-    axes.plot([0, *x], [1.0, *values], color=colour, lw=1.5)  # type: ignore[list-item]
+    axes.plot([0, *x], [1.0, *values], color=colour, lw=1.5)
     for i, (count, drawn) in enumerate(found):
         _point(axes, count, drawn, colour, "o", label if i == 0 else "")
 

@@ -55,7 +55,7 @@ CLAIMS = (
     Claim(
         6,
         "Without the softmax, keys interfere unless they are orthogonal.",
-        needs="Will need the coherence of keys and the error of attention without softmax.",
+        "interference",
     ),
     Claim(
         7,
