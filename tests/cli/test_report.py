@@ -24,6 +24,11 @@ sequences = 4
 [depth]
 length = 16
 sequences = 4
+[linear]
+sentences = 4
+[symmetric]
+sentences = 4
+alone = false
 [prune]
 step = 0.5
 ablation = false
@@ -54,7 +59,7 @@ def test_report_is_whole_and_the_same_twice(
     assert first.code == 0, first.stderr
     document = json.loads((out / "report.json").read_text())
     sections = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
-    assert all(document[name] for name in sections)
+    assert all(document[name] for name in (*sections, "linear", "symmetric"))
     assert document["settings"]["classify"] == {"limit": 24}
     before = contents(out)
     assert {"report.html", "report.md", "heads.csv", "roles.png", "curves.csv"} <= set(before)
@@ -92,7 +97,8 @@ def test_only_what_changed_is_measured_again(
     (out / "rank.csv").write_text("spoilt")
     done = run(*arguments)
     taken = " ".join(done.stdout.split()).partition("taken from")[2]
-    assert "validate, classify, rank, spectrum." in taken
+    assert "validate, classify, rank, spectrum, linear" in taken
+    assert "depth" not in taken
     assert json.loads((out / "report.json").read_text())["depth"]["length"] == 12
     assert (out / "rank.csv").read_text() != "spoilt"
 
@@ -197,7 +203,7 @@ def test_insights_in_every_format(run: Run, model: Path, quick: Path, tmp_path: 
     found = json.loads(done.stdout)
     assert [item["number"] for item in found["insights"]] == list(range(11))
     for item in found["insights"]:
-        measured = item["number"] in (0, 2, 3, 4, 5, 7)  # 4: "not applicable"
+        measured = item["number"] in (0, 2, 3, 4, 5, 6, 7)  # 4: "not applicable"
         assert (item["verdict"] != "not measured yet") == measured
         assert item["claim"]
         assert item["rule"]

@@ -27,6 +27,11 @@ sequences = 2
 length = 12
 sequences = 2
 control = false
+[linear]
+sentences = 3
+control = false
+[symmetric]
+sentences = 3
 [prune]
 fraction = [0.5]
 ablation = false

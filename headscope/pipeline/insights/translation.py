@@ -18,14 +18,8 @@ from headscope.results import PruneResult
 #: Every so many-th source is read by the other sections; the task is measured on the others too.
 _EVERY = 3
 #: What each section calls its text.
-_TEXTS = {
-    "classify": "corpus",
-    "rank": "text",
-    "spectrum": "text",
-    "depth": "text",
-    "linear": "text",
-    "symmetric": "text",
-}
+_READING = ("rank", "spectrum", "depth", "linear", "symmetric")
+_TEXTS = {"classify": "corpus", **dict.fromkeys(_READING, "text")}
 
 Settings = Mapping[str, Mapping[str, Any]]
 

@@ -22,13 +22,13 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     B is antisymmetric. What symmetric scores do to the model's output is a part of its own, which
     counts where it was measured.
     """
-    limit = thresholds.asymmetry
+    limit, same = thresholds.asymmetry, thresholds.symmetric_cosine
     rule = (
         f"Holds if every head's W_Q W_K^T (exact) and pattern (lower end of the 95% interval over "
         f"lines) have an asymmetry above {limit:g}, a weak bound, as independent random factors "
         "have 1.41; and, where that is measured, if making all scores symmetric before the softmax "
-        f"moves the output (upper end of the cosine's interval below {thresholds.symmetric_cosine:g}"
-        "). Does not hold if no head's W_Q W_K^T is above."
+        f"moves the output (upper end of the cosine's interval below {same:g}). Does "
+        "not hold if no head's W_Q W_K^T is above."
     )
     rank = evidence.rank
     if rank is None:
@@ -50,7 +50,7 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
             f"least {values['least']:.2f} ({values['least_head']}), no sampling",
         ),
         _of_patterns(patterns, limit),
-        _of_output(evidence.symmetric, thresholds.symmetric_cosine),
+        _of_output(evidence.symmetric, same),
     )
     values |= _function(evidence.symmetric)
     return Finding.concluded(
