@@ -269,9 +269,9 @@ def test_a_task_stands_beside_the_cosine(tmp_path: Path) -> None:
 def test_the_same_seed_gives_the_same_numbers() -> None:
     loaded = opened(dtype="float32")
     for command in (headscope.symmetric, headscope.linear):
-        one, two = (command(loaded, LINES, alone=False, seed=3) for _ in range(2))
+        one, two = (command(loaded, LINES[:2], alone=False, seed=3) for _ in range(2))
         assert one.to_frame().equals(two.to_frame())
-        other = command(loaded, LINES, alone=False, seed=4)
+        other = command(loaded, LINES[:2], alone=False, seed=4)
         pick = "sets" if command is headscope.symmetric else "memory"
         assert getattr(one, pick) == getattr(two, pick) != getattr(other, pick)
 

@@ -56,10 +56,10 @@ def insights(
     draws : int
         Random sets of heads, 20 or more.
     settings : mapping, optional
-        Arguments of classify, rank, spectrum and depth, by command.
+        Arguments of the sections that are measured, by command.
     sections : Sections, optional
         What has been measured already with these settings. A claim whose section it lacks is not
-        measured; without it all four are run.
+        measured; without it all are run.
     seed : int
         Of the sections and of the random sets of heads.
     validate, progress, command, **options

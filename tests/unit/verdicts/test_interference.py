@@ -132,7 +132,7 @@ def test_orthogonal_keys_are_read_back_better_without_the_softmax() -> None:
     loaded = headscope.wrap(model, tiny_tokenizer(width - 1))
     result = headscope.linear(loaded, LINES, alone=False, control=False)
     assert result.heads[0].coherence.value < 0.01
-    assert result.stored.linear.value < 0.001 < result.stored.softmax.value
+    assert result.stored.linear.value < 1e-5 < 1e-4 < result.stored.softmax.value
     found = interference.judge(Evidence(linear=result), T)
     assert parts(found)[WORSE] == "does not hold"
     assert parts(found)[PREDICTS] == "not measured"  # one head
@@ -181,9 +181,7 @@ def test_its_threshold_can_be_set_and_its_control_is_told() -> None:
     assert by_function(cosine, InsightThresholds(symmetric_cosine=0.7)).verdict == "mixed"
     found = by_function(cosine)
     assert "all heads removed 0.900" in found.control
-    assert (
-        "about 40 random heads of 72" in next(p for p in found.parts if p.name == OUTPUT).measured
-    )
+    assert "about 40 random heads of 72" in found.parts[2].measured
     assert by_function(cosine, weights=0.05).verdict == "does not hold"
 
 
