@@ -26,10 +26,12 @@ COMMANDS = (
     "explain",
     "flow",
     "insights",
+    "linear",
     "prune",
     "rank",
     "report",
     "spectrum",
+    "symmetric",
     "transfer",
     "validate",
 )

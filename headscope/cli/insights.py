@@ -49,8 +49,8 @@ def insights(
 ) -> None:
     """Hold the claims of the literature against this model: measured, control, verdict, rule.
 
-    The tables [classify], [rank], [spectrum], [depth], [flow] and [transfer] of --config set
-    how each is measured.
+    The tables [classify], [rank], [spectrum], [depth], [flow], [transfer], [linear] and [symmetric]
+    of --config set how each is measured.
     """
     from headscope.results.sections import section_of
 

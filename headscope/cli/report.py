@@ -59,9 +59,9 @@ def report(
 ) -> None:
     """Write one page about a model: claims, roles, ranks, spectra, depth and pruning.
 
-    Sections: validate, explain, classify, rank, spectrum, depth, flow, transfer, prune, insights.
-    Each is set by its own table of --config; what has not changed since the last run is taken from
-    the folder.
+    Sections: validate, explain, classify, rank, spectrum, depth, flow, transfer, linear, symmetric,
+    prune, insights. Each is set by its own table of --config; what has not changed since the last
+    run is taken from the folder.
     """
     from headscope.errors import ValidationFailedError
     from headscope.pipeline.sections.previous import Previous, content_digest

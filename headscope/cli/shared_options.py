@@ -72,6 +72,18 @@ TaskData = Annotated[
 ]
 Draws = Annotated[int, Option(help="Random sets of heads that they are compared with, 20 or more.")]
 
+EffectText = Annotated[
+    Path | None, Option(help="One sentence a line. Default: the built-in sample.")
+]
+EffectSentences = Annotated[int, Option(help="Lines to read, spread evenly over the text.")]
+EffectTask = Annotated[
+    TaskName | None, Option(help="Measure changed models by this task too; takes longer.")
+]
+EffectData = Annotated[Path | None, Option(help="What the task is measured on.")]
+EffectLimit = Annotated[
+    int | None, Option(help="Only the first lines of the text, and examples of the task.")
+]
+
 DtypeOption = Annotated[Dtype, Option(help="Compute in this type, whatever the checkpoint stores.")]
 Config = Annotated[
     Path | None,

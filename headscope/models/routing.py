@@ -91,6 +91,12 @@ class Router:
         self._turn.clear()
         self.masks_seen = 0
 
+    def skip(self, n: int) -> None:
+        """Count the first n sites of the pass as called: their layers are not run again."""
+        for site in self._sites_in_order[:n]:
+            self.calls[site.stack, site.layer] += 1
+            self._turn[site.module] += 1
+
     def checked(
         self, forward: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
     ) -> Result:

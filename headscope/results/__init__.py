@@ -9,7 +9,9 @@ from headscope.results.causes import *
 from headscope.results.classify import *
 from headscope.results.depth import *
 from headscope.results.diff import *
+from headscope.results.effects import *
 from headscope.results.efficient import *
+from headscope.results.estimated import *
 from headscope.results.even import *
 from headscope.results.explain import *
 from headscope.results.exported import *
@@ -17,6 +19,7 @@ from headscope.results.flow import *
 from headscope.results.heads import *
 from headscope.results.insights import *
 from headscope.results.kept_model import *
+from headscope.results.linear import *
 from headscope.results.max_drop import *
 from headscope.results.measured import *
 from headscope.results.points import *
@@ -31,6 +34,7 @@ from headscope.results.serialise import *
 from headscope.results.shared_projections import *
 from headscope.results.spectrum import *
 from headscope.results.speed import *
+from headscope.results.symmetric import *
 from headscope.results.thresholds import *
 from headscope.results.transfer import *
 from headscope.results.validate import *

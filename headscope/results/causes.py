@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CauseTest", "Causes", "Effect", "EstimateFit", "HeadCause"]
+__all__ = ["CauseTest", "Causes", "Loss", "EstimateFit", "HeadCause"]
 
 
 @dataclass(frozen=True)
-class Effect:
+class Loss:
     """How much worse the model's value gets.
 
     Attributes
@@ -37,23 +37,23 @@ class HeadCause:
 
     Attributes
     ----------
-    zero : Effect
+    zero : Loss
         Nothing is left in its place.
-    mean : Effect
+    mean : Loss
         Its mean output over other text is left in its place.
-    noise : Effect
+    noise : Loss
         The head stays, and what it writes is taken away once more in a random direction: an
         intervention of the same size, token by token, that knows nothing of the head.
-    beyond_noise : Effect
+    beyond_noise : Loss
         Of ``zero`` less that of ``noise``, on the same examples.
     zero_estimate, mean_estimate : float
         What gradients at the whole model say that ``zero`` and ``mean`` would be.
     """
 
-    zero: Effect
-    mean: Effect
-    noise: Effect
-    beyond_noise: Effect
+    zero: Loss
+    mean: Loss
+    noise: Loss
+    beyond_noise: Loss
     zero_estimate: float
     mean_estimate: float
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headscope.results.estimated import Estimated
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
 from headscope.results.rank import ControlStatistics, MatrixRank
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ChosenTrees",
-    "Estimated",
     "FlowControl",
     "FlowResult",
     "FlowSentences",
@@ -27,29 +27,6 @@ __all__ = [
     "Trees",
     "ValueControl",
 ]
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """A number that was measured on a sample of sentences.
-
-    Attributes
-    ----------
-    value : float or None
-        The number; None where nothing was counted.
-    half_width : float or None
-        Half of its 95% interval, sentences being the sampled unit; None where it is unknown.
-    """
-
-    value: float | None
-    half_width: float | None = None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Both ends of the interval, or None."""
-        if self.value is None or self.half_width is None:
-            return None
-        return self.value - self.half_width, self.value + self.half_width
 
 
 @dataclass(frozen=True)

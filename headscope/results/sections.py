@@ -18,9 +18,11 @@ from headscope.results.depth import DepthResult
 from headscope.results.explain import ExplainResult
 from headscope.results.flow import FlowResult
 from headscope.results.insights import InsightsResult
+from headscope.results.linear import LinearResult
 from headscope.results.prune import PruneResult
 from headscope.results.rank import RankResult
 from headscope.results.spectrum import SpectrumResult
+from headscope.results.symmetric import SymmetricResult
 from headscope.results.transfer import TransferResult
 from headscope.results.validate import ValidationResult
 
@@ -64,7 +66,7 @@ class Sections:
     ----------
     validate, explain, classify, rank, spectrum, depth, flow : result or None
         What the command of that name found.
-    transfer, prune, insights : result or None
+    transfer, linear, symmetric, prune, insights : result or None
         The same.
     """
 
@@ -90,13 +92,23 @@ class Sections:
     transfer: TransferResult | None = field(
         default=None, metadata=_told_by("cells", "baselines", "searched")
     )
+    linear: LinearResult | None = field(
+        default=None, metadata=_told_by("memory", "correlations", "stored")
+    )
+    symmetric: SymmetricResult | None = field(
+        default=None, metadata=_told_by("whole", "equivalent_heads", "sets")
+    )
     prune: PruneResult | None = field(
         default=None, metadata=_told_by("curves", "baseline", "task", uses=("classify",))
     )
     insights: InsightsResult | None = field(
         default=None,
         metadata=_told_by(
-            "insights", uses=("classify", "rank", "spectrum", "depth", "flow", "transfer", "prune")
+            "insights",
+            uses=(
+                *("classify", "rank", "spectrum", "depth", "flow", "transfer", "linear"),
+                *("symmetric", "prune"),
+            ),
         ),
     )
 

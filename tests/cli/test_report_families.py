@@ -40,6 +40,11 @@ spread_seeds = 1
 steps = 2
 train_limit = 100
 test_limit = 40
+[linear]
+sentences = 3
+control = false
+[symmetric]
+sentences = 3
 [prune]
 fraction = [0.5]
 ablation = false

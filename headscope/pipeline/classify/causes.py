@@ -33,7 +33,7 @@ from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
 from headscope.pruning.gauss_newton import labelled_rows, sample
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
-from headscope.results.causes import Causes, Effect, EstimateFit, HeadCause
+from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
 from headscope.results.roles import ROLES
 
 #: Random directions of the label-free estimate; each costs a backward pass.
@@ -206,13 +206,13 @@ class _Removals:
         with replaced_outputs(self._loaded, {row: other}):
             return self._outputs(None, None)
 
-    def _effect(self, baseline: Outputs, outputs: Outputs) -> Effect:
+    def _effect(self, baseline: Outputs, outputs: Outputs) -> Loss:
         metric = self._task.table[self._task.metric]
         change = paired_change(metric, baseline, outputs, seed=self._seed)
         if self._task.higher_is_better:
             # No minus zero where nothing changed.
-            return Effect(0.0 - change.difference, (0.0 - change.high, 0.0 - change.low))
-        return Effect(change.difference, (change.low, change.high))
+            return Loss(0.0 - change.difference, (0.0 - change.high, 0.0 - change.low))
+        return Loss(change.difference, (change.low, change.high))
 
 
 def _estimate(

@@ -51,7 +51,7 @@ def sentences(reader: Reader, found: Found) -> FlowSentences:
 def estimated(found: Clustered) -> list[Estimated]:
     """Turn numbers with their intervals into values; what is not finite is None."""
     pairs = zip(found.value, found.half_width(), strict=True)
-    return [Estimated(finite(value), finite(half)) for value, half in pairs]
+    return [Estimated.around(finite(value), finite(half)) for value, half in pairs]
 
 
 def _one(found: Clustered) -> Estimated:
@@ -145,7 +145,7 @@ def graph(found: Found) -> Graph:
         received, even, ratio, error, count = names.of(name)
         if count:
             half = t_half_width(error, np.array(names.sentences))
-            value = Estimated(finite(ratio), finite(float(half)))
+            value = Estimated.around(finite(ratio), finite(float(half)))
             listed.append(Hub(name, received, even, value, count))
     return Graph(
         top_share=_top_share(found),
@@ -219,7 +219,7 @@ def _gain(mine: HeldOut, other: HeldOut, target: str) -> Estimated:
     half = float(gap.half_width()[0])
     known = theirs.value[np.isfinite(theirs.value)]
     if len(known) < 2:
-        return Estimated(finite(float(gap.value[0])))
+        return Estimated.around(finite(float(gap.value[0])))
     error = float(known.std(ddof=1)) / math.sqrt(len(known))
     spread = float(t_half_width(error, np.array(len(known))))
-    return Estimated(finite(float(gap.value[0])), finite(math.hypot(half, spread)))
+    return Estimated.around(finite(float(gap.value[0])), finite(math.hypot(half, spread)))

@@ -61,7 +61,7 @@ def insights(
         Only the first examples that the task is measured on; all by default. The other sections
         have limits of their own in ``settings``.
     settings : mapping, optional
-        Arguments of classify, rank, spectrum, depth, flow and transfer, by command.
+        Arguments of the sections that are measured, by command.
     skip : sequence of str
         Sections not to run: a claim that needs one of them is not measured.
     sections : Sections, optional

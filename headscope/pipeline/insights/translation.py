@@ -19,8 +19,8 @@ from headscope.results import PruneResult
 _EVERY = 3
 #: What each section calls its text.
 _TEXTS = {
-    **{"classify": "corpus", "rank": "text", "spectrum": "text", "depth": "text"},
-    "flow": "corpus",
+    **dict.fromkeys(("classify", "flow"), "corpus"),
+    **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
 }
 
 Settings = Mapping[str, Mapping[str, Any]]

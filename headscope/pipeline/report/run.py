@@ -36,7 +36,7 @@ def report(
     command: str = "headscope.report",
     **options: Any,
 ) -> ReportResult:
-    """Run every section, from validate to the scoreboard, on one model.
+    """Run every section, the scoreboard last, on one model.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from headscope.results import ClassifyResult, HeadCause, HeadResult
-from headscope.results.causes import Causes, CauseTest, Effect
+from headscope.results.causes import Causes, CauseTest, Loss
 from headscope.results.roles import role_name
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, make_table, p_text
@@ -82,7 +82,7 @@ def loss_text(loss: float) -> str:
     return f"{loss:.4f}" if abs(loss) < 10 else f"{loss:.2f}"
 
 
-def range_text(effect: Effect) -> str:
+def range_text(effect: Loss) -> str:
     """Write the interval of a loss, whose ends can be negative."""
     return " to ".join(map(loss_text, effect.interval))
 

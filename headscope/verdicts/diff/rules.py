@@ -183,7 +183,10 @@ RULES: dict[str, _Kind] = {
     "insight-changed": _Kind("insights", _named("verdict changed", _verdicts)),
     "insight-lost": _Kind("insights", _INSIGHT_LOST),
     "score-moved": _Kind(None, _moved()),
-    **{f"{name}-changed": _Kind(name, _moved(name)) for name in ("rank", "spectrum", "depth")},
+    **{
+        f"{name}-changed": _Kind(name, _moved(name))
+        for name in ("rank", "spectrum", "depth", "linear", "symmetric")
+    },
     "missing": _Kind(None, _named("not in {new}", lambda diff: diff.missing)),
     **{
         f"{what}-changed": _Kind(None, _identity(what))

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 
 from headscope.measures.statistics import t_half_width
-from headscope.results import ControlRank, InsightPart, RankResult
+from headscope.results import ControlRank, InsightPart, RankResult, SymmetricResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import UNKNOWN, Estimate, every
 from headscope.verdicts.insights.thresholds import InsightThresholds
@@ -19,15 +19,16 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 0 by every head's asymmetry of W_Q W_K^T and of its pattern P.
 
     ``||B - B^T||_F / ||B||_F``: 0 where W_Q = W_K, sqrt(2) for independent random factors, 2 where
-    B is antisymmetric. What symmetric scores would do to the model's output is a part of its own,
-    which counts as soon as it is measured.
+    B is antisymmetric. What symmetric scores do to the model's output is a part of its own, which
+    counts where it was measured.
     """
-    limit = thresholds.asymmetry
+    limit, same = thresholds.asymmetry, thresholds.symmetric_cosine
     rule = (
         f"Holds if every head's W_Q W_K^T (exact) and pattern (lower end of the 95% interval over "
         f"lines) have an asymmetry above {limit:g}, a weak bound, as independent random factors "
-        "have 1.41; and, once that is measured, if making all scores symmetric before the softmax "
-        "moves the model's output. Does not hold if no head's W_Q W_K^T is above."
+        "have 1.41; and, where that is measured, if making all scores symmetric before the softmax "
+        f"moves the output (upper end of the cosine's interval below {same:g}). Does "
+        "not hold if no head's W_Q W_K^T is above."
     )
     rank = evidence.rank
     if rank is None:
@@ -49,16 +50,13 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
             f"least {values['least']:.2f} ({values['least_head']}), no sampling",
         ),
         _of_patterns(patterns, limit),
-        InsightPart(
-            "symmetric scores change the output",
-            "not measured yet",
-            "so whether the model makes use of the asymmetry is open",
-        ),
+        _of_output(evidence.symmetric, same),
     )
+    values |= _function(evidence.symmetric)
     return Finding.concluded(
         parts,
         _measured(rank, values),
-        _control(values),
+        _control(values) + _beside(evidence.symmetric),
         rule,
         values,
         refuted=len(symmetric) == len(weights),
@@ -87,6 +85,51 @@ def _of_patterns(patterns: dict[str, Estimate], limit: float) -> InsightPart:
         every([pattern.above(limit) for pattern in patterns.values()]),
         f"least {patterns[least]} ({least})",
     )
+
+
+def _of_output(symmetric: SymmetricResult | None, limit: float) -> InsightPart:
+    """Whether the model makes use of the asymmetry: by its output with all scores symmetric."""
+    name = "symmetric scores change the output"
+    if symmetric is None:
+        return InsightPart(
+            name, "not measured yet", "so whether the model makes use of the asymmetry is open"
+        )
+    found = symmetric.whole["symmetric"].cosine
+    if found.value is None:
+        return InsightPart(name, UNKNOWN, "the embeddings are not finite")
+    cosine = Estimate(found.value, found.low, found.high)
+    text = f"cosine {cosine.mean:.3f} {cosine.interval('.3f')} with all heads symmetric"
+    equal = symmetric.equivalent_heads.value
+    if equal is not None:
+        n = len(symmetric.heads)
+        text += f", as far as removing about {equal:.0f} random heads of {n} moves it"
+    return InsightPart(name, cosine.below(limit), text)
+
+
+def _function(symmetric: SymmetricResult | None) -> dict[str, object]:
+    if symmetric is None:
+        return {}
+    return {
+        "symmetric_cosine": symmetric.whole["symmetric"].cosine.value,
+        "noise_cosine": symmetric.whole["noise"].cosine.value,
+        "removed_cosine": symmetric.whole["removed"].cosine.value,
+        "equivalent_heads": symmetric.equivalent_heads.value,
+    }
+
+
+def _beside(symmetric: SymmetricResult | None) -> str:
+    """Say what other changes of all heads do: as many heads removed, noise of the same size."""
+    if symmetric is None:
+        return ""
+    whole = symmetric.whole
+    found = {name: whole[name].cosine.value for name in ("removed", "noise", "pairs")}
+    texts = {
+        "removed": "all heads removed",
+        "noise": "a random change of the scores of the same size",
+        "pairs": "symmetric pairs alone (sinks kept)",
+    }
+    shown = (f"{texts[n]} {value:.3f}" for n, value in found.items() if value is not None)
+    return f" Cosine with other changes: {', '.join(shown)}."
 
 
 def _values(

@@ -19,14 +19,12 @@ Judge = Callable[[Evidence, InsightThresholds], Finding]
 class Claim:
     """One claim of the articles, with their number.
 
-    ``judge`` is the module of ``headscope.verdicts.insights`` whose ``judge`` decides it; a claim
-    that nothing measures so far has none and says what it ``needs``.
+    ``judge`` is the module of ``headscope.verdicts.insights`` whose ``judge`` decides it.
     """
 
     number: int
     text: str
-    judge: str = ""
-    needs: str = ""
+    judge: str
 
 
 CLAIMS = (
@@ -55,7 +53,7 @@ CLAIMS = (
     Claim(
         6,
         "Without the softmax, keys interfere unless they are orthogonal.",
-        needs="Will need the coherence of keys and the error of attention without softmax.",
+        "interference",
     ),
     Claim(
         7,
@@ -92,8 +90,6 @@ def scoreboard(thresholds: InsightThresholds, evidence: Evidence) -> tuple[Insig
     """Give every claim its verdict; one whose measurement is missing is "not measured yet"."""
     found = []
     for claim in CLAIMS:
-        finding = Finding("not measured yet", claim.needs, "")
-        if claim.judge:
-            finding = judge_of(claim.judge)(evidence, thresholds)
+        finding = judge_of(claim.judge)(evidence, thresholds)
         found.append(Insight(claim.number, claim.text, **vars(finding)))
     return tuple(found)

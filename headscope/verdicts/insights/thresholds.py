@@ -22,6 +22,9 @@ class InsightThresholds(ThresholdSet):
         Claim 0: least asymmetry of every head (0 is symmetric, sqrt(2) independent random).
     value_width : float
         Claim 1: effective rank of W_V over d_head above which a head is wide.
+    symmetric_cosine : float
+        Claim 0: symmetric scores in all heads change the output where the cosine to the model's
+        own embeddings lies below this.
     random_quantile, metric_loss : float
         Claim 2: the quantile of random sets that the labelled heads must beat, and the share of the
         metric that they may lose.
@@ -31,6 +34,9 @@ class InsightThresholds(ThresholdSet):
     low_rank, most : float
         Claim 5: the share of the sum of singular values above which a head is low rank, and the
         share of heads that count as most (of claim 1 too).
+    interference : float
+        Claim 6: what the correlation of key coherence with the linear form's error, and the
+        difference of the errors of reading values back (linear minus softmax), must exceed.
     collapsed, step_slack, layernorm_change : float
         Claim 7: the share of its start below which a curve has collapsed, how far the factor of a
         layer may lie above that of the layer before, and how much (as a share of the start) the
@@ -43,12 +49,14 @@ class InsightThresholds(ThresholdSet):
 
     asymmetry: float = 0.1
     value_width: float = 0.8
+    symmetric_cosine: float = 0.99
     random_quantile: float = 0.95
     metric_loss: float = 0.05
     layer_below: float = 0.10
     head_within: float = 0.10
     low_rank: float = 0.9
     most: float = 0.5
+    interference: float = 0.0
     collapsed: float = 0.01
     step_slack: float = 0.10
     layernorm_change: float = 0.10

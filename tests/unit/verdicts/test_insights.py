@@ -172,7 +172,7 @@ def test_symmetric_scores_are_a_part_that_waits() -> None:
     assert found.verdict == "holds"
     assert "symmetric scores change the output" in verdicts(found)
     assert verdicts(found)["symmetric scores change the output"] == "not measured yet"
-    assert "once that is measured" in found.rule
+    assert "where that is measured" in found.rule
 
 
 def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any) -> KeptRoles:

@@ -28,7 +28,7 @@ from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 T = InsightThresholds()
-SURE = Estimated(0.5, 0.01)
+SURE = Estimated.around(0.5, 0.01)
 
 
 def width(effective: float | None, d_head: int = 10) -> MatrixRank:
@@ -38,8 +38,8 @@ def width(effective: float | None, d_head: int = 10) -> MatrixRank:
 
 def recovery(value: float | None = 0.5, half: float | None = 0.01, **others: float) -> Recovery:
     known = {"whole": 0.4, "directions": 0.5, "token": 0.1, "other": 0.0, **others}
-    found = {name: Estimated(number, half) for name, number in known.items()}
-    return Recovery(value=Estimated(value, half), **found)
+    found = {name: Estimated.around(number, half) for name, number in known.items()}
+    return Recovery(value=Estimated.around(value, half), **found)
 
 
 def chosen(gap: Estimated) -> ChosenTrees:
@@ -87,7 +87,11 @@ def judged(*args: object, **fields: object) -> Finding:
     return passing_on.judge(Evidence(flow=result), T)
 
 
-ABOVE, BELOW, AROUND = Estimated(0.3, 0.1), Estimated(-0.3, 0.1), Estimated(0.05, 0.1)
+ABOVE, BELOW, AROUND = (
+    Estimated.around(0.3, 0.1),
+    Estimated.around(-0.3, 0.1),
+    Estimated.around(0.05, 0.1),
+)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ ABOVE, BELOW, AROUND = Estimated(0.3, 0.1), Estimated(-0.3, 0.1), Estimated(0.05
         ([9.0, 9.0, 9.0], AROUND, "mixed"),
         ([9.0, 9.0, 9.0], BELOW, "mixed"),
         ([2.0, 3.0, 9.0], BELOW, "does not hold"),
-        ([9.0, 9.0, 9.0], Estimated(0.3, None), "not measured"),
+        ([9.0, 9.0, 9.0], Estimated.around(0.3, None), "not measured"),
         ([9.0, 9.0, 9.0], Estimated(None), "not measured"),
         ([9.0, 9.0, 9.0], None, "not measured"),  # no random weights
         ([9.0, None, None], ABOVE, "holds"),  # heads whose W_V is zero do not count

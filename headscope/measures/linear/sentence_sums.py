@@ -1,0 +1,245 @@
+r"""Sums over sentences from which every head's error and coherence are made.
+
+With z the head's own output at the real tokens of a text, m its mean over all of them and y a
+linear form's output::
+
+    error  = ||y - z|| / ||z - m||                  1: no better than one constant
+    scaled = min_c ||c y - z|| / ||z - m||          a mere wrong scale is not counted
+    fitted = min_c,b ||c y + b - z|| / ||z - m||    nor a constant; never above 1
+
+The norms run over all tokens of all sentences. For the intervals sentences are drawn anew, with
+m, b and c as the whole text gives them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.attention import Mask, attention_pattern
+from headscope.measures.accumulator import Array, numpy
+from headscope.measures.linear.feature_maps import EVEN, FORMS, linear_attention
+from headscope.measures.linear.stored_keys import coherence, readout_errors, unit_keys
+from headscope.measures.visible import visible
+
+#: Forms, and the baseline beside them.
+EVERY = (*FORMS, EVEN)
+#: How an error is taken.
+FITS = ("error", "scaled", "fitted")
+#: Keys as they are, and without their mean.
+KINDS = ("raw", "centred")
+#: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
+#: beta the mean length of keys times that of queries times the scale.
+STORED = ("scaled-sum", "least-squares", "softmax", "softmax-own")
+
+
+@dataclass
+class LinearSums:
+    """What the sentences of a text say of the heads of every site, sentence by sentence.
+
+    Parameters
+    ----------
+    sentences : int
+        Of the text. A text of bounded size is read: what differs between sentences is kept.
+
+    Attributes
+    ----------
+    tokens : array, (sentences,)
+        Real tokens.
+    by_row : dict of int to SiteSums
+        By the site's row.
+    """
+
+    sentences: int
+    tokens: Array = field(init=False)
+    by_row: dict[int, SiteSums] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = np.zeros(self.sentences)
+
+    def update(
+        self,
+        row: int,
+        first: int,
+        real: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        z: Tensor,
+        *,
+        scale: float,
+        mask: Mask,
+    ) -> None:
+        """Add a batch of one site.
+
+        Parameters
+        ----------
+        row, first : int
+            Of the site; the number of the batch's first sentence.
+        real : Tensor, (batch, pos)
+            False at padding.
+        q, k, v, z : Tensor, (batch, heads, pos, d_head)
+            Of the model's own attention.
+        scale : float
+            Of its scores.
+        mask : Tensor, optional
+            What it gets.
+        """
+        real = real.bool()
+        here = slice(first, first + len(real))
+        self.tokens[here] = numpy(real.sum(-1).double())
+        if row not in self.by_row:
+            self.by_row[row] = SiteSums.empty(self.sentences, q.shape[1], z.shape[-1])
+        sums = self.by_row[row]
+        weight = real[:, None, :, None].double()
+        own = z.double() * weight
+        sums.own[here], sums.own_sum[here] = numpy(own.square().sum((-2, -1))), numpy(own.sum(-2))
+        for i, form in enumerate(EVERY):
+            y = linear_attention(form, q, k, v, scale=scale, mask=mask).double() * weight
+            sums.both[here, :, i] = numpy((y * own).sum((-2, -1)))
+            sums.form[here, :, i] = numpy(y.square().sum((-2, -1)))
+            sums.form_sum[here, :, i] = numpy(y.sum(-2))
+        self._keys(sums, here, real, q, k, scale)
+        sums.entropy[here] = numpy(_relative_entropy(q, k, scale, mask, real))
+
+    def _keys(
+        self, sums: SiteSums, here: slice, real: Tensor, q: Tensor, k: Tensor, scale: float
+    ) -> None:
+        for i, kind in enumerate(KINDS):
+            unit, length = unit_keys(k, real, centred=kind == "centred")
+            sums.coherence[here, :, i] = numpy(coherence(unit, real))
+            found = readout_errors(unit, real, k.shape[-1] ** 0.5)
+            sharp = scale * length * _mean_length(q, real)
+            own = readout_errors(unit, real, sharp[..., None, None])
+            found["softmax-own"] = own["softmax"]
+            for j, name in enumerate(STORED):
+                sums.stored[here, :, i, j] = numpy(found[name])
+
+
+@dataclass
+class SiteSums:
+    """Of one site, by sentence and head.
+
+    Attributes
+    ----------
+    own, own_sum : array, (sentences, heads) and (sentences, heads, d_head)
+        ||z||^2 and the sum of z over tokens.
+    form, both, form_sum : array, (sentences, heads, forms) and (..., forms, d_head)
+        ||y||^2, y . z and the sum of y, in the order of :data:`EVERY`.
+    coherence : array, (sentences, heads, kinds)
+        In the order of :data:`KINDS`.
+    stored : array, (sentences, heads, kinds, readouts)
+        Errors of reading values back, in the order of :data:`STORED`.
+    entropy : array, (sentences, heads)
+        Of the pattern's rows, as a share of the largest possible; mean over queries.
+    """
+
+    own: Array
+    own_sum: Array
+    form: Array
+    both: Array
+    form_sum: Array
+    coherence: Array
+    stored: Array
+    entropy: Array
+
+    @classmethod
+    def empty(cls, sentences: int, heads: int, width: int) -> SiteSums:
+        """Make room."""
+        shape = (sentences, heads)
+        return cls(
+            own=np.zeros(shape),
+            own_sum=np.zeros((*shape, width)),
+            form=np.zeros((*shape, len(EVERY))),
+            both=np.zeros((*shape, len(EVERY))),
+            form_sum=np.zeros((*shape, len(EVERY), width)),
+            coherence=np.full((*shape, len(KINDS)), np.nan),
+            stored=np.full((*shape, len(KINDS), len(STORED)), np.nan),
+            entropy=np.full(shape, np.nan),
+        )
+
+    def errors(self, tokens: Array, counts: Array) -> dict[str, Array]:
+        """Return every error of every form, by :data:`FITS`, for each resample.
+
+        Parameters
+        ----------
+        tokens : array, (sentences,)
+            Real tokens of each sentence.
+        counts : array, (resamples, sentences)
+            How often each sentence was drawn.
+
+        Returns
+        -------
+        dict of str to array, (resamples, heads, forms)
+            NaN for heads whose z never changes.
+        """
+        mean = self.mean(tokens)  # (heads, d_head)
+        n = (counts @ tokens)[:, None, None]
+        own, own_sum = _total(counts, self.own)[..., None], _total(counts, self.own_sum)[:, :, None]
+        form, both = _total(counts, self.form), _total(counts, self.both)
+        form_sum = _total(counts, self.form_sum)
+        spread = own - 2 * (own_sum * mean[:, None]).sum(-1) + n * np.square(mean).sum(-1)[:, None]
+        spread = np.where(spread > 1e-12 * np.maximum(own, 1e-300), spread, np.nan)
+        found = {}
+        for fit, (scale, offset) in self._fits(tokens).items():
+            with np.errstate(invalid="ignore", over="ignore"):
+                square = own - 2 * scale * both + np.square(scale) * form
+                crossed = (offset * (scale[..., None] * form_sum - own_sum)).sum(-1)
+                square = square + 2 * crossed + n * np.square(offset).sum(-1)
+                found[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
+        return found
+
+    def _fits(self, tokens: Array) -> dict[str, tuple[Array, Array]]:
+        """Return scale (heads, forms) and offset (heads, forms, d_head) of every fit, by name."""
+        one, none = np.ones(self.form.shape[1:]), np.zeros(self.form_sum.shape[1:])
+        n, own, form = tokens.sum(), self.own_sum.sum(0)[:, None], self.form_sum.sum(0)
+        together = self.both.sum(0) - (form * own).sum(-1) / n
+        varied = self.form.sum(0) - np.square(form).sum(-1) / n
+        # A form that is constant, or zero, explains nothing: the best fit is without it.
+        constant = varied <= 1e-12 * self.form.sum(0)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            scale = np.where(constant, 0.0, together / varied)
+            scale = np.where(np.isfinite(scale), scale, 0.0)
+            offset = (own - scale[..., None] * form) / n
+        return {"error": (one, none), "scaled": (self.scales(), none), "fitted": (scale, offset)}
+
+    def scales(self) -> Array:
+        """Return the best scale c of every form, (heads, forms); 0 for a form that is zero."""
+        form, both = self.form.sum(0), self.both.sum(0)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            found = both / form
+        return np.where(np.isfinite(found), found, 0.0)
+
+    def mean(self, tokens: Array) -> Array:
+        """Return the mean z of every head, (heads, d_head)."""
+        return np.asarray(self.own_sum.sum(0) / tokens.sum())
+
+
+def _total(counts: Array, values: Array) -> Array:
+    """Sum (sentences, ...) as often as each sentence was drawn: (resamples, ...)."""
+    total: Array = counts @ values.reshape(len(values), -1)
+    return total.reshape(len(counts), *values.shape[1:])
+
+
+def _mean_length(vectors: Tensor, real: Tensor) -> Tensor:
+    """Mean length of the real vectors of each sentence and head, (batch, heads)."""
+    weight = real[:, None].double()
+    lengths: Tensor = torch.linalg.vector_norm(vectors.double(), dim=-1)
+    return (lengths * weight).sum(-1) / weight.sum(-1)
+
+
+def _relative_entropy(q: Tensor, k: Tensor, scale: float, mask: Mask, real: Tensor) -> Tensor:
+    """Entropy of a row over the largest it can have, mean over real queries, (batch, heads).
+
+    Queries that see one key are left out; NaN where all do.
+    """
+    pattern = attention_pattern(q, k, scale=scale, mask=mask).double()
+    entropy = torch.special.entr(pattern).sum(-1)
+    seen = torch.ones_like(pattern) if mask is None else visible(mask).expand(pattern.shape)
+    most = seen.sum(-1).clamp_min(1).double().log()
+    counted = (most > 0) & real[:, None]
+    share = torch.where(counted, entropy / most.clamp_min(1e-9), 0.0)
+    return share.sum(-1) / counted.sum(-1)

@@ -1,0 +1,151 @@
+r"""Attention whose scores are changed before the softmax: made symmetric, and what to compare with.
+
+With S the scaled scores of a sequence, everything that the model adds to them included, and what
+the softmax then does with them unchanged (mask, rows)::
+
+    S = q k^T scale + bias        A = (S - S^T) / 2        S - A = (S + S^T) / 2
+
+=============  =================================================================================
+``symmetric``  S - A: two tokens look at each other with the same score
+``pairs``      S - A', A' = A without its row and column means: what a token is sought for by all
+               (its column) and how it looks itself (its row) stay, the pairs become symmetric
+``signs``      S - A + A o s, s random signs with s_ij = s_ji: the antisymmetric part as large as it
+               was at every pair, its direction drawn by chance
+``noise``      S + R, R independent normal numbers: a change of the same size as ``symmetric``
+``even``       0: every key that may be seen gets the same weight
+=============  =================================================================================
+
+A softmax does not see what is added to a whole row. So R is as large as A in what it does see:
+both without their rows' means over the keys that a query sees, in the Frobenius norm.
+
+A causal mask comes after all this: S - A is made of the scores of both directions, of which the
+softmax then uses the one that looks back. What a model adds to a pair that it never sees (a bias by
+distance, say) is taken from the same pair the other way round.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headscope.attention import Mask, masked_softmax
+from headscope.measures.pooling import wide
+from headscope.measures.visible import visible
+
+#: Every change of the scores, those with something random in them, and how often it is drawn.
+CHANGES = ("symmetric", "pairs", "signs", "noise", "even")
+RANDOM = ("signs", "noise")
+DRAWS = 5
+
+
+def changed_attention(
+    change: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    mask: Mask = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Attend with changed scores.
+
+    Parameters
+    ----------
+    change : str
+        One of :data:`CHANGES`.
+    q, k, v : Tensor, (batch, heads, pos, d_head)
+        Of one sequence each: as many queries as keys.
+    scale : float
+        Of the scores.
+    mask : Tensor, optional
+        What the model's own attention gets, bias included.
+    generator : torch.Generator, optional
+        For the changes that draw something; on the CPU.
+
+    Returns
+    -------
+    Tensor, (batch, heads, pos, d_head)
+        z, in the dtype of v.
+    """
+    scores, seen = square_scores(q, k, scale=scale, mask=mask)
+    new = changed_scores(change, scores, seen, generator)
+    return masked_softmax(new, seen).to(v) @ v
+
+
+def square_scores(
+    q: Tensor, k: Tensor, *, scale: float, mask: Mask = None
+) -> tuple[Tensor, Tensor]:
+    """Return scaled scores with what the model adds to them, and which pairs it sees.
+
+    Both are (batch, heads, pos, pos); the first in single precision at least, the second boolean.
+    """
+    scores = wide(q * scale) @ wide(k).transpose(-2, -1)
+    if mask is None:
+        return scores, torch.ones_like(scores, dtype=torch.bool)
+    seen = visible(mask).expand(scores.shape)
+    if mask.dtype == torch.bool:
+        return scores, seen
+    bias = mask.expand(scores.shape).to(scores)
+    mirrored = bias.mT.masked_fill(~seen.mT, 0.0)
+    return scores + torch.where(seen, bias, mirrored), seen
+
+
+def changed_scores(
+    change: str, scores: Tensor, seen: Tensor, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return other scores for the softmax; arguments as :func:`square_scores` gives them."""
+    if change == "even":
+        return torch.zeros_like(scores)
+    odd = (scores - scores.mT) / 2
+    if change == "symmetric":
+        return scores - odd
+    if change == "pairs":
+        return scores - _without_means(odd, seen)
+    draw = torch.randn(scores.shape, generator=generator).to(scores)
+    if change == "signs":
+        upper = draw.sign().triu(1)
+        return scores - odd + odd * (upper + upper.mT)
+    noise, size = _visible(draw, seen), _visible(odd, seen)
+    least = torch.finfo(scores.dtype).tiny
+    return scores + noise * (_norm(size) / _norm(noise).clamp_min(least))
+
+
+def score_asymmetry(scores: Tensor, seen: Tensor) -> Tensor:
+    """Return ||S - S^T||_F / ||S||_F over real positions, (batch, heads): 0 symmetric, 2 at most.
+
+    0 for scores that are all zero.
+    """
+    real = _real(seen)
+    both = real[..., :, None] & real[..., None, :]
+    kept = scores.double() * both
+    return (_norm(kept - kept.mT) / _norm(kept).clamp_min(1e-300))[..., 0, 0]
+
+
+def _norm(matrix: Tensor) -> Tensor:
+    """Frobenius norm, with both axes kept."""
+    size: Tensor = torch.linalg.matrix_norm(matrix, keepdim=True)
+    return size
+
+
+def _real(seen: Tensor) -> Tensor:
+    """Say which positions are real, (batch, heads, pos): those that see themselves."""
+    return seen.diagonal(dim1=-2, dim2=-1)
+
+
+def _without_means(odd: Tensor, seen: Tensor) -> Tensor:
+    """Take the row and column means over real positions out of an antisymmetric matrix.
+
+    Its rows' means are the negatives of its columns', and the mean of all is 0.
+    """
+    real = _real(seen).to(odd)
+    count = real.sum(-1).clamp_min(1.0)[..., None, None]
+    rows = (odd * real[..., None, :]).sum(-1, keepdim=True) / count
+    return odd - rows + rows.mT
+
+
+def _visible(change: Tensor, seen: Tensor) -> Tensor:
+    """Return what a softmax sees of a change: no masked pair, no mean of a row."""
+    weight = (seen & _real(seen)[..., :, None]).to(change)
+    mean = (change * weight).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True).clamp_min(1.0)
+    return (change - mean) * weight

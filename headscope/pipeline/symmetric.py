@@ -1,0 +1,310 @@
+"""``headscope symmetric``: scores made symmetric before the softmax, and what the output says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.attention import Mask, stream_attention
+from headscope.data.plain import PlainText, as_plain
+from headscope.measures.accumulator import Array, numpy
+from headscope.measures.spectrum.crossed import crossed_mean
+from headscope.measures.spectrum.structure import looks_back
+from headscope.measures.statistics import finite
+from headscope.measures.symmetric import (
+    CHANGES,
+    DRAWS,
+    RANDOM,
+    changed_attention,
+    score_asymmetry,
+    square_scores,
+)
+from headscope.models.exchanged import Exchanged, Formula, HeadInputs, Heads, removed
+from headscope.models.layouts import AttentionSite
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.exchanged_heads import Effects, boot, readable, spread_lines, task_of
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
+from headscope.pipeline.parameters import check_seed
+from headscope.pipeline.progress import Progress, silent
+from headscope.pipeline.provenance import provenance
+from headscope.pipeline.replaced_attention import last_states
+from headscope.pipeline.validate import require_valid
+from headscope.results import SCHEMA
+from headscope.results.effects import Effect
+from headscope.results.estimated import Estimated
+from headscope.results.symmetric import DrawnEffect, HeadSymmetry, RandomHeads, SymmetricResult
+
+__all__ = ["report_defaults", "symmetric"]
+
+#: Lines of text that are read unless told otherwise.
+SENTENCES = 64
+#: Shares of the heads that random sets are drawn of.
+SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
+
+
+def report_defaults() -> dict[str, Any]:
+    """Read fewer lines in a report: every head takes three passes over them."""
+    return {"sentences": 12}
+
+
+def symmetric(
+    model: Model,
+    text: str | Path | PlainText | Sequence[str] | None = None,
+    *,
+    sentences: int = SENTENCES,
+    alone: bool = True,
+    task: str | None = None,
+    data: str | Path | None = None,
+    limit: int | None = None,
+    validate: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+    command: str = "headscope.symmetric",
+    **options: Any,
+) -> SymmetricResult:
+    """Make attention scores symmetric, in each head alone and in all at once.
+
+    Parameters
+    ----------
+    model : str, path, LoadedModel
+        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
+    text : path, optional
+        One sentence a line; the built-in sample if missing.
+    sentences : int
+        Lines to read, spread evenly over the text; all of them where it has fewer.
+    alone : bool
+        Change each head alone too: three passes a head.
+    task : str, optional
+        Measure the model by this task too, as :func:`headscope.prune` does; slower, as every
+        changed model runs whole.
+    data : path, optional
+        What the task is measured on.
+    limit : int, optional
+        Only the first lines of the text, and examples of the task.
+    seed : int
+        Of the random changes, the random heads and the bootstraps.
+    validate, progress, command, **options
+        As :func:`headscope.classify` takes them.
+
+    Returns
+    -------
+    SymmetricResult
+        Frozen raw values; ``.to_frame()`` gives pandas.
+
+    Raises
+    ------
+    InputError
+        For a model, text or option that cannot be used.
+    UnsupportedModelError
+        If no head reads a text.
+    ValidationFailedError
+        If our attention does not equal the model's.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> found = headscope.symmetric("demo", sentences=2)
+    >>> found.whole["symmetric"].cosine.value < found.heads[0].symmetric.cosine.value
+    True
+    """
+    check_seed(seed)
+    source = spread_lines(as_plain(text), sentences, limit)
+    whole = open_for_tasks(model, **options)
+    need_tokenizer(whole, "symmetric")
+    whole.pooling.check()
+    loaded = readable(whole, "symmetric")
+    validation = require_valid(loaded, validate)
+    effects = Effects(loaded, source, task_of(loaded, task, data, limit, seed), seed)
+    run = _Run(loaded, effects, seed, progress or silent)
+    heads = run.heads(alone)
+    sets = run.sets()
+    of_all = run.whole()
+    single = [head.removed.cosine.value for head in heads if head.removed is not None]
+    return SymmetricResult(
+        schema=SCHEMA,
+        provenance=provenance(loaded, command=command, seed=seed, data=source),
+        validation=validation,
+        heads=heads,
+        whole=of_all,
+        whole_difference=run.difference,
+        sets=sets,
+        equivalent_heads=_equivalent(of_all, [(1, single), *_removals(sets, of_all, len(heads))]),
+        causal=run.causal,
+        left_out=tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
+        text=effects.describe(),
+        task=effects.task,
+    )
+
+
+class _Run:
+    """The passes of one run."""
+
+    def __init__(
+        self, loaded: LoadedModel, effects: Effects, seed: int, progress: Progress
+    ) -> None:
+        self._loaded, self._effects, self._seed = loaded, effects, seed
+        self._progress = progress
+        self._places = [(s.row, h) for s in loaded.sites for h in range(s.n_heads)]
+        #: The task's value with all scores symmetric, minus the model's own.
+        self.difference: Estimated | None = None
+        #: Whether any layer hides later tokens; known once :meth:`heads` has run.
+        self.causal = False
+
+    def heads(self, alone: bool) -> tuple[HeadSymmetry, ...]:
+        """Describe every head's scores, and change it alone if that is asked for."""
+        asymmetry = self._asymmetry()
+        effects = self._alone() if alone else [()] * len(self._places)
+        found = []
+        for (row, head), effect in zip(self._places, effects, strict=True):
+            site = self._loaded.sites[row]
+            own = boot(asymmetry[row][:, head], self._seed)
+            place, stack = (site.layer, site.head_ids[head]), site.stack
+            found.append(HeadSymmetry(*place, own, *effect, stack=stack))
+        return tuple(found)
+
+    def _alone(self) -> list[tuple[Effect, ...]]:
+        """Change every head alone: scores symmetric, noise of the same size, removed."""
+        by_change = [
+            self._effects.measure(
+                [Exchanged(self._formula(change), {row: (head,)}) for row, head in self._places],
+                self._progress,
+                f"{change}, head by head",
+            )
+            for change in ("symmetric", "noise", "removed")
+        ]
+        return list(zip(*by_change, strict=True))
+
+    def sets(self) -> tuple[RandomHeads, ...]:
+        """Draw sets of heads at random; make each symmetric, and remove it."""
+        rng, n = np.random.default_rng(self._seed), len(self._places)
+        counts = sorted({round(share * n) for share in SHARES} - {0, 1, n})
+        found = []
+        for count in counts:
+            drawn = [_grouped(self._drawn(rng, count)) for _ in range(DRAWS)]
+            both = [
+                self._drawn_effect(
+                    [Exchanged(self._formula(change), heads) for heads in drawn],
+                    f"{change}, {count} random heads",
+                )
+                for change in ("symmetric", "removed")
+            ]
+            found.append(RandomHeads(count, *both))
+        return tuple(found)
+
+    def whole(self) -> dict[str, DrawnEffect]:
+        """Change all heads at once."""
+        found = {}
+        for change in (*CHANGES, "removed"):
+            draws = range(DRAWS if change in RANDOM else 1)
+            versions = [Exchanged(self._formula(change, draw)) for draw in draws]
+            found[change] = self._drawn_effect(versions, f"{change}, all heads")
+        return found
+
+    def _drawn(self, rng: np.random.Generator, count: int) -> Iterable[tuple[int, int]]:
+        chosen = rng.choice(len(self._places), size=count, replace=False)
+        return [self._places[i] for i in sorted(chosen.tolist())]
+
+    def _drawn_effect(self, versions: Sequence[Exchanged], what: str) -> DrawnEffect:
+        cosines = self._effects.cosines(versions, self._progress, what)
+        found = crossed_mean(cosines.T)
+        mean, half = float(found.mean), finite(float(found.half_width))
+        metrics = self._metrics(versions, what)
+        several = len(versions) > 1
+        return DrawnEffect(
+            cosine=Estimated(mean, *((None, None) if half is None else (mean - half, mean + half))),
+            cosine_std=finite(float(found.draw_std)) if several else None,
+            draws=len(versions),
+            metric=float(np.mean(metrics)) if metrics else None,
+            metric_std=float(np.std(metrics, ddof=1)) if metrics and several else None,
+        )
+
+    def _metrics(self, versions: Sequence[Exchanged], what: str) -> list[float]:
+        """Return the task's value of every version; nothing without a task."""
+        found = self._effects.on_task(versions, self._progress, what)
+        if what == "symmetric, all heads" and found:
+            self.difference = found[0].difference
+        return [effect.metric for effect in found if effect.metric is not None]
+
+    def _formula(self, change: str, draw: int = 0) -> Formula:
+        """Return the formula of heads whose scores are changed, or that are removed."""
+        if change == "removed":
+            return removed
+
+        def attend(inputs: HeadInputs) -> Tensor:
+            place = (self._seed % 2**32 * 4099 + inputs.site.row) * 4099 + inputs.heads[0]
+            generator = torch.Generator().manual_seed((place * 61 + draw) % 2**63)
+            return changed_attention(
+                change,
+                inputs.q,
+                inputs.k,
+                inputs.v,
+                scale=inputs.scale,
+                mask=inputs.mask,
+                generator=generator,
+            )
+
+        return attend
+
+    def _asymmetry(self) -> dict[int, Array]:
+        """Asymmetry of the scores by row of the site, (lines, heads), from one plain pass."""
+        parts: dict[int, list[Array]] = {site.row: [] for site in self._loaded.sites}
+
+        def attend(
+            site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+        ) -> Tensor:
+            own = q.shape[-1] ** -0.5 if scale is None else scale
+            scores, seen = square_scores(q, k, scale=own, mask=mask)
+            parts[site.row].append(numpy(score_asymmetry(scores, seen)))
+            if seen.shape[-1] > 1 and seen.numel():
+                self.causal |= looks_back(seen[0, 0])
+            return stream_attention(q, k, v, mask=mask, scale=scale)
+
+        last_states(self._loaded, self._effects.batches, attend, lambda hidden, mask: hidden[:0])
+        return {row: np.concatenate(found) for row, found in parts.items()}
+
+
+def _grouped(places: Iterable[tuple[int, int]]) -> Heads:
+    """Group the places of heads by row."""
+    found: dict[int, list[int]] = {}
+    for row, head in places:
+        found.setdefault(row, []).append(head)
+    return found
+
+
+def _removals(
+    sets: Sequence[RandomHeads], whole: dict[str, DrawnEffect], n: int
+) -> list[tuple[int, list[float | None]]]:
+    """List the cosines of removing some random heads, by their number, up to all."""
+    found = [(chosen.heads, [chosen.removed.cosine.value]) for chosen in sets]
+    return [*found, (n, [whole["removed"].cosine.value])]
+
+
+def _equivalent(
+    whole: dict[str, DrawnEffect], removals: Sequence[tuple[int, list[float | None]]]
+) -> Estimated:
+    """Read off how many removed heads move the output as far as symmetric scores do.
+
+    Between the numbers measured the cosine is taken to be a straight line.
+    """
+    counts, cosines = [0.0], [1.0]
+    for count, values in removals:
+        if values and all(value is not None for value in values):
+            counts.append(float(count))
+            # A curve that rises by chance is held where it was: it is read from the other side.
+            cosines.append(min(cosines[-1], float(np.mean([v for v in values if v is not None]))))
+
+    def read(cosine: float | None) -> float | None:
+        if cosine is None or cosine < cosines[-1]:
+            return None
+        return float(np.interp(-cosine, -np.array(cosines), counts))
+
+    found = whole["symmetric"].cosine
+    low, high = read(found.high), read(found.low)
+    if low is None or high is None:
+        low = high = None
+    return Estimated(read(found.value), low, high)

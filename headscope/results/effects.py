@@ -1,0 +1,74 @@
+"""What a change of some heads does to a model's output, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headscope.results.estimated import Estimated
+
+__all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
+
+
+@dataclass(frozen=True)
+class EffectTask:
+    """The task that changed models are measured by, beside the cosine.
+
+    Attributes
+    ----------
+    name, metric : str
+        Of the task, and of its value.
+    higher_is_better : bool
+        False for a loss.
+    data : dict
+        Name and SHA-256 of what it was measured on.
+    examples : int
+        Measured.
+    baseline : Estimated
+        Of the unchanged model; interval by a bootstrap over examples.
+    """
+
+    name: str
+    metric: str
+    higher_is_better: bool
+    data: dict[str, Any]
+    examples: int
+    baseline: Estimated
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A changed model beside the unchanged one.
+
+    Attributes
+    ----------
+    cosine : Estimated
+        Mean cosine of the lines' embeddings to the unchanged model's own; interval by a bootstrap
+        over lines.
+    metric : float or None
+        The task's value; None without a task.
+    difference : Estimated or None
+        Of the metric to the unchanged model's, paired bootstrap over examples.
+    """
+
+    cosine: Estimated
+    metric: float | None = None
+    difference: Estimated | None = None
+
+
+def estimated_columns(name: str, found: Estimated | None) -> Mapping[str, float | None]:
+    """Lay a number and its interval out as columns of a table."""
+    found = found or Estimated(None)
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def effect_columns(name: str, effect: Effect | None) -> Mapping[str, float | None]:
+    """Lay an effect out as columns of a table; those of a task only where there is one."""
+    if effect is None:
+        return estimated_columns(f"{name}_cosine", None)
+    columns = dict(estimated_columns(f"{name}_cosine", effect.cosine))
+    if effect.metric is not None:
+        columns |= {f"{name}_metric": effect.metric}
+        columns |= estimated_columns(f"{name}_difference", effect.difference)
+    return columns

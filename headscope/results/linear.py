@@ -1,0 +1,321 @@
+"""What ``headscope linear`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
+from headscope.results.estimated import Estimated
+from headscope.results.heads import Head
+from headscope.results.measured import Measured
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "HeadCorrelation",
+    "HeadLinear",
+    "KeyMemory",
+    "LinearControl",
+    "LinearError",
+    "LinearForm",
+    "LinearResult",
+    "StoredKeys",
+]
+
+
+@dataclass(frozen=True)
+class LinearError:
+    """How far a linear form of one head, or the mean of all heads, is from the head's own output.
+
+    Attributes
+    ----------
+    form : str
+        ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values.
+    error : Estimated
+        ||y - z|| / ||z - mean z||: 1 is no better than one constant output.
+    scaled, fitted : Estimated
+        The same with the best single scale, and with the best scale and offset.
+    scale : float or None
+        The best scale; None for a mean of heads.
+    """
+
+    form: str
+    error: Estimated
+    scaled: Estimated
+    fitted: Estimated
+    scale: float | None = None
+
+
+@dataclass(frozen=True)
+class StoredKeys:
+    """Errors of reading back values that were stored under a head's own keys.
+
+    Attributes
+    ----------
+    linear : Estimated
+        0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
+    least_squares, softmax : Estimated
+        Of the best linear readout; of a softmax with beta = sqrt(d_head).
+    softmax_own : Estimated
+        Of a softmax as sharp as the head's own scores.
+    difference : Estimated
+        ``linear`` minus ``softmax``, sentence by sentence.
+    """
+
+    linear: Estimated
+    least_squares: Estimated
+    softmax: Estimated
+    softmax_own: Estimated
+    difference: Estimated
+
+
+@dataclass(frozen=True)
+class HeadLinear(Head):
+    """One head without its softmax.
+
+    Attributes
+    ----------
+    errors : tuple of LinearError
+        By form.
+    coherence, coherence_centred : Estimated
+        Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
+    entropy : Estimated
+        Of the pattern's rows over the largest they can have.
+    stored, stored_centred : StoredKeys
+        Values read back by its keys, and by its keys without their mean.
+    alone : Effect or None
+        The model with this head alone linear, at its best scale; None where it was not run.
+    """
+
+    errors: tuple[LinearError, ...]
+    coherence: Estimated
+    coherence_centred: Estimated
+    entropy: Estimated
+    stored: StoredKeys
+    stored_centred: StoredKeys
+    alone: Effect | None = None
+
+    def error(self, form: str) -> LinearError:
+        """Return what is known of a form."""
+        return next(error for error in self.errors if error.form == form)
+
+
+@dataclass(frozen=True)
+class LinearForm:
+    """One form in all heads.
+
+    Attributes
+    ----------
+    mean : LinearError
+        Mean over heads.
+    whole, whole_scaled : Effect
+        The model with every head in this form; with every head at its best scale.
+    """
+
+    mean: LinearError
+    whole: Effect
+    whole_scaled: Effect
+
+
+@dataclass(frozen=True)
+class HeadCorrelation:
+    """Whether one number of heads goes with the error of a linear form, over heads.
+
+    Attributes
+    ----------
+    number : str
+        ``coherence``, ``coherence_centred`` or ``entropy``.
+    form, fit : str
+        Of the error: ``linear`` and ``scaled``, say.
+    given : str
+        What is held constant: ``entropy``, ``layer`` or nothing.
+    heads : int
+        How many.
+    pearson, spearman : Estimated
+        With a bootstrap interval over heads.
+    p : float or None
+        Of Spearman's, two-sided, by permutation.
+    """
+
+    number: str
+    form: str
+    fit: str
+    given: str
+    heads: int
+    pearson: Estimated
+    spearman: Estimated
+    p: float | None
+
+
+@dataclass(frozen=True)
+class KeyMemory:
+    """Values stored under N keys of one width, and read back.
+
+    Attributes
+    ----------
+    kind : str
+        ``random`` unit keys, or keys of the model's ``own`` heads, as they follow in the text.
+    readout : str
+        ``sum``, ``scaled-sum``, ``least-squares`` or ``softmax``.
+    keys, width : int
+        N and d.
+    error : Estimated
+        Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
+    expected : float or None
+        The closed form for random keys; None where there is none.
+    sems : float or None
+        How many standard errors the measured error of random keys lies from it.
+    draws : int
+        Draws of keys and values, or stretches of text.
+    """
+
+    kind: str
+    readout: str
+    keys: int
+    width: int
+    error: Estimated
+    expected: float | None
+    sems: float | None
+    draws: int
+
+
+@dataclass(frozen=True)
+class LinearControl:
+    """The same architecture with random weights, on the same text.
+
+    Attributes
+    ----------
+    seed : int
+        Of the weights.
+    coherence, coherence_centred : float or None
+        Mean over heads.
+    means : tuple of LinearError
+        By form, mean over heads.
+    correlations : tuple of HeadCorrelation
+        As for the model.
+    stored : StoredKeys
+        Mean over heads.
+    """
+
+    seed: int
+    coherence: float | None
+    coherence_centred: float | None
+    means: tuple[LinearError, ...]
+    correlations: tuple[HeadCorrelation, ...]
+    stored: StoredKeys
+
+
+@dataclass(frozen=True)
+class LinearResult(Measured):
+    """Attention without its softmax: what it errs by, and whether its keys say why.
+
+    Attributes
+    ----------
+    heads : tuple of HeadLinear
+        By layer and head.
+    forms : tuple of LinearForm
+        Each form in all heads; the last, ``even``, is the baseline of evenly spread attention.
+    mean_output : Effect
+        Every head puts out its mean z, whatever it reads: the baseline of an error of 1.
+    correlations : tuple of HeadCorrelation
+        The first is what the claim is decided by.
+    memory : tuple of KeyMemory
+        Values stored under N keys and read back.
+    stored, stored_centred : StoredKeys
+        Mean over heads, on the sentences' own keys.
+    random_coherence : float
+        About what random directions of d_head dimensions have: sqrt(2 / (pi d_head)).
+    bias_left_out : bool
+        Whether the model adds to its scores what no linear form can: positions, say.
+    left_out : tuple of str
+        Stacks that no text alone shows.
+    text : dict
+        What was read: name, sha256, lines, skipped, tokens.
+    control : LinearControl or None
+        Random weights; None unless asked for.
+    task : EffectTask or None
+        What changed models were measured by beside the cosine.
+    """
+
+    heads: tuple[HeadLinear, ...]
+    forms: tuple[LinearForm, ...]
+    mean_output: Effect
+    correlations: tuple[HeadCorrelation, ...]
+    memory: tuple[KeyMemory, ...]
+    stored: StoredKeys
+    stored_centred: StoredKeys
+    random_coherence: float
+    bias_left_out: bool
+    left_out: tuple[str, ...]
+    text: dict[str, Any]
+    control: LinearControl | None = None
+    task: EffectTask | None = None
+
+    def form(self, name: str) -> LinearForm:
+        """Return a form in all heads."""
+        return next(form for form in self.forms if form.mean.form == name)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame([_head_row(head) for head in self.heads])
+
+    def forms_frame(self) -> pandas.DataFrame:
+        """One row per form (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame([_form_row(form) for form in self.forms])
+
+    def memory_frame(self) -> pandas.DataFrame:
+        """One row per kind of keys, number of keys and readout (pandas)."""
+        import pandas as pd
+
+        rows = ({**vars(row), **estimated_columns("error", row.error)} for row in self.memory)
+        return pd.DataFrame(rows)
+
+    def correlations_frame(self) -> pandas.DataFrame:
+        """One row per correlation, of the model and of random weights (pandas)."""
+        import pandas as pd
+
+        every = [("model", self.correlations)]
+        every += [("random", self.control.correlations)] if self.control else []
+        return pd.DataFrame(
+            {
+                "weights": weights,
+                **vars(row),
+                **estimated_columns("pearson", row.pearson),
+                **estimated_columns("spearman", row.spearman),
+            }
+            for weights, rows in every
+            for row in rows
+        )
+
+
+def _head_row(head: HeadLinear) -> dict[str, Any]:
+    row: dict[str, Any] = {"layer": head.layer, "head": head.head, "stack": head.stack}
+    for name in ("coherence", "coherence_centred", "entropy"):
+        row |= estimated_columns(name, getattr(head, name))
+    for error in head.errors:
+        row |= {f"{error.form}_error": error.error.value, f"{error.form}_scale": error.scale}
+        row |= estimated_columns(f"{error.form}_scaled", error.scaled)
+        row |= {f"{error.form}_fitted": error.fitted.value}
+    row |= {
+        "stored_linear": head.stored.linear.value,
+        "stored_softmax": head.stored.softmax.value,
+        **estimated_columns("stored_difference", head.stored.difference),
+    }
+    return {**row, **effect_columns("alone", head.alone)}
+
+
+def _form_row(form: LinearForm) -> dict[str, Any]:
+    row: dict[str, Any] = {"form": form.mean.form}
+    for fit in ("error", "scaled", "fitted"):
+        row |= estimated_columns(fit, getattr(form.mean, fit))
+    return {
+        **row,
+        **effect_columns("whole", form.whole),
+        **effect_columns("whole_scaled", form.whole_scaled),
+    }

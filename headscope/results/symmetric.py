@@ -1,0 +1,157 @@
+"""What ``headscope symmetric`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
+from headscope.results.estimated import Estimated
+from headscope.results.heads import Head
+from headscope.results.measured import Measured
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["DrawnEffect", "HeadSymmetry", "RandomHeads", "SymmetricResult"]
+
+
+@dataclass(frozen=True)
+class DrawnEffect:
+    """What a change does to the output where something in it is drawn at random.
+
+    Attributes
+    ----------
+    cosine : Estimated
+        Mean over lines and draws; both spreads enter the interval (Student's t).
+    cosine_std : float or None
+        Standard deviation between draws; None for a single one.
+    draws : int
+        How often it was drawn; 1 where nothing is random.
+    metric, metric_std : float or None
+        The task's value, mean of the draws and standard deviation between them; None without a
+        task, the latter for a single draw too.
+    """
+
+    cosine: Estimated
+    cosine_std: float | None
+    draws: int
+    metric: float | None = None
+    metric_std: float | None = None
+
+
+@dataclass(frozen=True)
+class HeadSymmetry(Head):
+    """One head, changed alone.
+
+    Attributes
+    ----------
+    asymmetry : Estimated
+        ||S - S^T||_F / ||S||_F of its scores, mean over lines.
+    symmetric, noise, removed : Effect or None
+        The model with this head's scores symmetric; with a random change of the same size; without
+        the head. None where heads were not changed one by one.
+    """
+
+    asymmetry: Estimated
+    symmetric: Effect | None = None
+    noise: Effect | None = None
+    removed: Effect | None = None
+
+
+@dataclass(frozen=True)
+class RandomHeads:
+    """Sets of heads drawn at random, each made symmetric, and each removed.
+
+    Attributes
+    ----------
+    heads : int
+        How many.
+    symmetric, removed : DrawnEffect
+        The same sets in both.
+    """
+
+    heads: int
+    symmetric: DrawnEffect
+    removed: DrawnEffect
+
+
+@dataclass(frozen=True)
+class SymmetricResult(Measured):
+    """What making attention scores symmetric does to a model's output.
+
+    Attributes
+    ----------
+    heads : tuple of HeadSymmetry
+        By layer and head, each changed alone.
+    whole : dict of str to DrawnEffect
+        All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``even`` and ``removed``.
+    whole_difference : Estimated or None
+        The task's value with all scores symmetric minus the model's own, paired bootstrap; None
+        without a task.
+    sets : tuple of RandomHeads
+        Some heads at once, by their number.
+    equivalent_heads : Estimated
+        Random heads whose removal moves the output as far as symmetric scores in all heads do,
+        between the numbers that were measured; None where all heads do not suffice.
+    causal : bool
+        Whether a mask hides later tokens: the scores are made symmetric before it.
+    left_out : tuple of str
+        Stacks of the model that are not measured: no text alone shows them, and cross-attention has
+        no square of scores.
+    text : dict
+        What was read: name, sha256, lines, skipped, tokens.
+    task : EffectTask or None
+        What the model was measured by beside the cosine.
+    """
+
+    heads: tuple[HeadSymmetry, ...]
+    whole: dict[str, DrawnEffect]
+    whole_difference: Estimated | None
+    sets: tuple[RandomHeads, ...]
+    equivalent_heads: Estimated
+    causal: bool
+    left_out: tuple[str, ...]
+    text: dict[str, Any]
+    task: EffectTask | None = None
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame([_head_row(head) for head in self.heads])
+
+    def sets_frame(self) -> pandas.DataFrame:
+        """One row per change of all heads, and of each number of random heads (pandas)."""
+        import pandas as pd
+
+        rows = [
+            {"heads": chosen.heads, "change": name, **_drawn_row(getattr(chosen, name))}
+            for chosen in self.sets
+            for name in ("symmetric", "removed")
+        ]
+        n = len(self.heads)
+        rows += [{"heads": n, "change": name, **_drawn_row(d)} for name, d in self.whole.items()]
+        return pd.DataFrame(rows)
+
+
+def _head_row(head: HeadSymmetry) -> dict[str, Any]:
+    return {
+        "layer": head.layer,
+        "head": head.head,
+        "stack": head.stack,
+        **estimated_columns("asymmetry", head.asymmetry),
+        **effect_columns("symmetric", head.symmetric),
+        **effect_columns("noise", head.noise),
+        **effect_columns("removed", head.removed),
+    }
+
+
+def _drawn_row(found: DrawnEffect) -> dict[str, Any]:
+    return {
+        **estimated_columns("cosine", found.cosine),
+        "cosine_std": found.cosine_std,
+        "draws": found.draws,
+        "metric": found.metric,
+        "metric_std": found.metric_std,
+    }

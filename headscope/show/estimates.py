@@ -1,0 +1,41 @@
+"""How numbers with intervals, and what a change does to a model, are written."""
+
+from __future__ import annotations
+
+from headscope.results.effects import Effect, EffectTask
+from headscope.results.estimated import Estimated
+from headscope.show.cells import decimal
+
+__all__ = ["cosine_text", "effect_text", "ranged", "task_line"]
+
+
+def ranged(found: Estimated | None, digits: int = 3) -> str:
+    """Write a number with its interval in brackets; without it where it is unknown."""
+    if found is None or found.value is None:
+        return "-"
+    text = decimal(found.value, digits)
+    if found.interval is None:
+        return text
+    low, high = (decimal(end, digits) for end in found.interval)
+    return f"{text} [{low}, {high}]"
+
+
+def cosine_text(effect: Effect | None, digits: int = 4) -> str:
+    """Write the mean cosine of an effect, or a dash."""
+    return "-" if effect is None else decimal(effect.cosine.value, digits)
+
+
+def effect_text(effect: Effect, task: EffectTask | None) -> str:
+    """Write the cosine with its interval, and the change of the metric where there is a task."""
+    text = f"cosine {ranged(effect.cosine)}"
+    if task is None or effect.difference is None or effect.difference.value is None:
+        return text
+    return f"{text}, {task.metric} {effect.difference.value:+.2f}"
+
+
+def task_line(task: EffectTask) -> str:
+    """Say what changed models are measured by beside the cosine."""
+    return (
+        f"{task.name} on {task.data['name']}: {task.examples:,} examples, {task.metric} "
+        f"{ranged(task.baseline, 2)} unchanged"
+    )

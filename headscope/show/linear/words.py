@@ -1,0 +1,136 @@
+"""The sentences that say what ``linear`` found."""
+
+from __future__ import annotations
+
+from headscope.results import HeadCorrelation, KeyMemory, LinearResult
+from headscope.show.cells import decimal, joined, mean_of, p_text
+from headscope.show.estimates import ranged
+
+#: What the numbers of a correlation are called.
+NUMBERS = {
+    "coherence": "key coherence",
+    "coherence_centred": "coherence without the keys' mean",
+    "entropy": "pattern entropy",
+}
+READOUTS = {
+    "sum": "sum of fast weights",
+    "scaled-sum": "sum, best scale",
+    "least-squares": "best linear readout",
+    "softmax": "softmax",
+}
+
+
+def loss_sentence(result: LinearResult) -> str:
+    """Say what the model loses without its softmax."""
+    linear, even = result.form("linear"), result.form("even")
+    return (
+        f"Without the softmax heads err by {ranged(linear.mean.scaled, 2)} of their output's "
+        "spread, each at its best scale (1 is one constant output; even attention "
+        f"{ranged(even.mean.scaled, 2)}). With all heads so the embeddings' cosine to the model's "
+        f"is {ranged(linear.whole_scaled.cosine)}; with constant outputs "
+        f"{ranged(result.mean_output.cosine)}."
+    )
+
+
+def forms_sentence(result: LinearResult) -> str:
+    """Say which feature map comes nearest."""
+    forms = [form for form in result.forms if form.mean.form != "even"]
+    known = [form for form in forms if form.whole_scaled.cosine.value is not None]
+    if not known:
+        return ""
+    best = max(known, key=lambda form: form.whole_scaled.cosine.value or 0.0)
+    return (
+        f"The nearest of the feature maps is {best.mean.form}: error "
+        f"{ranged(best.mean.scaled, 2)}, cosine {ranged(best.whole_scaled.cosine)} at its best "
+        f"scale and {ranged(best.whole.cosine)} as it is."
+    )
+
+
+def correlation_sentence(result: LinearResult) -> str:
+    """Say whether key coherence predicts the error, beside the controls."""
+    first = result.correlations[0]
+    found = f"Key coherence and that error over {first.heads} heads: {correlation_text(first)}"
+    sides = {1: "they rise together", -1: "one falls as the other rises", 0: "no relation shows"}
+    others = [
+        f"{NUMBERS[row.number]} {correlation_text(row)}"
+        for row in result.correlations[1:3]
+        if row.spearman.value is not None
+    ]
+    text = f"{found}: {sides[_side(first)]}."
+    if others:
+        text += f" Beside it {joined(others)}."
+    if result.control is not None:
+        text += f" With random weights {correlation_text(result.control.correlations[0])}."
+    return text
+
+
+def correlation_text(row: HeadCorrelation) -> str:
+    """Write Spearman's correlation with its interval and p."""
+    return f"{ranged(row.spearman, 2)} (Spearman; p {p_text(row.p)})"
+
+
+def _side(row: HeadCorrelation) -> int:
+    interval = row.spearman.interval
+    if interval is None:
+        return 0
+    return int(interval[0] > 0) - int(interval[1] < 0)
+
+
+def coherence_sentence(result: LinearResult) -> str:
+    """Say how alike keys are."""
+    means = [mean_coherence(result, name) for name in ("coherence", "coherence_centred")]
+    text = (
+        f"Two keys of a sentence have a mean |cosine| of {decimal(means[0], 2)}, "
+        f"{decimal(means[1], 2)} without the keys' mean; random directions "
+        f"{result.random_coherence:.2f}"
+    )
+    if result.control is not None:
+        text += f", random weights {decimal(result.control.coherence, 2)}"
+    return f"{text}."
+
+
+def mean_coherence(result: LinearResult, name: str) -> float | None:
+    """Return a coherence, mean over heads."""
+    return mean_of(getattr(head, name).value for head in result.heads)
+
+
+def memory_sentence(result: LinearResult) -> str:
+    """Say what is read back from own keys, and whether the closed form is reproduced."""
+    own = result.stored
+    text = (
+        "Values stored under a sentence's own keys come back with an error of "
+        f"{ranged(own.linear, 3)} by the linear sum and {ranged(own.softmax, 3)} by a softmax "
+        f"(mean over heads; difference {ranged(own.difference, 3)}; a softmax as sharp as the "
+        f"head's own scores {decimal(own.softmax_own.value)}, the best linear readout "
+        f"{decimal(own.least_squares.value)})."
+    )
+    rows = closed_rows(result)
+    if not rows:
+        return text
+    within = sum(abs(row.sems or 0.0) <= 2 for row in rows)
+    return (
+        f"{text} With random keys the best linear readout errs by 0.5 (1 - d/N): {within} of "
+        f"{len(rows)} numbers of keys lie within two standard errors of it."
+    )
+
+
+def closed_rows(result: LinearResult) -> list[KeyMemory]:
+    """List what is known of the best linear readout of more random keys than dimensions."""
+    return [
+        row
+        for row in result.memory
+        if row.kind == "random" and row.readout == "least-squares" and row.sems is not None
+    ]
+
+
+def notes(result: LinearResult) -> list[str]:
+    """Say what the numbers leave out."""
+    found = []
+    if result.bias_left_out:
+        found.append(
+            "The model adds to its scores what depends on positions; no linear form can, so part "
+            "of the error is the lost bias and not the lost softmax."
+        )
+    if result.left_out:
+        found.append(f"Left out: {joined(result.left_out)}, which no text alone shows.")
+    return found

@@ -1,0 +1,305 @@
+"""Heads with another formula: loops over a BERT written out, planted models, every family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from covered_families import COVERED, Family
+from tiny_families import tiny
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
+from torch import Tensor
+
+import headscope
+from headscope.attention import attention_pattern
+from headscope.data.plain import as_plain
+from headscope.errors import CorpusError, InputError, UnsupportedModelError
+from headscope.models.exchanged import Exchanged, HeadInputs, removed
+from headscope.models.gating import gated
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.exchanged_heads import Effects, readable, spread_lines
+from headscope.pipeline.progress import silent
+from headscope.pipeline.replaced_attention import PooledStates
+
+LINES = [
+    "the cat sat on the mat",
+    "he saw a big dog in the red house and ran",
+    "a dog",
+    "she ran to the house of the cat",
+]
+
+
+def opened(family: str = "bert", dtype: str = "float64", **changes: Any) -> LoadedModel:
+    model = tiny(family, dtype, vocab_size=len(VOCABULARY), **changes)
+    return headscope.wrap(model, tiny_tokenizer(38))
+
+
+def covered(family: Family) -> LoadedModel:
+    model = family.model(vocab_size=len(VOCABULARY))
+    return readable(headscope.wrap(model, tiny_tokenizer(38)), "linear")
+
+
+def own(inputs: HeadInputs) -> Tensor:
+    return attention_pattern(inputs.q, inputs.k, scale=inputs.scale, mask=inputs.mask) @ inputs.v
+
+
+#: The first family of every layout.
+OF_EACH_LAYOUT = {family.layout: family for family in reversed(COVERED)}.values()
+
+
+@pytest.mark.parametrize("family", OF_EACH_LAYOUT, ids=lambda family: family.name)
+def test_layers_before_the_change_are_as_if_they_had_run(family: Family) -> None:
+    """Without them the output is the same to the last bit, wherever it changes."""
+    loaded = covered(family)
+    effects = Effects(loaded, as_plain(LINES))
+    whole = PooledStates(loaded, as_plain(LINES))
+    versions = [Exchanged(removed, {site.row: (1,)}) for site in loaded.sites]
+    found = effects.cosines(versions, silent, "")
+    expected = np.array([whole.cosines(version) for version in versions])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    assert (found < 1 - 1e-9).any()
+    same = [Exchanged(own, {site.row: (0, 2)}) for site in loaded.sites]
+    np.testing.assert_allclose(effects.cosines(same, silent, ""), 1.0, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["albert, two groups", "modernbert", "deberta-v2, as v3", "xlm, causal", "t5"]
+)
+def test_both_commands_run_on_families_of_every_kind(name: str) -> None:
+    loaded = covered(next(family for family in COVERED if family.name == name))
+    symmetric = headscope.symmetric(loaded, LINES, alone=False)
+    linear = headscope.linear(loaded, LINES, alone=False, control=False)
+    assert symmetric.causal == ("causal" in name)
+    assert symmetric.left_out == linear.left_out
+    assert linear.bias_left_out == (name in ("t5", "deberta-v2, as v3"))
+    n = sum(site.n_heads for site in loaded.sites)
+    assert len(symmetric.heads) == len(linear.heads) == n
+    assert 0 < symmetric.whole["symmetric"].cosine.value < 1
+    assert linear.form("linear").whole_scaled.cosine.value < 1
+
+
+def test_stacks_that_no_text_shows_are_left_out() -> None:
+    bart = next(family for family in COVERED if family.name == "bart")
+    loaded = headscope.wrap(bart.model(vocab_size=len(VOCABULARY)), tiny_tokenizer(38))
+    found = headscope.symmetric(loaded, LINES, alone=False)
+    assert found.left_out == ("decoder", "cross")
+    assert {head.stack for head in found.heads} == {"encoder"}
+    assert headscope.linear(loaded, LINES, alone=False).left_out == ("decoder", "cross")
+
+
+def test_removed_heads_are_those_of_a_closed_gate() -> None:
+    loaded = opened()
+    effects = Effects(loaded, as_plain(LINES))
+    found = effects.cosines([Exchanged(removed, {0: (1,), 2: (0, 3)})], silent, "")[0]
+    gates = torch.ones(3, 4)
+    gates[0, 1] = gates[2, 0] = gates[2, 3] = 0
+    expected = []
+    for ids, mask in effects.batches:
+        with gated(loaded, gates) as run:
+            pruned = loaded.pooling.embed(run(ids, mask)[0], mask)
+        with torch.no_grad():
+            plain = loaded.pooling.embed(loaded.forward(ids, mask), mask)
+        expected.append(torch.cosine_similarity(pruned, plain).numpy())
+    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-9)
+
+
+# --- a BERT whose attention is written out in loops ---------------------------------------------
+
+
+def by_loops(model: Any, weigh: Callable[[list[list[float]]], list[list[float]]]) -> Callable:
+    """Run the model with z_i = sum_j weigh(S)_ij v_j in every head, one line at a time."""
+
+    def attention(module: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        q, k, v = (
+            getattr(module, name)(hidden)[0].view(hidden.shape[1], 4, 8)
+            for name in ("query", "key", "value")
+        )
+        out = torch.zeros_like(v)
+        for h in range(4):
+            n = len(q)
+            s = [[float(q[i, h] @ k[j, h]) / 8**0.5 for j in range(n)] for i in range(n)]
+            weights = weigh(s)
+            for i in range(n):
+                for j in range(n):
+                    out[i, h] += weights[i][j] * v[j, h]
+        return out.flatten(1)[None], None
+
+    def run(ids: Tensor) -> Tensor:
+        modules = [layer.attention.self for layer in model.encoder.layer]
+        for module in modules:
+            module.forward = attention.__get__(module)
+        try:
+            with torch.no_grad():
+                return model(input_ids=ids).last_hidden_state.mean(1)
+        finally:
+            for module in modules:
+                del module.forward
+
+    return run
+
+
+def softmaxed(s: list[list[float]]) -> list[list[float]]:
+    return [torch.softmax(torch.tensor(row, dtype=torch.float64), 0).tolist() for row in s]
+
+
+def made_symmetric(s: list[list[float]]) -> list[list[float]]:
+    n = range(len(s))
+    return softmaxed([[(s[i][j] + s[j][i]) / 2 for j in n] for i in n])
+
+
+@pytest.mark.parametrize("command", ["linear", "symmetric", "unchanged"])
+def test_all_heads_changed_is_the_model_written_out_in_loops(command: str) -> None:
+    loaded = opened()
+    weigh = {"linear": lambda s: s, "symmetric": made_symmetric, "unchanged": softmaxed}[command]
+    plain, changed = by_loops(loaded.model, softmaxed), by_loops(loaded.model, weigh)
+    expected = []
+    for line in LINES:
+        ids = loaded.tokenizer(line, return_tensors="pt").input_ids
+        expected.append(float(torch.cosine_similarity(changed(ids), plain(ids))))
+    if command == "unchanged":  # the loops themselves are the model
+        with torch.no_grad():
+            ids = loaded.tokenizer(LINES[0], return_tensors="pt").input_ids
+            own_states = loaded.model(input_ids=ids).last_hidden_state.mean(1)
+        torch.testing.assert_close(plain(ids), own_states, rtol=0, atol=1e-9)
+        return
+    if command == "linear":
+        result = headscope.linear(loaded, LINES, alone=False, control=False)
+        found = result.form("linear").whole.cosine
+    else:
+        found = headscope.symmetric(loaded, LINES, alone=False).whole["symmetric"].cosine
+    assert found.value == pytest.approx(np.mean(expected), abs=1e-9)
+    assert abs(found.value) < 0.99
+
+
+# --- planted ------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_tied_queries_and_keys_make_symmetric_scores_the_models_own() -> None:
+    loaded = opened()
+    for layer in loaded.model.encoder.layer:
+        layer.attention.self.key.load_state_dict(layer.attention.self.query.state_dict())
+    found = headscope.symmetric(loaded, LINES)
+    for name in ("symmetric", "pairs", "signs", "noise"):
+        assert found.whole[name].cosine.value == pytest.approx(1, abs=1e-9), name
+    assert found.equivalent_heads.value == pytest.approx(0, abs=1e-6)
+    assert all(head.asymmetry.value < 1e-9 for head in found.heads)
+    assert all(head.symmetric.cosine.value > 1 - 1e-9 for head in found.heads)
+    assert found.whole["removed"].cosine.value < 0.999
+
+
+@torch.no_grad()
+def test_a_head_that_is_linear_already_errs_by_its_scale_alone() -> None:
+    """Values that are zero but at one token: z is the weight of that token times its value.
+
+    Scores so small that the softmax is a straight line there leave z = (1 + S - mean S) v / n; the
+    linear form has S v. With an offset it errs by nothing more than the row's mean.
+    """
+    loaded = opened(num_hidden_layers=1)
+    attention = loaded.model.encoder.layer[0].attention.self
+    for part in (attention.query, attention.key):
+        part.weight.mul_(0.02)
+        part.bias.zero_()
+    found = headscope.linear(loaded, LINES, alone=False, control=False)
+    for head in found.heads:
+        error = head.error("linear")
+        assert error.error.value > error.scaled.value > error.fitted.value
+        # Even attention is what such a softmax gives.
+        assert head.error("even").error.value < 0.2
+        assert head.entropy.value > 0.999
+
+
+# --- numbers of the commands --------------------------------------------------------------------
+
+
+def test_single_heads_and_sets_are_what_effects_measure() -> None:
+    loaded = opened()
+    found = headscope.symmetric(loaded, LINES)
+    effects = Effects(loaded, as_plain(LINES))
+    cosines = effects.cosines([Exchanged(removed, {1: (2,)})], silent, "")[0]
+    head = next(h for h in found.heads if h.name == "L1H2")
+    assert head.removed.cosine.value == pytest.approx(float(cosines.mean()))
+    assert [chosen.heads for chosen in found.sets] == [2, 3, 6, 9]
+    assert all(chosen.removed.draws == 5 for chosen in found.sets)
+    assert found.whole["symmetric"].draws == 1
+    assert found.whole["symmetric"].cosine_std is None
+    assert found.whole["noise"].draws == 5
+    assert found.heads[0].symmetric.cosine.low is not None
+
+
+def test_one_line_gives_no_interval() -> None:
+    loaded = opened()
+    symmetric = headscope.symmetric(loaded, LINES[:1])
+    linear = headscope.linear(loaded, LINES[:1])
+    assert symmetric.whole["symmetric"].cosine.interval is None
+    assert symmetric.heads[0].symmetric.cosine.interval is None
+    assert linear.stored.difference.interval is None
+    assert linear.heads[0].coherence.interval is None
+    assert linear.form("linear").whole.cosine.interval is None
+
+
+def test_a_model_without_some_heads_keeps_their_numbers(tmp_path: Path) -> None:
+    loaded = headscope.load(str(tiny_bert(tmp_path / "m", layers=3)))
+    gone = [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]
+    smaller = headscope.remove_heads(loaded, gone)
+    names = ["L0H1", "L0H3", "L2H0", "L2H1", "L2H2", "L2H3"]
+    assert [h.name for h in headscope.symmetric(smaller, LINES).heads] == names
+    found = headscope.linear(smaller, LINES)
+    assert [h.name for h in found.heads] == names
+    assert found.control is not None
+
+
+def test_a_task_stands_beside_the_cosine(tmp_path: Path) -> None:
+    loaded, data = opened(dtype="float32"), tmp_path / "lines.txt"
+    data.write_text("\n".join(LINES))
+    found = headscope.symmetric(loaded, LINES, task="fidelity", data=data, alone=False)
+    assert found.task is not None
+    assert found.task.baseline.value == pytest.approx(1)
+    assert found.whole["symmetric"].metric < 1
+    assert found.whole_difference.value == pytest.approx(found.whole["symmetric"].metric - 1)
+    linear = headscope.linear(loaded, LINES, task="fidelity", data=data, control=False)
+    assert linear.heads[0].alone.difference.value < 0
+    assert linear.mean_output.metric < 1
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    loaded = opened(dtype="float32")
+    for command in (headscope.symmetric, headscope.linear):
+        one, two = (command(loaded, LINES[:2], alone=False, seed=3) for _ in range(2))
+        assert one.to_frame().equals(two.to_frame())
+        other = command(loaded, LINES[:2], alone=False, seed=4)
+        pick = "sets" if command is headscope.symmetric else "memory"
+        assert getattr(one, pick) == getattr(two, pick) != getattr(other, pick)
+
+
+def test_lines_are_spread_over_the_text() -> None:
+    text = as_plain([f"line {i}" for i in range(10)])
+    assert list(spread_lines(text, 4)) == ["line 0", "line 2", "line 5", "line 7"]
+    assert list(spread_lines(text, 4, limit=3)) == ["line 0", "line 1", "line 2"]
+    assert list(spread_lines(text, 99)) == list(text)
+    assert spread_lines(text, 4).sha256 == text.sha256
+    for bad in ({"lines": 0}, {"lines": 3, "limit": 0}):
+        with pytest.raises(InputError, match="give 1 or more"):
+            spread_lines(text, **bad)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    loaded = opened(dtype="float32")
+    with pytest.raises(InputError, match="name the task too"):
+        headscope.linear(loaded, LINES, data="x.csv")
+    with pytest.raises(CorpusError, match="limit"):
+        headscope.symmetric(loaded, ["the cat " * 40])
+    with pytest.raises(InputError, match="tokenizer"):
+        headscope.symmetric(headscope.wrap(tiny("bert")), LINES)
+    bart = next(family for family in COVERED if family.name == "bart")
+    none = headscope.remove_heads(
+        headscope.wrap(bart.model(vocab_size=len(VOCABULARY)), tiny_tokenizer(38)),
+        [("encoder", layer, head) for layer in range(2) for head in range(4)],
+    )
+    for command in (headscope.linear, headscope.symmetric):
+        with pytest.raises(UnsupportedModelError, match="no head that reads a text"):
+            command(none, LINES)

@@ -1,0 +1,90 @@
+"""Linear forms against plain loops over queries and keys."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from headscope.measures.linear.feature_maps import EVEN, FORMS, linear_attention
+
+N, D = 5, 3
+
+
+def draw(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(N, D, generator=generator, dtype=torch.float64) for _ in range(3))
+
+
+def feature(name: str, x: float) -> float:
+    if name == "elu":
+        return x + 1 if x > 0 else math.exp(x)
+    return {"linear": x, "relu": max(x, 0.0), "exp": math.exp(x)}[name]
+
+
+def by_hand(form: str, q: Tensor, k: Tensor, v: Tensor, scale: float, sees) -> list[list[float]]:
+    """Every number on its own: for query i the keys j that it sees, entry by entry."""
+    name, _, normalised = form.partition("-")
+    found = []
+    for i in range(N):
+        total, answer = 0.0, [0.0] * D
+        for j in range(N):
+            if not sees(i, j):
+                continue
+            weight = 1.0
+            if form != EVEN:
+                weight = sum(
+                    feature(name, float(q[i, e]) * scale**0.5)
+                    * feature(name, float(k[j, e]) * scale**0.5)
+                    for e in range(D)
+                )
+            total += weight
+            answer = [a + weight * float(v[j, e]) for e, a in enumerate(answer)]
+        if normalised or form == EVEN:
+            answer = [a / total if total else 0.0 for a in answer]
+        found.append(answer)
+    return found
+
+
+@pytest.mark.parametrize("form", [*FORMS, EVEN])
+@pytest.mark.parametrize("case", ["all", "padded", "causal", "additive", "-10000"])
+def test_a_form_is_its_sum_over_keys(form: str, case: str) -> None:
+    q, k, v = draw()
+    seen = {
+        "all": None,
+        "padded": torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)[None],
+        "causal": torch.ones(N, N, dtype=torch.bool).tril(),
+    }
+    mask = seen.get(case, torch.ones(N, N, dtype=torch.bool).tril())
+    sees = (lambda i, j: True) if mask is None else (lambda i, j: bool(mask.expand(N, N)[i, j]))
+    given = mask
+    if case == "additive":  # with a bias, which no linear form can hold
+        given = torch.full((N, N), 0.7).masked_fill(~mask, torch.finfo(torch.float32).min)
+    if case == "-10000":  # what some models write for minus infinity
+        given = torch.zeros(N, N).masked_fill(~mask, -10000.0)
+    ours = linear_attention(form, q, k, v, scale=0.37, mask=given)
+    expected = torch.tensor(by_hand(form, q, k, v, 0.37, sees), dtype=torch.float64)
+    torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_weights_of_the_linear_form_are_the_models_scores() -> None:
+    q, k, v = draw(1)
+    ours = linear_attention("linear", q, k, v, scale=0.5)
+    torch.testing.assert_close(ours, (q @ k.T * 0.5) @ v)
+
+
+def test_a_query_without_any_weight_gets_zeros() -> None:
+    q, k, v = draw()
+    none = torch.zeros(N, N, dtype=torch.bool)
+    for form in (*FORMS, EVEN):
+        assert not linear_attention(form, q, k, v, scale=1.0, mask=none).any()
+    assert not linear_attention("relu-normalised", -q.abs(), k, v, scale=1.0).any()
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    q, k, v = (x.to(torch.float16) for x in draw())
+    found = linear_attention("exp-normalised", 9 * q, 9 * k, v, scale=1.0)
+    assert found.dtype == torch.float16
+    assert bool(found.isfinite().all())

@@ -1,0 +1,152 @@
+"""Changed scores against plain loops, and what must not change anything."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from headscope.attention import attention_pattern
+from headscope.measures.symmetric import (
+    CHANGES,
+    changed_attention,
+    changed_scores,
+    score_asymmetry,
+    square_scores,
+)
+
+N, D, SCALE = 5, 3, 0.6
+
+
+def draw(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(1, 2, N, D, generator=generator, dtype=torch.float64) for _ in "qkv")
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(9)
+
+
+def causal() -> Tensor:
+    return torch.ones(N, N, dtype=torch.bool).tril()
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, bias, sees) -> Tensor:
+    """(S + S^T) / 2 before the softmax, one number after the other."""
+    found = torch.zeros_like(v)
+    for h in range(q.shape[1]):
+        s = [
+            [float(q[0, h, i] @ k[0, h, j]) * SCALE + bias(i, j) for j in range(N)]
+            for i in range(N)
+        ]
+        for i in range(N):
+            weights = [math.exp((s[i][j] + s[j][i]) / 2) if sees(i, j) else 0.0 for j in range(N)]
+            for j in range(N):
+                found[0, h, i] += weights[j] / sum(weights) * v[0, h, j]
+    return found
+
+
+@pytest.mark.parametrize("case", ["all", "padded", "causal", "bias", "causal bias"])
+def test_symmetric_scores_are_the_mean_of_both_directions(case: str) -> None:
+    q, k, v = draw()
+    padded = torch.tensor([1, 1, 1, 1, 0], dtype=torch.bool)
+    bias = torch.randn(1, 1, N, N, generator=generator(), dtype=torch.float64)
+    low = torch.finfo(torch.float64).min
+    masks = {
+        "all": None,
+        "padded": padded[None, None, None],
+        "causal": causal(),
+        "bias": bias.masked_fill(~padded[None, None, None], low),
+        "causal bias": bias.masked_fill(~causal(), low),
+    }
+    ours = changed_attention("symmetric", q, k, v, scale=SCALE, mask=masks[case])
+
+    def added(i: int, j: int) -> float:
+        if case == "bias":
+            return float(bias[0, 0, i, j])
+        # What is added to a pair that is never seen is not known: the other direction's.
+        return float(bias[0, 0, max(i, j), min(i, j)]) if case == "causal bias" else 0.0
+
+    def sees(i: int, j: int) -> bool:
+        return j <= i if "causal" in case else case == "all" or bool(padded[j])
+
+    expected = by_hand(q, k, v, added, sees)
+    rows = 4 if case in ("padded", "bias") else N  # the last query is padding there
+    torch.testing.assert_close(ours[:, :, :rows], expected[:, :, :rows])
+
+
+def test_tied_queries_and_keys_leave_nothing_to_change() -> None:
+    q, _, v = draw()
+    own = attention_pattern(q, q, scale=SCALE) @ v
+    for change in ("symmetric", "pairs", "signs", "noise"):
+        found = changed_attention(change, q, q, v, scale=SCALE, generator=generator())
+        torch.testing.assert_close(found, own, rtol=0, atol=1e-9)
+    scores, seen = square_scores(q, q, scale=SCALE)
+    torch.testing.assert_close(score_asymmetry(scores, seen), torch.zeros(1, 2).double())
+
+
+def test_even_attention_is_the_mean_of_what_is_seen() -> None:
+    q, k, v = draw()
+    found = changed_attention("even", q, k, v, scale=SCALE, mask=causal())
+    for i in range(N):
+        torch.testing.assert_close(found[:, :, i], v[:, :, : i + 1].mean(2))
+
+
+def test_what_a_token_is_sought_for_by_all_is_no_pair() -> None:
+    """Scores of a column each, a sink: symmetric pairs leave them, symmetric scores do not."""
+    sink = torch.zeros(1, 1, N, N, dtype=torch.float64)
+    sink[..., 0] = 4.0
+    seen = torch.ones_like(sink, dtype=torch.bool)
+    same = torch.softmax(changed_scores("pairs", sink, seen), -1)
+    torch.testing.assert_close(same, torch.softmax(sink, -1))
+    halved = torch.softmax(changed_scores("symmetric", sink, seen), -1)
+    assert float(halved[0, 0, 1, 0]) < 0.7 * float(same[0, 0, 1, 0])
+
+
+def visible_norm(change: Tensor, seen: Tensor) -> float:
+    total = 0.0
+    for i in range(N):
+        row = [float(change[i, j]) for j in range(N) if seen[i, j]]
+        total += sum((x - sum(row) / len(row)) ** 2 for x in row)
+    return total**0.5
+
+
+@pytest.mark.parametrize("mask", [None, causal()])
+def test_noise_is_as_large_as_what_a_softmax_sees_of_the_change(mask: Tensor | None) -> None:
+    q, k, _ = draw()
+    scores, seen = square_scores(q, k, scale=SCALE, mask=mask)
+    odd = scores - changed_scores("symmetric", scores, seen)
+    noise = changed_scores("noise", scores, seen, generator()) - scores
+    for h in range(2):
+        sizes = [visible_norm(x[0, h], seen[0, h]) for x in (odd, noise)]
+        assert sizes[0] == pytest.approx(sizes[1])
+    assert float((odd - noise).abs().max()) > 0.1
+
+
+def test_random_signs_keep_the_size_of_every_pair() -> None:
+    q, k, _ = draw()
+    scores, seen = square_scores(q, k, scale=SCALE)
+    new = changed_scores("signs", scores, seen, generator())
+    torch.testing.assert_close(new + new.mT, scores + scores.mT)
+    torch.testing.assert_close((new - new.mT).abs(), (scores - scores.mT).abs())
+    assert float((new - scores).abs().max()) > 0.1
+    assert float((new - scores.mT).abs().max()) > 0.1
+
+
+def test_asymmetry_counts_real_positions_only() -> None:
+    q, k, _ = draw()
+    real = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)
+    scores, seen = square_scores(q, k, scale=SCALE, mask=real[None, None, None])
+    inner = scores[0, 1, :3, :3]
+    expected = (inner - inner.T).norm() / inner.norm()
+    assert float(score_asymmetry(scores, seen)[0, 1]) == pytest.approx(float(expected))
+
+
+def test_half_precision_is_scored_in_single() -> None:
+    q, k, v = (x.to(torch.bfloat16) for x in draw())
+    for change in CHANGES:
+        found = changed_attention(change, q, k, v, scale=SCALE, generator=generator())
+        assert found.dtype == torch.bfloat16
+        assert bool(found.isfinite().all())

@@ -1,0 +1,210 @@
+"""Claim 6, and the third part of claim 0: every way that they can come out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import VOCABULARY, tiny_tokenizer
+from transformers import BertConfig, BertModel
+
+import headscope
+from headscope.results.estimated import Estimated
+from headscope.verdicts.insights import asymmetry, interference
+from headscope.verdicts.insights.finding import Evidence, Finding
+from headscope.verdicts.insights.thresholds import InsightThresholds
+
+T = InsightThresholds()
+LINES = ["the cat sat on the mat", "he saw a big dog in the red house", "she ran to the house"] * 2
+PREDICTS = "key coherence predicts the error"
+WORSE = "the linear sum reads back worse than a softmax"
+OUTPUT = "symmetric scores change the output"
+
+
+def correlation(found: Estimated, number: str = "coherence", given: str = "") -> SimpleNamespace:
+    return SimpleNamespace(
+        number=number,
+        form="linear",
+        fit="scaled",
+        given=given,
+        heads=72,
+        p=0.01,
+        spearman=found,
+        pearson=found,
+    )
+
+
+def linear(spearman: Estimated, difference: Estimated) -> Any:
+    """Return what the judge looks at of a result."""
+    form = SimpleNamespace(
+        mean=SimpleNamespace(scaled=Estimated(1.01)),
+        whole_scaled=SimpleNamespace(cosine=Estimated(0.76)),
+    )
+    other = Estimated(0.1, -0.1, 0.3)
+    return SimpleNamespace(
+        correlations=(
+            correlation(spearman),
+            correlation(other, "coherence_centred"),
+            correlation(other, "entropy"),
+            correlation(other, "coherence", "layer"),
+        ),
+        stored=SimpleNamespace(
+            linear=Estimated(0.3), softmax=Estimated(0.1), difference=difference
+        ),
+        form=lambda name: form,
+        control=None,
+    )
+
+
+def judged(spearman: Estimated, difference: Estimated, t: InsightThresholds = T) -> Finding:
+    return interference.judge(Evidence(linear=linear(spearman, difference)), t)
+
+
+def parts(found: Finding) -> dict[str, str]:
+    return {part.name: part.verdict for part in found.parts}
+
+
+UP, DOWN, BOTH = Estimated(0.4, 0.2, 0.6), Estimated(-0.4, -0.6, -0.2), Estimated(0.1, -0.1, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("spearman", "difference", "verdict"),
+    [
+        (UP, UP, "holds"),
+        (DOWN, DOWN, "does not hold"),
+        (DOWN, UP, "mixed"),
+        (UP, DOWN, "mixed"),
+        (BOTH, UP, "mixed"),
+        (BOTH, DOWN, "mixed"),
+        (Estimated(0.4), UP, "not measured"),
+        (Estimated(None), UP, "not measured"),
+        (UP, Estimated(0.2), "not measured"),
+    ],
+)
+def test_both_parts_decide(spearman: Estimated, difference: Estimated, verdict: str) -> None:
+    assert judged(spearman, difference).verdict == verdict
+
+
+def test_a_part_holds_with_its_whole_interval() -> None:
+    for low, expected in ((0.001, "holds"), (0.0, "open"), (-0.001, "open")):
+        found = judged(Estimated(0.2, low, 0.4), Estimated(0.2, low, 0.4))
+        assert parts(found) == {PREDICTS: expected, WORSE: expected}
+    for high, expected in ((0.0, "does not hold"), (0.001, "open")):
+        assert parts(judged(Estimated(-0.2, -0.4, high), UP))[PREDICTS] == expected
+    strict = InsightThresholds(interference=0.25)
+    assert parts(judged(UP, UP, strict)) == {PREDICTS: "open", WORSE: "open"}
+
+
+def test_without_its_section_it_is_not_measured_yet() -> None:
+    assert interference.judge(Evidence(), T).verdict == "not measured yet"
+
+
+def test_the_control_names_what_speaks_against_it() -> None:
+    found = judged(UP, UP)
+    assert "pattern entropy in place of coherence: 0.10 [-0.10, 0.30]" in found.control
+    assert "random weights were not measured" in found.control
+
+
+@torch.no_grad()
+def test_orthogonal_keys_are_read_back_better_without_the_softmax() -> None:
+    """A model whose keys are those of its positions, all at right angles."""
+    width = 32
+    torch.manual_seed(0)
+    model = BertModel(
+        BertConfig(
+            vocab_size=len(VOCABULARY),
+            hidden_size=width,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            intermediate_size=8,
+            max_position_embeddings=width - 1,
+        )
+    ).eval()
+    across = torch.randn(width, width)
+    across[:, 0] = 1.0  # what is orthogonal to this has a mean of zero: LayerNorm leaves it
+    basis = torch.linalg.qr(across)[0][:, 1:].T
+    model.embeddings.position_embeddings.weight.copy_(100 * basis)
+    attention = model.encoder.layer[0].attention.self
+    attention.key.weight.copy_(torch.eye(width))
+    attention.key.bias.zero_()
+    loaded = headscope.wrap(model, tiny_tokenizer(width - 1))
+    result = headscope.linear(loaded, LINES, alone=False, control=False)
+    assert result.heads[0].coherence.value < 0.01
+    assert result.stored.linear.value < 1e-5 < 1e-4 < result.stored.softmax.value
+    found = interference.judge(Evidence(linear=result), T)
+    assert parts(found)[WORSE] == "does not hold"
+    assert parts(found)[PREDICTS] == "not measured"  # one head
+
+
+# --- claim 0, by function -----------------------------------------------------------------------
+
+
+def symmetric(cosine: Estimated) -> Any:
+    whole = {name: SimpleNamespace(cosine=Estimated(0.9)) for name in ("noise", "pairs", "removed")}
+    whole["symmetric"] = SimpleNamespace(cosine=cosine)
+    return SimpleNamespace(whole=whole, equivalent_heads=Estimated(40.0), heads=range(72))
+
+
+def rank(value: float) -> Any:
+    head = SimpleNamespace(
+        name="L0H0", asymmetry=value, pattern_asymmetry=SimpleNamespace(mean=1.2, sem=0.01)
+    )
+    return SimpleNamespace(heads=[head], text={"lines": 30}, controls={})
+
+
+def by_function(cosine: Estimated, t: InsightThresholds = T, weights: float = 1.3) -> Finding:
+    return asymmetry.judge(Evidence(rank=rank(weights), symmetric=symmetric(cosine)), t)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "part", "verdict"),
+    [
+        (Estimated(0.7, 0.6, 0.8), "holds", "holds"),
+        (Estimated(0.98, 0.975, 0.9899), "holds", "holds"),
+        (Estimated(0.98, 0.975, 0.99), "open", "mixed"),
+        (Estimated(0.99, 0.985, 0.995), "open", "mixed"),
+        (Estimated(0.995, 0.99, 1.0), "does not hold", "mixed"),
+        (Estimated(0.7), "not measured", "not measured"),
+        (Estimated(None), "not measured", "not measured"),
+    ],
+)
+def test_symmetric_scores_must_move_the_output(cosine: Estimated, part: str, verdict: str) -> None:
+    found = by_function(cosine)
+    assert parts(found)[OUTPUT] == part
+    assert found.verdict == verdict
+
+
+def test_its_threshold_can_be_set_and_its_control_is_told() -> None:
+    cosine = Estimated(0.7, 0.6, 0.8)
+    assert by_function(cosine, InsightThresholds(symmetric_cosine=0.7)).verdict == "mixed"
+    found = by_function(cosine)
+    assert "all heads removed 0.900" in found.control
+    assert "about 40 random heads of 72" in found.parts[2].measured
+    assert by_function(cosine, weights=0.05).verdict == "does not hold"
+
+
+@torch.no_grad()
+def test_a_model_with_tied_queries_and_keys_fails_by_function() -> None:
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=32,
+        max_position_embeddings=40,
+        initializer_range=0.3,
+    )
+    verdicts = []
+    for tied in (False, True):
+        model = BertModel(config).eval()
+        for layer in model.encoder.layer:
+            if tied:
+                layer.attention.self.key.load_state_dict(layer.attention.self.query.state_dict())
+        loaded = headscope.wrap(model, tiny_tokenizer(38))
+        found = headscope.symmetric(loaded, LINES, alone=False)
+        judged = asymmetry.judge(Evidence(rank=rank(1.3), symmetric=found), T)
+        verdicts.append(parts(judged)[OUTPUT])
+    assert verdicts == ["holds", "does not hold"]
