@@ -45,7 +45,9 @@ def small() -> ReportResult:
             "calibration_limit": 32,
         },
     }
-    return headscope.report("demo", skip=["depth", "linear", "symmetric", "insights"], settings=settings)
+    return headscope.report(
+        "demo", skip=["depth", "linear", "symmetric", "insights"], settings=settings
+    )
 
 
 @pytest.fixture(scope="session")
