@@ -35,6 +35,8 @@ def make_results(model: Path, folder: Path) -> Path:
         "rank": headscope.rank(loaded, fresh=False, control_seeds=2, **plain),
         "spectrum": headscope.spectrum(loaded, length=16, sequences=4, **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
+        "linear": headscope.linear(loaded, sentences=4, alone=False, control=False, **plain),
+        "symmetric": headscope.symmetric(loaded, sentences=4, alone=False, **plain),
         "prune": headscope.prune(
             loaded,
             methods=["magnitude", "random"],
