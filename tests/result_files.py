@@ -37,6 +37,8 @@ def make_results(model: Path, folder: Path) -> Path:
         "explain": headscope.explain(loaded, "the cat sat on the mat", **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
         "flow": headscope.flow(loaded, limit=24, **plain),
+        "linear": headscope.linear(loaded, sentences=4, alone=False, control=False, **plain),
+        "symmetric": headscope.symmetric(loaded, sentences=4, alone=False, **plain),
         "prune": headscope.prune(
             loaded,
             methods=["magnitude", "random"],

@@ -47,6 +47,18 @@ def planted(documents: Any) -> dict[str, tuple[Any, Any]]:
             changed(d["spectrum"], "heads", 0, "share_at_k", "mean", to=2.0),
         ),
         "depth-changed": (d["depth"], changed(d["depth"], "variants", "full", 2, to=3.0)),
+        "linear-changed": (
+            d["linear"],
+            changed(
+                d["linear"], "heads", 0, "coherence", to={"value": 0.9, "low": 0.89, "high": 0.91}
+            ),
+        ),
+        "symmetric-changed": (
+            d["symmetric"],
+            changed(
+                d["symmetric"], "heads", 0, "asymmetry", to={"value": 9.0, "low": 8.9, "high": 9.1}
+            ),
+        ),
         "missing": ({"rank": d["rank"], "depth": d["depth"]}, {"rank": d["rank"]}),
         "model-changed": (
             d["rank"],
