@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from headscope.pipeline.explain import explain as explain
     from headscope.pipeline.flow import flow as flow
     from headscope.pipeline.insights import insights as insights
+    from headscope.pipeline.linear import linear as linear
     from headscope.pipeline.prune import measure as measure
     from headscope.pipeline.prune import prune as prune
     from headscope.pipeline.prune import scores as scores
     from headscope.pipeline.rank import rank as rank
     from headscope.pipeline.report import report as report
     from headscope.pipeline.spectrum import spectrum as spectrum
+    from headscope.pipeline.symmetric import symmetric as symmetric
     from headscope.pipeline.transfer import transfer as transfer
     from headscope.pipeline.validate import validate as validate
     from headscope.results import ClassifyResult as ClassifyResult
@@ -36,25 +38,32 @@ if TYPE_CHECKING:
     from headscope.results import ExplainResult as ExplainResult
     from headscope.results import FlowResult as FlowResult
     from headscope.results import InsightsResult as InsightsResult
+    from headscope.results import LinearResult as LinearResult
     from headscope.results import PruneResult as PruneResult
     from headscope.results import RankResult as RankResult
     from headscope.results import ReportResult as ReportResult
     from headscope.results import SpectrumResult as SpectrumResult
+    from headscope.results import SymmetricResult as SymmetricResult
     from headscope.results import TransferResult as TransferResult
     from headscope.results import ValidationResult as ValidationResult
     from headscope.verdicts.insights.thresholds import InsightThresholds as InsightThresholds
 
 __version__ = "0.1.0"
 
-_RESULTS = "Classify Depth Explain Flow Insights Prune Rank Report Spectrum Transfer Validation"
+_RESULTS = (
+    "Classify Depth Explain Flow Insights Linear Prune Rank Report Spectrum Symmetric Transfer "
+    "Validation"
+)
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
     "pipeline.classify": "classify",
     "pipeline.depth": "depth",
     "pipeline.explain": "explain",
     "pipeline.flow": "flow",
+    "pipeline.linear": "linear",
     "pipeline.rank": "rank",
     "pipeline.spectrum": "spectrum",
+    "pipeline.symmetric": "symmetric",
     "pipeline.transfer": "transfer",
     "pipeline.validate": "validate",
     "pipeline.prune": "prune scores measure",

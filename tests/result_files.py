@@ -39,6 +39,18 @@ def make_results(model: Path, folder: Path) -> Path:
         "flow": headscope.flow(loaded, limit=24, **plain),
         "linear": headscope.linear(loaded, sentences=4, alone=False, control=False, **plain),
         "symmetric": headscope.symmetric(loaded, sentences=4, alone=False, **plain),
+        "transfer": headscope.transfer(
+            loaded,
+            sizes=[16],
+            variants=["head"],
+            random=[],
+            seeds=2,
+            steps=2,
+            search=False,
+            train_limit=60,
+            test_limit=20,
+            **plain,
+        ),
         "prune": headscope.prune(
             loaded,
             methods=["magnitude", "random"],

@@ -40,8 +40,9 @@ def diff(
             metavar="RULE",
             help="Exit with 3 when this rule fires; repeatable: role-changed, role-lost, "
             "metric-drop>X, validation, insight-changed, insight-lost, score-moved, rank-changed, "
-            "spectrum-changed, depth-changed, linear-changed, symmetric-changed, missing, "
-            "model-changed, data-changed, schema-changed, setting-changed, any. See docs/diff.md.",
+            "spectrum-changed, depth-changed, flow-changed, transfer-changed, linear-changed, "
+            "symmetric-changed, missing, model-changed, data-changed, schema-changed, "
+            "setting-changed, any. See docs/diff.md.",
         ),
     ] = None,
     tolerance: Annotated[

@@ -502,7 +502,7 @@ def test_interrupted(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(headscope.pipeline.classify.run, "_found", interrupted)
+    monkeypatch.setattr(headscope.pipeline.classify.run, "found_in", interrupted)
     outcome = run("classify", model, "-o", tmp_path / "out")
     assert (outcome.code, outcome.stdout) == (130, "")
     assert "Traceback" not in outcome.stderr

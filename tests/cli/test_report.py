@@ -72,7 +72,7 @@ def test_report_is_whole_and_the_same_twice(
     sections = ("validate", "classify", "rank", "spectrum", "depth", "flow", "transfer", "prune")
     sections += ("insights",)
     assert all(document[name] for name in (*sections, "linear", "symmetric"))
-    assert document["settings"]["classify"] == {"limit": 24}
+    assert document["settings"]["classify"] == {"limit": 24, "ablate_limit": 4}
     before = contents(out)
     assert {"report.html", "report.md", "heads.csv", "roles.png", "curves.csv"} <= set(before)
     assert not [name for name in before if name.startswith(".")]
@@ -109,7 +109,7 @@ def test_only_what_changed_is_measured_again(
     (out / "rank.csv").write_text("spoilt")
     done = run(*arguments)
     taken = " ".join(done.stdout.split()).partition("taken from")[2]
-    assert "validate, explain, classify, rank, spectrum, flow, transfer, linear" in taken
+    assert "validate, explain, classify, rank, spectrum, flow, linear" in taken
     assert "depth" not in taken
     assert json.loads((out / "report.json").read_text())["depth"]["length"] == 12
     assert (out / "rank.csv").read_text() != "spoilt"

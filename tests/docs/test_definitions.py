@@ -47,7 +47,20 @@ def test_no_page_sends_its_reader_to_a_page_that_is_not_there(page: Path) -> Non
 
 @pytest.mark.parametrize(
     "command",
-    ["classify", "validate", "explain", "rank", "spectrum", "depth", "flow", "prune", "insights"],
+    [
+        "classify",
+        "validate",
+        "explain",
+        "rank",
+        "spectrum",
+        "depth",
+        "flow",
+        "linear",
+        "symmetric",
+        "transfer",
+        "prune",
+        "insights",
+    ],
 )
 def test_command_pages_point_to_the_definitions(command: str) -> None:
     assert "(definitions.md" in (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")

@@ -185,7 +185,7 @@ RULES: dict[str, _Kind] = {
     "score-moved": _Kind(None, _moved()),
     **{
         f"{name}-changed": _Kind(name, _moved(name))
-        for name in ("rank", "spectrum", "depth", "linear", "symmetric")
+        for name in ("rank", "spectrum", "depth", "flow", "transfer", "linear", "symmetric")
     },
     "missing": _Kind(None, _named("not in {new}", lambda diff: diff.missing)),
     **{

@@ -24,6 +24,9 @@ def planted(documents: Any) -> dict[str, tuple[Any, Any]]:
     role = changed(d["classify"], "heads", 0, "roles", to=["self"])
     worse = changed(d["prune"], "baseline", "value", to=0.1)
     worse = changed(worse, "baseline", "ci", to=[0.05, 0.15])
+    tuned = d["transfer"]
+    for name, to in (("accuracy", 900.0), ("low", 890.0), ("high", 910.0)):
+        tuned = changed(tuned, "cells", 0, name, to=to)
     return {
         "role-changed": (d["classify"], role),
         "role-lost": (role, d["classify"]),
@@ -59,6 +62,11 @@ def planted(documents: Any) -> dict[str, tuple[Any, Any]]:
                 d["symmetric"], "heads", 0, "asymmetry", to={"value": 9.0, "low": 8.9, "high": 9.1}
             ),
         ),
+        "flow-changed": (
+            d["flow"],
+            changed(d["flow"], "heads", 0, "w_v", "effective_rank", to=1.0),
+        ),
+        "transfer-changed": (d["transfer"], tuned),
         "missing": ({"rank": d["rank"], "depth": d["depth"]}, {"rank": d["rank"]}),
         "model-changed": (
             d["rank"],
