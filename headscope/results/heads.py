@@ -27,7 +27,12 @@ def layer_name(layer: int, stack: str = "encoder") -> str:
 
 
 def place_name(place: Sequence[Any]) -> str:
-    """Return the name of (layer, head) or (stack, layer, head)."""
+    """Return the name of (layer, head) or (stack, layer, head).
+
+    Anything else, which a damaged file may hold, is written as it is.
+    """
+    if len(place) not in (2, 3):
+        return str(list(place))
     *stack, layer, head = place
     return head_name(layer, head, *stack)
 

@@ -300,6 +300,7 @@ def test_the_baseline_may_be_the_folder_that_is_written(
     few = ("--only", "classify", "-q", "-o", out, "--config", path)
     path.write_text(
         f"[limits]\nbaseline = '{out}'\nfail_on = ['role-changed', 'setting-changed']\n"
+        "[classify]\nablate = false\nprefix_matching = false\n"
     )
     missing = run("report", model, *few)
     assert missing.code == 1

@@ -19,6 +19,7 @@ from headscope.results import (
     parse_head,
     to_json,
 )
+from headscope.results.heads import place_name
 from headscope.results.thresholds import parse_pairs
 
 
@@ -87,3 +88,11 @@ def test_pairs_of_name_and_value() -> None:
     with pytest.raises(InputError) as error:
         parse_pairs(["most"], example="most=0.6")
     assert str(error.value) == "threshold 'most': write NAME=VALUE, such as most=0.6."
+
+
+def test_names_of_places() -> None:
+    assert place_name((3, 5)) == "L3H5"
+    assert place_name(("cross", 3, 5)) == "cross:L3H5"
+    assert [place_name(damaged) for damaged in ([], [1], ["a", 1, 2, 3])] == [
+        *("[]", "[1]", "['a', 1, 2, 3]")
+    ]

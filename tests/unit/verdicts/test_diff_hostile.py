@@ -65,6 +65,7 @@ def nodes(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | i
             yield from nodes(value, (*path, key))
 
 
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     which=st.integers(0, 10**6),
