@@ -114,10 +114,11 @@ def _axes(
             LEFT, WIDTH - RIGHT, at, at
         )
         yield _text(LEFT - 6, y(tick) + 4, f"{tick:.0e}" if y.log else f"{tick:.6g}", "end")
-    every = max(1, math.ceil(len(xs) / 13))
-    for i, value in enumerate(xs):
+    places = [float(i) for i in range(len(names)) if x.low <= i <= x.high] if names else xs
+    every = max(1, math.ceil(len(places) / 13))
+    for i, value in enumerate(places):
         if i % every == 0:
-            text = names[i] if names else f"{value:.0%}" if percent else f"{value:g}"
+            text = names[int(value)] if names else f"{value:.0%}" if percent else f"{value:g}"
             yield _text(x(value), HEIGHT - BOTTOM + 18, text, "middle")
 
 

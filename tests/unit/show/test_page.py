@@ -99,6 +99,13 @@ def test_the_same_report_gives_the_same_page_whenever_it_was_made() -> None:
     assert report_markdown(report) == report_markdown(later)
 
 
+def test_names_of_places_stand_at_whole_numbers_wherever_the_points_are() -> None:
+    points: list[tuple[float, float | None]] = [(-0.1, 1.0), (0.1, 2.0), (0.9, 1.0), (1.1, 3.0)]
+    line = Line("a", points, 0)
+    svg = chart([line], label="l", x_title="x", y_title="y", x_names=["L0", "L1"]).svg
+    assert re.findall(r">(L\d)<", svg) == ["L0", "L1"]
+
+
 @pytest.mark.parametrize("log", [False, True])
 def test_charts_survive_any_values(log: bool) -> None:
     empty = chart([Line("a", [(0, None)], 0)], label="l", x_title="x", y_title="y", log=log)
