@@ -9,7 +9,7 @@ from typing import Any
 
 import headscope
 from headscope.measures.classify.thresholds import Thresholds
-from headscope.results import to_json
+from headscope.results import to_dict, to_json
 
 Json = Any
 #: What the certificate of a good run says; results of a tiny model are made without one.
@@ -36,7 +36,7 @@ def make_results(model: Path, folder: Path) -> Path:
         "spectrum": headscope.spectrum(loaded, length=16, sequences=4, **plain),
         "explain": headscope.explain(loaded, "the cat sat on the mat", **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
-        "flow": headscope.flow(loaded, limit=24, **plain),
+        "flow": headscope.flow(loaded, limit=60, **plain),
         "linear": headscope.linear(loaded, sentences=4, alone=False, control=False, **plain),
         "symmetric": headscope.symmetric(loaded, sentences=4, alone=False, **plain),
         "transfer": headscope.transfer(
@@ -65,12 +65,25 @@ def make_results(model: Path, folder: Path) -> Path:
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, result in results.items():
+        only_plain(to_dict(result), name)
         data = json.loads(to_json(result))
         if "validation" in data:
             data["validation"] = PASSED
         write(folder / f"{name}.json", data)
     write(folder / "insights.json", INSIGHTS)
     return folder
+
+
+def only_plain(data: Any, where: str) -> None:
+    """Check that a result holds Python's own values: a report is judged before it is read back."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            only_plain(value, f"{where}.{key}")
+    elif isinstance(data, list | tuple):
+        for value in data:
+            only_plain(value, f"{where}[]")
+    else:
+        assert data is None or type(data) in (int, float, str, bool), (where, type(data))
 
 
 INSIGHTS = {

@@ -117,7 +117,8 @@ class NameSums:
         if not fair:
             return np.nan, np.nan, np.nan, np.nan, 0
         error = ratio_error(got, got2, both, fair, fair2, self.sentences)
-        return got / count, fair / count, float(ratio(got, fair)), float(error), int(count)
+        means = float(got / count), float(fair / count)
+        return *means, float(ratio(got, fair)), float(error), int(count)
 
 
 class HubSums:

@@ -77,6 +77,7 @@ def test_hubs_are_found_and_held_against_chance() -> None:
     assert [row.tolist() for row in again.hit] == [[1, 0], [1, 1]]
     assert again.chance[0].tolist() == [0.2, 0.2]
     received, even, ratio, error, count = first.names.of("[CLS]")
+    assert {type(number) for number in (received, even, ratio, error)} == {float}
     assert (received, count) == ((3 + 1) / 2 / 2, 16)
     assert ratio == pytest.approx(received / even)
     assert error >= 0
