@@ -114,11 +114,13 @@ def _axes(
             LEFT, WIDTH - RIGHT, at, at
         )
         yield _text(LEFT - 6, y(tick) + 4, f"{tick:.0e}" if y.log else f"{tick:.6g}", "end")
-    places = [float(i) for i in range(len(names)) if x.low <= i <= x.high] if names else xs
+    places = xs if len(xs) <= 13 else x.ticks()  # of a cloud of points: round numbers
+    if names:
+        places = [float(i) for i in range(len(names)) if x.low <= i <= x.high]
     every = max(1, math.ceil(len(places) / 13))
     for i, value in enumerate(places):
         if i % every == 0:
-            text = names[int(value)] if names else f"{value:.0%}" if percent else f"{value:g}"
+            text = names[int(value)] if names else f"{value:.0%}" if percent else f"{value:.6g}"
             yield _text(x(value), HEIGHT - BOTTOM + 18, text, "middle")
 
 

@@ -106,6 +106,12 @@ def test_names_of_places_stand_at_whole_numbers_wherever_the_points_are() -> Non
     assert re.findall(r">(L\d)<", svg) == ["L0", "L1"]
 
 
+def test_a_cloud_of_points_has_round_numbers_along_x() -> None:
+    points: list[tuple[float, float | None]] = [(0.1 + 0.0173 * i, 1.0 + i) for i in range(30)]
+    svg = chart([Line("a", points, 0)], label="l", x_title="x", y_title="y").svg
+    assert re.findall(r'"middle">([\d.]+)<', svg) == ["0.2", "0.4", "0.6"]
+
+
 @pytest.mark.parametrize("log", [False, True])
 def test_charts_survive_any_values(log: bool) -> None:
     empty = chart([Line("a", [(0, None)], 0)], label="l", x_title="x", y_title="y", log=log)
