@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "app", "main"]
 #: one, which also holds EXAMPLES for the end of its help.
 COMMANDS = (
     "classify",
+    "compare",
     "depth",
     "diff",
     "explain",

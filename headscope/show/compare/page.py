@@ -1,0 +1,36 @@
+"""Reports side by side as one page that needs nothing else and runs no script."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from headscope.results.compare import ComparedCell, CompareResult
+from headscope.safe_text import visible
+from headscope.show.compare.words import ALIKE, cell_text, control_text, described, unlike_lines
+from headscope.show.page.html import rendered
+
+__all__ = ["compare_html"]
+
+
+def compare_html(result: CompareResult) -> str:
+    """Write the page; the same result gives the same text."""
+    return rendered(
+        "compare.html.j2",
+        "",
+        (),
+        reports=[
+            (report.label, visible(report.name), visible(described(report)))
+            for report in result.reports
+        ],
+        alike=ALIKE,
+        unlike=[(visible(caption), visible(who)) for caption, who in unlike_lines(result)],
+        sections=[
+            (section, [(visible(row.what), [*map(_cell, row.cells)]) for row in rows])
+            for section, rows in groupby(result.rows, key=lambda row: row.section)
+        ],
+    )
+
+
+def _cell(cell: ComparedCell | None) -> tuple[str, str]:
+    """Return a value, and the controls that stand below it."""
+    return visible(cell_text(cell)), visible(control_text(cell))
