@@ -28,6 +28,7 @@ COMMANDS = (
     "flow",
     "insights",
     "linear",
+    "list",
     "prune",
     "rank",
     "report",
