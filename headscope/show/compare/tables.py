@@ -11,7 +11,14 @@ from rich.text import Text
 from headscope.results.compare import ComparedCell, ComparedRow, CompareResult
 from headscope.safe_text import markdown, visible
 from headscope.show.cells import csv_text
-from headscope.show.compare.words import ALIKE, cell_text, control_text, described, unlike_lines
+from headscope.show.compare.words import (
+    ALIKE,
+    cell_text,
+    control_text,
+    described,
+    short_name,
+    unlike_lines,
+)
 
 __all__ = ["compare_csv", "compare_markdown", "compare_report"]
 
@@ -70,7 +77,7 @@ def _lines(result: CompareResult) -> Iterator[str]:
     if not result.unlike:
         yield ALIKE
     yield ""
-    names = [f"{report.label} {markdown(report.name)}" for report in result.reports]
+    names = [f"{report.label} {markdown(short_name(report))}" for report in result.reports]
     yield _row(["section", "what", *names])
     yield _row(["---"] * (2 + len(names)))
     for row in result.rows:

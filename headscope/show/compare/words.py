@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from headscope.results.compare import Compared, ComparedCell, CompareResult, Unlike
 
-__all__ = ["ALIKE", "cell_text", "described", "unlike_lines"]
+__all__ = ["ALIKE", "cell_text", "control_text", "described", "short_name", "unlike_lines"]
 
 #: Said where nothing but the models may differ.
 ALIKE = "The reports were measured alike: schema, data, seeds and settings are the same."
@@ -19,6 +19,11 @@ def described(report: Compared) -> str:
     family = f"{report.family}, " if report.family else ""
     text = f"{report.name} ({report.place}): {family}{report.size}{weights}; {report.certificate}"
     return f"{text}; without {', '.join(report.missing)}" if report.missing else text
+
+
+def short_name(report: Compared) -> str:
+    """Return the last part of a model's path or hub id."""
+    return report.name.rstrip("/").rpartition("/")[2] or report.name
 
 
 def unlike_lines(result: CompareResult) -> Iterator[tuple[str, str]]:

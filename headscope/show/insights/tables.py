@@ -54,6 +54,7 @@ def _indented(text: str, style: str = "") -> Padding:
 
 
 def verdicts(result: InsightsResult) -> Iterator[KeyNumber]:
-    """Yield every claim with its verdict, to stand beside other models'."""
+    """Yield every claim that has a verdict, to stand beside other models'."""
     for found in result.insights:
-        yield KeyNumber(f"{found.number}. {found.claim}", found.verdict)
+        if found.verdict != "not measured yet":
+            yield KeyNumber(f"{found.number}. {found.claim}", found.verdict)
