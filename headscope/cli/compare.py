@@ -28,7 +28,7 @@ def compare(
     reports: Annotated[
         list[Path],
         Argument(
-            metavar="REPORT...",
+            metavar="REPORT",
             help="Two or more folders of reports, or report.json files.",
             show_default=False,
         ),
@@ -46,7 +46,7 @@ def compare(
     What differs between the runs besides the model (data, seeds, settings) is said first.
     """
     if len(reports) < 2:
-        raise BadParameter("give two reports or more", param_hint="'REPORT...'")
+        raise BadParameter("give two reports or more", param_hint="'REPORT'")
 
     from headscope.show.compare import gather
     from headscope.show.compare.files import compare_files
