@@ -105,12 +105,14 @@ def _end(group: Group, why: str | None, error: BaseException) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes a second
     try:
         speaks = _may_speak(group, why, error)
+        cause = _cause(group, why)
     except RuntimeError:  # the store is gone with the process that has it
-        speaks = True
+        speaks, cause = True, str(why)
+    group.leave()
     if not speaks:
         raise SystemExit(getattr(error, "exit_code", 1)) from None
     if isinstance(error, LostProcessError):
-        raise LostProcessError(f"{_cause(group, why)} {_GO_ON}") from None
+        raise LostProcessError(f"{cause} {_GO_ON}") from None
     if group.rank > 0 and isinstance(error, HeadscopeError | SystemExit):
         raise HeadscopeError(f"Process {group.rank + 1} of {group.size}: {why}") from None
     raise error
@@ -128,8 +130,5 @@ def _may_speak(group: Group, why: str | None, error: BaseException) -> bool:
 
 def _cause(group: Group, why: str | None) -> str:
     """Return what a failed process said, or else what was noticed."""
-    try:
-        said = group.failures()
-    except RuntimeError:
-        said = []
+    said = group.failures()
     return said[0] if said else str(why)

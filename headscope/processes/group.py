@@ -32,6 +32,8 @@ PATIENCE, PATIENCE_VARIABLE = 120.0, "HEADSCOPE_PROCESS_TIMEOUT"
 _ASSEMBLY = 300.0
 #: Seconds between two looks at the others while waiting.
 _LOOK = 0.5
+#: Seconds that the process with the store waits for the others to end before it.
+_FAREWELL = 3.0
 #: Seconds between two questions whether the others have come: few at first, more when it lasts.
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
 
@@ -164,7 +166,7 @@ class Group(Processes):
     def _wait(self, keys: list[str], what: str) -> None:
         """Wait for keys, with an eye on those who have not come."""
         start = time.monotonic()
-        heard = {rank: (b"", start) for rank in range(self.size)}
+        heard = dict.fromkeys(range(self.size), (b"", start))
         looked = start
         # The store's own way to wait prints a warning whenever it gives up.
         while not self._store.check(keys):
@@ -218,14 +220,22 @@ class Group(Processes):
         return bool(self._store.check(["spoken"]))
 
     def leave(self) -> None:
-        """End the connection; the first process goes last, as the store may be its own."""
+        """Say that this process ends; the one that has the store waits for the others to."""
         self._pulse.stop()
-        self._store.set(f"left {self.rank}", "")
-        deadline = time.monotonic() + 5
-        others = [f"left {rank}" for rank in range(self.size)]
-        while self.rank == 0 and time.monotonic() < deadline and not self._store.check(others):
-            time.sleep(0.01)
-        dist.destroy_process_group()
+        try:
+            self._store.set(f"left {self.rank}", "")
+            deadline = time.monotonic() + _FAREWELL
+            others = [f"left {rank}" for rank in range(self.size)]
+            while self._has_store and time.monotonic() < deadline and not self._store.check(others):
+                time.sleep(0.01)
+            dist.destroy_process_group()
+        except RuntimeError:  # the store is gone already
+            return
+
+    @property
+    def _has_store(self) -> bool:
+        """Whether the store ends with this process; torchrun keeps it in one of its own."""
+        return self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
 class _Pulse:
