@@ -228,7 +228,8 @@ class Group(Processes):
             others = [f"left {rank}" for rank in range(self.size)]
             while self._has_store and time.monotonic() < deadline and not self._store.check(others):
                 time.sleep(0.01)
-            dist.destroy_process_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
         except RuntimeError:  # the store is gone already
             return
 
