@@ -39,8 +39,8 @@ def check_shared(command: str | None) -> None:
     if several() and command is not None and command not in SHARED:
         raise InputError(
             f"{command} runs in one process, and a launcher started "
-            f"{os.environ['WORLD_SIZE']}: start it without one. Those that several processes "
-            f"share are {', '.join(SHARED)}."
+            f"{os.environ['WORLD_SIZE']} (WORLD_SIZE): start it without one. Those that several "
+            f"processes share are {', '.join(SHARED)}."
         )
 
 
