@@ -134,7 +134,7 @@ def test_a_killed_process_ends_all_and_the_run_goes_on(model: Path, tmp_path: Pa
     words = ("--limit", "120", "--control", "--no-validate", "--format", "json")
     command = ("classify", model, *words, "-o", tmp_path / "out")
     accident = Accident(rank=1, batches=1, kind="killed")
-    patience = {"HEADSCOPE_PROCESS_TIMEOUT": "1"}
+    patience = {"HEADSCOPE_PROCESS_TIMEOUT": "3"}
     ended = launch(tmp_path, 2, *command, accident=accident, env=patience)
     assert ended[1].code == -9
     assert "Process 2 of 2 has given no sign of life" in said(ended)
