@@ -22,12 +22,14 @@ __all__ = ["COMMANDS", "app", "main"]
 #: one, which also holds EXAMPLES for the end of its help.
 COMMANDS = (
     "classify",
+    "compare",
     "depth",
     "diff",
     "explain",
     "flow",
     "insights",
     "linear",
+    "list",
     "prune",
     "rank",
     "report",
