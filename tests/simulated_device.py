@@ -22,11 +22,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 NAME = "cuda"
 _DEVICE = torch.device(NAME, 0)
 _CPU = torch.device("cpu")
+_parse_to = torch._C._nn._parse_to
 _aten = torch.ops.aten
 #: Operations that take tensors of two devices.
 _MIXED = {_aten.copy_.default, _aten._to_copy.default}
 #: Operations whose indices may lie in the process's memory.
 _INDEXED = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default}
+#: What torch's own code makes beside a tensor, where it believes the tensor to be: see OnDevice.
+_BESIDE = {
+    getattr(_aten, name).default
+    for name in ("new_zeros", "new_empty", "new_full", "new_ones", "zeros_like", "empty_like")
+} | {_aten.new_empty_strided.default}
 
 
 class OnDevice(Tensor):
@@ -78,6 +84,11 @@ class OnDevice(Tensor):
             return _moved(args[0], "cpu")
         if func is Tensor.to:
             return _moved(*args, **kwargs)
+        if func is torch.linalg.matrix_rank:  # makes a tolerance beside the matrices
+            return _wrapped(func(args[0].held, *args[1:], **kwargs))
+        if func is Tensor.new_tensor:
+            of_type = kwargs.get("dtype") or args[0].dtype
+            return torch.tensor(args[1], dtype=of_type).to(kwargs.get("device") or _DEVICE)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
@@ -116,9 +127,7 @@ class Simulated(TorchDispatchMode):
 class _Moves(TorchFunctionMode):
     """Moves tensors, also those made of lists, without asking for the device's own driver."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         wanted = kwargs.get("device")
         if func in (torch.tensor, torch.as_tensor) and wanted is not None:
@@ -134,7 +143,7 @@ def _moved(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if isinstance(other, Tensor):
         device, dtype = other.device, other.dtype
     else:
-        device, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, _, _ = _parse_to(*args, **kwargs)
     device, dtype = device or tensor.device, dtype or tensor.dtype
     if device.type == tensor.device.type and dtype == tensor.dtype and not copy:
         return tensor
@@ -146,7 +155,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run one operation where it belongs, or refuse it."""
     given = tree_leaves((args, kwargs))
     there = any(isinstance(item, OnDevice) for item in given)
-    wanted = kwargs.get("device")
+    wanted = None if there and func in _BESIDE else kwargs.get("device")
     if func is _aten.copy_.default:
         wanted = args[0].device
     on_device = there if wanted is None else torch.device(wanted).type == NAME
@@ -191,11 +200,20 @@ def _wrapped(value: Any) -> Any:
     return OnDevice(value)
 
 
+def _parsed(*args: Any, **kwargs: Any) -> Any:
+    """Read the arguments of ``Module.to``: a tensor stands for where Python believes it to be."""
+    if args and isinstance(args[0], OnDevice):
+        return _DEVICE, args[0].dtype, False, None
+    return _parse_to(*args, **kwargs)
+
+
 @contextmanager
 def simulated_device(patch: pytest.MonkeyPatch, *, float64: bool = True) -> Iterator[Simulated]:
     """Let ``device="cuda"`` mean the simulated device while the block runs."""
     patch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    patch.setattr(torch._C._nn, "_parse_to", _parsed)
     patch.setattr(torch.cuda, "is_available", lambda: True)
+    patch.setattr(torch.cuda, "device_count", lambda: 1)
     patch.setattr(torch.cuda, "synchronize", lambda *_: None)
     # Else a module that moves would keep its old tensors and exchange their memory.
     patch.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)

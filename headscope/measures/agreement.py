@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headscope.widest import widest
+
 #: Fewest rows and columns, in effect, that a standard error over them is worth anything with.
 MIN_ROWS = 16
 #: Query rows looked at in a sequence, evenly spread: more would cost more and tell nothing new.
@@ -204,7 +206,7 @@ def _scale_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) ->
 def _sums(X: Tensor, D: Tensor) -> ScaleSums:
     """From (batch, n_heads, queries, keys)."""
     (X_rows, X_columns), (D_rows, D_columns) = (
-        [part.sum(axis).double().transpose(0, 1).flatten(1) for axis in (-1, -2)] for part in (X, D)
+        [widest(part.sum(axis)).transpose(0, 1).flatten(1) for axis in (-1, -2)] for part in (X, D)
     )
     both = torch.cat([X_rows, X_columns], 1), torch.cat([D_rows, D_columns], 1)
     squares = (both[0].square(), both[0] * both[1], both[1].square())

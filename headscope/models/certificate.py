@@ -32,6 +32,7 @@ from headscope.errors import MaskedRowWarning
 from headscope.measures.agreement import Scale, ScaleSums
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
 from headscope.models.fingerprint import Fingerprint, fingerprint
+from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.probes import Probe, probes
@@ -78,6 +79,7 @@ class _Pass(NamedTuple):
     sdpa: Tensor | None
 
 
+@full_precision()
 def validate_model(loaded: LoadedModel) -> ValidationResult:
     """Compare our attention with the model's; the result says passed or why not.
 

@@ -17,6 +17,7 @@ from headscope.models.layouts import AttentionSite, Heads
 from headscope.models.probes import Probe
 from headscope.models.recording import SiteRecord
 from headscope.results import LayerCheck
+from headscope.widest import widest
 
 #: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
 _LARGE = 10.0
@@ -113,7 +114,7 @@ def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | Non
         return None
     if a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
         return 0.0
-    ours, theirs = a.detach()[real].double(), b.detach()[real].double()
+    ours, theirs = widest(a.detach()[real]), widest(b.detach()[real])
     size = max(1.0, float(theirs.abs().max()) / _LARGE)
     return _finite(float((ours - theirs).abs().max()) / size)
 

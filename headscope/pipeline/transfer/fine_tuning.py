@@ -22,6 +22,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import Chosen, choose
 from headscope.pipeline.transfer.labelled import Part
 from headscope.results import CurvePoint
+from headscope.widest import widest
 
 __all__ = ["Budget", "Frozen", "Outcome", "OutOfTime", "Recipe", "Tuned", "fine_tune"]
 
@@ -363,7 +364,7 @@ class _Run:
         logits = self._logits(part)
         gold = part.labels.to(logits.device)
         loss = float(F.cross_entropy(logits, gold))
-        return loss, 100 * float((logits.argmax(dim=1) == gold).double().mean())
+        return loss, 100 * float(widest(logits.argmax(dim=1) == gold).mean())
 
     def _logits(self, part: Part) -> Tensor:
         """Return the classifier's outputs, (n, n_classes), in the order of the part."""
