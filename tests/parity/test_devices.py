@@ -66,7 +66,6 @@ def calls(bert: Path, text: Path, labelled: Path) -> dict[str, Callable[..., Any
         "transfer": lambda **o: headscope.transfer(
             bert,
             labelled,
-            labelled,
             sizes=[8],
             seeds=1,
             spread_seeds=1,

@@ -43,20 +43,23 @@ def _recomputed(result: ValidationResult) -> RenderableType:
     """Show what recomputing from recorded q, k and z in float32 or better says."""
     limit = result.tolerance
     patterns = ("mean |pattern - exact| x n", "in roundings")
-    others = ("|out - exact| in roundings", "fitted scale - 1", "standard error")
-    table = make_table(("layer", *patterns, *others))
+    others = ("|out - exact| in roundings", "|z - pattern v| in roundings")
+    fitted = ("fitted scale - 1", "standard error", "fitted z - 1")
+    table = make_table(("layer", *patterns, *others, *fitted))
     for check in result.layers:
         table.add_row(
             f"{check.stack} {check.layer}",
             tiny(check.mean_abs_pattern),
             decimal(check.rounding_pattern, 2),
             decimal(check.rounding_out, 2),
+            decimal(check.rounding_z, 2),
             "too flat to tell" if check.scale is None else f"{check.scale - 1:+.1e}",
             tiny(check.scale_error),
+            "" if check.z_scale is None else f"{check.z_scale - 1:+.1e}",
         )
     table.add_section()
     rounding, scale = decimal(limit["rounding"], 2), f"{limit['scale']:.1e} + 5 errors"
-    table.add_row("tolerance", "", rounding, rounding, scale, "")
+    table.add_row("tolerance", "", *[rounding] * 3, scale, "", scale)
     return table
 
 
