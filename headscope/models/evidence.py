@@ -125,7 +125,8 @@ def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
 
 def _farthest(scales: Sequence[ScaleSums]) -> Scale | None:
     """Fit each program's factor, all heads together; return the one farthest from 1."""
-    fits = [fit for sums in scales if (fit := sums.pooled()) is not None]
+    fitted = [fit for sums in scales if (fit := sums.pooled()) is not None]
+    fits = [fit for fit in fitted if math.isfinite(fit.value) and math.isfinite(fit.error)]
     return max(fits, key=lambda fit: abs(fit.value - 1), default=None)
 
 
