@@ -72,9 +72,7 @@ PEERS = (
         "`classify`",
     ),
     Peer("nnsight", "nnsight", "nnsight", "classify", "the same from its trace", "`classify`"),
-    Peer(
-        "bertviz", "BertViz", "bertviz", "page", "head view, {length} tokens", "page of `classify`"
-    ),
+    Peer("bertviz", "BertViz", "bertviz", "page", "page of {length} tokens", "page of `classify`"),
     Peer("weightwatcher", "WeightWatcher", "weightwatcher", "rank", "ranks of weights", "`rank`"),
 )
 
@@ -127,7 +125,14 @@ def page(given: dict[str, Any]) -> dict[str, Any]:
         text = room / f"text-{length}.txt"
         text.write_text(_cut(given["words"], length, loaded) + "\n")
         start = time.perf_counter()
-        settings = {"classify": {"corpus": open_text(text), "language": "en", "control": False}}
+        settings = {
+            "classify": {
+                "corpus": open_text(text),
+                "language": "en",
+                "control": False,
+                "ablate": False,
+            }
+        }
         report = headscope.report(loaded, only=["classify"], settings=settings)
         html = report_html(report).encode()
         (room / f"headscope-{length}.html").write_bytes(html)
@@ -215,6 +220,7 @@ def make_given(folder: Path, sentences: int) -> Path:
                 "sentences": chosen,
                 "words": words,
                 "lengths": LENGTHS,
+                "packages": ["torch", *(peer.package for peer in PEERS)],
             }
         )
     )
@@ -358,9 +364,10 @@ def measured(arguments: argparse.Namespace, folder: Path) -> str:
         version = versions.get(peer.package, "")
         rows += rows_of(peer, theirs, ours, version, arguments.sentences)
     shown = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if versions)
+    took = time.perf_counter() - start
     return (
-        f"{table(rows)}\n\nMedians of {arguments.repeats} runs in turn; {machine()}; {shown} on both "
-        f"sides where the locks agree; the whole run took {time.perf_counter() - start:.0f} s."
+        f"{table(rows)}\n\nMedians of {arguments.repeats} runs in turn on {machine()}; the peers' "
+        f"{shown}; the whole run took {took:.0f} s."
     )
 
 
