@@ -125,15 +125,8 @@ def page(given: dict[str, Any]) -> dict[str, Any]:
         text = room / f"text-{length}.txt"
         text.write_text(_cut(given["words"], length, loaded) + "\n")
         start = time.perf_counter()
-        settings = {
-            "classify": {
-                "corpus": open_text(text),
-                "language": "en",
-                "control": False,
-                "ablate": False,
-            }
-        }
-        report = headscope.report(loaded, only=["classify"], settings=settings)
+        chosen = {"corpus": open_text(text), "language": "en", "control": False, "ablate": False}
+        report = headscope.report(loaded, only=["classify"], settings={"classify": chosen})
         html = report_html(report).encode()
         (room / f"headscope-{length}.html").write_bytes(html)
         pages[str(length)] = {"seconds": time.perf_counter() - start, "bytes": len(html)}
