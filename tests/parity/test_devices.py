@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,7 @@ def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
     few = {"train_limit": 16, "test_limit": 12, "variants": ["layernorm"], "random": []}
     return {
         "validate": partial(headscope.validate, bert),
-        "classify": partial(headscope.classify, bert, limit=4, norm_weighted=True, ablate=True),
+        "classify": partial(headscope.classify, bert, limit=2, norm_weighted=True, ablate=True),
         "rank": partial(headscope.rank, bert, text=text),
         "spectrum": partial(headscope.spectrum, bert, text, **of_text),
         "efficient": partial(headscope.spectrum, bert, text, efficient=True, **of_text),
@@ -80,10 +81,10 @@ def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
     }
 
 
-NAMES = (
-    *("validate", "rank", "spectrum", "efficient", "depth"),
-    *("flow", "linear", "symmetric", "explain", "prune", "transfer"),
-)
+#: Those that take a second or more each only where they are asked for: a simulated device is slow.
+_SLOW = ("efficient", "flow", "linear", "symmetric", "prune")
+_EVERY = bool(os.environ.get("HEADSCOPE_EVERY_COMMAND"))
+NAMES = ("validate", "rank", "spectrum", "depth", "explain", "transfer", *(_SLOW if _EVERY else ()))
 
 
 @pytest.mark.parametrize("name", NAMES)
