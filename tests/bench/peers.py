@@ -31,6 +31,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from peer_scripts import Clock
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 SCRIPTS = Path(__file__).with_name("peer_scripts.py")
@@ -57,7 +59,7 @@ class Peer:
 PEERS = (
     Peer(
         "output_attentions",
-        "a script, `output_attentions`",
+        "a script, transformers",
         "transformers",
         "classify",
         "head statistics, {sentences} sentences",
@@ -86,12 +88,9 @@ def classify(given: dict[str, Any]) -> dict[str, Any]:
 
     loaded = headscope.load("demo")
     corpus = _corpus(given["sentences"])
-    start = time.perf_counter()
+    clock = Clock()
     result = headscope.classify(loaded, corpus, language="en")
-    return {
-        "seconds": time.perf_counter() - start,
-        "entropies": [head.entropy for head in result.heads],
-    }
+    return {**clock.read(), "entropies": [head.entropy for head in result.heads]}
 
 
 def _corpus(sentences: Sequence[dict[str, Any]]) -> Any:
@@ -108,9 +107,9 @@ def rank(given: dict[str, Any]) -> dict[str, Any]:
     import headscope
 
     loaded = headscope.load("demo")
-    start = time.perf_counter()
+    clock = Clock()
     headscope.rank(loaded)
-    return {"seconds": time.perf_counter() - start}
+    return clock.read()
 
 
 def page(given: dict[str, Any]) -> dict[str, Any]:
@@ -124,12 +123,12 @@ def page(given: dict[str, Any]) -> dict[str, Any]:
     for length in LENGTHS:
         text = room / f"text-{length}.txt"
         text.write_text(_cut(given["words"], length, loaded) + "\n")
-        start = time.perf_counter()
+        clock = Clock()
         chosen = {"corpus": open_text(text), "language": "en", "control": False, "ablate": False}
         report = headscope.report(loaded, only=["classify"], settings={"classify": chosen})
         html = report_html(report).encode()
         (room / f"headscope-{length}.html").write_bytes(html)
-        pages[str(length)] = {"seconds": time.perf_counter() - start, "bytes": len(html)}
+        pages[str(length)] = {**clock.read(), "bytes": len(html)}
     return {"pages": pages}
 
 
@@ -230,7 +229,7 @@ class Row:
     peer: str
     what: str
     instead: str
-    figures: tuple[float, float, float, float] | None
+    figures: tuple[float, ...] | None
     sizes: tuple[float, float] | None
     note: str
 
@@ -243,21 +242,25 @@ def rows_of(
     failed = next((found["error"] for found in theirs if "error" in found), None)
     if failed is not None:
         return [Row(title, what.format(length=LENGTHS[0]), peer.instead, None, None, failed)]
-    peaks = tuple(statistics.median(f["peak_mb"] for f in side) for side in (theirs, ours))
+    peaks = _medians((theirs, ours), "peak_mb")
     facts = "; ".join(theirs[0].get("facts", ()))
     if "pages" not in theirs[0]:
-        seconds = tuple(statistics.median(f["seconds"] for f in side) for side in (theirs, ours))
+        took = _medians((theirs, ours), "seconds", "cpu")
         note = "; ".join(filter(None, (agreement(theirs[0], ours[0]), facts)))
-        return [Row(title, what, peer.instead, (*seconds, *peaks), None, note)]
+        return [Row(title, what, peer.instead, (*took, *peaks), None, note)]
     rows = []
     for length in LENGTHS:
         pages = [[found["pages"][str(length)] for found in side] for side in (theirs, ours)]
-        seconds = tuple(statistics.median(p["seconds"] for p in side) for side in pages)
-        sizes = tuple(statistics.median(p["bytes"] for p in side) for side in pages)
+        took, sizes = _medians(pages, "seconds", "cpu"), _medians(pages, "bytes")
         rows.append(
-            Row(title, what.format(length=length), peer.instead, (*seconds, *peaks), sizes, facts)
+            Row(title, what.format(length=length), peer.instead, (*took, *peaks), sizes, facts)
         )
     return rows
+
+
+def _medians(sides: Sequence[Sequence[dict[str, Any]]], *names: str) -> tuple[float, ...]:
+    """Return the medians of each quantity: theirs, then ours."""
+    return tuple(statistics.median(f[name] for f in side) for name in names for side in sides)
 
 
 def agreement(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
@@ -270,20 +273,21 @@ def agreement(theirs: dict[str, Any], ours: dict[str, Any]) -> str:
 
 HEADINGS = (
     *("peer", "what", "headscope instead", "peer s", "headscope s", "peer / headscope"),
-    *("peer MB", "headscope MB", "page", "found"),
+    *("the same of processor time", "peer MB", "headscope MB", "page", "found"),
 )
 
 
 def table(rows: Sequence[Row]) -> str:
     lines = [HEADINGS, ("---",) * len(HEADINGS)]
     for row in rows:
-        figures, size = ("", "", "", "", ""), ""
+        figures, size = ("",) * 6, ""
         if row.figures is not None:
-            theirs, ours, *peaks = row.figures
+            theirs, ours, their_cpu, our_cpu, *peaks = row.figures
             figures = (
                 f"{theirs:.2f}",
                 f"{ours:.2f}",
                 f"**{theirs / ours:.1f}**",
+                f"{their_cpu / our_cpu:.1f}",
                 *(f"{peak:.0f}" for peak in peaks),
             )
         if row.sizes is not None:
@@ -321,7 +325,7 @@ def main() -> None:
     parser.add_argument("--python", type=Path, help="interpreter of the peers' environment")
     parser.add_argument("--only", nargs="*", choices=[peer.job for peer in PEERS])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--sentences", type=int, default=400)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds that one job may take")
     parser.add_argument("--write", type=Path, help="page whose table is written anew")
     parser.add_argument("--ours", nargs=2, metavar=("JOB", "GIVEN"), help=argparse.SUPPRESS)
@@ -356,7 +360,8 @@ def measured(arguments: argparse.Namespace, folder: Path) -> str:
         )
         version = versions.get(peer.package, "")
         rows += rows_of(peer, theirs, ours, version, arguments.sentences)
-    shown = ", ".join(f"{name} {versions[name]}" for name in ("torch", "transformers") if versions)
+    both = ("torch", "transformers")
+    shown = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in both)
     took = time.perf_counter() - start
     return (
         f"{table(rows)}\n\nMedians of {arguments.repeats} runs in turn on {machine()}; the peers' "
