@@ -33,7 +33,10 @@ def depth(
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
     seed: shared.Seed = 0,
-    dtype: shared.DtypeOption = shared.Dtype.float64,
+    dtype: Annotated[
+        shared.Dtype | None,
+        Option(help="Compute in this type. Default: float64, on devices that have it."),
+    ] = None,
 ) -> None:
     """Say whether attention alone makes all tokens alike, and what prevents it.
 

@@ -109,7 +109,7 @@ def of_every_model_command(
     ],
     format: Annotated[Format, Option(help="What goes to stdout.")] = Format.human,
     dtype: DtypeOption = Dtype.float32,
-    device: Annotated[Device, Option(help="Where to compute.")] = Device.auto,
+    device: Annotated[Device, Option(help="Where to compute; auto: cuda, else cpu.")] = Device.auto,
     revision: Annotated[str | None, Option(help="Branch, tag or commit of a hub id.")] = None,
     allow_pickle: Annotated[
         bool,

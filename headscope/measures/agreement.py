@@ -18,6 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from headscope.widest import widest
+
 #: Fewest rows and columns, in effect, that a standard error over them is worth anything with.
 MIN_ROWS = 16
 #: Query rows looked at in a sequence, evenly spread: more would cost more and tell nothing new.
@@ -137,7 +139,7 @@ def agreement(
     spread = _over_rows(1 + (exact * scores.abs()).sum(-1), queries)
     seen = queries[:, None, :, None] & keys
     rounding = error / (spread * torch.finfo(pattern.dtype).eps)
-    return Agreement(error, rounding, _scale_sums(pattern, scores, exact, seen))
+    return Agreement(error, rounding, _pattern_sums(pattern, scores, exact, seen))
 
 
 def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor) -> float:
@@ -181,7 +183,7 @@ def _over_rows(values: Tensor, real: Tensor) -> Tensor:
     return values.transpose(1, 2)[real].mean(0)
 
 
-def _scale_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) -> ScaleSums:
+def _pattern_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) -> ScaleSums:
     """Sums of the weighted least squares ``log pattern = scale * scores + a constant per row``.
 
     Weights are what rounding leaves: a score of size s is off by s epsilons, a pattern entry by
@@ -198,13 +200,13 @@ def _scale_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) ->
     weighted = weight.mul_(x)
     spread = (weighted * x).sum(-1) >= usable.sum(-1) * kind.eps**2
     weighted *= spread[..., None]
-    return _sums(weighted * x, weighted * d)
+    return scale_sums(weighted * x, weighted * d)
 
 
-def _sums(X: Tensor, D: Tensor) -> ScaleSums:
-    """From (batch, n_heads, queries, keys)."""
+def scale_sums(X: Tensor, D: Tensor) -> ScaleSums:
+    """Sum ``w x^2`` and ``w x d`` of every entry, both (batch, n_heads, rows, columns)."""
     (X_rows, X_columns), (D_rows, D_columns) = (
-        [part.sum(axis).double().transpose(0, 1).flatten(1) for axis in (-1, -2)] for part in (X, D)
+        [widest(part.sum(axis)).transpose(0, 1).flatten(1) for axis in (-1, -2)] for part in (X, D)
     )
     both = torch.cat([X_rows, X_columns], 1), torch.cat([D_rows, D_columns], 1)
     squares = (both[0].square(), both[0] * both[1], both[1].square())

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscope.widest import widest_type
+
 #: (half, relation, direction): the half is 0 for sentences of even zero-based index in the corpus,
 #: 1 for the others; and the same with a word offset.
 RelationName = tuple[int, str, str]
@@ -166,9 +168,8 @@ class Batch:
 
 def _moved(value: Any, device: torch.device | str) -> Any:
     if isinstance(value, Tensor):
-        # Apple's GPUs have no float64.
-        if value.dtype == torch.float64 and str(device).startswith("mps"):
-            value = value.float()
+        if value.dtype == torch.float64:
+            value = value.to(widest_type(device))
         return value.to(device)
     if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
         return tuple(_moved(item, device) for item in value)

@@ -40,6 +40,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Array
 from headscope.measures.moments import RunningMoments
 from headscope.measures.statistics import t_half_width
+from headscope.widest import widest
 
 #: A variant has collapsed once its ratio is below this share of where it started.
 COLLAPSED = 0.01
@@ -128,7 +129,7 @@ def residual_ratio(hidden: Tensor) -> Tensor:
     States computed in a dtype of precision eps cannot show a ratio below about eps: rows that
     should be equal then differ by rounding alone.
     """
-    hidden = hidden.double()
+    hidden = widest(hidden)
     residual = hidden - hidden.mean(dim=-2, keepdim=True)
     return composite_norm(residual) / composite_norm(hidden)
 

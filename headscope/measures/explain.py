@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention import AttentionWeights, masked_softmax
+from headscope.widest import widest
 
 __all__ = [
     "Attended",
@@ -122,18 +123,18 @@ def feed_forward(
 
 def entropy(pattern: Tensor) -> Tensor:
     """Entropy of every row of a pattern in bits: 0 where all weight is on one key."""
-    p = pattern.double()
+    p = widest(pattern)
     return -(p * p.clamp(min=torch.finfo(p.dtype).tiny).log2()).sum(-1)
 
 
 def even_entropy(allowed: Tensor) -> float:
     """Mean entropy in bits if each query attended evenly to the keys that it may see."""
-    return float(allowed.sum(-1).double().log2().mean())
+    return float(widest(allowed.sum(-1)).log2().mean())
 
 
 def moved(pattern: Tensor, other: Tensor) -> Tensor:
     """Share of each row's weight that lies elsewhere in another pattern, 0 to 1."""
-    return (pattern.double() - other.double()).abs().sum(-1) / 2
+    return (widest(pattern) - widest(other)).abs().sum(-1) / 2
 
 
 def links(pattern: Tensor, words: Tensor) -> Tensor:
@@ -159,7 +160,7 @@ def links(pattern: Tensor, words: Tensor) -> Tensor:
         return torch.zeros(len(pattern), dtype=torch.float64)
     place = torch.arange(len(words), device=words.device)
     apart = (place[:, None] - place).abs() >= 2
-    of_words = pattern.double()[:, words]  # (n_heads, words, key_pos)
+    of_words = widest(pattern)[:, words]  # (n_heads, words, key_pos)
     above = (of_words - of_words.mean(1, keepdim=True)).clamp(min=0)
     return (above * (apart & words)[words]).amax(-1).mean(-1)
 
@@ -177,8 +178,8 @@ def shares(parts: Tensor, out: Tensor) -> Tensor:
     out : Tensor, (pos, d_model)
         Their sum.
     """
-    whole = out.double()
-    return (parts.double() * whole).sum((-1, -2)) / whole.square().sum()
+    whole = widest(out)
+    return (widest(parts) * whole).sum((-1, -2)) / whole.square().sum()
 
 
 def attention_flops(tokens: int, parameters: int, width: int, n_heads: int) -> tuple[int, int, int]:

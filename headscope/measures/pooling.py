@@ -12,6 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from headscope.widest import exact
+
 
 def wide(values: Tensor) -> Tensor:
     """Give half-precision numbers enough digits for sums and logarithms."""
@@ -72,13 +74,14 @@ MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def cosine(ours: Tensor, theirs: Tensor, *, dtype: torch.dtype | None = torch.float64) -> Tensor:
+def cosine(ours: Tensor, theirs: Tensor, *, precise: bool = True) -> Tensor:
     """Cosine between corresponding rows, (..., d) -> (...), in [-1, 1]; differentiable.
 
-    Two rows of zeros are equal, so their cosine is 1; a row of zeros and another one have 0. A
-    ``dtype`` of None leaves the rows as they are.
+    Two rows of zeros are equal, so their cosine is 1; a row of zeros and another one have 0. In
+    float64, unless ``precise`` is False: then in the type of the rows.
     """
-    ours, theirs = ours.to(dtype or ours.dtype), theirs.to(dtype or theirs.dtype)
+    if precise:
+        ours, theirs = exact(ours), exact(theirs)
     both_zero = ~(ours.detach().any(dim=-1) | theirs.detach().any(dim=-1))
     return torch.cosine_similarity(ours, theirs, dim=-1).masked_fill(both_zero, 1.0)
 

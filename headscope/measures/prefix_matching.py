@@ -12,6 +12,7 @@ import torch
 
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.activations import Activations
+from headscope.widest import widest
 
 #: Steps from the earlier occurrence of a token, by the name of the place.
 PLACES = {"after": 1, "same": 0, "before": -1}
@@ -52,7 +53,7 @@ class PrefixWeights:
         rows = slice(self._first + site.rows.start, self._first + site.rows.stop)
         for i, step in enumerate(PLACES.values()):
             keys = self._queries - self._copy + step
-            weight = site.pattern[:, :, self._queries, keys].double().mean(-1)  # (rows, heads)
+            weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # (rows, heads)
             self.weights[i, site.row, site.heads, rows] = numpy(weight).T
 
     def finish(self, stack: str, layer: int) -> None:

@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from headscope.attention import Mask, masked_softmax
-from headscope.measures.pooling import wide
 from headscope.measures.visible import visible
+from headscope.widest import widest
 
 #: Every change of the scores, those with something random in them, and how often it is drawn.
 CHANGES = ("symmetric", "pairs", "signs", "noise", "even")
@@ -80,7 +80,7 @@ def square_scores(
 
     Both are (batch, heads, pos, pos); the first in single precision at least, the second boolean.
     """
-    scores = wide(q * scale) @ wide(k).transpose(-2, -1)
+    scores = widest(q * scale) @ widest(k).transpose(-2, -1)
     if mask is None:
         return scores, torch.ones_like(scores, dtype=torch.bool)
     seen = visible(mask).expand(scores.shape)
@@ -118,7 +118,7 @@ def score_asymmetry(scores: Tensor, seen: Tensor) -> Tensor:
     """
     real = _real(seen)
     both = real[..., :, None] & real[..., None, :]
-    kept = scores.double() * both
+    kept = widest(scores) * both
     return (_norm(kept - kept.mT) / _norm(kept).clamp_min(1e-300))[..., 0, 0]
 
 

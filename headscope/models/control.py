@@ -18,8 +18,9 @@ def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
 
     Heads that ``loaded`` has lost, the twin lacks too. The global random state is left as it was.
     """
-    with torch.random.fork_rng(), quiet_transformers():
-        torch.manual_seed(seed)
+    # On the CPU, so that the twin is the same whatever device the model is on.
+    with torch.random.fork_rng(devices=[]), quiet_transformers():
+        torch.default_generator.manual_seed(seed)
         # The class itself, not what the configuration stands for: it may be a T5's encoder alone.
         network = type(loaded.model)(copy.deepcopy(loaded.model.config)).float()
     parameter = next(loaded.model.parameters())

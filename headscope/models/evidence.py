@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from headscope.attention import attention_pattern, project_out, with_bias
-from headscope.measures.agreement import Agreement, ScaleSums, agreement, out_error
+from headscope.measures.agreement import Agreement, Scale, ScaleSums, agreement, out_error
+from headscope.measures.z_agreement import ZAgreement, z_agreement
 from headscope.models.layouts import AttentionSite, Heads
 from headscope.models.probes import Probe
 from headscope.models.recording import SiteRecord
 from headscope.results import LayerCheck
+from headscope.widest import widest
 
 #: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
 _LARGE = 10.0
@@ -33,14 +35,16 @@ class Evidence:
     calls : int
         How often our attention ran in one pass.
     gaps : tuple of float or None
-        LayerCheck's ``max_abs_pattern`` to ``rounding_out``; None if not comparable.
-    scales : tuple of ScaleSums
-        By program; empty where there was nothing to compare.
+        LayerCheck's ``max_abs_pattern`` to ``rounding_out`` and ``rounding_z``; None if not
+        comparable.
+    scales, z_scales : tuple of ScaleSums
+        Of the scores and of z, by program; empty where there was nothing to compare.
     """
 
     calls: int
-    gaps: tuple[float | None, ...] = (None,) * 5
+    gaps: tuple[float | None, ...] = (None,) * 6
     scales: tuple[ScaleSums, ...] = ()
+    z_scales: tuple[ScaleSums, ...] = ()
 
 
 def gather(
@@ -54,10 +58,11 @@ def gather(
         return Evidence(calls)
     real = probe.real_queries(site.stack)
     allowed = allowed_keys(site, probe)
-    out, pattern = _canonical(site, theirs, allowed)
+    out, pattern, z = _canonical(site, theirs, allowed)
     pairs = [_by_query(p) for p in (ours.pattern, pattern)]
     against = _by_query(theirs.pattern)
     near = _agreements(site, theirs, ours, pattern, real, allowed)
+    mixed = _z_agreements(theirs, ours, (pattern, z), real)
     sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
     gaps = (
         largest_gap((p, against, real) for p in pairs),
@@ -65,8 +70,9 @@ def gather(
         _worst([_largest(a.error) for a in near]),
         _worst([_largest(a.rounding) for a in near]),
         _worst([_out_error(site, z, o, real) for z, o in sums]),
+        _worst([_largest(a.rounding) for a in mixed] or [None]),
     )
-    return Evidence(calls, gaps, tuple(a.scale for a in near))
+    return Evidence(calls, gaps, tuple(a.scale for a in near), tuple(a.scale for a in mixed))
 
 
 def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
@@ -88,15 +94,40 @@ def merge(found: Sequence[Evidence]) -> Evidence:
     """Join the evidence of several probes on one site."""
     calls = max((e.calls for e in found), key=lambda calls: abs(calls - 1))
     gaps = zip(*(e.gaps for e in found), strict=True)
-    scales = zip(*(e.scales for e in found if e.scales), strict=True)
-    return Evidence(calls, tuple(map(_worst, gaps)), tuple(reduce(add, sums) for sums in scales))
+    scales, z_scales = (
+        tuple(reduce(add, sums) for sums in zip(*filter(None, of_probes), strict=True))
+        for of_probes in ([e.scales for e in found], [e.z_scales for e in found])
+    )
+    return Evidence(calls, tuple(map(_worst, gaps)), scales, z_scales)
 
 
 def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
     """Turn evidence into the values of a certificate."""
-    fits = [fit for sums in evidence.scales if (fit := sums.pooled()) is not None]
-    scale = max(fits, key=lambda fit: abs(fit.value - 1), default=None)
-    return LayerCheck(site.stack, site.layer, evidence.calls, *evidence.gaps, *(scale or ()))
+    pattern, out, mean, of_pattern, of_out, of_z = evidence.gaps
+    fitted = [_farthest(sums) for sums in (evidence.scales, evidence.z_scales)]
+    (scale, error), (z_scale, z_error) = (fit or (None, None) for fit in fitted)
+    return LayerCheck(
+        site.stack,
+        site.layer,
+        evidence.calls,
+        max_abs_pattern=pattern,
+        max_abs_out=out,
+        mean_abs_pattern=mean,
+        rounding_pattern=of_pattern,
+        rounding_out=of_out,
+        scale=scale,
+        scale_error=error,
+        rounding_z=of_z,
+        z_scale=z_scale,
+        z_scale_error=z_error,
+    )
+
+
+def _farthest(scales: Sequence[ScaleSums]) -> Scale | None:
+    """Fit each program's factor, all heads together; return the one farthest from 1."""
+    fitted = [fit for sums in scales if (fit := sums.pooled()) is not None]
+    fits = [fit for fit in fitted if math.isfinite(fit.value) and math.isfinite(fit.error)]
+    return max(fits, key=lambda fit: abs(fit.value - 1), default=None)
 
 
 def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]]) -> float | None:
@@ -113,7 +144,7 @@ def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | Non
         return None
     if a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
         return 0.0
-    ours, theirs = a.detach()[real].double(), b.detach()[real].double()
+    ours, theirs = widest(a.detach()[real]), widest(b.detach()[real])
     size = max(1.0, float(theirs.abs().max()) / _LARGE)
     return _finite(float((ours - theirs).abs().max()) / size)
 
@@ -148,6 +179,36 @@ def _agreements(
     return found if len(found) == len(recorded) else []
 
 
+def _z_agreements(
+    theirs: SiteRecord,
+    ours: SiteRecord,
+    canonical: tuple[Tensor | None, Tensor | None],
+    real: Tensor,
+) -> list[ZAgreement]:
+    """Hold each program's z against pattern and v of its run; nothing if one is missing."""
+    recorded = (
+        (_by_head(theirs.z, theirs.v), theirs.pattern, theirs.v),
+        (_by_head(ours.z, ours.v), ours.pattern, ours.v),
+        (canonical[1], canonical[0], theirs.v),
+    )
+    found = []
+    for z, pattern, v in recorded:
+        if z is None or pattern is None or v is None:
+            return []
+        if pattern.shape != (*z.shape[:3], v.shape[2]) or z.shape[3] != v.shape[3]:
+            return []
+        found.append(z_agreement(z, pattern, v, real))
+    return found
+
+
+def _by_head(z: Tensor | None, v: Tensor | None) -> Tensor | None:
+    """Cut what enters W_O, (batch, pos, width), into the heads' z (batch, heads, pos, d_v)."""
+    if z is None or v is None or z.shape[-1] < v.shape[1] * v.shape[3]:
+        return None
+    own = z[..., : v.shape[1] * v.shape[3]]  # a family may put something beside the heads' z
+    return own.reshape(*z.shape[:2], v.shape[1], v.shape[3]).transpose(1, 2)
+
+
 def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tensor | None:
     """Return what the layout adds to the scores of these q and k."""
     assert theirs.inputs is not None
@@ -157,8 +218,11 @@ def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tens
 
 def _canonical(
     site: AttentionSite, theirs: SiteRecord, allowed: Tensor
-) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Run the page-one form of attention on this layer's input with the layout's weights."""
+) -> tuple[Tensor, Tensor, Tensor] | tuple[None, None, None]:
+    """Run the page-one form of attention on this layer's input with the layout's weights.
+
+    Returns ``out``, the pattern, and z (batch, n_heads, query_pos, d_v).
+    """
     assert theirs.inputs is not None
     try:
         with torch.no_grad():
@@ -166,10 +230,10 @@ def _canonical(
             heads = site.layout.place(site, site.canonical(theirs.inputs, weights), theirs.inputs)
             mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
-            out = project_out(pattern @ heads.v, weights)
-            return out + _beside(site, theirs.z), pattern
+            z = pattern @ heads.v
+            return project_out(z, weights) + _beside(site, theirs.z), pattern, z
     except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
-        return None, None
+        return None, None, None
 
 
 def _beside(site: AttentionSite, entering: Tensor | None) -> Tensor | float:

@@ -27,8 +27,9 @@ from headscope.models.routing import quiet_transformers
 from headscope.models.sentence_folder import lower_cases, read_pooling
 from headscope.models.source import find_source
 from headscope.models.task_heads import task_head_of
+from headscope.widest import widest_type
 
-__all__ = ["DTYPES", "load", "pick_device", "wrap"]
+__all__ = ["DTYPES", "load", "pick_device", "widest_dtype", "wrap"]
 
 #: What a model can compute in.
 DTYPES: dict[str, torch.dtype] = {
@@ -54,9 +55,11 @@ def load(
     model : str
         What the command line calls MODEL.
     dtype : str
-        What to compute in, whatever the checkpoint stores.
+        What to compute in, whatever the checkpoint stores: ``float64``, ``float32``, ``bfloat16``
+        or ``float16``.
     device : str
-        ``auto``, ``cpu``, ``cuda`` or ``mps``.
+        ``auto`` (a CUDA device if there is one, else the CPU), ``cpu``, ``cuda``, ``cuda:1`` and so
+        on, or ``mps``.
     revision : str, optional
         Of a hub id: branch, tag or commit.
     allow_pickle : bool
@@ -73,11 +76,13 @@ def load(
     Raises
     ------
     InputError
-        If the checkpoint lacks the task head, or there is no such pooling.
+        If the checkpoint lacks the task head, or there is no such pooling, device or type.
     ModelNotFoundError, CheckpointError, UnsupportedModelError
     """
     if pooling is not None:
         chosen(pooling)  # refuses before anything is read
+    where = pick_device(device)
+    computed_in = _dtype_on(dtype, where)
     source = find_source(model, revision=revision, allow_pickle=allow_pickle)
     checkpoint = Checkpoint(source.folder, allow_pickle=allow_pickle)
     refuse(str(checkpoint.config.get("model_type")), source.name)
@@ -86,7 +91,6 @@ def load(
             f"{source.folder} has no tokenizer (tokenizer.json); save the model's fast tokenizer "
             "beside it with tokenizer.save_pretrained."
         )
-    where = pick_device(device)
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
@@ -95,7 +99,7 @@ def load(
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         if tokenizer is not None and lower_cases(source.folder):
             lower_case(tokenizer)
-        network = load_network(source, checkpoint, DTYPES[dtype], task_head, kept)
+        network = load_network(source, checkpoint, computed_in, task_head, kept)
     network = network.to(where).eval()
     check_finite(network, source)
     loaded = wrap(network, tokenizer, name=source.name)
@@ -143,11 +147,39 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
 
 
 def pick_device(device: str) -> torch.device:
-    """Turn ``auto`` into the best device there is, or check that the named one is there."""
+    """Turn ``auto`` into the best device there is, or check that the named one is there.
+
+    ``auto`` is a CUDA device or the CPU: an Apple GPU has no float64, so it has to be asked for.
+    """
+    there = _available()
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("device cuda: this torch sees no CUDA device; use cpu or auto.")
-    if device == "mps" and not torch.backends.mps.is_available():
-        raise InputError("device mps: this machine has no Apple GPU; use cpu or auto.")
+        return torch.device("cuda" if "cuda" in there else "cpu")
+    name, _, place = device.partition(":")
+    count = torch.cuda.device_count() if name == "cuda" and name in there else 1
+    if name not in there or (place and not (place.isdecimal() and int(place) < count)):
+        raise InputError(
+            f"device {device} is not available: this torch sees {' and '.join(there)} here."
+        )
     return torch.device(device)
+
+
+def _available() -> tuple[str, ...]:
+    """List the types of device that are there."""
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    return ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
+
+
+def widest_dtype(device: str = "auto") -> str:
+    """Return the widest type that ``device``, as :func:`load` takes it, can compute in."""
+    return str(widest_type(pick_device(device))).removeprefix("torch.")
+
+
+def _dtype_on(dtype: str, device: torch.device) -> torch.dtype:
+    """Look up a type by name, and check that the device can compute in it."""
+    names = [name for name in DTYPES if name != "float64" or widest_dtype(str(device)) == name]
+    if dtype not in names:
+        raise InputError(
+            f"dtype {dtype} is not available on {device.type}; give {', '.join(names[:-1])} or "
+            f"{names[-1]}."
+        )
+    return DTYPES[dtype]

@@ -27,7 +27,7 @@ def less_random_write(site: AttentionSite, head: int, generator: torch.Generator
     """
     own = output_map(site)
     rows = head_rows([head], site.d_head).to(own.W.device)
-    W = own.W[rows].double().cpu()  # (d_head, d_model)
+    W = own.W[rows].cpu().double()  # (d_head, d_model)
     # W = R^T Q^T, so a random orthonormal frame in the place of Q is W times a random rotation.
     size: Tensor = torch.linalg.qr(W.t(), mode="r").R
     frame = _random_frame(W.shape[1], len(size), generator)

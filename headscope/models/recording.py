@@ -45,6 +45,8 @@ class SiteRecord:
         What leaves W_O.
     pattern : Tensor, (batch, n_heads, query_pos, key_pos)
         After softmax.
+    v : Tensor, (batch, n_heads, key_pos, d_v)
+        What the pattern mixes.
     scores : Tensor, (batch, n_heads, query_pos, key_pos)
         What the model's own softmax is given, the mask added; kept only where asked for.
     """
@@ -55,6 +57,7 @@ class SiteRecord:
     z: Tensor | None
     out: Tensor | None
     pattern: Tensor | None
+    v: Tensor | None = None
     scores: Tensor | None = None
 
 
@@ -95,7 +98,8 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
         run.seen["inputs"][site.row] = inputs
         with suppress(*_MISREAD):
             heads = site.layout.place(site, site.project(inputs), inputs)
-            run.seen["q"][site.row], run.seen["k"][site.row] = heads.q, heads.k
+            for name in ("q", "k", "v"):
+                run.seen[name][site.row] = getattr(heads, name)
 
     softmaxes = _Softmaxes()
 
@@ -175,7 +179,7 @@ def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
         run.failure = f"{loaded.family} does not run through our attention: {said}"
     run.masks_seen = router.masks_seen
     for site in loaded.sites:
-        for name in ("pattern", "q", "k"):
+        for name in ("pattern", "q", "k", "v"):
             run.seen[name][site.row] = _joined(site, chunks.get(site.row), name, probe)
     return run
 
@@ -216,8 +220,9 @@ def _joined(
         # A layer that has lost all its heads has nothing to show, and nothing can be missing.
         batch, n_q = probe.real_queries(site.stack).shape
         n_k = probe.real_keys(site.stack).shape[1]
-        sizes = {"pattern": (n_q, n_k), "q": (n_q, site.d_head), "k": (n_k, site.d_head)}
-        return torch.empty(batch, 0, *sizes[name])
+        of_keys = (n_k, site.d_head)
+        sizes = {"pattern": (n_q, n_k), "q": (n_q, site.d_head), "k": of_keys, "v": of_keys}
+        return torch.empty(batch, 0, *sizes[name], device=probe.input_ids.device)
     rows = sorted({row for row, _ in chunks})
     heads = sorted({head for _, head in chunks})
     parts = [[getattr(chunks[row, head], name) for head in heads] for row in rows]

@@ -29,8 +29,9 @@ from headscope.models.blocks import Block, find_blocks, norm_placement, own_stat
 from headscope.models.casting import cast
 from headscope.models.certificate import TOLERANCES
 from headscope.models.control import random_twin
+from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
-from headscope.models.loading import DTYPES
+from headscope.models.loading import DTYPES, widest_dtype
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
 from headscope.pipeline.opening import Model, need_tokenizer, open_model
@@ -40,13 +41,15 @@ from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.results.depth import Curve, Protection, Trend
+from headscope.widest import widest
 
-__all__ = ["DTYPE", "depth"]
+__all__ = ["WIDEST_DTYPE", "depth"]
 
 #: Windows measured unless told otherwise: the standard error of a ratio is then below 0.01.
 SEQUENCES = 32
-#: What is computed in unless told otherwise: attention alone falls below what float32 can show.
-DTYPE = "float64"
+#: A report computes this section in the widest type of the device, whatever the others are computed
+#: in: attention alone falls below what float32 can show.
+WIDEST_DTYPE = True
 #: The one variant that has a field of its own in the result.
 BARE = "attention-without-layernorm"
 
@@ -60,6 +63,7 @@ class _Pass:
     progress: Progress
 
 
+@full_precision()
 def depth(
     model: Model,
     text: str | Path | PlainText | None = None,
@@ -92,8 +96,8 @@ def depth(
     control : bool
         Measure the same architecture with random weights too.
     dtype : str, optional
-        What to compute in; without it float64 for a name or folder, and the type of a model that
-        is in memory already.
+        What to compute in; without it float64 for a name or folder (float32 on a device without
+        float64), and the type of a model that is in memory already.
     seed : int
         For the random weights of the control.
     validate, progress, command, **options
@@ -124,7 +128,8 @@ def depth(
         raise InputError(f"sequences is {sequences}; give 1 window or more.")
     check_seed(seed)
     source = as_plain(text)
-    loaded = open_model(model, dtype=dtype or DTYPE, **options)
+    usual = widest_dtype(options.get("device", "auto"))
+    loaded = open_model(model, dtype=dtype or usual, **options)
     loaded = cast(loaded, dtype) if dtype else loaded
     need_tokenizer(loaded, "depth")
     windows = pack(source, loaded, length)
@@ -198,7 +203,7 @@ def _ratios(
 
 def _gap(ours: Tensor, own: Tensor) -> float:
     """Largest difference, relative to the largest entry where that is above 1."""
-    gap = float((ours.double() - own.double()).abs().max() / own.double().abs().max().clamp(min=1))
+    gap = float((widest(ours) - widest(own)).abs().max() / widest(own).abs().max().clamp(min=1))
     return gap if math.isfinite(gap) else math.inf
 
 

@@ -25,6 +25,7 @@ from headscope.measures.symmetric import (
     square_scores,
 )
 from headscope.models.exchanged import Exchanged, Formula, HeadInputs, Heads, removed
+from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, Opened, boot
@@ -48,6 +49,7 @@ def report_defaults() -> dict[str, Any]:
     return {"sentences": 8}
 
 
+@full_precision()
 def symmetric(
     model: Model,
     text: str | Path | PlainText | Sequence[str] | None = None,

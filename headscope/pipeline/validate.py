@@ -7,6 +7,7 @@ from typing import Any
 
 from headscope.errors import ValidationFailedError
 from headscope.models.certificate import training_reason, validate_model
+from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.opening import Model, open_model
 from headscope.pipeline.provenance import provenance
@@ -15,6 +16,7 @@ from headscope.results import ValidationResult, ValidationSummary
 __all__ = ["require_valid", "validate"]
 
 
+@full_precision()
 def validate(
     model: Model, *, command: str = "headscope.validate", **options: Any
 ) -> ValidationResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from headscope.pruning.method import Given, Ranking
+from headscope.widest import exact
 
 
 def magnitude(given: Given) -> Ranking:
@@ -12,7 +13,7 @@ def magnitude(given: Given) -> Ranking:
     grid = torch.zeros(given.units.shape, dtype=torch.float64)
     for layer, weights in enumerate(given.weights):
         maps = (weights.W_Q, weights.W_K, weights.W_V, weights.W_O)
-        squares = sum((W.detach().double() ** 2).sum(dim=(1, 2)) for W in maps)
+        squares = sum((exact(W.detach()) ** 2).sum(dim=(1, 2)) for W in maps)
         grid[layer, : weights.n_heads] = torch.as_tensor(squares).cpu()
     return Ranking(given.units.contract(grid).sqrt())
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from headscope.processes.sharing import in_order, share, summed
 from headscope.pruning.method import GradientBatch
 from headscope.pruning.units import Units
+from headscope.widest import exact, widest
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def sample(
         if targets is not None:
             gap = out.detach() - full_output(batch, targets[index])
             gradient += _pull(out, gates, gap, units).sum(dim=0)
-            distance += float((gap.double() ** 2).sum())
+            distance += float((widest(gap) ** 2).sum())
         for _ in range(directions):
             r = _unit_directions(out, generator)
             rows = _pull(out, gates, r, units)
@@ -101,7 +102,7 @@ def labelled_rows(batches: Iterator[GradientBatch], units: Units) -> Tensor:
     for index, batch in share(enumerate(batches)):
         gates = batch.gates("example")
         (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
-        rows[index] = units.contract(gradient.double()).cpu()
+        rows[index] = units.contract(exact(gradient)).cpu()
     return torch.cat(in_order("labelled gradients", rows))
 
 
@@ -128,4 +129,4 @@ def _unit_directions(out: Tensor, generator: torch.Generator) -> Tensor:
 def _pull(out: Tensor, gates: Tensor, by: Tensor, units: Units) -> Tensor:
     """J^T by, of each example: (size, n_units), float64."""
     (gradient,) = torch.autograd.grad(out, gates, by, retain_graph=True)
-    return units.contract(gradient.double()).cpu()
+    return units.contract(exact(gradient)).cpu()

@@ -25,6 +25,7 @@ from torch import Tensor
 from headscope.processes.sharing import share, summed
 from headscope.pruning.method import Given, GradientBatch, Ranking
 from headscope.pruning.normalise import per_layer
+from headscope.widest import exact, widest
 
 
 def importance_token(given: Given, *, normalise: bool = True) -> Ranking:
@@ -66,8 +67,8 @@ def _sizes(batch: GradientBatch, kind: str, given: Given) -> tuple[Tensor, Tenso
     (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
     if kind == "token":  # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads)
         gradient = gradient.permute(0, 3, 1, 2)
-    sizes = given.units.contract(gradient.double()).abs().cpu()
+    sizes = given.units.contract(exact(gradient)).abs().cpu()
     if kind != "token":
         return sizes, torch.ones_like(sizes)
     real = batch.query_mask.cpu()[:, given.units.layers].transpose(1, 2)  # (rows, pos, n_units)
-    return sizes.flatten(0, 1), real.flatten(0, 1).double()
+    return sizes.flatten(0, 1), widest(real.flatten(0, 1))

@@ -161,7 +161,7 @@ class Ranking:
         order: Sequence[int] | None = None,
         passes: Mapping[str, int] | None = None,
     ) -> None:
-        self.values = values.detach().double().cpu()
+        self.values = values.detach().cpu().double()
         if order is None:
             places = range(len(values))
             order = sorted(places, key=lambda unit: (float(self.values[unit]), -unit))

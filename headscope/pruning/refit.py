@@ -42,7 +42,7 @@ class RidgeSums:
         weight : Tensor, (tokens,)
             How much each token counts, 0 or more.
         """
-        z, target, weight = (part.double().cpu() for part in (z, target, weight))
+        z, target, weight = (part.cpu().double() for part in (z, target, weight))
         weighted = z * weight[:, None]
         self._zz += weighted.t() @ z
         self._zt += weighted.t() @ target
@@ -62,7 +62,7 @@ class RidgeSums:
 
         A ridge of 0 is plain least squares; infinity keeps ``now`` and fits b alone.
         """
-        now = now.double().cpu()
+        now = now.cpu().double()
         mean_z, mean_t = self._z / self._weight, self._t / self._weight
         W = now if ridge == float("inf") or not len(now) else self._ridge(now, ridge)
         return W, mean_t - mean_z @ W

@@ -25,6 +25,7 @@ from headscope.processes.sharing import current, share, summed
 from headscope.pruning.gauss_newton import full_output, sample
 from headscope.pruning.joint import RIDGE
 from headscope.pruning.method import Given
+from headscope.widest import widest
 
 #: Linearisations after the first guess.
 ROUNDS = 3
@@ -134,7 +135,7 @@ def distance(
         ones = batch.gates("example").detach()
         grid = given.units.expand(gates.to(ones)).expand_as(ones)
         gap = batch.embed(grid).detach() - full_output(batch, targets[index])
-        squares = (gap.double() ** 2).sum(dim=-1)
+        squares = (widest(gap) ** 2).sum(dim=-1)
         if wanted is not None:
             squares = squares[wanted[index].to(squares.device)]
         total += float(squares.sum())

@@ -36,6 +36,12 @@ class LayerCheck:
     scale, scale_error : float or None
         The factor on the expected scores that fits the patterns best, all heads together, and its
         standard error; None where the scores are too flat for any factor to show.
+    rounding_z : float or None
+        Mean absolute difference of z from the recorded pattern times the recorded values, in units
+        of rounding; the head that differs most.
+    z_scale, z_scale_error : float or None
+        The factor on ``pattern v`` that fits the recorded z best, all heads together, and its
+        standard error; None where z is zero.
     """
 
     stack: str
@@ -48,6 +54,9 @@ class LayerCheck:
     rounding_out: float | None = None
     scale: float | None = None
     scale_error: float | None = None
+    rounding_z: float | None = None
+    z_scale: float | None = None
+    z_scale_error: float | None = None
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,12 @@ def test_validate_json(run: Run, model: Path) -> None:
             "rounding_out",
             "scale",
             "scale_error",
+            "rounding_z",
+            "z_scale",
+            "z_scale_error",
         }
+        assert 0 <= check["rounding_z"] <= result["tolerance"]["rounding"]
+        assert abs(check["z_scale"] - 1) < result["tolerance"]["scale"]
         assert 0 <= check["rounding_pattern"] <= result["tolerance"]["rounding"]
         assert abs(check["scale"] - 1) < result["tolerance"]["scale"] == 1e-3
         assert (check["stack"], check["calls"]) == ("encoder", 1)

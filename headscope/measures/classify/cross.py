@@ -30,6 +30,7 @@ from headscope.measures.activations import Activations
 from headscope.measures.classify.rows import LONG, OUT, row_entropy
 from headscope.measures.pair_batch import PairBatch
 from headscope.measures.statistics import ratio, ratio_error, standard_error
+from headscope.widest import widest
 
 #: Content queries, and content keys, of a pair that can show an order.
 FEWEST = 3
@@ -181,7 +182,7 @@ def _shared_by_heads(batch: PairBatch) -> _Shared:
     return _Shared(
         used=used,
         long=long,
-        query=(query & used[:, None]).double(),
+        query=widest(query & used[:, None]),
         query_place=(query.cumsum(1) - 1).clamp(min=0),
         key=key,
         key_place=(key.cumsum(1) - 1).clamp(min=0),
@@ -241,9 +242,9 @@ def _sums_of_rows(pattern: Tensor, top: Tensor, looks_at: Tensor, shared: _Share
     near = _near_line(looks_at, shared.query_place[:, None], *per_pair)
     entropy = row_entropy(pattern)
     rows = (near, top, entropy, *(pattern @ shared.special[:, None].to(pattern.dtype)).unbind(-1))
-    sums = [torch.einsum("bhi,bi->bh", row.double(), shared.query) for row in rows]
+    sums = [torch.einsum("bhi,bi->bh", widest(row), shared.query) for row in rows]
     # A pair that counts has three keys or more; the others have no queries.
-    relative = sums[2] / shared.n_keys.clamp(min=2).double().log()[:, None]
+    relative = sums[2] / widest(shared.n_keys.clamp(min=2)).log()[:, None]
     return torch.stack([*sums[:3], relative, *sums[3:], relative * shared.long[:, None]], dim=-1)
 
 
@@ -252,10 +253,10 @@ def _uniform(shared: _Shared) -> Tensor:
     per_pair = (m[:, None, None] for m in (shared.m_query, shared.m_key))
     near = _near_line(shared.key_place[:, None], shared.query_place[..., None], *per_pair)
     near = near & shared.key[:, None]  # (batch, query_pos, key_pos)
-    n_keys = shared.n_keys.clamp(min=1).double()
+    n_keys = widest(shared.n_keys.clamp(min=1))
     by_query = (
-        near.sum(dim=2) / shared.m_key.clamp(min=1).double()[:, None],
+        near.sum(dim=2) / widest(shared.m_key.clamp(min=1))[:, None],
         (1 / n_keys)[:, None],
-        (shared.special[..., 0].double().sum(dim=1) / n_keys)[:, None],
+        (widest(shared.special[..., 0]).sum(dim=1) / n_keys)[:, None],
     )
     return torch.stack([(part * shared.query).sum() for part in by_query])

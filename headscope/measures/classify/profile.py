@@ -19,6 +19,7 @@ from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.batch import Batch
 from headscope.measures.classify.rows import LONG, RowMeasure, RowSummary
 from headscope.measures.statistics import ratio, ratio_error
+from headscope.widest import widest
 
 #: What is averaged over content queries, as fields of a HeadResult; ``duplicate_rate`` only over
 #: those whose token occurs again, ``relative_entropy`` only over those that see two tokens or more,
@@ -93,7 +94,7 @@ class Profile(RowMeasure):
         self.sentences += batch.size[0]
         self.long_sentences += int((queries[:, QUANTITIES.index("long_entropy")] > 0).sum())
         expected = _expected_causal(batch, same) if batch.causal else _expected(batch, same)
-        self.uniform += numpy(torch.stack([e.double().sum() for e in expected]))
+        self.uniform += numpy(torch.stack([widest(e).sum() for e in expected]))
         return queries
 
     def means(self) -> Array:
@@ -109,7 +110,7 @@ class Profile(RowMeasure):
 def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
     """Per sentence: what uniform attention over the whole of it gives, in the order of UNIFORM."""
     content = batch.content.sum(dim=1)
-    length = batch.attention_mask.sum(dim=1).double()
+    length = widest(batch.attention_mask.sum(dim=1))
     return (
         content * batch.special.sum(dim=1) / length,
         content * batch.punctuation.sum(dim=1) / length,
@@ -120,8 +121,8 @@ def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
 
 def _expected_causal(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
     """By query: what uniform attention over what it sees gives, in the order of UNIFORM."""
-    visible = batch.visible.clamp(min=1).double()
-    before = batch.content.cumsum(dim=1).clamp(min=1).double()
+    visible = widest(batch.visible.clamp(min=1))
+    before = widest(batch.content.cumsum(dim=1).clamp(min=1))
     return (
         batch.content * batch.special.cumsum(dim=1) / visible,
         batch.content * batch.punctuation.cumsum(dim=1) / visible,

@@ -16,6 +16,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Accumulator
 from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch
+from headscope.widest import widest
 
 #: Tokens, special ones included, that a row must see to tell a broad head from others.
 LONG = 20
@@ -110,7 +111,7 @@ class RowReducer:
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
         self._batch = batch
-        self._content = batch.content.double()
+        self._content = widest(batch.content)
         self._whole = self._room()
         _, n = batch.size
         position = torch.arange(n, device=batch.input_ids.device)
@@ -143,16 +144,16 @@ class RowReducer:
         mass = pattern @ self._features[rows, None].to(pattern.dtype)
         word_argmax, word_argmax_mean, by_distance = self._word_level(masked, rows)
         content = self._content[rows]
-        row_entropies = row_entropy(pattern).double()
+        row_entropies = widest(row_entropy(pattern))
         entropy = torch.einsum("bhi,bi->bh", row_entropies, content)
         reduced = {
             "argmax": argmax,
             "word_argmax": word_argmax,
             "word_argmax_mean": word_argmax_mean,
-            "top": torch.einsum("bhi,bi->bh", top.double(), content),
+            "top": torch.einsum("bhi,bi->bh", widest(top), content),
             "entropy": entropy,
             "relative": self._relative(row_entropies, entropy, rows),
-            "mass": torch.einsum("bhim,bi->bhm", mass.double(), content),
+            "mass": torch.einsum("bhim,bi->bhm", widest(mass), content),
             "band": self._band(pattern, rows),
             "by_distance": by_distance,
         }
@@ -274,7 +275,7 @@ class _Distances:
 def _per_log(batch: Batch) -> Tensor:
     """1 / ln n at content queries that see n keys: n >= 2, and n >= LONG; (batch, pos, 2)."""
     enough = torch.stack([batch.visible >= least for least in (2, LONG)], dim=-1)
-    log = batch.visible.clamp(min=2).double().log()[..., None]
+    log = widest(batch.visible.clamp(min=2)).log()[..., None]
     return (enough & batch.content[..., None]) / log
 
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headscope.widest import widest
+
 __all__ = ["largest_trees"]
 
 _NEVER = -torch.inf
@@ -114,7 +116,7 @@ class _Graphs:
     def of(cls, scores: Tensor, root: Tensor) -> _Graphs:
         g, n, _ = scores.shape
         word, place = torch.arange(n, device=root.device), torch.arange(g, device=root.device)
-        weight = scores.double().clone()
+        weight = widest(scores).clone()
         weight.diagonal(dim1=1, dim2=2).fill_(_NEVER)
         source, target = (x.expand(g, n, n) for x in (word[:, None], word[None, :]))
         return cls(place, weight, source, target, root, word.expand(g, n))

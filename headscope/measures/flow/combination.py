@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headscope.measures.accumulator import Array
 from headscope.measures.flow.trees import GoldTrees, candidates
+from headscope.widest import widest
 
 __all__ = ["Kept", "choose_heads", "summed"]
 
@@ -61,7 +62,7 @@ def choose_heads(kept: Sequence[Kept], hits: Array) -> tuple[int, ...]:
         Candidates as :func:`candidates` orders them, at least one.
     """
     order = sorted(range(len(hits)), key=lambda c: (-hits[c], c))[:TRIED]
-    tried = [(item, candidates(item.graph)[:, order].double()) for item in kept]
+    tried = [(item, widest(candidates(item.graph)[:, order])) for item in kept]
     sums = [scores[:, :1] * 0 for _, scores in tried]
     chosen: list[int] = []
     best = -1.0

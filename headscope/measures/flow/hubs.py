@@ -16,6 +16,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.statistics import Z95, ratio, ratio_error
+from headscope.widest import widest
 
 __all__ = ["HubSums", "InDegree", "NameSums", "in_degree"]
 
@@ -52,7 +53,7 @@ def in_degree(graph: Tensor, nodes: WordNodes) -> InDegree:
     asks = nodes.is_word.to(graph.dtype)[:, :, None]
     asks = asks * (1 - torch.eye(graph.shape[-1], dtype=graph.dtype, device=graph.device))
     received = torch.einsum("bhij,bij->bhj", graph, asks)
-    return InDegree(received.double(), (nodes.even * asks).sum(1).double())
+    return InDegree(widest(received), widest((nodes.even * asks).sum(1)))
 
 
 def top_share(received: Tensor, sizes: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from headscope.measures.activations import Activations
 from headscope.measures.flow.clustered import Clustered
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.rank.dimensions import column_basis
+from headscope.widest import exact, widest
 
 __all__ = ["TARGETS", "HeldOut", "LayerSpaces", "RecoverySums"]
 
@@ -89,12 +90,16 @@ def _chunk(
     mixture = (site.pattern.to(x.dtype).flatten(1, 2) @ x).view(len(x), n_heads, n, -1)
     hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
     top = hidden.argmax(-1)[row, :, query].T  # (heads, queries)
-    x, U, G = (part.to(x.device, dtype) for part in (x, spaces.U[site.heads], spaces.G))
-    a = mixture.transpose(0, 1)[:, row, query].to(dtype)
+    read = (mixture.transpose(0, 1)[:, row, query], site.z.transpose(0, 1)[:, row, query])
+    words = x[row, top], x[row, nodes.other[site.rows][row, query]]
+    a, z, token, other = (
+        exact(part) if dtype == torch.float64 else part.to(dtype) for part in (*read, *words)
+    )
+    U, G = spaces.U[site.heads].to(a), spaces.G.to(a)
     return _Chunk(
-        z=site.z.transpose(0, 1)[:, row, query].to(dtype),
+        z=z,
         mixed=a @ G,
-        targets=(a, x[row, top], x[row, nodes.other[site.rows][row, query]] @ U),
+        targets=(a, token, other @ U),
         sentence=row + site.rows.start,
     )
 
@@ -220,7 +225,7 @@ class HeldOut:
         sentence = numpy(found.sentence)
         for target, sides in gaps.items():
             for side, gap in enumerate(sides):
-                size = torch.linalg.vector_norm(gap, dim=-1).double().square()
+                size = widest(torch.linalg.vector_norm(gap, dim=-1)).square()
                 place = self._batch[:, side, TARGETS.index(target), heads]
                 np.add.at(place, sentence, numpy(size.T))
 

@@ -24,6 +24,7 @@ from headscope.measures.accumulator import Array, numpy
 from headscope.measures.linear.feature_maps import EVEN, FORMS, linear_attention
 from headscope.measures.linear.stored_keys import coherence, readout_errors, unit_keys
 from headscope.measures.visible import visible
+from headscope.widest import exact, widest
 
 #: Forms, and the baseline beside them.
 EVERY = (*FORMS, EVEN)
@@ -90,15 +91,15 @@ class LinearSums:
         """
         real = real.bool()
         here = slice(first, first + len(real))
-        self.tokens[here] = numpy(real.sum(-1).double())
+        self.tokens[here] = numpy(real.sum(-1)).astype(float)
         if row not in self.by_row:
             self.by_row[row] = SiteSums.empty(self.sentences, q.shape[1], z.shape[-1])
         sums = self.by_row[row]
-        weight = real[:, None, :, None].double()
-        own = z.double() * weight
+        weight = exact(real[:, None, :, None])
+        own = exact(z) * weight
         sums.own[here], sums.own_sum[here] = numpy(own.square().sum((-2, -1))), numpy(own.sum(-2))
         for i, form in enumerate(EVERY):
-            y = linear_attention(form, q, k, v, scale=scale, mask=mask).double() * weight
+            y = exact(linear_attention(form, q, k, v, scale=scale, mask=mask)) * weight
             sums.both[here, :, i] = numpy((y * own).sum((-2, -1)))
             sums.form[here, :, i] = numpy(y.square().sum((-2, -1)))
             sums.form_sum[here, :, i] = numpy(y.sum(-2))
@@ -226,8 +227,8 @@ def _total(counts: Array, values: Array) -> Array:
 
 def _mean_length(vectors: Tensor, real: Tensor) -> Tensor:
     """Mean length of the real vectors of each sentence and head, (batch, heads)."""
-    weight = real[:, None].double()
-    lengths: Tensor = torch.linalg.vector_norm(vectors.double(), dim=-1)
+    weight = exact(real[:, None])
+    lengths: Tensor = torch.linalg.vector_norm(exact(vectors), dim=-1)
     return (lengths * weight).sum(-1) / weight.sum(-1)
 
 
@@ -236,10 +237,10 @@ def _relative_entropy(q: Tensor, k: Tensor, scale: float, mask: Mask, real: Tens
 
     Queries that see one key are left out; NaN where all do.
     """
-    pattern = attention_pattern(q, k, scale=scale, mask=mask).double()
+    pattern = widest(attention_pattern(q, k, scale=scale, mask=mask))
     entropy = torch.special.entr(pattern).sum(-1)
     seen = torch.ones_like(pattern) if mask is None else visible(mask).expand(pattern.shape)
-    most = seen.sum(-1).clamp_min(1).double().log()
+    most = widest(seen.sum(-1).clamp_min(1)).log()
     counted = (most > 0) & real[:, None]
     share = torch.where(counted, entropy / most.clamp_min(1e-9), 0.0)
     return share.sum(-1) / counted.sum(-1)

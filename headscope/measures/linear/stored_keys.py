@@ -38,6 +38,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.widest import exact
+
 __all__ = ["READOUTS", "closed_form", "coherence", "readout_errors", "simulate", "unit_keys"]
 
 READOUTS = ("sum", "scaled-sum", "least-squares", "softmax")
@@ -62,9 +64,9 @@ def unit_keys(keys: Tensor, real: Tensor, *, centred: bool) -> tuple[Tensor, Ten
     length : Tensor of float64, (batch, heads)
         Mean length of the real keys.
     """
-    weight = real[:, None, :, None].double()
+    weight = exact(real[:, None, :, None])
     count = weight.sum(-2, keepdim=True)
-    keys = keys.double() * weight
+    keys = exact(keys) * weight
     if centred:
         keys = (keys - keys.sum(-2, keepdim=True) / count) * weight
     lengths = torch.linalg.vector_norm(keys, dim=-1)
@@ -76,7 +78,7 @@ def coherence(unit: Tensor, real: Tensor) -> Tensor:
 
     0 orthogonal, about sqrt(2 / (pi d)) for random directions, 1 on one line; NaN for a single key.
     """
-    n = real.sum(-1).double()[:, None]
+    n = exact(real.sum(-1))[:, None]
     gram = unit @ unit.mT
     off = gram.abs().sum((-2, -1)) - gram.diagonal(dim1=-2, dim2=-1).abs().sum(-1)
     return off / (n * (n - 1))
@@ -99,15 +101,16 @@ def readout_errors(unit: Tensor, real: Tensor, beta: Tensor | float) -> dict[str
     dict of str to Tensor, (batch, heads)
         ``scaled-sum`` with the best number for these keys, ``least-squares`` and ``softmax``.
     """
-    n = real.sum(-1).double()[:, None]
+    n = exact(real.sum(-1))[:, None]
     gram, moments = unit @ unit.mT, unit.mT @ unit
     # The smaller of the two has the same eigenvalues but for zeros.
     smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
     rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=1e-9).double()
+    real = real.to(unit.device)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
     answers = torch.softmax((beta * gram).masked_fill(~pairs, torch.finfo(gram.dtype).min), dim=-1)
     answers = answers * pairs  # rows of padding have nothing to see
-    missed = (torch.diag_embed(real[:, None].double()) - answers).square().sum((-2, -1))
+    missed = (torch.diag_embed(exact(real[:, None])) - answers).square().sum((-2, -1))
     # Keys of length zero store nothing: of them nothing is read back.
     stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     best = stored.square() / gram.square().sum((-2, -1)).clamp_min(1e-300)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from headscope.measures.accumulator import Accumulator, Array, numpy
+from headscope.widest import exact
 
 
 class InputCovariance(Accumulator):
@@ -28,7 +29,7 @@ class InputCovariance(Accumulator):
 
         ``real`` (batch, pos) is False at padding; special tokens count.
         """
-        rows = x[real].double()  # (tokens, d_model)
+        rows = exact(x[real])  # (tokens, d_model)
         self.count[layer] += len(rows)
         self.sum[layer] += numpy(rows.sum(0))
         self.outer[layer] += numpy(rows.T @ rows)

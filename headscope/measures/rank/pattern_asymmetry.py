@@ -8,6 +8,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
 from headscope.measures.activations import Activations
 from headscope.measures.statistics import ratio, standard_error
+from headscope.widest import widest
 
 
 class PatternAsymmetry(Accumulator):
@@ -33,7 +34,7 @@ class PatternAsymmetry(Accumulator):
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
         real = self._real[site.rows]
-        pattern = site.pattern.double() * real[:, None, :, None]  # padded queries attend too
+        pattern = widest(site.pattern) * real[:, None, :, None]  # padded queries attend too
         gap = torch.linalg.matrix_norm(pattern - pattern.mT)
         values = numpy(gap / torch.linalg.matrix_norm(pattern))  # (rows, heads)
         self.count[site.row, site.heads] += len(values)

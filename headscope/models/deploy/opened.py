@@ -117,7 +117,7 @@ def _outputs(loaded: LoadedModel) -> list[Tensor]:
     found = [hidden[real]]
     if logits is not None:
         found.append(logits[real] if logits.dim() == 3 else logits)
-    return [tensor.double().cpu() for tensor in found]
+    return [tensor.cpu().double() for tensor in found]
 
 
 def _rows(loaded: LoadedModel) -> list[list[int]]:

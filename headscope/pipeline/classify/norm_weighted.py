@@ -63,7 +63,7 @@ def _factor(site: AttentionSite) -> Tensor:
     made for a key.
     """
     W_O = site.weights().W_O.detach()
-    factor: Tensor = torch.linalg.qr(W_O.mT.double().cpu(), mode="r").R.mT
+    factor: Tensor = torch.linalg.qr(W_O.mT.cpu().double(), mode="r").R.mT
     dtype = W_O.dtype if W_O.dtype.itemsize >= 4 else torch.float32
     return factor.to(W_O.device, dtype)
 

@@ -13,6 +13,7 @@ from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.pair_corpus import PairCorpus
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
+from headscope.models.full_precision import full_precision
 from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for
 from headscope.pipeline.classify.further import (
     beside_pattern,
@@ -46,6 +47,7 @@ def report_defaults() -> dict[str, Any]:
     return {"control": True, "ablate": True, "ablate_limit": 12, "prefix_matching": True}
 
 
+@full_precision()
 def classify(
     model: Model,
     corpus: AnyCorpus = None,

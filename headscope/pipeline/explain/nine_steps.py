@@ -14,6 +14,7 @@ from headscope.models.layouts import Heads
 from headscope.pipeline.explain.walk import Walk, compute, corner, made_step, matrix, rounded
 from headscope.results.explain import ExplainStep, Matrix, StepCheck
 from headscope.results.heads import head_name
+from headscope.widest import widest
 
 __all__ = ["attention_steps", "later_keys"]
 
@@ -49,7 +50,7 @@ def _weights(walk: Walk) -> _Found:
         "biases": biases,
         "reads": int((w.W_Q[h] != 0).any(1).sum()),
         **{
-            f"norm_{name}": rounded(float(t.double().norm()))
+            f"norm_{name}": rounded(float(widest(t).norm()))
             for name, t in zip(names, learned, strict=True)
         },
     }
@@ -60,7 +61,7 @@ def _weights(walk: Walk) -> _Found:
 def _qkv(walk: Walk) -> _Found:
     heads, own = walk.ours.heads, walk.layer.own_of_each()
     numbers: dict[str, float | None] = {
-        f"length_{name}": rounded(float(t[walk.place].double().norm(dim=-1).mean()))
+        f"length_{name}": rounded(float(widest(t[walk.place]).norm(dim=-1).mean()))
         for name, t in zip("qkv", heads, strict=True)
     }
     matrices = [matrix(name, t[walk.place], walk.tokens) for name, t in _named(heads)]
@@ -124,8 +125,8 @@ def _scores(walk: Walk) -> _Found:
         "scale": ours.scale,
         "root_d_head": default_scale(site.d_head),
         "root_tokens": by_length,
-        "spread_products": rounded(float(products[seen].double().std(correction=0))),
-        "spread_scores": rounded(float(scores[seen].double().std(correction=0))),
+        "spread_products": rounded(float(widest(products[seen]).std(correction=0))),
+        "spread_scores": rounded(float(widest(scores[seen]).std(correction=0))),
         "entropy": rounded(float(entropy(pattern).mean())),
         "entropy_sequence_scale": rounded(float(entropy(wrong).mean())),
         "moved_by_sequence_scale": rounded(float(moved(pattern, wrong).mean())),
@@ -157,7 +158,7 @@ def _mask(walk: Walk) -> _Found:
     later = later_keys(n, walk.x.device)
     causal = walk.layer.site.causal
     other = masked_softmax(ours.scores[h], None if causal else ~later)
-    before = ours.pattern[h].double()
+    before = widest(ours.pattern[h])
     numbers: dict[str, float | None] = {
         "moved_by_other_direction": rounded(float(moved(before, other).mean())),
         "weight_on_later": rounded(float((before * later).sum(-1).mean())),
@@ -174,11 +175,11 @@ def _mask(walk: Walk) -> _Found:
     pads = layer.allowed.shape[-1] - n
     numbers |= {
         "pads": pads,
-        "weight_on_pads_without_mask": rounded(float(unmasked[:n, n:].double().sum(-1).mean())),
-        "weight_on_pads": rounded(float(with_pads.pattern[h, :n, n:].double().sum(-1).max())),
+        "weight_on_pads_without_mask": rounded(float(widest(unmasked[:n, n:]).sum(-1).mean())),
+        "weight_on_pads": rounded(float(widest(with_pads.pattern[h, :n, n:]).sum(-1).max())),
     }
     every = (*names, *[_PAD] * pads)
-    matrices.insert(0, matrix("mask", layer.allowed[0, :n].double(), names, every))
+    matrices.insert(0, matrix("mask", widest(layer.allowed[0, :n]), names, every))
     check = walk.check(
         f"pattern of all heads with {pads} positions of padding",
         with_pads.pattern[:, :n],
@@ -190,7 +191,7 @@ def _mask(walk: Walk) -> _Found:
 
 def _softmax(walk: Walk) -> _Found:
     every, own = walk.ours.attended.pattern, walk.layer.record.pattern
-    pattern = every[walk.place].double()
+    pattern = widest(every[walk.place])
     columns = pattern.sum(0)
     numbers: dict[str, float | None] = {
         "row_sum_error": float((pattern.sum(-1) - 1).abs().max()),
@@ -209,7 +210,7 @@ def _z(walk: Walk) -> _Found:
     theirs = None
     if own is not None:
         theirs = site.by_head(own[..., : site.n_heads * site.d_head])[0]
-    length = float(z[walk.place].double().norm(dim=-1).mean())
+    length = float(widest(z[walk.place]).norm(dim=-1).mean())
     numbers: dict[str, float | None] = {"length": rounded(length)}
     check = walk.check("z of all heads", z, theirs, "out")
     return numbers, (matrix("z", z[walk.place], walk.tokens),), (check,)
@@ -225,7 +226,7 @@ def _mix(walk: Walk) -> _Found:
         others.append(("beside attention", beside[0]))
     added = torch.cat([parts, torch.stack([other for _, other in others])])
     share = shares(added, out)
-    size = added.double().norm(dim=(-1, -2)) / out.double().norm()
+    size = widest(added).norm(dim=(-1, -2)) / widest(out).norm()
     names = (
         *(head_name(site.layer, head, site.stack) for head in site.head_ids),
         *(name for name, _ in others),

@@ -10,6 +10,7 @@ from headscope.measures.explain import feed_forward, layer_norm
 from headscope.models.explain import Rest
 from headscope.pipeline.explain.walk import Walk, made_step, matrix, rounded
 from headscope.results.explain import ExplainStep
+from headscope.widest import widest
 
 __all__ = ["rest_steps"]
 
@@ -32,13 +33,13 @@ def rest_steps(walk: Walk, rest: Rest, first: int) -> Iterator[ExplainStep]:
         (matrix("x + attention", summed, walk.tokens),),
         (walk.check("sum of skip and attention", summed, rest.summed[0], "hidden"),),
     )
-    spread = summed.double().std(-1, correction=0)
+    spread = widest(summed).std(-1, correction=0)
     yield made_step(
         first + 1,
         "layernorm",
         {
             "spread_before": rounded(float(spread.mean())),
-            "spread_after": rounded(float(normed.double().std(-1, correction=0).mean())),
+            "spread_after": rounded(float(widest(normed).std(-1, correction=0).mean())),
             "spread_before_low": rounded(float(spread.min())),
             "spread_before_high": rounded(float(spread.max())),
             "epsilon": rest.norm.epsilon,
@@ -52,7 +53,7 @@ def rest_steps(walk: Walk, rest: Rest, first: int) -> Iterator[ExplainStep]:
         {
             "d_ff": hidden.shape[-1],
             "parameters": rest.up.W.numel() + rest.down.W.numel(),
-            "active": rounded(float((hidden > 0).double().mean())),
+            "active": rounded(float(widest(hidden > 0).mean())),
             "length_ffn": _length(network),
             "length_out": _length(after),
         },
@@ -63,4 +64,4 @@ def rest_steps(walk: Walk, rest: Rest, first: int) -> Iterator[ExplainStep]:
 
 def _length(x: Tensor) -> float:
     """Return the mean length of the tokens' vectors."""
-    return rounded(float(x.double().norm(dim=-1).mean()))
+    return rounded(float(widest(x).norm(dim=-1).mean()))

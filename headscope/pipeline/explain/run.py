@@ -20,6 +20,7 @@ from headscope.errors import (
 from headscope.measures.explain import entropy, even_entropy, links
 from headscope.models.certificate import TOLERANCES
 from headscope.models.explain import Run, run_sentence
+from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.explain.nine_steps import attention_steps
@@ -52,6 +53,7 @@ class _Sentence:
     special: tuple[bool, ...]
 
 
+@full_precision()
 def explain(
     model: Model,
     sentence: str | None = None,
@@ -318,7 +320,7 @@ def _left_out(whole: LoadedModel, walk: Walk) -> Iterator[str]:
 def _patterns(loaded: LoadedModel, run: Run) -> dict[str, tuple[tuple[float, ...], ...]]:
     return {
         head_name(site.layer, head, site.stack): tuple(
-            tuple(round(w, 2) for w in row) for row in pattern.double().tolist()
+            tuple(round(w, 2) for w in row) for row in pattern.tolist()
         )
         for site in loaded.sites
         if site.row in run.patterns

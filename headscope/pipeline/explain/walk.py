@@ -151,7 +151,7 @@ def matrix(
     known: Tensor | None = None,
 ) -> Matrix:
     """Keep all of a matrix; None where ``known``, of its shape, is False."""
-    kept = values.detach().double().cpu()
+    kept = values.detach().cpu().double()
     shown = torch.ones_like(kept, dtype=torch.bool) if known is None else known.cpu()
     numbers = tuple(
         tuple(rounded(v) if k else None for v, k in zip(line, ok, strict=True))

@@ -7,6 +7,7 @@ from typing import Any
 from headscope.data.pair_corpus import PairCorpus
 from headscope.errors import CorpusError, InputError
 from headscope.models.control import random_twin
+from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.corpora import (
     AnyCorpus,
@@ -33,6 +34,7 @@ def report_defaults() -> dict[str, Any]:
     return {"limit": REPORT_SENTENCES}
 
 
+@full_precision()
 def flow(
     model: Model,
     corpus: AnyCorpus = None,

@@ -40,7 +40,7 @@ class OwnKeys:
         found = k.transpose(1, 2)[real.bool()]  # (tokens, heads, d_head)
         room = KEPT - self._kept.get(row, 0)
         if room > 0:
-            self._parts.setdefault(row, []).append(found[:room].double().cpu())
+            self._parts.setdefault(row, []).append(found[:room].cpu().double())
             self._kept[row] = self._kept.get(row, 0) + len(found[:room])
 
     def errors(self, times: float) -> Iterator[tuple[str, int, int, np.ndarray]]:

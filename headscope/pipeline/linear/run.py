@@ -19,6 +19,7 @@ from headscope.measures.linear.sentence_sums import EVERY, LinearSums
 from headscope.measures.visible import visible
 from headscope.models.control import random_twin
 from headscope.models.exchanged import Exchanged, Formula, HeadInputs
+from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, Opened
@@ -41,6 +42,7 @@ def report_defaults() -> dict[str, Any]:
     return {"sentences": 12}
 
 
+@full_precision()
 def linear(
     model: Model,
     text: str | Path | PlainText | Sequence[str] | None = None,

@@ -73,7 +73,7 @@ def _add(
     z: Tensor,
 ) -> None:
     """Add a site's z (batch, n_heads, pos, d_head) at real queries."""
-    rows = z.transpose(1, 2)[batch.queries_of(site.stack).bool()].double().cpu()
+    rows = z.transpose(1, 2)[batch.queries_of(site.stack).bool()].cpu().double()
     sums[site.row] += rows.sum(dim=0)
     counts[site.row] += len(rows)
 
@@ -98,9 +98,9 @@ def with_means(loaded: LoadedModel, means: Means, gates: Tensor) -> dict[int, Ou
     found = {}
     for layers in shared_layers(loaded.sites):
         site = loaded.sites[layers[0]]
-        left = 1 - gates[site.row, : site.n_heads].double().cpu()
+        left = 1 - gates[site.row, : site.n_heads].cpu().double()
         if left.any() and site.projections.out.bias is not None:
             own = output_map(site)
-            shift = (left[:, None] * means[site.row]).flatten() @ own.W.double().cpu()
+            shift = (left[:, None] * means[site.row]).flatten() @ own.W.cpu().double()
             found[site.row] = OutputMap(own.W, own.b + shift.to(own.b))
     return found

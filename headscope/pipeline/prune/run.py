@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.data.examples import Examples
+from headscope.models.full_precision import full_precision
 from headscope.models.onnx.graph import check_exportable
 from headscope.models.saving import check_saves
 from headscope.pipeline.classify import classify
@@ -34,6 +35,7 @@ from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
 
 
+@full_precision()
 def prune(
     model: Model,
     *,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import Classification, find_roles, read_classification
@@ -21,6 +22,7 @@ from headscope.pruning.methods import DEFAULT, check_methods, rank
 from headscope.results.prune import Baseline, HeadScores
 
 
+@full_precision()
 def scores(
     model: Model,
     method: str = DEFAULT,
@@ -92,6 +94,7 @@ def scores(
     return scores_of(method, rank(method, given, normalise=normalise), loaded, units)
 
 
+@full_precision()
 def measure(
     model: Model,
     task: str = "fidelity",

@@ -17,6 +17,7 @@ from headscope.measures.rank.gaussian import layer_control
 from headscope.measures.rank.layer import measure_layer
 from headscope.models.control import random_twin
 from headscope.models.coverage import relative_terms, rotary, unread_positions
+from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
@@ -36,6 +37,7 @@ def report_defaults() -> dict[str, Any]:
     return {"text": sample_plain()}
 
 
+@full_precision()
 def rank(
     model: Model,
     *,

@@ -55,7 +55,7 @@ class _Keep:
 
     def observe(self, site: Activations) -> None:
         for place, head in enumerate(range(*site.heads.indices(site.n_heads))):
-            self.found[site.row][head] = site.pattern[0, place].double().cpu().clone()
+            self.found[site.row][head] = site.pattern[0, place].cpu().double().clone()
 
     def finish(self, stack: str, layer: int) -> None:
         """Nothing to do."""

@@ -2,9 +2,9 @@
 
 The function behind a section has its name: ``headscope.pipeline.NAME.NAME``. What a report has to
 know of it is stated there: its parameters are the section's settings; ``report_defaults()`` beside
-it returns the settings that differ in a report; ``DTYPE`` what it computes in, whatever the others
-use. Results of other sections come in through the parameters ``roles`` (what classify found) and
-``sections`` (everything).
+it returns the settings that differ in a report; ``WIDEST_DTYPE`` says that it computes in the
+device's widest type, whatever the others use. Results of other sections come in through the
+parameters ``roles`` (what classify found) and ``sections`` (everything).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from headscope.errors import InputError, UnsupportedModelError
 from headscope.models.loaded import LoadedModel
+from headscope.models.loading import widest_dtype
 from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.sections.keys import model_identity, plain, section_key
 from headscope.pipeline.sections.previous import Previous
@@ -133,7 +134,7 @@ def _call(name: str, run: Run, results: Mapping[str, Any]) -> Any:
     shared = {
         "validate": run.check,
         "progress": part_of(name, run.progress),
-        "dtype": getattr(_home(name), "DTYPE", None),
+        "dtype": widest_dtype(run.loaded.device) if _in_widest(name) else None,
         "roles": results.get("classify"),
         "sections": Sections(**results),
         "settings": run.settings,
@@ -142,6 +143,11 @@ def _call(name: str, run: Run, results: Mapping[str, Any]) -> Any:
     given = {key: value for key, value in shared.items() if key in takes and value is not None}
     function = getattr(_home(name), name)
     return function(run.loaded, command=run.command, **{**given, **run.arguments(name)})
+
+
+def _in_widest(name: str) -> bool:
+    """Say whether a section has a type of its own: the widest of the device."""
+    return bool(getattr(_home(name), "WIDEST_DTYPE", False))
 
 
 def _home(name: str) -> ModuleType:

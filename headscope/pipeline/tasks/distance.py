@@ -51,7 +51,7 @@ class Distance:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
         ours = self._reference.pooling.embed(hidden, batch.hidden_mask)
         theirs = self._prepared()[batch.index].to(ours)
-        found = {"cosine": cosine(ours, theirs, dtype=None)}
+        found = {"cosine": cosine(ours, theirs, precise=False)}
         if logits is not None and self.head is not None:
             found["kl"] = self._kl(batch, logits)
         return found

@@ -113,7 +113,7 @@ def _squared_error(pooling: Pooling, gold: Tensor) -> Read:
 
     def loss(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         first, second = pooling.embed(hidden, batch.attention_mask).chunk(2)
-        return (cosine(first, second, dtype=None) - gold.to(first.dtype)) ** 2
+        return (cosine(first, second, precise=False) - gold.to(first.dtype)) ** 2
 
     return loss
 

@@ -21,6 +21,7 @@ from headscope.models.trainable import Chosen, choose
 from headscope.pipeline.transfer.embedding import Frozen, Reader, Tuned, in_buckets
 from headscope.pipeline.transfer.labelled import Part
 from headscope.results import CurvePoint
+from headscope.widest import widest
 
 __all__ = ["Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune"]
 
@@ -296,7 +297,7 @@ class _Run:
         logits = self._logits(part)
         gold = part.labels.to(logits.device)
         loss = float(F.cross_entropy(logits, gold))
-        return loss, 100 * float((logits.argmax(dim=1) == gold).double().mean())
+        return loss, 100 * float(widest(logits.argmax(dim=1) == gold).mean())
 
     def _logits(self, part: Part) -> Tensor:
         """Return the classifier's outputs, (n, n_classes), in the order of the part."""

@@ -14,6 +14,7 @@ from headscope.errors import InputError, UnsupportedModelError
 from headscope.measures.statistics import finite
 from headscope.models.casting import cast
 from headscope.models.control import random_twin
+from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import TRAINED, choose, count
 from headscope.pipeline.opening import Model, need_tokenizer, open_model
@@ -63,6 +64,7 @@ def report_defaults() -> dict[str, Any]:
     }
 
 
+@full_precision()
 def transfer(
     model: Model,
     train: str | Path | None = None,

@@ -23,7 +23,7 @@ def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
     table.add_row("tolerance", "1", f"{limit['pattern']:.1e}", f"{limit['out']:.1e}")
     yield table
     if result.probes:
-        yield _recomputed(result)
+        yield from _recomputed(result)
     yield Text(
         f"Last hidden state: max difference {tiny(result.max_abs_hidden_eager)} from eager, "
         f"{tiny(result.max_abs_hidden_sdpa)} from SDPA (tolerance "
@@ -39,25 +39,34 @@ def validation_report(result: ValidationResult) -> Iterator[RenderableType]:
         yield Text(f"FAILED: {'; '.join(result.reasons)}.", style="bold red")
 
 
-def _recomputed(result: ValidationResult) -> RenderableType:
-    """Show what recomputing from recorded q, k and z in float32 or better says."""
+def _recomputed(result: ValidationResult) -> Iterator[RenderableType]:
+    """Show what recomputing from recorded q, k, v and z in float32 or better says."""
     limit = result.tolerance
-    patterns = ("mean |pattern - exact| x n", "in roundings")
-    others = ("|out - exact| in roundings", "fitted scale - 1", "standard error")
-    table = make_table(("layer", *patterns, *others))
-    for check in result.layers:
-        table.add_row(
-            f"{check.stack} {check.layer}",
-            tiny(check.mean_abs_pattern),
-            decimal(check.rounding_pattern, 2),
-            decimal(check.rounding_out, 2),
-            "too flat to tell" if check.scale is None else f"{check.scale - 1:+.1e}",
-            tiny(check.scale_error),
-        )
-    table.add_section()
     rounding, scale = decimal(limit["rounding"], 2), f"{limit['scale']:.1e} + 5 errors"
-    table.add_row("tolerance", "", rounding, rounding, scale, "")
-    return table
+    fitted = ("fitted scale - 1", "standard error")
+    table = make_table(("layer", "mean |pattern - exact| x n", "in roundings", *fitted))
+    for check in result.layers:
+        of_pattern = tiny(check.mean_abs_pattern), decimal(check.rounding_pattern, 2)
+        table.add_row(_name(check), *of_pattern, *_fit(check.scale, check.scale_error))
+    table.add_section()
+    table.add_row("tolerance", "", rounding, scale, "")
+    yield table
+    others = ("|z - pattern v| in roundings", *fitted, "|out - z W_O| in roundings")
+    table = make_table(("layer", *others))
+    for check in result.layers:
+        of_z = decimal(check.rounding_z, 2), *_fit(check.z_scale, check.z_scale_error)
+        table.add_row(_name(check), *of_z, decimal(check.rounding_out, 2))
+    table.add_section()
+    table.add_row("tolerance", rounding, scale, "", rounding)
+    yield table
+
+
+def _name(check: LayerCheck) -> str:
+    return f"{check.stack} {check.layer}"
+
+
+def _fit(scale: float | None, error: float | None) -> tuple[str, str]:
+    return ("too flat to tell" if scale is None else f"{scale - 1:+.1e}"), tiny(error)
 
 
 def _probe(probe: ProbeSize) -> str:

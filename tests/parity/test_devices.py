@@ -1,0 +1,151 @@
+"""Every command runs on a second device, here a simulated one, and finds what it finds on a CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from simulated_device import NAME, Simulated, simulated_device
+from tiny_models import tiny_bert
+
+import headscope
+from headscope import widest
+from headscope.errors import InputError
+from headscope.models.loading import pick_device, widest_dtype
+
+SENTENCES = ["the big house", "she saw a dog on the mat and ran", "he sat", "it is a cat in"]
+
+Runs = dict[str, Callable[..., Any]]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("bert"), heads=2)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n".join(SENTENCES * 3) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Examples to train and to test on; none is in both."""
+    folder = tmp_path_factory.mktemp("labelled")
+    texts = [f"{text} {word}" for text in SENTENCES for word in ("a", "he", "of", "red", "saw")]
+    for name, ours in (("train", texts), ("test", [f"{text} to" for text in texts])):
+        rows = [f"{text}\t{i % 2}" for i, text in enumerate(ours)]
+        (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    return folder / "train.tsv", folder / "test.tsv"
+
+
+@pytest.fixture
+def float64() -> bool:
+    return False
+
+
+@pytest.fixture
+def device(float64: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated]:
+    if not float64:
+        monkeypatch.setattr(widest, "WITHOUT_FLOAT64", {NAME})
+    with simulated_device(monkeypatch, float64=float64) as simulated:
+        yield simulated
+
+
+@pytest.fixture(scope="module")
+def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
+    of_text = {"length": 8, "sequences": 1}
+    short = {"limit": 3, "calibration_limit": 2, "ablation": False, "fractions": [0.5]}
+    once = {"sizes": [8], "seeds": 1, "spread_seeds": 1, "steps": 2, "search": False}
+    few = {"train_limit": 16, "test_limit": 12, "variants": ["layernorm"], "random": []}
+    return {
+        "validate": partial(headscope.validate, bert),
+        "classify": partial(headscope.classify, bert, limit=2, norm_weighted=True, ablate=True),
+        "rank": partial(headscope.rank, bert, text=text),
+        "spectrum": partial(headscope.spectrum, bert, text, **of_text),
+        "efficient": partial(headscope.spectrum, bert, text, efficient=True, **of_text),
+        "depth": partial(headscope.depth, bert, text, control=False, **of_text),
+        "flow": partial(headscope.flow, bert, limit=2, control=False),
+        "linear": partial(headscope.linear, bert, text, sentences=1, control=False),
+        "symmetric": partial(headscope.symmetric, bert, text, sentences=1),
+        "explain": partial(headscope.explain, bert, "the cat sat"),
+        "prune": partial(headscope.prune, bert, methods=["fisher"], repairs=["none"], **short),
+        "transfer": partial(headscope.transfer, bert, *labelled, **once, **few),
+    }
+
+
+#: Those that take a second or more each only where they are asked for: a simulated device is slow.
+_SLOW = ("efficient", "flow", "linear", "symmetric", "prune")
+_EVERY = bool(os.environ.get("HEADSCOPE_EVERY_COMMAND"))
+NAMES = ("validate", "rank", "spectrum", "depth", "explain", "transfer", *(_SLOW if _EVERY else ()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_runs_on_a_device_without_float64(
+    name: str, calls: Runs, device: Simulated
+) -> None:
+    """Which is the hardest: nothing of another device, and nothing of float64."""
+    result = calls[name](device=NAME)
+    assert device.operations > 100
+    assert result.provenance["device"] == f"{NAME}:0"
+    assert result.provenance["dtype"] == "float32"
+
+
+def test_classify_finds_what_it_finds_on_a_cpu(calls: Runs, device: Simulated) -> None:
+    """All but the last digits of its sums."""
+    there, here = (calls["classify"](device=place) for place in (NAME, "cpu"))
+    assert there.provenance["device"] != here.provenance["device"]
+    for theirs, ours in zip(there.heads, here.heads, strict=True):
+        assert theirs.roles == ours.roles
+        assert theirs.positional.rates == ours.positional.rates
+        assert theirs.entropy == pytest.approx(ours.entropy, rel=1e-5)
+
+
+@pytest.mark.parametrize("float64", [True])
+def test_with_float64_the_sums_are_the_same(bert: Path, device: Simulated) -> None:
+    there, here = (headscope.classify(bert, limit=3, device=place) for place in (NAME, "cpu"))
+    assert device.operations > 100
+    assert there.heads == here.heads
+
+
+# --- what is asked for and is not there -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", ["cuda", "cuda:0", "mps", "tpu", "cpu:7", ""])
+def test_a_device_that_is_not_there(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(InputError, match=f"^device {wanted} is not available: .* cpu here.$"):
+        headscope.load("demo", device=wanted)
+
+
+def test_the_devices_that_are_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert str(pick_device("auto")) == "cuda"
+    assert str(pick_device("cuda:1")) == "cuda:1"
+    for wanted in ("cuda:2", "cuda:-1", "cuda:x", "mps"):
+        with pytest.raises(InputError, match="sees cpu and cuda here"):
+            pick_device(wanted)
+
+
+def test_an_apple_gpu_is_taken_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert (str(pick_device("auto")), str(pick_device("mps"))) == ("cpu", "mps")
+    assert (widest_dtype("mps"), widest_dtype("cpu")) == ("float32", "float64")
+    with pytest.raises(InputError, match="dtype float64 is not available on mps; give float32"):
+        headscope.load("demo", device="mps", dtype="float64")
+
+
+def test_a_type_that_nobody_has() -> None:
+    with pytest.raises(InputError, match="dtype int8 is not available on cpu; give float64"):
+        headscope.load("demo", device="cpu", dtype="int8")
