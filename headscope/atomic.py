@@ -37,13 +37,13 @@ def write_set(
     Parameters
     ----------
     files : mapping of Path to bytes
-        What to write, moved to its place in this order.
+        What to write.
     gone : iterable of Path
         Files of an earlier set that are to go.
     mark : Path, optional
-        The one of ``files`` by which readers know a whole set. It is set aside as
-        :func:`before_of` says while the others move: a process that is killed meanwhile leaves no
-        mark over a mixture, and the old one is not lost.
+        The one of ``files`` by which readers know a whole set; it comes last. The old one is set
+        aside as :func:`before_of` says while the others move: a process that is killed meanwhile
+        leaves no mark over a mixture, and the old mark is not lost.
 
     Raises
     ------
@@ -63,8 +63,8 @@ def write_set(
             mark.replace(before_of(mark))
         for path in gone:
             path.unlink(missing_ok=True)
-        for path, part in parts.items():
-            part.replace(path)
+        for path in sorted(parts, key=lambda path: path == mark):  # the mark last
+            parts[path].replace(path)
         if mark is not None:
             before_of(mark).unlink(missing_ok=True)
     finally:

@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from headscope.errors import HeadscopeError
+from headscope.safe_text import visible
 
 #: What a shell says of a program whose output nobody read to its end: 128 + SIGPIPE.
 _NOT_READ = 141
+#: Characters of a sentence about an error.
+_LONGEST = 2000
 
 
 @contextmanager
@@ -38,7 +41,7 @@ def error_boundary(debug: bool) -> Iterator[None]:
     except HeadscopeError as error:
         if debug:
             raise
-        _end(str(error), error.exit_code)
+        _end(_shown(error), error.exit_code)
     except KeyboardInterrupt:
         _end("interrupted", 130)
     except BrokenPipeError:
@@ -49,6 +52,13 @@ def error_boundary(debug: bool) -> Iterator[None]:
             raise
         what = "out of memory" if isinstance(error, MemoryError) else str(error)
         _end(f"the system refused: {what}", 1)
+
+
+def _shown(error: HeadscopeError) -> str:
+    """Return its text, safe for a terminal and not endless, whatever file it quotes."""
+    text = visible(error)
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"
 
 
 def _end(sentence: str, code: int) -> None:

@@ -139,6 +139,11 @@ def read_json(path: Path) -> object:
         raise CheckpointError(
             f"{path} is not valid JSON (line {error.lineno}); download it again."
         ) from None
+    except (ValueError, RecursionError):
+        raise CheckpointError(
+            f"{path} holds a number of thousands of digits, or is nested a thousand deep; download "
+            "it again."
+        ) from None
 
 
 def _safetensors_files(folder: Path) -> list[Path]:

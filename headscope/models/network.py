@@ -18,6 +18,7 @@ from headscope.models.cutting import cut_modules
 from headscope.models.deploy.config_file import is_ours
 from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
+from headscope.models.sizes import check_built
 from headscope.models.source import Source
 from headscope.models.task_heads import class_for, missing_task_head, task_head_of
 from headscope.pruning.surgery import with_rows
@@ -90,6 +91,8 @@ def load_network(
     }
     kind = checkpoint.config["model_type"]
     with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
+        config = _family_config(checkpoint, {} if kept is None else kept.config)
+        check_built(checkpoint, lambda: class_for(task_head).from_config(config))
         if kept is None:
             network, info = class_for(task_head).from_pretrained(
                 source.folder, use_safetensors=not checkpoint.pickled, **_SAFE, **options
@@ -122,7 +125,10 @@ def _explained(before: str, after: str = "") -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        # A panic of Rust, which reads tokenizers, is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise CheckpointError(f"{before}{said}{after}") from error
 
