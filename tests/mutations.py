@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def changed_values(draw: st.DrawFn, document: Any) -> Any:
         if draw(st.integers(0, 5)) == 0:
             del holder[key]
         else:
-            holder[key] = draw(st.sampled_from(VALUES))
+            holder[key] = copy.deepcopy(draw(st.sampled_from(VALUES)))
         if not document:
             break
     return document

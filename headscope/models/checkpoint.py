@@ -156,6 +156,11 @@ def _safetensors_files(folder: Path) -> list[Path]:
     weight_map = data.get("weight_map") if isinstance(data, dict) else None
     stated = weight_map.values() if isinstance(weight_map, dict) else ()
     files = [folder / name for name in sorted({name for name in stated if isinstance(name, str)})]
+    if outside := [file for file in files if file.parent != folder or file.name == ".."]:
+        raise CheckpointError(
+            f"{index} names the file {outside[0]}, which is not in its folder; download the model "
+            "again."
+        )
     missing = [file.name for file in files if not file.is_file()]
     if missing or not files:
         raise CheckpointError(

@@ -80,7 +80,9 @@ def load_network(
     CheckpointError
         If it is not a whole model.
     """
-    architecture = next(iter(checkpoint.config.get("architectures") or ()), None)
+    stated = checkpoint.config.get("architectures")
+    architecture = stated[0] if isinstance(stated, list) and stated else None
+    architecture = architecture if isinstance(architecture, str) else None
     if task_head == "auto":
         task_head = task_head_of(architecture)
     options: dict[str, Any] = {
