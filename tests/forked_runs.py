@@ -62,6 +62,7 @@ class Run:
         self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
         out, err = (file.fileno() for file in self._files)
         self._start = time.monotonic()
+        self._status: int | None = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # forks of processes with threads
             self.pid = os.fork()
@@ -83,16 +84,25 @@ class Run:
         time.sleep(max(0.0, self._start + seconds - time.monotonic()))
         os.kill(self.pid, number)
 
+    def alive(self) -> bool:
+        """Whether it has not ended yet."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status is None
+
     def end(self) -> Ended:
         """Wait for the end."""
-        _, status = os.waitpid(self.pid, 0)
+        if self.alive():
+            _, self._status = os.waitpid(self.pid, 0)
+        assert self._status is not None
         seconds = time.monotonic() - self._start
         for file in self._files:
             file.seek(0)
         out, err = (file.read().decode() for file in self._files)
         for file in self._files:
             file.close()
-        return Ended(os.waitstatus_to_exitcode(status), out, err, seconds)
+        return Ended(os.waitstatus_to_exitcode(self._status), out, err, seconds)
 
 
 def _main(arguments: list[str], every: float) -> int:

@@ -39,6 +39,12 @@ def load_tokenizer(source: Source) -> Any:
             f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
             "words with pieces; convert it and save it beside the model."
         )
+    longest = tokenizer.model_max_length
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
+        raise CheckpointError(
+            f"{source.folder / 'tokenizer_config.json'} has the model_max_length "
+            f"{str(longest)[:60]!r}, which is no number of tokens; {remedy}"
+        )
     return tokenizer
 
 
@@ -104,6 +110,9 @@ def load_network(
     if task_head is not None and _task_head_is_new(network, info):
         raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(network, info, source)
+    for module in network.modules():  # a way to save memory that not every length allows
+        if getattr(module, "chunk_size_feed_forward", 0):
+            module.chunk_size_feed_forward = 0
     if kept is not None:
         cut_modules(network, kept.of)
     return network

@@ -26,7 +26,7 @@ _REPEATS = re.compile(r"layer|heads?$|head_num|blocks?$|groups?$|depth|num_exper
 #: Settings that say how large a part is.
 _EXTENTS = re.compile(
     r"size|dim|positions?|position_embeddings|d_model|d_ff|d_kv|ffn|n_embd|n_inner|n_ctx|width"
-    r"|buckets|kernel|stride|length|window"
+    r"|buckets|kernel|stride|length|window|labels|num_|^n_"
 )
 #: What any config may state, whatever the weights.
 _REPEATS_AT_LEAST, _EXTENT_AT_LEAST = 1000, 1 << 20

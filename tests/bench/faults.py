@@ -9,6 +9,7 @@ between did it look whole without being so.
 
 1. kill -9 at a random moment of ``classify``, ``spectrum`` and ``prune``; in half of the trials the
    folder holds the results of another run before.
+   A second count kills while a pass runs that has saved a state, and kills its successor too.
 2. kill -9 just before every single change of a file while a folder is written.
 3. Ctrl-C at random moments, of running commands and of commands that still load.
 4. A disk that fills up; a folder, and a disk, that cannot be written to.
@@ -171,6 +172,31 @@ def kills(trials: Trials, times: int) -> Iterator[Count]:
         count.notes.append(f"{kept} had saved a state, {late} had ended before")
         count.notes.append(f"a run alone takes {trials.seconds[command]:.1f} s")
         yield count
+
+
+def kills_in_passes(trials: Trials, times: int) -> Iterator[Count]:
+    """Kill twice soon after a state was saved, resume, compare."""
+    count = Count("kill -9 twice in a pass, with a state to go on from")
+    tried = 0
+    for number in range(times):
+        command = list(COMMANDS)[number % 3]
+        trials.prepare(command)
+        folder = trials.folder(command, used=False)
+        state = folder / f".{command}.state.safetensors"
+        for _ in range(2):
+            run = trials.start(command, folder, "--resume", every=0.0)
+            before = state.stat().st_mtime_ns if state.exists() else 0
+            while run.alive() and (not state.exists() or state.stat().st_mtime_ns == before):
+                time.sleep(0.001)
+            time.sleep(trials.random.uniform(0.0, 0.3))
+            with suppress(ProcessLookupError):
+                os.kill(run.pid, signal.SIGKILL)
+            tried += run.end().code != 0 and state.exists()
+        wrong = trials.looks_whole(command, folder)
+        more, _ = trials.resumed(command, folder)
+        count.trial(wrong + more)
+    count.notes.append(f"{tried} of the {2 * times} kills left a state")
+    yield count
 
 
 def every_change(trials: Trials) -> Iterator[Count]:
@@ -340,7 +366,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=50, help="kills in all; fewer of the others")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default="demo")
-    parser.add_argument("--only", nargs="*", help="changes kills interrupts pipes two disks")
+    parser.add_argument("--only", nargs="*", help="changes kills passes interrupts pipes two disks")
     arguments = parser.parse_args()
     preload()
     start = time.monotonic()
@@ -350,6 +376,7 @@ def main() -> int:
         kinds = {
             "changes": lambda: every_change(trials),
             "kills": lambda: kills(trials, arguments.times),
+            "passes": lambda: kills_in_passes(trials, few),
             "interrupts": lambda: interrupts(trials, few),
             "pipes": lambda: pipes(trials, few),
             "two": lambda: two_runs(trials, few),

@@ -231,6 +231,7 @@ def test_a_forged_report_deletes_nothing(run: Run, model: Path, tmp_path: Path) 
         ({"hidden_size": 4_000_000}, "hidden_size"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ({"num_hidden_layers": -(10**9)}, "num_hidden_layers"),
+        ({"num_labels": 10**9}, "num_labels"),
         ({"max_position_embeddings": 10**12}, "max_position_embeddings"),
         ({"intermediate_size": 1_000_000}, "numbers"),
         ({"vocab_size": 1_000_000}, "numbers"),
@@ -245,6 +246,17 @@ def test_absurd_sizes(
     assert (outcome.code, outcome.stderr.count("\n")) == (1, 1), outcome.stderr
     assert "config.json does not belong to the weights" in outcome.stderr
     assert said in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pad_token_id": -1}, {"chunk_size_feed_forward": 3}], ids=lambda c: next(iter(c))
+)
+def test_odd_settings_that_change_nothing(
+    changes: dict[str, int], run: Run, model: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model, tmp_path / "model")
+    _edit(folder / "config.json", **changes)
+    assert run("validate", folder, "--format", "json").code == 0
 
 
 def test_a_large_vocabulary_that_is_there(run: Run, model: Path, tmp_path: Path) -> None:
