@@ -28,6 +28,8 @@ _EXTENTS = re.compile(
     r"size|dim|positions?|position_embeddings|d_model|d_ff|d_kv|ffn|n_embd|n_inner|n_ctx|width"
     r"|buckets|kernel|stride|length|window|labels|num_|^n_"
 )
+#: Numbers that have such a name and are no size.
+_NO_SIZES = re.compile(r"theta|param|step|sample|seed|_id$")
 #: What any config may state, whatever the weights.
 _REPEATS_AT_LEAST, _EXTENT_AT_LEAST = 1000, 1 << 20
 #: A network may be so many times as large as what is stored (tied, shared, computed or pruned
@@ -53,7 +55,8 @@ def check_stated(checkpoint: Checkpoint) -> None:
     }
     path = checkpoint.folder / "config.json"
     for key, value in _numbers(checkpoint.stated):
-        limit = next((most[kind] for kind in most if kind.search(key)), None)
+        named = [] if _NO_SIZES.search(key) else [kind for kind in most if kind.search(key)]
+        limit = most[named[0]] if named else None
         if limit is not None and abs(value) > limit:
             raise _too_large(path, f"{key} is {value:.3g}")
 
