@@ -10,6 +10,7 @@
     |-- UnsupportedModelError       an attention that headscope does not cover
     |-- ResumeError                 a saved run that does not belong to this run
     |-- ArtefactError               what was written is not what was measured
+    |-- LostProcessError            another process of the same run has failed or is gone
     `-- CheckFailedError            exit 3: validation, a limit or a rule of diff failed
         `-- ValidationFailedError   our attention does not equal the model's
 
@@ -30,6 +31,7 @@ __all__ = [
     "UnsupportedModelError",
     "ResumeError",
     "ArtefactError",
+    "LostProcessError",
     "CheckFailedError",
     "ValidationFailedError",
     "MaskedRowWarning",
@@ -70,6 +72,10 @@ class ResumeError(HeadscopeError):
 
 class ArtefactError(HeadscopeError):
     """A model that was written, loaded again, is not worth what the one in memory was."""
+
+
+class LostProcessError(HeadscopeError):
+    """Another process of the same run has failed, or is not heard of any more."""
 
 
 class CheckFailedError(HeadscopeError):

@@ -12,6 +12,7 @@ from headscope import __version__
 from headscope.cli import config
 from headscope.cli.boundary import error_boundary
 from headscope.cli.collector import rest_collector
+from headscope.cli.launched import check_shared, launched_together
 from headscope.cli.memory import bound_memory
 from headscope.cli.threads import calm_threads
 
@@ -21,12 +22,14 @@ __all__ = ["COMMANDS", "app", "main"]
 #: one, which also holds EXAMPLES for the end of its help.
 COMMANDS = (
     "classify",
+    "compare",
     "depth",
     "diff",
     "explain",
     "flow",
     "insights",
     "linear",
+    "list",
     "prune",
     "rank",
     "report",
@@ -61,6 +64,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
@@ -69,12 +73,12 @@ def _root(
         bool, typer.Option("--debug", help="Show a traceback instead of one sentence.")
     ] = False,
 ) -> None:
-    pass
+    check_shared(context.invoked_subcommand)
 
 
 def main() -> None:
     """Run the command line; exits with the documented codes."""
     bound_memory()
     calm_threads()
-    with rest_collector(), error_boundary(debug="--debug" in sys.argv):
+    with rest_collector(), error_boundary(debug="--debug" in sys.argv), launched_together():
         app()

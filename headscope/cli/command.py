@@ -17,7 +17,7 @@ import typer
 
 import headscope
 from headscope.cli.arguments import OptionError, arguments
-from headscope.cli.output import command_line, print_result, progress_bar
+from headscope.cli.output import command_line, print_result, progress_bar, result_folder
 from headscope.cli.settings import given
 from headscope.cli.shared_options import of_every_model_command
 
@@ -55,19 +55,18 @@ class Call:
         By default the command's function measures, with the arguments that the options give.
         ``presentation`` is what the command's view understands, such as ``log`` for depth.
         """
-        from headscope.show.files import write_result
-        from headscope.show.folders import ready_folder
-
         keywords = self.arguments() if keywords is None else keywords
         # This loads torch. It comes before the progress bar, from which on Python looks for garbage
         # as usual.
         function = function or getattr(headscope, self.command)
         output = self.values.get("output")
-        with ready_folder(output), progress_bar(self.values["quiet"], self.unit) as progress:
+        with (
+            result_folder(self.command, output, presentation) as write,
+            progress_bar(self.values["quiet"], self.unit) as progress,
+        ):
             told = {"progress": progress} if self.unit else {}
             result = self.result(function, {**keywords, **told})
-            if output is not None:
-                write_result(self.command, result, output, **presentation)
+            write(result)
         print_result(self.command, result, self.values["format"])
         return result
 

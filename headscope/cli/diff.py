@@ -1,16 +1,19 @@
-"""``headscope diff OLD NEW``."""
+"""``headscope diff OLD NEW`` and ``headscope diff --git REV1 REV2 PATH``."""
 
 from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from headscope.cli import shared_options as shared
 from headscope.cli.output import print_data, print_human, print_note
 from headscope.errors import CheckFailedError
+
+if TYPE_CHECKING:
+    from headscope.revisions import InRevision
 
 EXAMPLES = """Examples:
 
@@ -19,6 +22,8 @@ EXAMPLES = """Examples:
 `headscope diff reports/demo out --fail-on role-changed --fail-on "metric-drop>0.5"`
 
 `headscope diff reports/demo out --format md`
+
+`headscope diff --git main HEAD reports/demo/report.json`
 """
 
 
@@ -32,8 +37,16 @@ def diff(
         Argument(metavar="OLD", help="A result (JSON) or a folder of results.", show_default=False),
     ],
     new: Annotated[
-        Path, Argument(metavar="NEW", help="What it is compared with.", show_default=False)
-    ],
+        Path | None, Argument(metavar="NEW", help="What it is compared with.", show_default=False)
+    ] = None,
+    git: Annotated[
+        tuple[str, str] | None,
+        Option(
+            metavar="REV1 REV2",
+            help="Compare one file or folder, given in the place of OLD, as it is in these two "
+            "revisions of its git repository.",
+        ),
+    ] = None,
     fail_on: Annotated[
         list[str] | None,
         Option(
@@ -69,9 +82,10 @@ def diff(
     from headscope.verdicts.diff.rules import parse_rules, undecided, with_fired
     from headscope.verdicts.reading import read_results
 
+    before, after = _places(old, new, git)
     rules = parse_rules(fail_on or ())
     with ready_folder(output):
-        found = compare(read_results(old), read_results(new), tolerance=tolerance)
+        found = compare(read_results(before), read_results(after), tolerance=tolerance)
         found = with_fired(found, rules)
         if output is not None:
             write_files(output, diff_files(found))
@@ -84,3 +98,18 @@ def diff(
         print_note(note, quiet)
     if found.fired:
         raise CheckFailedError("; ".join(f"{fired.rule}: {fired.reason}" for fired in found.fired))
+
+
+def _places(
+    old: Path, new: Path | None, git: tuple[str, str] | None
+) -> tuple[Path | InRevision, Path | InRevision]:
+    """Return where the two results are: in two places, or in two revisions of one."""
+    if git is None:
+        if new is None:
+            raise BadParameter("give two results, or one and --git REV1 REV2", param_hint="'NEW'")
+        return old, new
+    if new is not None:
+        raise BadParameter("--git compares one PATH with itself", param_hint="'NEW'")
+    from headscope.revisions import in_revision
+
+    return in_revision(git[0], old), in_revision(git[1], old)

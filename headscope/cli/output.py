@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headscope.cli.collector import modules_are_loaded
@@ -48,6 +49,35 @@ def print_result(command: str, result: Any, format: Format) -> None:
         print_data(view.csv(result))
     else:
         print_human(*view.human(result))
+
+
+@contextmanager
+def result_folder(
+    command: str, folder: Path | None, presentation: Mapping[str, Any]
+) -> Iterator[Callable[[Any], None]]:
+    """Make the folder of a result ready; yields what writes the result there.
+
+    Of several processes that share the run the first one writes. The others drop what they saved
+    when it has.
+    """
+    from headscope.processes.sharing import current, own_file
+    from headscope.show.files import state_name, write_result
+    from headscope.show.folders import ready_folder
+
+    processes = current()
+
+    def write(result: Any) -> None:
+        if folder is None:
+            return
+        if processes.rank == 0:
+            write_result(command, result, folder, **presentation)
+        processes.meet("the end of the run")
+        if processes.rank > 0:
+            own_file(folder / state_name(command)).unlink(missing_ok=True)
+
+    with ready_folder(folder if processes.rank == 0 else None):
+        processes.meet("the start of the run")  # by now the folder is there, if they share it
+        yield write
 
 
 def print_note(text: str, quiet: bool) -> None:

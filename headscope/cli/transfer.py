@@ -39,7 +39,7 @@ def transfer(
     seeds: Annotated[int, Option(help="Runs of each variant, start and size.")] = 3,
     spread_seeds: Annotated[
         int, Option(help="Runs of attention and layernorm at the smallest size.")
-    ] = 6,
+    ] = 5,
     variants: Annotated[
         str | None,
         Option(metavar="NAME,NAME,...", help=f"What to train: {_VARIANTS}. Default: all six."),

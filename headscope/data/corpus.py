@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ class Corpus:
         return self.read()
 
 
-def open_treebank(path: str | Path, *, name: str | None = None) -> Corpus:
+def open_treebank(path: str | Path) -> Corpus:
     """Open a CoNLL-U file; the whole file is checked before anything runs.
 
     The language is taken from the file's name where that follows Universal Dependencies
@@ -72,7 +73,7 @@ def open_treebank(path: str | Path, *, name: str | None = None) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    corpus = _open(path, lambda: read_treebank(path), name or str(path), has_trees=True)
+    corpus = _open(path, lambda: read_treebank(path), str(path), has_trees=True)
     return dataclasses.replace(corpus, language=stated[1] if stated else None)
 
 
@@ -83,15 +84,23 @@ def open_text(path: str | Path) -> Corpus:
     return dataclasses.replace(corpus, table=path) if path.suffix.lower() in TABLES else corpus
 
 
+@functools.cache
 def sample_corpus() -> Corpus:
-    """Open the built-in English sample treebank, written for headscope."""
-    corpus = open_treebank(SAMPLE, name="built-in sample (mostly generated)")
-    n_generated = corpus.n_sentences - ANNOTATED
+    """Open the built-in English sample treebank, written for headscope; it is read once."""
+    sentences = tuple(read_treebank(SAMPLE))
     note = (
-        f"{n_generated} of the {corpus.n_sentences} sentences of the built-in sample come from a "
-        "grammar; counts on real text differ."
+        f"{len(sentences) - ANNOTATED} of the {len(sentences)} sentences of the built-in sample "
+        "come from a grammar; counts on real text differ."
     )
-    return dataclasses.replace(corpus, language="en", note=note)
+    return Corpus(
+        name="built-in sample (mostly generated)",
+        sha256=sha256_of_file(SAMPLE),
+        n_sentences=len(sentences),
+        has_trees=True,
+        language="en",
+        read=lambda: iter(sentences),
+        note=note,
+    )
 
 
 def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> Corpus:

@@ -27,7 +27,8 @@ def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
     half = Z95 * np.sqrt(p * (1 - p) / safe + z2 / (4 * safe**2))
     low = np.where(n > 0, (centre - half) / (1 + z2 / safe), 0.0)
     high = np.where(n > 0, (centre + half) / (1 + z2 / safe), 1.0)
-    return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+    # Rounding must not leave the rate itself outside: at 0 or 1 it is an end of the interval.
+    return np.clip(low, 0.0, p), np.clip(high, p, 1.0)
 
 
 def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:

@@ -1,8 +1,72 @@
-"""Families of models that cannot be covered, and why."""
+"""Families of models: those that are tested, and those that cannot be covered, with the reason."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from headscope.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True)
+class Covered:
+    """A family that is tested.
+
+    Attributes
+    ----------
+    layout : str
+        The attention layout that covers it: a name in ``headscope.models.layouts``.
+    stacks : tuple of str
+        What its models can have: ``encoder``, ``decoder``, ``cross``.
+    """
+
+    layout: str = "bert"
+    stacks: tuple[str, ...] = ("encoder",)
+
+
+_BERT = Covered()
+_ROTARY = Covered("rotary")
+_BART = Covered("bart", ("encoder", "decoder", "cross"))
+_T5 = Covered("t5", ("encoder", "decoder", "cross"))
+
+#: By ``model_type`` of transformers. A family that is not here is measured all the same if it
+#: passes the certificate. tests/covered_families.py has a tiny model of each.
+COVERED = {
+    **dict.fromkeys(
+        (
+            *("bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm"),
+            *("camembert", "electra", "ernie", "data2vec-text", "layoutlm", "markuplm"),
+            *("roc_bert", "bert-generation", "xmod", "splinter"),
+        ),
+        _BERT,
+    ),
+    "distilbert": Covered("distilbert"),
+    "albert": Covered("albert"),
+    "mobilebert": Covered("mobilebert"),
+    "modernbert": Covered("modernbert"),
+    "esm": Covered("esm"),
+    **dict.fromkeys(("nomic_bert", "gte", "jina_embeddings_v3", "eurobert"), _ROTARY),
+    "mpnet": Covered("mpnet"),
+    "deberta": Covered("deberta"),
+    "deberta-v2": Covered("deberta-v2"),
+    "convbert": Covered("convbert"),
+    "squeezebert": Covered("squeezebert"),
+    "rembert": Covered("rembert"),
+    "megatron-bert": Covered("rembert"),
+    "xlm": Covered("xlm", ("encoder", "decoder")),
+    "flaubert": Covered("xlm"),
+    "roformer": Covered("roformer"),
+    "gpt2": Covered("gpt2", ("decoder",)),
+    **dict.fromkeys(
+        (
+            *("bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot"),
+            *("blenderbot-small", "plbart"),
+        ),
+        _BART,
+    ),
+    "t5": _T5,
+    "mt5": _T5,
+    "umt5": Covered("umt5", ("encoder", "decoder", "cross")),
+}
 
 _NO_ATTENTION = "it mixes tokens without attention, so it has no heads"
 _SPARSE = "its attention is sparse and never forms a softmax over all pairs of tokens"
@@ -14,7 +78,7 @@ _OTHER_INPUT = (
 )
 _QUANTISED = "its attention computes with simulated integers, which no exact re-run can equal"
 
-#: By ``model_type`` of transformers.
+#: By ``model_type`` too.
 REFUSED = {
     "fnet": _NO_ATTENTION,
     "longformer": _SPARSE,

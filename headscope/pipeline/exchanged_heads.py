@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from headscope.data.plain import PlainText
+from headscope.data.plain import PlainText, as_plain
 from headscope.errors import InputError, UnsupportedModelError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import mean_of, resampled
@@ -21,16 +21,85 @@ from headscope.models.exchanged import Exchanged
 from headscope.models.loaded import LoadedModel
 from headscope.models.prefix import Prefix
 from headscope.models.routing import Router, routed
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
+from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress
+from headscope.pipeline.provenance import provenance
 from headscope.pipeline.tasks import Task, make_task, read_examples
 from headscope.pipeline.texts import check_measured, line_batches
+from headscope.pipeline.validate import require_valid
+from headscope.results import SCHEMA
 from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
 
-__all__ = ["Effects", "TaskEffect", "boot", "readable", "spread_lines", "task_of"]
+__all__ = ["Effects", "Opened", "TaskEffect", "boot", "readable", "spread_lines", "task_of"]
 
 #: Below this many lines or examples an interval is unknown.
 _FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model whose heads are to be exchanged, and what it is measured on.
+
+    Attributes
+    ----------
+    loaded : LoadedModel
+        Certified, and seen in the one stack that a text runs.
+    effects : Effects
+        Of its changed versions.
+    common : dict
+        The fields that every result has: provenance, certificate, text, task and left-out stacks.
+    """
+
+    loaded: LoadedModel
+    effects: Effects
+    common: dict[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        text: str | Path | PlainText | Sequence[str] | None,
+        name: str,
+        *,
+        sentences: int,
+        task: str | None,
+        data: str | Path | None,
+        limit: int | None,
+        validate: bool,
+        seed: int,
+        command: str,
+        **options: Any,
+    ) -> Opened:
+        """Open, check and certify a model, and read its text; parameters as of ``name``.
+
+        Raises
+        ------
+        InputError
+            For a model, text or option that cannot be used.
+        UnsupportedModelError
+            If no head reads a text.
+        ValidationFailedError
+            If our attention does not equal the model's.
+        """
+        check_seed(seed)
+        source = spread_lines(as_plain(text), sentences, limit)
+        whole = open_for_tasks(model, **options)
+        need_tokenizer(whole, name)
+        whole.pooling.check()
+        loaded = readable(whole, name)
+        validation = require_valid(loaded, validate)
+        effects = Effects(loaded, source, task_of(loaded, task, data, limit, seed), seed)
+        common = {
+            "schema": SCHEMA,
+            "provenance": provenance(loaded, command=command, seed=seed, data=source),
+            "validation": validation,
+            "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
+            "text": effects.describe(),
+            "task": effects.task,
+        }
+        return cls(loaded, effects, common)
 
 
 @dataclass(frozen=True)

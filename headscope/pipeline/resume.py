@@ -20,6 +20,7 @@ from headscope.errors import InputError, ResumeError
 from headscope.measures.accumulator import Array
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.provenance import versions
+from headscope.processes.sharing import current, own_file
 from headscope.safe_text import listed, visible
 
 #: A run measures at least so many times as long as it saves.
@@ -184,11 +185,14 @@ def open_state(
     blank: Callable[[], S],
     loaded: LoadedModel,
     seed: int,
+    *,
+    by_process: bool = False,
 ) -> RunState[S]:
     """Return where a run saves itself (nowhere without ``path``), filled if it is to be resumed.
 
     ``identity`` is what the sums depend on besides model, seed and versions; ``blank`` makes the
-    empty sums of one pass.
+    empty sums of one pass. Of several processes each saves its own sums ``by_process``, or the
+    first those of all.
 
     Raises
     ------
@@ -197,7 +201,8 @@ def open_state(
     ResumeError
         If the file belongs to another run or cannot be read.
     """
-    if path is None:
+    processes = current()
+    if path is None or (processes.rank > 0 and not by_process):
         return RunState(None, {})
     shared = {
         "model": _checksum(loaded),
@@ -206,7 +211,9 @@ def open_state(
         "device": loaded.device.partition(":")[0],
         "versions": versions(),
     }
-    saved: RunState[S] = RunState(Path(path), {**shared, **identity})
+    if by_process and processes.size > 1:
+        shared["processes"] = f"{processes.rank + 1} of {processes.size}"
+    saved: RunState[S] = RunState(own_file(Path(path)), {**shared, **identity})
     if resume:
         saved.resume(blank)
     return saved

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention import Mask, stream_attention
-from headscope.data.plain import PlainText, as_plain
+from headscope.data.plain import PlainText
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.spectrum.structure import looks_back
@@ -27,14 +27,10 @@ from headscope.measures.symmetric import (
 from headscope.models.exchanged import Exchanged, Formula, HeadInputs, Heads, removed
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.exchanged_heads import Effects, boot, readable, spread_lines, task_of
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
-from headscope.pipeline.parameters import check_seed
+from headscope.pipeline.exchanged_heads import Effects, Opened, boot
+from headscope.pipeline.opening import Model
 from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.replaced_attention import last_states
-from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA
 from headscope.results.effects import Effect
 from headscope.results.estimated import Estimated
 from headscope.results.symmetric import DrawnEffect, HeadSymmetry, RandomHeads, SymmetricResult
@@ -112,32 +108,33 @@ def symmetric(
     >>> found.whole["symmetric"].cosine.value < found.heads[0].symmetric.cosine.value
     True
     """
-    check_seed(seed)
-    source = spread_lines(as_plain(text), sentences, limit)
-    whole = open_for_tasks(model, **options)
-    need_tokenizer(whole, "symmetric")
-    whole.pooling.check()
-    loaded = readable(whole, "symmetric")
-    validation = require_valid(loaded, validate)
-    effects = Effects(loaded, source, task_of(loaded, task, data, limit, seed), seed)
+    opened = Opened.of(
+        model,
+        text,
+        "symmetric",
+        sentences=sentences,
+        task=task,
+        data=data,
+        limit=limit,
+        validate=validate,
+        seed=seed,
+        command=command,
+        **options,
+    )
+    loaded, effects = opened.loaded, opened.effects
     run = _Run(loaded, effects, seed, progress or silent)
     heads = run.heads(alone)
     sets = run.sets()
     of_all = run.whole()
     single = [head.removed.cosine.value for head in heads if head.removed is not None]
     return SymmetricResult(
-        schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed, data=source),
-        validation=validation,
+        **opened.common,
         heads=heads,
         whole=of_all,
         whole_difference=run.difference,
         sets=sets,
         equivalent_heads=_equivalent(of_all, [(1, single), *_removals(sets, of_all, len(heads))]),
         causal=run.causal,
-        left_out=tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
-        text=effects.describe(),
-        task=effects.task,
     )
 
 

@@ -64,7 +64,7 @@ def fisher(given: Given, *, normalise: bool = False) -> Ranking:
 def information(given: Given, directions: int) -> tuple[Tensor, Tensor]:
     """Return the matrix (n_units, n_units) and the scores (n_units,) of its diagonal, float64."""
     if given.labelled:
-        rows = torch.cat(list(labelled_rows(given.calibration.batches(labels=True), given.units)))
+        rows = labelled_rows(given.calibration.batches(labels=True), given.units)
         matrix = rows.t() @ rows
         return matrix, matrix.diagonal()
     found = outputs_matrix(given, directions)

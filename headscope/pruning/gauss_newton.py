@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.processes.sharing import in_order, share, summed
 from headscope.pruning.method import GradientBatch
 from headscope.pruning.units import Units
 
@@ -51,6 +52,8 @@ def sample(
 ) -> GaussNewton:
     """Pass over the examples once and sum up derivatives of their outputs.
 
+    Of several processes each takes its share of the batches; the sums are those of all.
+
     Parameters
     ----------
     batches : iterator of GradientBatch
@@ -70,8 +73,8 @@ def sample(
     n = len(units)
     matrix = torch.zeros(n, n, dtype=torch.float64)
     gradient, squares = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
-    distance, count = 0.0, 0
-    for index, batch in enumerate(batches):
+    distance, count = 0.0, 0.0
+    for index, batch in share(enumerate(batches)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
         gates = _gates(batch, units, at)
         out = batch.embed(gates)
@@ -86,15 +89,20 @@ def sample(
             # A unit direction has E[r r^T] = I / d.
             matrix += rows.t() @ rows * (out.shape[-1] / directions)
         count += batch.size
+    numbers = torch.tensor([distance, count], dtype=torch.float64)
+    matrix, gradient, squares, numbers = summed("gradients", matrix, gradient, squares, numbers)
+    distance, count = numbers.tolist()
     return GaussNewton(matrix / count, gradient / count, squares / count, distance / count)
 
 
-def labelled_rows(batches: Iterator[GradientBatch], units: Units) -> Iterator[Tensor]:
-    """Yield each batch's ``dL_i/dxi`` at the unpruned model: (size, n_units), float64."""
-    for batch in batches:
+def labelled_rows(batches: Iterator[GradientBatch], units: Units) -> Tensor:
+    """Return all examples' ``dL_i/dxi`` at the unpruned model: (examples, n_units), float64."""
+    rows = {}
+    for index, batch in share(enumerate(batches)):
         gates = batch.gates("example")
         (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
-        yield units.contract(gradient.double()).cpu()
+        rows[index] = units.contract(gradient.double()).cpu()
+    return torch.cat(in_order("labelled gradients", rows))
 
 
 def full_output(batch: GradientBatch, stored: Tensor | None = None) -> Tensor:

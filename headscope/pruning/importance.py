@@ -22,6 +22,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headscope.processes.sharing import share, summed
 from headscope.pruning.method import Given, GradientBatch, Ranking
 from headscope.pruning.normalise import per_layer
 
@@ -44,10 +45,11 @@ def _mean(given: Given, name: str, kind: str, normalise: bool) -> Ranking:
     given.need_labels(name)
     total = torch.zeros(len(given.units), dtype=torch.float64)
     count = torch.zeros_like(total)
-    for batch in given.calibration.batches(labels=True):
+    for batch in share(given.calibration.batches(labels=True)):
         sizes, real = _sizes(batch, kind, given)
         total += (sizes * real).sum(dim=0)
         count += real.sum(dim=0)
+    total, count = summed(name, total, count)
     values = total / count
     if normalise:
         values = per_layer(values, given.units.layers)

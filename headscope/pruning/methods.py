@@ -29,6 +29,10 @@ class MethodInfo:
     ----------
     run : callable
         From :class:`Given` (and ``normalise``, where it can) to a :class:`Ranking`.
+    words : str
+        What a head is worth by it, on one line.
+    source : str
+        Where it comes from; empty where it has no source.
     needs_labels : bool
         A loss whose gradient does not vanish at the unpruned model.
     needs_roles : bool
@@ -40,27 +44,74 @@ class MethodInfo:
     """
 
     run: Callable[..., Ranking]
+    words: str
+    source: str = ""
     needs_labels: bool = False
     needs_roles: bool = False
     can_normalise: bool = False
     control: bool = False
 
 
+_VOITA = "Voita et al. 2019, arXiv:1905.09418"
+_MICHEL = "Michel et al. 2019, arXiv:1905.10650"
+_KWON = "Kwon et al. 2022, arXiv:2204.09656"
+_HASSIBI = "Hassibi & Stork 1993, on gates; Kwon et al. 2022, arXiv:2204.09656"
+
 METHODS: dict[str, MethodInfo] = {
-    "fisher-joint": MethodInfo(fisher_joint),
-    "fisher-relinearised": MethodInfo(fisher_relinearised),
-    "fisher-mean": MethodInfo(fisher_mean),
-    "fisher": MethodInfo(fisher, can_normalise=True),
-    "importance-token": MethodInfo(importance_token, needs_labels=True, can_normalise=True),
-    "importance-example": MethodInfo(importance_example, needs_labels=True, can_normalise=True),
-    "gates": MethodInfo(gates),
-    "topk": MethodInfo(topk),
-    "ablation": MethodInfo(ablation),
-    "ablation-greedy": MethodInfo(ablation_greedy),
-    "roles": MethodInfo(roles, needs_roles=True),
-    "magnitude": MethodInfo(magnitude),
-    "confidence": MethodInfo(confidence, needs_roles=True),
-    "random": MethodInfo(random, control=True),
+    "fisher-joint": MethodInfo(
+        fisher_joint, "place in joint elimination on the Gauss-Newton matrix of all heads", _HASSIBI
+    ),
+    "fisher-relinearised": MethodInfo(
+        fisher_relinearised,
+        "the same, with the matrix taken again after each eighth of the heads",
+        _HASSIBI,
+    ),
+    "fisher-mean": MethodInfo(
+        fisher_mean,
+        "the same for heads that leave their mean behind; goes with the repair mean",
+        _HASSIBI,
+    ),
+    "fisher": MethodInfo(
+        fisher,
+        "diagonal of the Fisher matrix, then exchanges inside each layer",
+        _KWON,
+        can_normalise=True,
+    ),
+    "importance-token": MethodInfo(
+        importance_token,
+        "mean over tokens of the absolute derivative of the loss by the head",
+        _MICHEL,
+        needs_labels=True,
+        can_normalise=True,
+    ),
+    "importance-example": MethodInfo(
+        importance_example,
+        "mean over examples of the absolute derivative of the loss by the head",
+        _MICHEL,
+        needs_labels=True,
+        can_normalise=True,
+    ),
+    "gates": MethodInfo(gates, "gates trained to be few; the weights stay as they are", _VOITA),
+    "topk": MethodInfo(
+        topk,
+        "gates trained with exactly as many heads as are to stay",
+        "Li et al. 2021, arXiv:2108.04657",
+    ),
+    "ablation": MethodInfo(ablation, "drop of the metric without this head", _MICHEL),
+    "ablation-greedy": MethodInfo(ablation_greedy, "the same, measured again after every removal"),
+    "roles": MethodInfo(
+        roles,
+        "heads with a role before those without, the clearest first",
+        _VOITA,
+        needs_roles=True,
+    ),
+    "magnitude": MethodInfo(magnitude, "norm of the head's weights"),
+    "confidence": MethodInfo(
+        confidence, "mean largest attention weight on a content token", _VOITA, needs_roles=True
+    ),
+    "random": MethodInfo(
+        random, "drawn at random: the control that every method must beat", control=True
+    ),
 }
 
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headscope.processes.sharing import summed
+
 
 class RidgeSums:
     """Sums over tokens of everything that the regression needs.
@@ -47,6 +49,13 @@ class RidgeSums:
         self._z += weighted.sum(dim=0)
         self._t += weight @ target
         self._weight += float(weight.sum())
+
+    def add_up(self) -> None:
+        """Add the sums of all processes that share the run."""
+        parts = (self._zz, self._zt, self._z, self._t)
+        weight = torch.tensor([self._weight], dtype=torch.float64)
+        self._zz, self._zt, self._z, self._t, weight = summed("sums of a refit", *parts, weight)
+        self._weight = weight.item()
 
     def solve(self, now: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
         """Return W (d_in, d_out) and b (d_out,), float64; the ridge pulls W towards ``now``.

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from headscope.processes.sharing import current, share, summed
 from headscope.pruning.gauss_newton import full_output, sample
 from headscope.pruning.joint import RIDGE
 from headscope.pruning.method import Given
@@ -106,11 +107,14 @@ def full_outputs(given: Given) -> list[Tensor | None]:
     """Return the unpruned model's outputs of each calibration batch; None for very wide ones.
 
     A language model's log-probabilities would fill the memory; they are computed again instead.
+    None, too, for batches that another process of the run takes care of.
     """
     kept: list[Tensor | None] = []
-    for batch in given.calibration.batches(labels=False):
-        out = full_output(batch)
-        kept.append(out if out.shape[-1] <= WIDEST else None)
+    processes = current()
+    for index, batch in enumerate(given.calibration.batches(labels=False)):
+        mine = index % processes.size == processes.rank
+        out = full_output(batch) if mine else None
+        kept.append(out if out is not None and out.shape[-1] <= WIDEST else None)
     return kept
 
 
@@ -126,7 +130,7 @@ def distance(
     ``wanted`` says for each batch which of its examples count, (size,) of bool; all if None.
     """
     total, count = 0.0, 0
-    for index, batch in enumerate(given.calibration.batches(labels=False)):
+    for index, batch in share(enumerate(given.calibration.batches(labels=False))):
         ones = batch.gates("example").detach()
         grid = given.units.expand(gates.to(ones)).expand_as(ones)
         gap = batch.embed(grid).detach() - full_output(batch, targets[index])
@@ -135,7 +139,9 @@ def distance(
             squares = squares[wanted[index].to(squares.device)]
         total += float(squares.sum())
         count += len(squares)
-    return total / count
+    (numbers,) = summed("distances", torch.tensor([total, count], dtype=torch.float64))
+    total, whole = numbers.tolist()
+    return float(total / whole)
 
 
 def _solve(matrix: Tensor, kept: list[int], right: Tensor, damping: float) -> Tensor:

@@ -45,6 +45,10 @@ class Role:
         Where heads can have it: ``encoder``, ``decoder``, ``cross``.
     primary : bool
         Whether it can be a head's primary role.
+    words : str
+        What a head with it does, on one line.
+    source : str
+        Who described it; empty where nobody did.
     """
 
     key: str
@@ -56,18 +60,52 @@ class Role:
     dark: str = ""
     stacks: tuple[str, ...] = _ALL
     primary: bool = True
+    words: str = ""
+    source: str = ""
 
+
+_VOITA = "Voita et al. 2019, arXiv:1905.09418"
+_CLARK = "Clark et al. 2019, arXiv:1906.04341"
 
 #: In the order of priority: a head's primary role is the first that it has. The figures' colours
 #: are a palette that stays apart for colour-blind readers (Okabe & Ito 2008), and three more that
 #: keep away from it.
 ROLES = (
-    Role("positional", "positional", "", "#0072B2", "bold blue", "#bcd7ff", "#1d4e89", _SELF),
     Role(
-        "syntactic", "syntactic", "syn", "#009E73", "bold green", "#bfe5c5", "#1f5c33", ("encoder",)
+        "positional",
+        "positional",
+        "",
+        "#0072B2",
+        "bold blue",
+        "#bcd7ff",
+        "#1d4e89",
+        _SELF,
+        words="looks at a fixed distance, such as the token before",
+        source=_VOITA,
     ),
     Role(
-        "rare", "rare-word", "rare", "#CC79A7", "bold magenta", "#f3c4ea", "#7a2a6a", ("encoder",)
+        "syntactic",
+        "syntactic",
+        "syn",
+        "#009E73",
+        "bold green",
+        "#bfe5c5",
+        "#1f5c33",
+        ("encoder",),
+        words="looks from a word to its syntactic head, or to a dependent of one relation",
+        source=_VOITA,
+    ),
+    Role(
+        "rare",
+        "rare-word",
+        "rare",
+        "#CC79A7",
+        "bold magenta",
+        "#f3c4ea",
+        "#7a2a6a",
+        ("encoder",),
+        words="looks at the rarest word of the sentence",
+        source=_VOITA,
     ),
     Role(
         "monotonic",
@@ -78,6 +116,7 @@ ROLES = (
         "#d7c9f7",
         "#4a2a80",
         ("cross",),
+        words="cross-attention that goes through the source in order",
     ),
     Role(
         "anti_monotonic",
@@ -88,13 +127,70 @@ ROLES = (
         "#b9cccc",
         "#2e4a4a",
         ("cross",),
+        words="cross-attention that goes through the source backwards",
     ),
-    Role("sharp", "sharp", "shrp", "#80BA5A", "bright_green", "#d9ebc2", "#456320", ("cross",)),
-    Role("special", "special-token", "", "#E69F00", "yellow", "#fbe3a4", "#6b5200"),
-    Role("punctuation", "punctuation", "punc", "#56B4E9", "cyan", "#b9e9ec", "#0f5a61", _SELF),
-    Role("broad", "broad", "brd", "#D55E00", "red", "#f9c9c2", "#7a2d22"),
-    Role("self", "self", colour="#8B4513", stacks=_SELF, primary=False),
-    Role("duplicate", "duplicate-token", colour="#6A5ACD", stacks=_SELF, primary=False),
+    Role(
+        "sharp",
+        "sharp",
+        "shrp",
+        "#80BA5A",
+        "bright_green",
+        "#d9ebc2",
+        "#456320",
+        ("cross",),
+        words="cross-attention that puts nearly all weight on one source token",
+    ),
+    Role(
+        "special",
+        "special-token",
+        "",
+        "#E69F00",
+        "yellow",
+        "#fbe3a4",
+        "#6b5200",
+        words="looks at special tokens, such as [CLS] and [SEP]",
+        source=_CLARK,
+    ),
+    Role(
+        "punctuation",
+        "punctuation",
+        "punc",
+        "#56B4E9",
+        "cyan",
+        "#b9e9ec",
+        "#0f5a61",
+        _SELF,
+        words="looks at punctuation",
+        source=_CLARK,
+    ),
+    Role(
+        "broad",
+        "broad",
+        "brd",
+        "#D55E00",
+        "red",
+        "#f9c9c2",
+        "#7a2d22",
+        words="spreads its attention over the whole sentence",
+        source=_CLARK,
+    ),
+    Role(
+        "self",
+        "self",
+        colour="#8B4513",
+        stacks=_SELF,
+        primary=False,
+        words="looks at the token itself",
+        source=_CLARK,
+    ),
+    Role(
+        "duplicate",
+        "duplicate-token",
+        colour="#6A5ACD",
+        stacks=_SELF,
+        primary=False,
+        words="looks at another copy of the same token",
+    ),
 )
 #: A head without any of the primary roles.
 NO_ROLE = Role("none", "no role", ".", "#999999", "dim", "#e9ebee", "#333944")

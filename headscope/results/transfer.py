@@ -45,8 +45,8 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
-class TransferRun:
-    """One fine-tuning.
+class TransferCase:
+    """What a row of the tables is of.
 
     Attributes
     ----------
@@ -57,6 +57,19 @@ class TransferRun:
         ``pretrained`` or ``random``: what the model started from.
     size : int
         Training examples.
+    """
+
+    variant: str
+    weights: str
+    size: int
+
+
+@dataclass(frozen=True)
+class TransferRun(TransferCase):
+    """One fine-tuning.
+
+    Attributes
+    ----------
     seed : int
         Of the order and choice of examples, the classifier's start, what is drawn of the
         parameters, and random weights.
@@ -77,9 +90,6 @@ class TransferRun:
         By step.
     """
 
-    variant: str
-    weights: str
-    size: int
     seed: int
     rate: float
     accuracy: float
@@ -95,15 +105,11 @@ class TransferRun:
 
 
 @dataclass(frozen=True)
-class TransferTry:
+class TransferTry(TransferCase):
     """One learning rate of the grid.
 
     Attributes
     ----------
-    variant, weights : str
-        As in :class:`TransferRun`.
-    size : int
-        Training examples.
     rate : float
         The rate.
     validation_loss : float or None
@@ -112,24 +118,17 @@ class TransferTry:
         Whether all seeds use it.
     """
 
-    variant: str
-    weights: str
-    size: int
     rate: float
     validation_loss: float | None
     chosen: bool
 
 
 @dataclass(frozen=True)
-class TransferCell:
+class TransferCell(TransferCase):
     """All runs of one variant, start and size.
 
     Attributes
     ----------
-    variant, weights : str
-        As in :class:`TransferRun`.
-    size : int
-        Training examples.
     parameters : int
         Trained numbers, the classifier's apart.
     rate : float
@@ -146,9 +145,6 @@ class TransferCell:
         Runs that did; see :class:`TransferRun`.
     """
 
-    variant: str
-    weights: str
-    size: int
     parameters: int
     rate: float
     seeds: int
@@ -251,20 +247,15 @@ class TransferSpread:
 
 
 @dataclass(frozen=True)
-class TransferMissed:
+class TransferMissed(TransferCase):
     """A run that the time budget did not reach.
 
     Attributes
     ----------
-    variant, weights : str
-        As in :class:`TransferRun`.
-    size, seed : int
-        Training examples, and the seed of the run.
+    seed : int
+        Of the run.
     """
 
-    variant: str
-    weights: str
-    size: int
     seed: int
 
 

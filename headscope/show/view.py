@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headscope.results.estimated import Estimated
 from headscope.show.cells import to_csv
 
 if TYPE_CHECKING:
@@ -17,15 +18,37 @@ if TYPE_CHECKING:
 __all__ = ["KeyNumber", "View", "view_of"]
 
 R = TypeVar("R")
-#: What is measured, this model's value, the controls' value ("-" where there is none).
-KeyNumber = tuple[str, str, str]
+#: The number of what is said in words.
+_WORDS = Estimated(None)
+
+
+@dataclass(frozen=True)
+class KeyNumber:
+    """A number that a reader wants to see first.
+
+    Attributes
+    ----------
+    what : str
+        What is measured, in words that are the same for every model.
+    text : str
+        This model's value, with its interval.
+    control : str
+        The controls' values; "-" where there is none.
+    number : Estimated
+        The value itself and its 95% interval, without any where ``text`` says no number.
+    """
+
+    what: str
+    text: str
+    control: str = "-"
+    number: Estimated = _WORDS
 
 
 @dataclass(frozen=True)
 class View(Generic[R]):
     """What people see of a result of class ``R``; every part is a function of the result.
 
-    A report's page and report.md ask every section that was run for the last five.
+    A report's page and report.md ask every section that was run for ``facts`` to ``key_numbers``.
 
     Attributes
     ----------
@@ -50,6 +73,9 @@ class View(Generic[R]):
         Further parts of the page, and of report.md, for what not every run measures.
     key_numbers : callable
         The few numbers that a report leads with, each beside its control.
+    compared : callable
+        What ``headscope compare`` puts beside other models' before the key numbers: what a report
+        shows in a place of its own.
     """
 
     human: Callable[[R], Iterable[RenderableType]]
@@ -61,6 +87,7 @@ class View(Generic[R]):
     section: Callable[[R], Part | None] = lambda result: None
     more: Callable[[R], Iterable[Part]] = lambda result: ()
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
+    compared: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
 
 
 def view_of(section: str) -> View[Any]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from headscope.errors import InputError
 from headscope.results import SCHEMA, SECTIONS, Sections, from_dict, section_of
+from headscope.revisions import InRevision
 from headscope.safe_text import visible
 
 __all__ = ["Results", "read_results", "results_of"]
@@ -37,7 +38,7 @@ class Results(Sections):
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def read_results(path: Path) -> Results:
+def read_results(path: Path | InRevision) -> Results:
     """Read a result file, or a folder that holds some.
 
     In a folder ``report.json`` comes first; a section that it lacks is taken from its own file.
@@ -75,7 +76,7 @@ def results_of(document: Mapping[str, Any], name: str) -> Results:
     return _typed(_split(document, name), name)
 
 
-def _load(path: Path) -> Any:
+def _load(path: Path | InRevision) -> Any:
     try:
         text = path.read_text(encoding="utf-8-sig")
         data = json.loads(text, parse_constant=_no_constant)
@@ -123,7 +124,9 @@ def _kind(document: Mapping[str, Any]) -> str | None:
     return best if shares[best] > 0.5 else None
 
 
-def _only(section: str, found: dict[str, dict[str, Any]], file: Path) -> dict[str, Any]:
+def _only(
+    section: str, found: dict[str, dict[str, Any]], file: Path | InRevision
+) -> dict[str, Any]:
     if set(found) != {section}:
         raise InputError(
             f"{visible(file)} holds {' and '.join(found)}, not {section}; rename it, or give the "

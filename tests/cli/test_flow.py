@@ -119,7 +119,7 @@ def test_map_and_page_hold_every_head(measured: FlowResult) -> None:
     assert part is not None
     assert part.chart is not None
     assert "random weights" in " ".join(part.texts)
-    assert all(control != "-" for _, _, control in view.key_numbers(measured))
+    assert all(found.control != "-" for found in view.key_numbers(measured))
 
 
 def test_one_sentence_leaves_everything_but_the_weights_unknown() -> None:

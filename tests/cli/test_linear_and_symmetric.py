@@ -71,7 +71,7 @@ def test_the_report_has_a_part_a_card_a_head_and_key_numbers(
     cards = list(view.facts(result, ()))
     assert len(cards) == len(result.heads)
     assert {scale.key for scale in view.scales} == set(cards[0].values)
-    assert all(value != "-" for _, value, _ in view.key_numbers(result))
+    assert all(found.text != "-" for found in view.key_numbers(result))
 
 
 @each

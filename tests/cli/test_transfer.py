@@ -42,7 +42,7 @@ def test_files_and_page(folder: Path) -> None:
     part = VIEW.section(result)
     assert isinstance(part, Part)
     assert len(part.rows) == len(result.cells) + len(result.baselines)
-    assert [name for name, _, _ in VIEW.key_numbers(result)] == [
+    assert [found.what for found in VIEW.key_numbers(result)] == [
         "accuracy, LayerNorm only trained",
         "accuracy, everything trained",
     ]

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import os
 import re
-import shlex
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import typer
 import typer.main
-import yaml
-from result_files import changed, make_results, read, write
-from tiny_models import tiny_bert
 
 import headscope
 from headscope.cli.app import app
@@ -128,58 +121,6 @@ def test_every_setting_of_a_profile_is_explained(config: Path) -> None:
     for line in lines:
         if re.match(r"\w+ = ", line):
             assert " # " in line, line
-
-
-def test_the_workflow_in_the_readme_fails_with_the_reason(tmp_path: Path) -> None:
-    """Its comparison is run as it stands, by the shell that GitHub uses."""
-    (block,) = _blocks(PAGES[0], "yaml")
-    job = yaml.safe_load(block)["jobs"]["report"]
-    scripts = [step["run"] for step in job["steps"] if "run" in step]
-    report = next(script for script in scripts if script.startswith("headscope report"))
-    compare = next(script for script in scripts if "headscope diff" in script)
-    words = report.split()[1:]
-    command = COMMANDS[words[0]]
-    assert {word for word in words if word.startswith("-")} <= {
-        name for param in command.params for name in param.opts
-    }
-    old, new = (tmp_path / name for name in ("reports/my-bert", "out"))
-    make_results(tiny_bert(tmp_path / "model"), new)
-    write(new / "report.json", {"schema": 1, **{p.stem: read(p) for p in new.glob("*.json")}})
-    old.mkdir(parents=True)
-    report_json = read(new / "report.json")
-    assert _shell(compare, tmp_path, old, report_json) == (0, "", "")
-    lost = changed(report_json, "classify", "heads", 2, "roles", to=["self"])
-    code, summary, stderr = _shell(compare, tmp_path, old, lost)
-    assert code == 3
-    assert "role-lost: 1 head lost a role: L0H2 (-self)" in stderr
-    assert "| L0H2 |" in summary
-
-
-def _shell(script: str, folder: Path, old: Path, baseline: object) -> tuple[int, str, str]:
-    """Run a step of the workflow; returns exit code, step summary and stderr."""
-    write(old / "report.json", baseline)
-    (folder / "step.sh").write_text(script)
-    (folder / "headscope").write_text(
-        f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "
-        "'from headscope.cli.app import main; main()' \"$@\"\n"
-    )
-    (folder / "headscope").chmod(0o755)
-    summary = folder / "summary.md"
-    summary.unlink(missing_ok=True)
-    done = subprocess.run(
-        ["bash", "-e", "step.sh"],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PATH": f"{folder}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-            "GITHUB_STEP_SUMMARY": str(summary),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, summary.read_text(), done.stderr
 
 
 def test_public_names_are_pinned() -> None:

@@ -10,6 +10,7 @@ from covered_families import COVERED, Family
 from torch import Tensor
 
 import headscope
+from headscope.models import families
 from headscope.models.certificate import validate_model
 from headscope.models.families import REFUSED
 from headscope.models.gating import gated
@@ -89,6 +90,17 @@ def test_a_family_of_the_table(family: Family, tmp_path: Path) -> None:
     torch.testing.assert_close(states(again), states(compact), rtol=0, atol=1e-5)
     result = validate_model(again)
     assert result.passed, result.reasons
+
+
+def test_the_package_lists_the_families_that_are_tested() -> None:
+    tested: dict[str, tuple[set[str], set[str]]] = {}
+    for family in COVERED:
+        layouts, stacks = tested.setdefault(family.kind, (set(), set()))
+        layouts.add(family.layout)
+        stacks.update(family.stacks)
+    assert tested == {
+        name: ({known.layout}, set(known.stacks)) for name, known in families.COVERED.items()
+    }
 
 
 def test_no_family_is_both_covered_and_refused() -> None:

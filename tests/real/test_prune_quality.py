@@ -29,8 +29,8 @@ def half(demo: LoadedModel) -> PruneResult:
         methods=["fisher-joint", "random"],
         repairs=["none", "scale", "refit"],
         fractions=[0.5],
-        calibration_limit=64,
-        limit=64,
+        calibration_limit=48,
+        limit=48,
         ablation=False,
     )
 
@@ -117,8 +117,8 @@ def test_the_default_keeps_the_repaired_choice_and_never_the_control(
         demo,
         fractions=[0.5],
         ablation=False,
-        limit=64,
-        calibration_limit=64,
+        limit=40,
+        calibration_limit=40,
         roles=False,
         save=tmp_path / "small",
         save_dense=tmp_path / "dense",

@@ -33,7 +33,7 @@ sys.argv = ["headscope", *sys.argv[1:]]
 from headscope.cli.app import main
 main()
 """
-_RUN = ["classify", "demo", "--control", "--limit", "160", "-o"]
+_RUN = ["classify", "demo", "--control", "--limit", "80", "-o"]
 
 
 def _start(folder: Path, *more: str, slow: bool = False) -> subprocess.Popen[bytes]:

@@ -31,7 +31,7 @@ from headscope.show.spectrum.words import control_sentence, verdict_sentence
 
 @pytest.fixture(scope="module")
 def result(demo: LoadedModel) -> SpectrumResult:
-    return headscope.spectrum(demo, length=64, sequences=12, efficient=True)
+    return headscope.spectrum(demo, length=64, sequences=6, efficient=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def windows_of(demo: LoadedModel, length: int):
 
 def test_equals_a_script_on_output_attentions(demo: LoadedModel, result: SpectrumResult) -> None:
     windows = windows_of(demo, 64)
-    ids = torch.from_numpy(windows.batch([i * len(windows) // 12 for i in range(12)]))
+    ids = torch.from_numpy(windows.batch([i * len(windows) // 6 for i in range(6)]))
     with use_implementation(demo.model, "eager"), torch.no_grad():
         attentions = demo.model(input_ids=ids, output_attentions=True).attentions
     for head in result.heads:
@@ -54,7 +54,7 @@ def test_equals_a_script_on_output_attentions(demo: LoadedModel, result: Spectru
         curves = np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)
         np.testing.assert_allclose(head.curve, curves.mean(0), atol=2e-5)
         assert head.share_at_k.mean == pytest.approx(curves[:, 15].mean(), abs=2e-5)
-        sem = curves[:, 15].std(ddof=1) / np.sqrt(12)
+        sem = curves[:, 15].std(ddof=1) / np.sqrt(6)
         assert head.share_at_k.sem == pytest.approx(sem, abs=2e-5)
         squares = np.cumsum(sigma**2, -1) / (sigma**2).sum(-1, keepdims=True)
         np.testing.assert_allclose(head.curve_sq, squares.mean(0), atol=2e-5)
@@ -293,7 +293,7 @@ def test_layers_may_have_lost_heads(demo: LoadedModel, little: list[str]) -> Non
     """Layer 1 keeps its heads 0 and 8 only, the second being the next-token head; layer 3 none."""
     gone = [(1, h) for h in range(12) if h not in (0, 8)] + [(3, h) for h in range(12)]
     loaded = headscope.remove_heads(demo, gone)
-    result = headscope.spectrum(loaded, little, length=32, sequences=8, efficient=True)
+    result = headscope.spectrum(loaded, little, length=32, sequences=3, efficient=True)
     counts = [sum(h.layer == layer for h in result.heads) for layer in range(6)]
     assert counts == [12, 2, 12, 0, 12, 12]
     heads = {h.name: h for h in result.heads}

@@ -44,5 +44,12 @@ class StackSums:
             mine = ((name, array) for name, array in arrays.items() if name.startswith(prefix))
             part.load_state({name.removeprefix(prefix): array for name, array in mine})
 
+    def merge(self, other: StackSums) -> None:
+        """Add the sums of another pass over other sentences with the same model."""
+        for stack, part in other.reading.items():
+            self.reading[stack].merge(part)
+        if self.cross is not None and other.cross is not None:
+            self.cross.merge(other.cross)
+
     def _parts(self) -> dict[str, HeadMeasures | CrossHeads]:
         return self.reading | ({} if self.cross is None else {"cross": self.cross})

@@ -24,6 +24,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Array, Keys, numpy, zeros
 from headscope.measures.batch import Batch, EdgeTrials, OffsetName, RelationName
 from headscope.measures.classify.rows import RowMeasure, RowSummary
+from headscope.processes.sharing import summed
 
 _BY_OFFSET = ("offset_trials", "both_offset")
 
@@ -141,6 +142,11 @@ class KernelHits:
         relation = relations.indices(edges.relation_names)[numpy(edges.relation_key)]
         hits = grouped(trial_hits(looks_at, edges), relation, len(relations))
         self.hits += hits.reshape(self.hits.shape)
+
+    def add_up(self, what: str) -> None:
+        """Add the hits of all processes that share the run; ``what`` says of what they are."""
+        (total,) = summed(what, torch.from_numpy(self.hits))
+        self.hits = numpy(total)
 
 
 def trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:

@@ -107,7 +107,8 @@ class Spectrum(Accumulator):
 class PatternSpectra:
     """The observer that feeds a :class:`Spectrum`; it holds a few patterns at a time.
 
-    ``content`` says for a stack which of its query positions are not special tokens.
+    ``content`` says for a stack which of its query positions are not special tokens; :meth:`into`
+    changes the sums that are added to.
     """
 
     def __init__(self, sums: Spectrum, pool: MatrixPool, content: Callable[[str], slice]) -> None:
@@ -115,6 +116,10 @@ class PatternSpectra:
         self._pool = pool
         self._content = content
         self._waiting: deque[tuple[int, slice, Callable[[], Array], Array]] = deque()
+
+    def into(self, sums: Spectrum) -> None:
+        """Add what is observed from here on to other sums."""
+        self._sums = sums
 
     def observe(self, site: Activations) -> None:
         """Start on one chunk of patterns; wait for the first when enough of them are under way."""

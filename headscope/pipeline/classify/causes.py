@@ -30,6 +30,7 @@ from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.prune.stacks import chosen_stack
 from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
+from headscope.processes.sharing import share
 from headscope.pruning.gauss_newton import labelled_rows, sample
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
@@ -168,7 +169,7 @@ class _Removals:
         self._generator = torch.Generator().manual_seed(seed)
         self.full = task.outputs(loaded)
         few = one_position if loaded.task_head in TOKEN_HEADS else None
-        self._replay, self._start = Replay(loaded, task.batches(loaded), few), 0
+        self._replay, self._start = Replay(loaded, share(task.batches(loaded)), few), 0
 
     def of_all(
         self, zero: Sequence[float], mean: Sequence[float], progress: Progress
@@ -230,7 +231,7 @@ def _estimate(
         batches = given.batches(labels=False)
         found = sample(batches, units, directions=DIRECTIONS, seed=seed)
         return found.matrix.diagonal() / 2
-    return -torch.cat(list(labelled_rows(given.batches(labels=True), units))).mean(dim=0)
+    return -labelled_rows(given.batches(labels=True), units).mean(dim=0)
 
 
 def _losses(found: Sequence[HeadCause]) -> dict[str, Array]:

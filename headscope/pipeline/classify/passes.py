@@ -19,6 +19,7 @@ from headscope.models.routing import Router, SiteObserver, routed
 from headscope.pipeline.classify.norm_weighted import NormWeighted
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.resume import RunState
+from headscope.processes.sharing import merged, share
 from headscope.results import HeadResult, SwappedControl
 from headscope.results.classify import StackCorpus
 
@@ -41,7 +42,7 @@ B = TypeVar("B", bound=ModelBatch)
 
 
 class Batches(Generic[Item, B]):
-    """The batches of a corpus, the same ones every time.
+    """The batches of a corpus, the same ones every time: this process's share of them.
 
     A small corpus is read, encoded and padded only once; of a larger one nothing is held.
 
@@ -72,7 +73,7 @@ class Batches(Generic[Item, B]):
             yield from self._kept[done:]
             return
         made = []
-        for index, (seen, items) in enumerate(self._groups()):
+        for index, (seen, items) in enumerate(share(self._groups())):
             if index >= done:
                 made.append((seen, self._collate(items)))
                 yield made[-1]
@@ -122,7 +123,7 @@ class Run:
         check: Callable[[StackSums], object],
         name: str,
     ) -> StackSums:
-        """Stream a corpus through some stacks of a whole model once.
+        """Stream a corpus through some stacks of a whole model once; returns all processes' sums.
 
         ``check`` raises if nothing could be measured; no state is left of such a pass.
         """
@@ -140,9 +141,11 @@ class Run:
                 router.run(functools.partial(loaded.forward, *batch.inputs))
                 self.state.note(name, index, sums)
                 self.progress(name, seen, batches.n_items)
-        check(sums)
+        blank = functools.partial(blank_sums, loaded, self.stacks)
+        total = merged(sums, blank, f"the sums of {name}")
+        check(total)
         self.state.note(name, index, sums, final=True)
-        return sums
+        return total
 
 
 class Found(NamedTuple):

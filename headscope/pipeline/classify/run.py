@@ -170,6 +170,7 @@ def classify(
         lambda: blank_sums(loaded, stacks),
         loaded,
         seed,
+        by_process=True,
     )
     run = Run(stacks, thresholds, progress or silent, saved, norm_weighted)
     found = list(found_in(loaded, run, parts))

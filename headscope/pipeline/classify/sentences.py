@@ -111,6 +111,8 @@ class Sentences:
                 looks_at = kernel_argmax(kernel, batch)
                 gold.update(looks_at, batch)
                 swapped.update(looks_at, batch)
+            gold.add_up("what kernels hit")
+            swapped.add_up("what kernels hit on swapped trees")
         return gold, swapped
 
 

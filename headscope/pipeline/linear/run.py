@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention import Mask, default_scale, stream_attention
-from headscope.data.plain import PlainText, as_plain
+from headscope.data.plain import PlainText
 from headscope.measures.accumulator import Array
 from headscope.measures.linear.feature_maps import linear_attention
 from headscope.measures.linear.sentence_sums import EVERY, LinearSums
@@ -21,16 +21,12 @@ from headscope.models.control import random_twin
 from headscope.models.exchanged import Exchanged, Formula, HeadInputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.exchanged_heads import Effects, readable, spread_lines, task_of
+from headscope.pipeline.exchanged_heads import Effects, Opened
 from headscope.pipeline.linear.describing import Described
 from headscope.pipeline.linear.of_keys import OwnKeys, key_memory
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
-from headscope.pipeline.parameters import check_seed
+from headscope.pipeline.opening import Model
 from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.replaced_attention import last_states
-from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA
 from headscope.results.effects import Effect
 from headscope.results.linear import LinearControl, LinearForm, LinearResult
 
@@ -108,23 +104,26 @@ def linear(
     >>> found.form("linear").whole_scaled.cosine.value < 0.99
     True
     """
-    check_seed(seed)
-    source = spread_lines(as_plain(text), sentences, limit)
-    whole = open_for_tasks(model, **options)
-    need_tokenizer(whole, "linear")
-    whole.pooling.check()
-    loaded = readable(whole, "linear")
-    validation = require_valid(loaded, validate)
-    tell = progress or silent
-    effects = Effects(loaded, source, task_of(loaded, task, data, limit, seed), seed)
+    opened = Opened.of(
+        model,
+        text,
+        "linear",
+        sentences=sentences,
+        task=task,
+        data=data,
+        limit=limit,
+        validate=validate,
+        seed=seed,
+        command=command,
+        **options,
+    )
+    loaded, effects = opened.loaded, opened.effects
     plain = _Plain(loaded, effects.lines)
     plain.run(effects.batches)
     described = Described.of(loaded, plain.sums, seed)
-    changed = _Changed(loaded, effects, plain.sums, tell)
+    changed = _Changed(loaded, effects, plain.sums, progress or silent)
     return LinearResult(
-        schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed, data=source),
-        validation=validation,
+        **opened.common,
         heads=tuple(described.heads(loaded, changed.alone() if alone else None)),
         forms=changed.forms(described),
         mean_output=changed.mean_output(),
@@ -134,10 +133,7 @@ def linear(
         stored_centred=described.mean_stored("centred"),
         random_coherence=math.sqrt(2 / (math.pi * _width(loaded))),
         bias_left_out=plain.biased,
-        left_out=tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
-        text=effects.describe(),
         control=_control(loaded, effects, seed) if control else None,
-        task=effects.task,
     )
 
 

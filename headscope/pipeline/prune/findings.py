@@ -18,12 +18,14 @@ import numpy as np
 import torch
 
 from headscope.digest import sha256_of, sha256_of_file
+from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.resume import RunState, open_state
+from headscope.processes.sharing import current
 from headscope.pruning.method import Ranking
 from headscope.results import to_dict
 from headscope.results.classify import ClassifyResult
@@ -135,9 +137,13 @@ def open_findings(
     Raises
     ------
     InputError, ResumeError
-        As :func:`headscope.pipeline.resume.open_state` says.
+        As :func:`headscope.pipeline.resume.open_state` says; or if several processes share the run
+        and are to resume.
     """
-    if choices.state is None:
+    several = current().size > 1
+    if several and choices.resume:
+        raise InputError("prune goes on from a saved state in one process only; run it as one.")
+    if choices.state is None or several:  # processes that have not saved the same would not meet
         return Findings()
     identity = {"data": list(data), "choices": _plain(choices)}
     whole = loaded.whole or loaded

@@ -25,6 +25,7 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map
 from headscope.pipeline.tasks import Task
+from headscope.processes.sharing import share, summed
 
 
 def mean_z(loaded: LoadedModel, task: Task, *, everywhere: bool = False) -> dict[int, Tensor]:
@@ -48,9 +49,13 @@ def mean_z(loaded: LoadedModel, task: Task, *, everywhere: bool = False) -> dict
     sums = {site.row: torch.zeros(site.n_heads, site.d_head).double() for site in loaded.sites}
     counts = dict.fromkeys(sums, 0)
     ones = torch.ones(loaded.n_layers, loaded.n_heads)
-    for batch in task.batches(loaded):
+    for batch in share(task.batches(loaded)):
         see = partial(_add, sums, counts, batch)
         capture_layers(loaded, batch, ones, range(loaded.n_layers), see)
+    totals = torch.tensor(list(counts.values()))
+    *added, totals = summed("means of z", *sums.values(), totals)
+    sums = dict(zip(sums, added, strict=True))
+    counts = dict(zip(counts, totals.tolist(), strict=True))
     means = {}
     for layers in shared_layers(loaded.sites):
         total = torch.stack([sums[row] / max(counts[row], 1) for row in layers]).mean(dim=0)

@@ -19,6 +19,7 @@ from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
 from headscope.pipeline.prune.calibrating import TaskCalibration
 from headscope.pipeline.prune.means import with_means
 from headscope.pipeline.tasks import Task
+from headscope.processes.sharing import share
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.joint import DIRECTIONS
 from headscope.pruning.method import Given
@@ -174,7 +175,7 @@ def _sums(
     """
     rows = _rows(loaded.sites[layers[0]], gates[layers[0]])
     sums = RidgeSums(len(rows), loaded.sites[layers[0]].projections.out.out_features)
-    for batch in task.batches(loaded):
+    for batch in share(task.batches(loaded)):
         queries = batch.queries_of(loaded.sites[layers[0]].stack).bool()
         real = queries & _fitted(batch)[:, None].to(loaded.device)
         weight = (1.0 / real.sum(dim=1, keepdim=True).clamp(min=1)).expand(real.shape)[real]
@@ -185,6 +186,7 @@ def _sums(
             gate = gates[layer, : loaded.sites[layer].n_heads]
             gated = z * gate.repeat_interleave(loaded.sites[layer].d_head).to(z)
             sums.update(gated[:, rows], wanted[layer] - x, weight)
+    sums.add_up()
     return sums
 
 

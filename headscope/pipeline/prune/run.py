@@ -30,6 +30,7 @@ from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, stages_of
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
+from headscope.processes.sharing import alone, current
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
 
@@ -230,7 +231,10 @@ def prune_with(
     outcome = measured(inputs, choices, next(stages))
     apart = run_apart(inputs, choices, stages)
     result = _result(inputs, choices, outcome, apart, command)
-    return _kept(result, inputs, choices, outcome, tell) if choices.keeps else result
+    if not choices.keeps or current().rank > 0:
+        return result
+    with alone():  # what is kept is written, opened again and timed by the first process
+        return _kept(result, inputs, choices, outcome, tell)
 
 
 def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Inputs:

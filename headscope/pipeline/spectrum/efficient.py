@@ -29,6 +29,7 @@ from headscope.models.pooling import Pooling
 from headscope.models.routing import Mechanism
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.replaced_attention import last_states
+from headscope.processes.sharing import joined_rows, share
 from headscope.results.efficient import CheapHead, CheapPoint, EfficientResult
 from headscope.results.rank import MeanSem
 
@@ -36,6 +37,8 @@ from headscope.results.rank import MeanSem
 TOKENS = 2048
 #: Sequences of one pass.
 _AT_ONCE = 4
+#: Batches of this process: which of the sequences they hold, and their token ids.
+Mine = list[tuple[Array, Tensor]]
 
 
 def measure_efficient(
@@ -52,14 +55,16 @@ def measure_efficient(
     structure = _structure(loaded, batches[0][:1])
     forms = CheapForms(windows.length, special, seed, pool, structure)
     errors = CheapErrors(forms, len(chosen), loaded.n_layers, loaded.n_heads)
-    original = _measured(loaded, batches, errors, progress)
+    places = np.array_split(np.arange(len(chosen)), len(batches))
+    mine = list(share(zip(places, batches, strict=True)))
+    original = _measured(loaded, mine, errors, progress)
     return EfficientResult(
         sequences=len(chosen),
         block=forms.block,
         random_blocks=min(RANDOM_BLOCKS, -(-windows.length // forms.block)),
         global_tokens=len(forms.special),
         controls=CONTROLS,
-        points=tuple(_points(loaded, batches, errors, forms, original, progress)),
+        points=tuple(_points(loaded, mine, errors, forms, original, progress)),
         heads=tuple(_heads(loaded, forms, errors)),
         draws=DRAWS,
         left_out=forms.left_out,
@@ -81,15 +86,17 @@ def _structure(loaded: LoadedModel, ids: Tensor) -> Structure:
 
 
 def _measured(
-    loaded: LoadedModel, batches: list[Tensor], errors: CheapErrors, progress: Progress
+    loaded: LoadedModel, batches: Mine, errors: CheapErrors, progress: Progress
 ) -> list[Tensor]:
     """Run the unmodified model; measure the forms on the way; return its last states."""
     states: list[Tensor] = []
-    first = 0
-    for i, ids in enumerate(batches, start=1):
-        states += _last_states(loaded, [ids], _measuring(errors, first))
-        first += len(ids)
+    for i, (at, ids) in enumerate(batches, start=1):
+        states += _last_states(loaded, [ids], _measuring(errors, int(at[0])))
         progress("cheap forms, head by head", i, len(batches))
+    places = [at for at, _ in batches]
+    found = {name: [getattr(errors, name)[at] for at in places] for name in ("error", "mass")}
+    joined = joined_rows("errors of cheap forms", places, found, len(errors.error))
+    errors.error, errors.mass = joined["error"], joined["mass"]
     return states
 
 
@@ -128,7 +135,7 @@ def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanis
 
 def _points(
     loaded: LoadedModel,
-    batches: list[Tensor],
+    batches: Mine,
     errors: CheapErrors,
     forms: CheapForms,
     original: list[Tensor],
@@ -141,10 +148,13 @@ def _points(
         pooled: list[Array] = []
         tokens: list[Array] = []
         for draw in range(draws):
-            changed = _last_states(loaded, batches, _replaced(forms, form, size, draw))
+            mechanism = _replaced(forms, form, size, draw)
+            changed = _last_states(loaded, [ids for _, ids in batches], mechanism)
             both = _fidelity(loaded.pooling, original, changed)
-            for values, found in zip((pooled, tokens), both, strict=True):
-                values.append(found)
+            places = [at for at, _ in batches]
+            joined = joined_rows(f"fidelity of {form}", places, both, len(errors.error))
+            pooled.append(joined["pooled"])
+            tokens.append(joined["tokens"])
         fidelity = crossed_mean(np.stack(pooled, axis=1))
         yield CheapPoint(
             form=form,
@@ -165,19 +175,16 @@ def _points(
 
 def _fidelity(
     pooling: Pooling, original: list[Tensor], changed: list[Tensor]
-) -> tuple[Array, Array]:
+) -> dict[str, list[Array]]:
     """Cosines of each sequence's embedding, and the mean cosine of its tokens' states."""
-    pooled, tokens = [], []
+    found: dict[str, list[Array]] = {name: [] for name in ("pooled", "tokens") if original}
     for ours, theirs in zip(changed, original, strict=True):
         real = torch.ones(ours.shape[:2], device=ours.device)
-        pooled.append(cosine(pooling.embed(ours, real), pooling.embed(theirs, real)))
-        tokens.append(cosine(ours, theirs).mean(-1))
-    return _whole(pooled), _whole(tokens)
-
-
-def _whole(cosines: list[Tensor]) -> Array:
-    """Join batches; rounding leaves some cosines of equal states a little above 1."""
-    return numpy(torch.cat(cosines).double().clamp(-1.0, 1.0))
+        pooled = cosine(pooling.embed(ours, real), pooling.embed(theirs, real))
+        for name, values in (("pooled", pooled), ("tokens", cosine(ours, theirs).mean(-1))):
+            # Rounding leaves some cosines of equal states a little above 1.
+            found[name].append(numpy(values.double().clamp(-1.0, 1.0)))
+    return found
 
 
 def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Iterator[CheapHead]:

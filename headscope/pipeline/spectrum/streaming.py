@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.resume import RunState, open_state
+from headscope.processes.sharing import current, of_each, share
 
 #: Half-width of the adaptive mode where nothing else is asked for.
 PRECISION = 0.01
@@ -77,24 +79,38 @@ def measure(
     ``name`` is what the pass is saved and shown under.
     """
     windows = plan.windows
-    blank = Spectrum(loaded.n_layers, loaded.n_heads, windows.length)
-    done, sums = saved.load(blank, name)
+    blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
+    done, sums = _saved_by_first(saved, blank, name)
     observer = PatternSpectra(sums, pool, windows.content)
-    index = 0
+    # Of an interrupted run the first batches are already in the sums.
+    left = itertools.islice(plan.batches(), done, None)
     with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
-        for index, batch in enumerate(plan.batches(), start=1):
-            if index <= done:  # of an interrupted run, already in the sums
-                continue
-            if plan.enough(sums):
-                index -= 1
-                break
-            sides = [torch.from_numpy(ids).to(loaded.device) for ids in windows.inputs(batch)]
-            inputs = [tensor for ids in sides for tensor in (ids, torch.ones_like(ids))]
-            router.run(functools.partial(loaded.forward, *inputs))
-            saved.note(name, index, sums)
+        # Each process measures one batch at a time, so that all stop where one alone would.
+        while not plan.enough(sums) and (batches := list(itertools.islice(left, current().size))):
+            observer.into(mine := blank())
+            for batch in share(batches):
+                sides = [torch.from_numpy(ids).to(loaded.device) for ids in windows.inputs(batch)]
+                inputs = [tensor for ids in sides for tensor in (ids, torch.ones_like(ids))]
+                router.run(functools.partial(loaded.forward, *inputs))
+            for part, _ in zip(of_each(mine, blank, f"spectra of {name}"), batches, strict=False):
+                if not plan.enough(sums):
+                    sums.merge(part)
+                    done += 1
+            saved.note(name, done, sums)
             progress(name, *_progress(plan, sums))
-    saved.note(name, index, sums, final=True)
+    saved.note(name, done, sums, final=True)
     return sums
+
+
+def _saved_by_first(
+    saved: RunState[Spectrum], blank: Callable[[], Spectrum], name: str
+) -> tuple[int, Spectrum]:
+    """Return (batches done, sums) of a pass, as the first process has saved them for all."""
+    done, sums = saved.load(blank(), name)
+    first, *_ = current().gather({**sums.state(), "done": np.array(done)}, f"the state of {name}")
+    done = int(first.pop("done"))
+    sums.load_state(first)
+    return done, sums
 
 
 def _progress(plan: Plan, sums: Spectrum) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.distance import Distance, at_masks
 from headscope.pipeline.tasks.losses import LossBatch, Read
+from headscope.processes.sharing import joined_rows, share
 
 
 class Task:
@@ -101,7 +102,7 @@ class Task:
             :meth:`metrics` leaves those out.
         """
         with gated(loaded, gates) as run:
-            return self.outputs_of(run, self.batches(loaded))
+            return self.outputs_of(run, share(self.batches(loaded)))
 
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
         """Do the same with anything that runs as :meth:`LoadedModel.run` does.
@@ -111,17 +112,17 @@ class Task:
         run : callable
             Takes what :meth:`LoadedModel.run` takes and returns the same.
         batches : iterable of Padded
-            What :meth:`batches` gave: every row once.
+            What :meth:`batches` gave: every row once, in one of the processes that share the run.
         """
-        found: dict[str, Array] = {}
+        place: list[Array] = []
+        found: dict[str, list[Array]] = {}
         for batch in batches:
             given = {**batch.decoder_inputs, "select": self._select(batch)}
             read = self._read(batch, *run(*batch.inputs, **given))
+            place.append(np.asarray(batch.index, dtype=np.int64))
             for name, values in read.items():
-                part = numpy(values)
-                room = np.zeros((len(self.rows), *part.shape[1:]), dtype=part.dtype)
-                found.setdefault(name, room)[batch.index] = part
-        return self._by_example(found)
+                found.setdefault(name, []).append(numpy(values))
+        return self._by_example(joined_rows(self.name, place, found, len(self.rows)))
 
     def value(self, outputs: Outputs) -> float:
         """Return the task's value of what :meth:`outputs` gave."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def make_task(
     if name in ("mlm", "classification", "seq2seq") and loaded.task_head != name:
         raise missing_task_head(loaded.name, name, type(loaded.network).__name__)
     loaded.pooling.check()
-    return TASKS[name](examples, loaded, seed, limit)
+    return TASKS[name].make(examples, loaded, seed, limit)
 
 
 def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
@@ -178,13 +179,37 @@ def _similarity(examples: Examples, loaded: LoadedModel, seed: int, limit: int |
     return task
 
 
-#: How each task is made.
-TASKS: dict[str, Callable[[Examples, LoadedModel, int, int | None], Task]] = {
-    "fidelity": _fidelity,
-    "mlm": _mlm,
-    "classification": _classification,
-    "similarity": _similarity,
-    "seq2seq": seq2seq_task,
+@dataclass(frozen=True)
+class TaskInfo:
+    """One task.
+
+    Attributes
+    ----------
+    make : callable
+        From examples, the model, a seed and a limit to a :class:`Task`.
+    words : str
+        What it measures, and what it needs, on one line.
+    """
+
+    make: Callable[[Examples, LoadedModel, int, int | None], Task]
+    words: str
+
+
+#: Every task by name.
+TASKS: dict[str, TaskInfo] = {
+    "fidelity": TaskInfo(
+        _fidelity, "cosine of embeddings (or KL of outputs) to the whole model's own; any text"
+    ),
+    "mlm": TaskInfo(_mlm, "loss at masked tokens; any text, and a model with that head"),
+    "classification": TaskInfo(
+        _classification, "accuracy; labelled sentences or pairs, and a model with that head"
+    ),
+    "similarity": TaskInfo(
+        _similarity, "Spearman correlation of cosines with people's scores; scored pairs"
+    ),
+    "seq2seq": TaskInfo(
+        seq2seq_task, "accuracy of target tokens; sources with targets, and an encoder-decoder"
+    ),
 }
 
 

@@ -31,6 +31,7 @@ from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
 from headscope.pipeline.tasks.distance import by_row, one_position
+from headscope.processes.sharing import share, texts_in_order
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
 _DECODED_TOGETHER = 4096
@@ -125,10 +126,10 @@ class Seq2Seq(Task):
         gates : Tensor, (n_layers, n_heads), optional
             Multiply each head's z.
         """
-        texts = [""] * len(self.rows)
+        texts = dict[int, str]()
         limit = token_limit(self._longest, loaded.max_length)
         with gated(loaded, gates):
-            for batch in self.batches(loaded, _DECODED_TOGETHER):
+            for batch in share(self.batches(loaded, _DECODED_TOGETHER)):
                 written = decode_greedily(
                     loaded.network,
                     batch.input_ids,
@@ -139,7 +140,7 @@ class Seq2Seq(Task):
                 )
                 for i, ids in zip(batch.index, written, strict=True):
                     texts[i] = text_of(loaded.tokenizer, ids)
-        return texts
+        return texts_in_order("decoded texts", texts)
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
         """Return the metrics of what was measured; token accuracy alone if nothing was decoded."""

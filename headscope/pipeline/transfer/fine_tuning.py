@@ -14,16 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscope.data.batches import buckets
-from headscope.data.token_rows import Row, pad_rows
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.statistics import finite
 from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import Chosen, choose
+from headscope.pipeline.transfer.embedding import Frozen, Reader, Tuned, in_buckets
 from headscope.pipeline.transfer.labelled import Part
 from headscope.results import CurvePoint
 
-__all__ = ["Budget", "Frozen", "Outcome", "OutOfTime", "Recipe", "Tuned", "fine_tune"]
+__all__ = ["Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune"]
 
 #: Learning rate of the classifier where more than the classifier is trained.
 CLASSIFIER_RATE = 3e-3
@@ -90,72 +89,6 @@ class Outcome:
     validation_loss: float
     diverged: bool
     predict: Callable[[Part], Array] = field(repr=False)
-
-
-class Reader(Protocol):
-    """Turns examples into what the classifier reads."""
-
-    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
-        """Return (len(places), d)."""
-
-
-class Tuned:
-    """Embeddings by a model whose parameters may change, in fixed units.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model; in eval mode, so without dropout.
-    centre, scale : Tensor, (d,), or float
-        Subtracted, then divided by.
-    """
-
-    def __init__(
-        self, loaded: LoadedModel, centre: Tensor | float = 0.0, scale: Tensor | float = 1.0
-    ) -> None:
-        self.loaded, self._centre, self._scale = loaded, centre, scale
-
-    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
-        """Run the model over some examples."""
-        rows = [part.rows[i] for i in places]
-        batch = pad_rows(rows, self.loaded.pad_id, self.loaded.device)
-        hidden, _ = self.loaded.run(*batch.inputs)
-        embedded = self.loaded.pooling.embed(hidden, batch.hidden_mask)
-        return (embedded - self._centre) / self._scale
-
-
-class Frozen:
-    """Embeddings by a model as it is, each text once; in units of the training examples.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Not changed.
-    train : Part
-        Whose embeddings get mean 0 and standard deviation 1 in every dimension.
-    known : dict
-        What has been embedded so far, by token ids; added to. One for each model.
-    """
-
-    def __init__(self, loaded: LoadedModel, train: Part, known: dict[object, Tensor]) -> None:
-        self._raw, self._known = Tuned(loaded), known
-        own = self._of(train, range(len(train)))
-        self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
-        flat = spread <= 1e-6 * spread.max()  # a dimension that says nothing stays small
-        self.scale = torch.where(flat, spread.max().clamp(min=1e-12), spread)
-
-    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
-        """Look up some examples."""
-        return (self._of(part, places) - self.centre) / self.scale
-
-    def _of(self, part: Part, places: Sequence[int]) -> Tensor:
-        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in places}
-        new = [i for i, key in keys.items() if key not in self._known]
-        with torch.no_grad():
-            for at in _buckets(part, new):
-                for i, embedded in zip(at, self._raw(part, at), strict=True):
-                    self._known[keys[i]] = embedded
-        return torch.stack([self._known[keys[i]] for i in places])
 
 
 def fine_tune(
@@ -369,7 +302,7 @@ class _Run:
         """Return the classifier's outputs, (n, n_classes), in the order of the part."""
         found: dict[int, Tensor] = {}
         with torch.no_grad():
-            for places in _buckets(part, range(len(part))):
+            for places in in_buckets(part, range(len(part))):
                 found.update(zip(places, self.classifier(self.reader(part, places)), strict=True))
         return torch.stack([found[i] for i in range(len(part))])
 
@@ -395,10 +328,3 @@ def _schedule(step: int, steps: int) -> float:
     """Return the factor of the rate: up over the first tenth of the steps, then down to 0."""
     rising = max(1, round(WARM_UP * steps))
     return min(step / rising, (steps - step + 1) / max(1, steps - rising + 1))
-
-
-def _buckets(part: Part, places: Sequence[int]) -> Iterator[list[int]]:
-    """Yield batches of similar lengths."""
-    rows: list[Row] = [dataclasses.replace(part.rows[i], index=i) for i in places]
-    for batch in buckets(rows):
-        yield [row.index for row in batch]

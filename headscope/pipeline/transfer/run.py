@@ -20,8 +20,8 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_model
 from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
+from headscope.pipeline.transfer.embedding import Frozen
 from headscope.pipeline.transfer.fine_tuning import (
-    Frozen,
     Outcome,
     OutOfTime,
     Recipe,
@@ -70,7 +70,7 @@ def transfer(
     *,
     sizes: Sequence[int] | None = None,
     seeds: int = 3,
-    spread_seeds: int = 6,
+    spread_seeds: int = 5,
     variants: Sequence[str] = TRAINED,
     random: Sequence[str] = RANDOM,
     steps: int = 64,

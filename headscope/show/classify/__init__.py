@@ -17,4 +17,5 @@ VIEW = View(
     section=page.section,
     more=page.more,
     key_numbers=causes.key_numbers,
+    compared=page.compared,
 )

@@ -9,9 +9,11 @@ from rich.text import Text
 
 from headscope.results import ClassifyResult, HeadCause, HeadResult
 from headscope.results.causes import Causes, CauseTest, Loss
+from headscope.results.estimated import Estimated
 from headscope.results.roles import role_name
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, make_table, p_text
+from headscope.show.estimates import ranged
 from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart, highest
 from headscope.show.view import KeyNumber
@@ -234,8 +236,10 @@ def key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
     """How often a head with a role costs more than one without."""
     causes = result.causes
     for test in causes.tests_of("zero")[:1] if causes else ():
-        yield (
+        found = Estimated(test.superiority, *test.interval)
+        yield KeyNumber(
             "pairs in which the head with a role costs more when removed",
-            f"{test.superiority:.2f}",
+            ranged(found, 2),
             f"random labels {_ends(test.placebo)}",
+            found,
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headscope.results import ClassifyResult, HeadResult, Label
-from headscope.results.roles import NO_ROLE, role_name
+from headscope.results.estimated import Estimated
+from headscope.results.roles import NO_ROLE, role_in, role_name
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.classify import causes, prefix_matching, value_norms, words
 from headscope.show.page.parts import Card, Part, Place, Scale
+from headscope.show.view import KeyNumber
 
 SCALES = (
     Scale("positional", "Positional score", of_pattern=True),
@@ -32,6 +34,20 @@ def section(result: ClassifyResult) -> Part:
         header=("role", "heads", "heads of random weights"),
         rows=words.role_rows(result),
     )
+
+
+def compared(result: ClassifyResult) -> Iterator[KeyNumber]:
+    """Count the heads of each role, to stand beside other models'."""
+    for part in words.parts_of(result):
+        stack = "" if part.stacks == ("encoder",) else f"{part.stacks[0]}: "
+        for role, name, n, control in words.role_counts(part):
+            beside = control if control == "-" else f"random weights {control}"
+            what = f"{stack}heads with {name}" if role == "none" else f"{stack}{name} heads"
+            if role_in(role, part.stacks[0]) in result.untestable:
+                yield KeyNumber(what, "not testable", beside)
+            else:
+                text = f"{n} of {len(part.heads)} ({n / max(len(part.heads), 1):.0%})"
+                yield KeyNumber(what, text, beside, Estimated(n))
 
 
 def more(result: ClassifyResult) -> Iterator[Part]:

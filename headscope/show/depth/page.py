@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from headscope.results import DepthResult
+from headscope.results.estimated import Estimated
 from headscope.show.cells import ratio_text
 from headscope.show.depth import words
 from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart, highest, points_of
 from headscope.show.view import KeyNumber
+from headscope.verdicts.diff.facts.fact import Z
 
 #: Below this the ratio is of no interest.
 _LOWEST = 1e-4
@@ -48,8 +51,24 @@ def _chart(result: DepthResult) -> Chart:
 def key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
     """What is left after the last layer, of attention alone and of the full model."""
     for name in ("attention", "full"):
-        last = ratio_text(result.variants[name][-1])
+        found = _last(result, name)
         control = "-"
         if result.control is not None:
             control = f"random weights {ratio_text(result.control.variants[name][-1])}"
-        yield f"residual after the last layer, {words.VARIANTS[name]}", last, control
+        what = f"residual after the last layer, {words.VARIANTS[name]}"
+        yield KeyNumber(what, _ranged(found), control, found)
+
+
+def _last(result: DepthResult, name: str) -> Estimated:
+    """Return what is left after the last layer, with its interval over windows."""
+    mean, std, windows = result.variants[name][-1], result.std[name][-1], result.sequences
+    half = None if std is None or windows < 2 else Z * std / math.sqrt(windows)
+    return Estimated.around(mean, half)
+
+
+def _ranged(found: Estimated) -> str:
+    """Write a ratio of any size with its interval."""
+    text = ratio_text(found.value)
+    if found.interval is None:
+        return text
+    return f"{text} [{', '.join(map(ratio_text, found.interval))}]"

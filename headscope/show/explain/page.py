@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from headscope.results import ExplainResult, ExplainStep, Matrix
+from headscope.results.estimated import Estimated
 from headscope.safe_text import visible
 from headscope.show.cells import decimal
 from headscope.show.explain import words
@@ -48,8 +49,13 @@ def key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
     """How the explained head spreads its attention, beside attention that is spread evenly."""
     softmax = result.step("softmax")
     if softmax is not None:
-        entropy, even = (decimal(softmax.numbers[name], 2) for name in ("entropy", "even"))
-        yield f"entropy of {result.name} on the explained sentence, bits", entropy, f"even {even}"
+        entropy, even = (softmax.numbers[name] for name in ("entropy", "even"))
+        yield KeyNumber(
+            "entropy of the explained head on its sentence, bits",
+            f"{decimal(entropy, 2)} ({result.name})",
+            f"even {decimal(even, 2)}",
+            Estimated(entropy),
+        )
 
 
 def _step(result: ExplainResult, step: ExplainStep, opened: bool) -> Markup:

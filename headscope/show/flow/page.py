@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headscope.results import FlowResult, HeadFlow
+from headscope.results.estimated import Estimated
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, mean_of
 from headscope.show.flow import words
@@ -134,11 +135,13 @@ def key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
         if control is not None:
             value = getattr(control.recovery, name).value
             beside.insert(0, f"random weights {decimal(value, 2)}")
-        mine = words.number(getattr(result.recovery, name))
-        yield f"R^2 {what} from z, mean of heads", mine, ", ".join(beside) or "-"
+        mine: Estimated = getattr(result.recovery, name)
+        what = f"R^2 {what} from z, mean of heads"
+        yield KeyNumber(what, words.number(mine), ", ".join(beside) or "-", mine)
     if result.trees is not None:
         trees = result.trees
         base = trees.baselines[trees.strongest]
         name = words.BASELINE_NAMES[trees.strongest]
-        mine = words.number(trees.combination.uas, 3)
-        yield "UAS of the best heads added up", mine, f"{name} {decimal(base.value)}"
+        mine, beside = trees.combination.uas, [f"{name} {decimal(base.value)}"]
+        what = "UAS of the best heads added up"
+        yield KeyNumber(what, words.number(mine, 3), beside[0], mine)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from headscope.results import Insight, InsightsResult
 from headscope.show.cells import model_line
+from headscope.show.view import KeyNumber
 
 _STYLES = {"holds": "bold green", "does not hold": "bold red", "mixed": "bold yellow"}
 
@@ -50,3 +51,10 @@ def _claim(found: Insight) -> Iterator[RenderableType]:
 
 def _indented(text: str, style: str = "") -> Padding:
     return Padding(Text(text, style=style), (0, 0, 0, 3), expand=False)
+
+
+def verdicts(result: InsightsResult) -> Iterator[KeyNumber]:
+    """Yield every claim that has a verdict, to stand beside other models'."""
+    for found in result.insights:
+        if found.verdict != "not measured yet":
+            yield KeyNumber(f"{found.number}. {found.claim}", found.verdict)

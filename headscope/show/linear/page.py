@@ -94,13 +94,16 @@ def facts(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
 def key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
     """The cosine without the softmax, and the correlation of coherence and error."""
     linear = result.form("linear")
-    yield (
+    cosine = linear.whole_scaled.cosine
+    yield KeyNumber(
         "cosine without the softmax, best scales",
-        decimal(linear.whole_scaled.cosine.value),
+        ranged(cosine),
         f"constant outputs {decimal(result.mean_output.cosine.value)}",
+        cosine,
     )
     control = "-"
     if result.control is not None:
         control = f"random weights {ranged(result.control.correlations[0].spearman, 2)}"
-    value = ranged(result.correlations[0].spearman, 2)
-    yield "key coherence and error without softmax, Spearman over heads", value, control
+    what = "key coherence and error without softmax, Spearman over heads"
+    found = result.correlations[0].spearman
+    yield KeyNumber(what, ranged(found, 2), control, found)

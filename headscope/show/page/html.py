@@ -47,7 +47,7 @@ def report_html(report: ReportResult) -> str:
     claims = report.insights.insights if report.insights is not None else ()
     classified = report.classify
     columns, rows = _grid(report, made)
-    return _rendered(
+    return rendered(
         "page.html.j2",
         _role_colours(),
         ("page.js", "arrows.js"),
@@ -74,7 +74,7 @@ def report_html(report: ReportResult) -> str:
 
 def part_html(part: Part, result: Any) -> str:
     """Write a page of one part alone, about the model of ``result``."""
-    return _rendered(
+    return rendered(
         "alone.html.j2",
         "",
         ("arrows.js",),
@@ -85,7 +85,7 @@ def part_html(part: Part, result: Any) -> str:
     )
 
 
-def _rendered(template: str, more_style: str, scripts: Sequence[str], **values: Any) -> str:
+def rendered(template: str, more_style: str, scripts: Sequence[str], **values: Any) -> str:
     """Fill a template in, with the page's style and these scripts in it."""
     pages = Environment(
         loader=PackageLoader("headscope.show", "page"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headscope.results import PruneResult
+from headscope.results.estimated import Estimated
 from headscope.safe_text import visible
 from headscope.show.cells import p_text
 from headscope.show.page.parts import Card, Part, Place, Scale
@@ -104,10 +105,11 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
     """What can go, and the point nearest to half of the heads, best method against random."""
     if (found := result.max_drop) is not None:
         lost, _, most = words.loss(result, found.confirmed.difference, found.confirmed.ci)
-        yield (
+        yield KeyNumber(
             f"heads that can go for a loss of at most {found.wanted:g} {result.metric}",
             f"{found.count} of {result.n_heads}",
             f"loss {number(lost, result.metric)}, up to {number(most, result.metric)}",
+            Estimated(found.count),
         )
     curves = [curve for curve in words.chosen_curves(result) if curve.points]
     if not curves:
@@ -115,8 +117,11 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
     curve = max(curves, key=lambda curve: result.sign * words.middle(curve).value)
     point, metric = words.middle(curve), result.metric
     random = next((c for c in result.curves if c.method == "random" and c.points), None)
-    yield (
-        f"{metric} with {point.fraction:.0%} of heads removed ({curve.name})",
-        f"{number(point.value, metric)} (whole model {number(result.baseline.value, metric)})",
-        "-" if random is None else f"random heads {number(words.middle(random).value, metric)}",
+    near = f" [{words.span(point.ci, metric)}]" if point.ci else ""
+    yield KeyNumber(
+        f"{metric} with {point.fraction:.0%} of heads removed",
+        f"{number(point.value, metric)}{near} by {curve.name}",
+        f"whole model {number(result.baseline.value, metric)}"
+        + (f", random heads {number(words.middle(random).value, metric)}" if random else ""),
+        Estimated(point.value, *(point.ci or ())),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headscope.results import HeadRank, LayerRank, RankResult
+from headscope.results.estimated import Estimated
 from headscope.show.cells import decimal, mean_of, ratio_text
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Chart, Line, chart, highest
@@ -78,6 +79,7 @@ def key_numbers(result: RankResult) -> Iterator[KeyNumber]:
         "all heads of a layer": result.layers,
     }
     for kind, rows in kinds.items():
-        mine = decimal(mean_of(row.qk.dims["90"] for row in rows), 1)
-        controls = [f"{name} {mean:.1f}" for name, mean in control_means(result, rows).items()]
-        yield f"dims90 of W_Q W_K^T, {kind}", mine, ", ".join(controls) or "-"
+        mean = mean_of(row.qk.dims["90"] for row in rows)
+        controls = [f"{name} {other:.1f}" for name, other in control_means(result, rows).items()]
+        what, beside = f"dims90 of W_Q W_K^T, {kind}", ", ".join(controls) or "-"
+        yield KeyNumber(what, decimal(mean, 1), beside, Estimated(mean))

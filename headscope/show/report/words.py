@@ -7,7 +7,7 @@ from typing import Any
 
 from headscope.results import ReportResult
 from headscope.show.cells import tiny
-from headscope.show.view import KeyNumber, view_of
+from headscope.show.view import view_of
 
 
 def certificate(report: ReportResult) -> str:
@@ -26,10 +26,11 @@ def certificate(report: ReportResult) -> str:
     )
 
 
-def key_numbers(report: ReportResult) -> Iterator[KeyNumber]:
-    """Yield the few numbers that the report leads with, each beside its control."""
+def key_numbers(report: ReportResult) -> Iterator[tuple[str, str, str]]:
+    """Yield what the report leads with: what it is, this model's value, the controls'."""
     for name, result in report.sections.items():
-        yield from view_of(name).key_numbers(result)
+        for found in view_of(name).key_numbers(result):
+            yield found.what, found.text, found.control
 
 
 def settings_rows(report: ReportResult) -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from headscope.results import SpectrumResult
+from headscope.results.estimated import Estimated
 from headscope.show.cells import plus_minus
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Chart, Line, chart
@@ -72,4 +73,5 @@ def key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
     if result.random_weights is not None:
         control = f"random weights {result.random_weights.share_at_k.mean:.3f}, {control}"
     what = f"share of the {result.k} largest of {result.length} singular values, mean of heads"
-    yield what, f"{words.mean_share(result):.3f}", control
+    mean = words.mean_share(result)
+    yield KeyNumber(what, f"{mean:.3f}", control, Estimated(mean))

@@ -75,4 +75,5 @@ def key_numbers(result: SymmetricResult) -> Iterator[KeyNumber]:
         f"random change {decimal(whole['noise'].cosine.value)}, all heads removed "
         f"{decimal(whole['removed'].cosine.value)}"
     )
-    yield "cosine with all scores symmetric", decimal(whole["symmetric"].cosine.value), control
+    found = whole["symmetric"].cosine
+    yield KeyNumber("cosine with all scores symmetric", ranged(found), control, found)

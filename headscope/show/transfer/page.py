@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headscope.results import TransferResult
+from headscope.results.estimated import Estimated
 from headscope.show.cells import decimal
 from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart
@@ -102,4 +103,6 @@ def key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
         control = result.cell(variant, "random", size)
         if cell is not None:
             beside = "-" if control is None else f"random weights {words.accuracy(control)}"
-            yield f"accuracy, {words.VARIANTS[variant]} trained", words.accuracy(cell), beside
+            what = f"accuracy, {words.VARIANTS[variant]} trained"
+            found = Estimated(cell.accuracy, cell.low, cell.high)
+            yield KeyNumber(what, words.accuracy(cell), beside, found)

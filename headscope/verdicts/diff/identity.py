@@ -9,7 +9,7 @@ from headscope.results.diff import Identity
 from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.reading import Results
 
-__all__ = ["identity"]
+__all__ = ["Described", "conditions", "identity"]
 
 #: In a result's provenance, and no setting: described apart, or of no importance.
 _NO_SETTINGS = ("model", "data", "created", "command")
@@ -20,7 +20,7 @@ _ORDER = ("schema", "model", "data", "setting")
 
 
 @dataclass(frozen=True)
-class _Described:
+class Described:
     """Something that should be equal, and how it is shown."""
 
     value: object
@@ -31,7 +31,7 @@ def identity(old: Results, new: Results, sections: Iterable[str]) -> tuple[Ident
     """List what differs, what matters most first; the same in several sections is said once."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for section in sections:
-        for row in _differing(_described(old, section), _described(new, section)):
+        for row in _differing(conditions(old, section), conditions(new, section)):
             found.setdefault(row, []).append(section)
     rows = [
         Identity(what, name, tuple(where), before, after)
@@ -41,7 +41,7 @@ def identity(old: Results, new: Results, sections: Iterable[str]) -> tuple[Ident
 
 
 def _differing(
-    old: dict[tuple[str, str], _Described], new: dict[tuple[str, str], _Described]
+    old: dict[tuple[str, str], Described], new: dict[tuple[str, str], Described]
 ) -> Iterator[tuple[str, str, str, str]]:
     keys = dict.fromkeys([*old, *new])
     differ = [key for key in keys if old.get(key, _NONE).value != new.get(key, _NONE).value]
@@ -53,8 +53,8 @@ def _differing(
         yield what, name, old.get((what, name), _NONE).text, new.get((what, name), _NONE).text
 
 
-def _described(results: Results, section: str) -> dict[tuple[str, str], _Described]:
-    """Everything that has to be equal for two runs to measure the same, by kind and name."""
+def conditions(results: Results, section: str) -> dict[tuple[str, str], Described]:
+    """Return everything that has to be equal for runs to measure the same, by kind and name."""
     result = results.sections[section]
     origin = _mapping(results.raw[section].get("provenance"))
     model, data = _mapping(origin.get("model")), _mapping(origin.get("data"))
@@ -67,12 +67,12 @@ def _described(results: Results, section: str) -> dict[tuple[str, str], _Describ
         **collector_of(section).settings(result),
     }
     described = {
-        ("schema", ""): _Described(result.schema, str(result.schema)),
-        ("model", ""): _Described(_without(model, *_NOT_OF_MODEL), _model(model)),
-        ("data", ""): _Described(_without(data, "name"), _data(data)),
+        ("schema", ""): Described(result.schema, str(result.schema)),
+        ("model", ""): Described(_without(model, *_NOT_OF_MODEL), _model(model)),
+        ("data", ""): Described(_without(data, "name"), _data(data)),
     }
     for name, value in settings.items():
-        described["setting", name] = _Described(value, _text(value))
+        described["setting", name] = Described(value, _text(value))
     return described
 
 
@@ -111,4 +111,4 @@ def _text(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-_NONE = _Described(None, "none")
+_NONE = Described(None, "none")

@@ -1,5 +1,11 @@
 """What a report must show for its run to pass."""
 
-from headscope.verdicts.limits.limits import LIMIT_NAMES, Limits, limit_failures, require_limits
+from headscope.verdicts.limits.limits import (
+    LIMIT_NAMES,
+    Limits,
+    described,
+    limit_failures,
+    require_limits,
+)
 
-__all__ = ["LIMIT_NAMES", "Limits", "limit_failures", "require_limits"]
+__all__ = ["LIMIT_NAMES", "Limits", "described", "limit_failures", "require_limits"]

@@ -49,10 +49,11 @@ class Kind:
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: what its value may be, and what looks at results with that value."""
+    """One limit: what its value may be, what looks at results with it, and when it passes."""
 
     kind: Kind
     check: Check
+    words: str
 
 
 FLAG = Kind("true or false", (bool,))
@@ -65,6 +66,12 @@ SHARE = Kind("a number of 0 or more", (int, float), least=0)
 _AT = re.compile(r"metric_at_(\d{1,3})_percent_(drop|min)")
 #: The pattern's names as a user may have meant them.
 EXAMPLES = ("metric_at_50_percent_drop", "metric_at_50_percent_min")
+_AT_WORDS = {
+    "drop": "with that share of the heads removed (any whole number for 50) the metric is worse by "
+    "at most this",
+    "min": "with that share of the heads removed (any whole number for 50) the metric is at least "
+    "this; of a loss: at most",
+}
 
 
 def limit_of(name: str) -> Limit | None:
@@ -72,7 +79,7 @@ def limit_of(name: str) -> Limit | None:
     match = _AT.fullmatch(name)
     if match and int(match[1]) <= 100:
         drop = match[2] == "drop"
-        return Limit(DROP if drop else NUMBER, _at(int(match[1]), drop))
+        return Limit(DROP if drop else NUMBER, _at(int(match[1]), drop), _AT_WORDS[match[2]])
     return LIMITS.get(name)
 
 
@@ -184,9 +191,20 @@ def _best(result: PruneResult, fraction: float) -> tuple[str, Point] | None:
 
 #: By name. :func:`limit_of` knows those of the metric after pruning too.
 LIMITS: dict[str, Limit] = {
-    "validation": Limit(FLAG, _validation),
-    **{f"min_{role.key}": Limit(COUNT, _least_heads(role.key)) for role in ROLES},
-    "max_without_role": Limit(COUNT, _without_role),
-    "max_false_positives": Limit(COUNT, _false_positives),
-    "metric_min": Limit(NUMBER, _metric_min),
+    "validation": Limit(FLAG, _validation, "every result was validated and passed"),
+    **{
+        f"min_{role.key}": Limit(
+            COUNT, _least_heads(role.key), f"at least so many heads are {role.name}"
+        )
+        for role in ROLES
+    },
+    "max_without_role": Limit(COUNT, _without_role, "at most so many heads have no role"),
+    "max_false_positives": Limit(
+        COUNT,
+        _false_positives,
+        "at most so many heads with random weights earn a syntactic or rare-word label",
+    ),
+    "metric_min": Limit(
+        NUMBER, _metric_min, "the unpruned model's metric is at least this; of a loss: at most"
+    ),
 }

@@ -6,7 +6,7 @@ failure too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from headscope.verdicts.insights.scoreboard import CLAIMS
 from headscope.verdicts.limits.checks import EXAMPLES, LIMITS, SHARE, Kind, absent, limit_of, shown
 from headscope.verdicts.reading import Results
 
-__all__ = ["LIMIT_NAMES", "Limits", "limit_failures", "require_limits"]
+__all__ = ["LIMIT_NAMES", "Limits", "described", "limit_failures", "require_limits"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Limits:
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
         numbers = {n: kind.read(f"{where} {n}", values[n]) for n, kind in kinds.items()}
         others = (name for name in _READERS if name in values)
-        return cls(numbers, **{n: _READERS[n](f"{where} {n}", values[n]) for n in others})
+        return cls(numbers, **{n: _READERS[n].read(f"{where} {n}", values[n]) for n in others})
 
 
 def limit_failures(
@@ -162,12 +162,33 @@ def _several(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
-#: What is no number: by name, from where it stands and its value to what :class:`Limits` holds.
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    "insights": _insights,
-    "baseline": _path,
-    "fail_on": _rules,
-    "tolerance": SHARE.read,
+@dataclass(frozen=True)
+class _Reader:
+    """A key of [limits] that holds no number.
+
+    ``read`` makes of where it stands and its value what :class:`Limits` holds; ``kind`` says what
+    the value may be, ``words`` what it asks for.
+    """
+
+    read: Callable[[str, Any], Any]
+    kind: str
+    words: str
+
+
+_READERS = {
+    "insights": _Reader(_insights, "a table", "these claims have these verdicts"),
+    "baseline": _Reader(_path, "a path", "the report that fail_on compares with"),
+    "fail_on": _Reader(_rules, "a list", "none of these rules of 'headscope diff' fires"),
+    "tolerance": _Reader(SHARE.read, SHARE.words, "that of 'headscope diff', for fail_on"),
 }
 #: Every key of [limits], with examples of those that hold a number.
 LIMIT_NAMES = (*LIMITS, *EXAMPLES, *_READERS)
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    """Yield every key of [limits]: its name, what its value may be, and when it passes."""
+    for name in LIMIT_NAMES:
+        if name in _READERS:
+            yield name, _READERS[name].kind, _READERS[name].words
+        elif (found := limit_of(name)) is not None:
+            yield name, found.kind.words, found.words

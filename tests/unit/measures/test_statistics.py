@@ -20,6 +20,7 @@ counts = st.integers(0, 60)
 def test_wilson_is_the_textbook_formula(hits: int, more: int) -> None:
     low, high = wilson(hits, hits + more)
     assert (float(low), float(high)) == pytest.approx(reference.wilson(hits, hits + more))
+    assert low <= hits / (hits + more) <= high
 
 
 def test_wilson_without_trials_knows_nothing() -> None:

@@ -45,7 +45,7 @@ def facts(result: NormResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def key_numbers(result: NormResult) -> Iterator[KeyNumber]:
-    yield "largest norm", f"{max(result.norms.values())}", "-"
+    yield KeyNumber("largest norm", f"{max(result.norms.values())}")
 
 
 @pytest.fixture

@@ -1,0 +1,107 @@
+"""``headscope list``: what there is to name, read from the lists that the program itself uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from headscope.errors import InputError, nearest
+from headscope.results.list import Entry, ListResult
+from headscope.safe_text import visible
+
+__all__ = ["KINDS", "entries_of"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of thing that can be listed.
+
+    Attributes
+    ----------
+    words : str
+        What they are, on one line.
+    page : str
+        The page of the docs about them.
+    entries : callable
+        Yields all of them. It loads the list that they are in when it is called, not before.
+    """
+
+    words: str
+    page: str
+    entries: Callable[[str], Iterator[Entry]]
+
+
+def entries_of(kind: str | None = None) -> ListResult:
+    """List everything of one kind.
+
+    Parameters
+    ----------
+    kind : str, optional
+        A name of :data:`KINDS`; without one, the kinds themselves are listed.
+
+    Raises
+    ------
+    InputError
+        If there is no such kind.
+    """
+    if kind is None:
+        kinds = (Entry(name, found.words, "", found.page) for name, found in KINDS.items())
+        return ListResult("", tuple(kinds))
+    if kind not in KINDS:
+        hint = nearest(kind, KINDS, "there are")
+        raise InputError(f"There is nothing called {visible(kind)!r} to list; {hint}")
+    found = KINDS[kind]
+    return ListResult(kind, tuple(found.entries(found.page)))
+
+
+def _methods(page: str) -> Iterator[Entry]:
+    from headscope.pruning.methods import METHODS
+
+    for name, method in METHODS.items():
+        yield Entry(name, method.words, method.source, page)
+
+
+def _tasks(page: str) -> Iterator[Entry]:
+    from headscope.pipeline.tasks import TASKS
+
+    for name, task in TASKS.items():
+        yield Entry(name, task.words, "", page)
+
+
+def _roles(page: str) -> Iterator[Entry]:
+    from headscope.results.roles import ROLES
+
+    for role in ROLES:
+        yield Entry(role.key, role.words, role.source, page)
+
+
+def _families(page: str) -> Iterator[Entry]:
+    from headscope.models.families import COVERED, REFUSED
+
+    for name, found in COVERED.items():
+        yield Entry(
+            name, f"covered: {', '.join(found.stacks)} (layout {found.layout})", "", "README.md"
+        )
+    for name, reason in REFUSED.items():
+        yield Entry(name, f"refused: {reason}", "", page)
+
+
+def _limits(page: str) -> Iterator[Entry]:
+    from headscope.verdicts.limits import described
+
+    for name, kind, words in described():
+        yield Entry(name, f"{kind}: {words}", "", page)
+
+
+_LIMITS = Kind("what [limits] of a config file can ask of a report", "docs/config.md", _limits)
+#: Everything that can be listed, by name.
+KINDS = {
+    "methods": Kind("ways to choose the heads that prune removes", "docs/prune.md", _methods),
+    "tasks": Kind("what a model is measured by", "docs/prune.md", _tasks),
+    "roles": Kind("what heads can do, as classify finds it", "docs/classify.md", _roles),
+    "families": Kind(
+        "model types that are tested, and those that are refused", "docs/families.md", _families
+    ),
+    "limits": _LIMITS,
+    "gates": Kind("another word for limits", _LIMITS.page, _limits),
+}

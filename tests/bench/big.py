@@ -1,0 +1,142 @@
+"""Big models: time and memory of whole commands on random BERT-base and BERT-large geometries.
+
+Run: python tests/bench/big.py [--sizes base large] [--text FILE] [--browser /usr/bin/chromium]
+     [--keep FOLDER]
+
+Each command is a process of its own, so that its peak of memory is its own. The report is opened in
+a real browser: its size, and the time from a click on a head to its card. Random weights take as
+long as trained ones; the tokenizer is the demo model's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from commands import load
+
+#: Layers, heads, d_model, width of the feed-forward layers.
+GEOMETRIES = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096)}
+#: What each command is given beside the model; a report takes its built-in settings for CI.
+COMMANDS = {
+    "classify": ["--limit", "512"],
+    "rank": [],
+    "spectrum": ["--sequences", "32"],
+    "report": ["--config", str(Path(__file__).parents[2] / "configs" / "quick.toml")],
+}
+CLICKS = 20
+_BUILD = """
+import sys
+import torch
+from transformers import BertConfig, BertModel
+from headscope.models.demo import demo_folder
+from transformers import AutoTokenizer
+folder, (layers, heads, width, hidden) = sys.argv[1], map(int, sys.argv[2:])
+torch.manual_seed(0)
+BertModel(BertConfig(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=width,
+    intermediate_size=hidden), add_pooling_layer=False).save_pretrained(folder)
+AutoTokenizer.from_pretrained(demo_folder(), model_max_length=512).save_pretrained(folder)
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one command: seconds on the clock and of the processor, and the peak in MiB."""
+
+    wall: float
+    cpu: float
+    peak: float
+
+
+def cost(arguments: list[str]) -> Cost:
+    """Run ``headscope ARGUMENTS``; this process is small, so the child's peak is its own."""
+    start = time.perf_counter()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "headscope", *arguments],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.DEVNULL,
+    )
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"headscope {' '.join(arguments)} ended with code {child.returncode}")
+    wall = time.perf_counter() - start
+    return Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
+def clicks(page_file: Path, browser_path: str, picture: Path) -> list[float]:
+    """Milliseconds from a click on a head to its card, drawn; and a picture of the map."""
+    from playwright.sync_api import sync_playwright
+
+    measure = """name => new Promise(done => {
+        const cell = document.querySelector(`button.cell[data-head=${name}]`);
+        const start = performance.now();
+        cell.click();
+        requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
+    })"""
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(page_file.as_uri())
+        page.screenshot(path=picture, full_page=False)
+        names = page.evaluate(
+            "[...document.querySelectorAll('button.cell[data-head]')].map(c => c.dataset.head)"
+        )
+        found = []
+        for name in names[:: max(1, len(names) // CLICKS)]:
+            found.append(page.evaluate(measure, name))
+            assert page.locator("dialog#card").is_visible()
+            page.keyboard.press("Escape")
+        browser.close()
+    return found
+
+
+def main() -> None:
+    """Print one row a command and geometry."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", nargs="+", choices=list(GEOMETRIES), default=list(GEOMETRIES))
+    parser.add_argument(
+        "--text", help="plain text for all commands; the built-in sample if missing"
+    )
+    parser.add_argument("--browser", default="/usr/bin/chromium")
+    parser.add_argument("--keep", type=Path, help="a folder for the models and reports")
+    given = parser.parse_args()
+    text = ["--text", given.text] if given.text else []
+    print(f"{os.cpu_count()} cores, load {load()} at the start\n")
+    print("| geometry | command | seconds | processor seconds | peak MiB |")
+    print("|---|---|---|---|---|", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.keep or Path(temporary)
+        notes = []
+        for size in given.sizes:
+            layers, heads, *_ = GEOMETRIES[size]
+            model = folder / size
+            numbers = map(str, GEOMETRIES[size])
+            subprocess.run([sys.executable, "-c", _BUILD, str(model), *numbers], check=True)
+            for command, more in COMMANDS.items():
+                out = folder / f"{size}-{command}"
+                reads = [] if command in ("rank", "report") else text
+                found = cost([command, str(model), *more, *reads, "-o", str(out)])
+                row = f"{found.wall:.0f} | {found.cpu:.0f} | {found.peak:,.0f}"
+                print(f"| {layers} x {heads} | {command} | {row} |", flush=True)
+            page = folder / f"{size}-report" / "report.html"
+            note = f"{layers} x {heads}: report.html {page.stat().st_size / 2**20:.2f} MiB"
+            if Path(given.browser).exists():
+                times = clicks(page, given.browser, folder / f"{size}-map.png")
+                note += (
+                    f"; a card within {statistics.median(times):.0f} ms of a click (median of "
+                    f"{len(times)}), {max(times):.0f} ms at most"
+                )
+            notes.append(note)
+    print("", *notes, sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The Dockerfile, read and followed without docker: its COPY and RUN lines, on a stub of pip."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: Instructions with their lines joined, comments left out.
+LINES = [
+    (words[0], words[1])
+    for line in re.sub(
+        r"\\\n\s*", "", re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.M)
+    ).splitlines()
+    if (words := line.split(maxsplit=1))
+]
+IGNORED = [
+    line
+    for line in (ROOT / ".dockerignore").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def sent(path: str) -> bool:
+    """Whether docker sends a path: the last line decides that matches it or a folder above it."""
+    decided = True
+    for line in IGNORED:
+        pattern = re.compile(
+            re.escape(line.removeprefix("!")).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+        )
+        if any(pattern.fullmatch(str(part)) for part in (Path(path), *Path(path).parents)):
+            decided = line.startswith("!")
+    return decided
+
+
+def test_the_build_sees_only_what_it_copies() -> None:
+    for path in ("LICENSE", "README.md", "pyproject.toml", "configs/constraints.txt"):
+        assert sent(path), path
+    assert sent("headscope/show/page/page.js")
+    for path in (".git/config", "tests/conftest.py", "configs/ci.toml", "reports/demo/report.html"):
+        assert not sent(path), path
+    assert not sent("headscope/__pycache__/x.pyc")
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """Copy what COPY copies, run what RUN runs with a stub of each program; return the calls."""
+    folder = tmp_path_factory.mktemp("build")
+    programs, source = folder / "bin", folder / "src"
+    programs.mkdir()
+    source.mkdir()
+    for name in ("pip", "useradd"):
+        (programs / name).write_text(
+            f'#!/bin/sh\nprintf "%s\\n" {name} "$@" >> "{folder}/calls"; echo >> "{folder}/calls"\n'
+        )
+        (programs / name).chmod(0o755)
+    arguments = {}
+    for instruction, text in LINES:
+        if instruction == "ARG":
+            arguments |= dict([text.split("=", 1)])
+        elif instruction == "COPY":
+            _copy(text, source)
+        elif instruction == "RUN":
+            subprocess.run(
+                ["/bin/sh", "-c", text],
+                cwd=source,
+                env={"PATH": f"{programs}:/usr/bin:/bin", **arguments},
+                check=True,
+            )
+            for call in _calls(folder):
+                _check_paths(call, source)
+    return _calls(folder)
+
+
+def _copy(text: str, source: Path) -> None:
+    *names, target = text.split()
+    for name in names:
+        path = ROOT / name
+        assert path.exists(), name
+        assert sent(name.rstrip("/")), f"{name} is in .dockerignore"
+        if path.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(path, source / target, ignore=ignore, dirs_exist_ok=True)
+        else:
+            (source / target).mkdir(exist_ok=True)
+            shutil.copy(path, source / target / path.name)
+
+
+def _calls(folder: Path) -> list[list[str]]:
+    text = (folder / "calls").read_text()
+    return [call.split("\n") for call in text.split("\n\n") if call]
+
+
+def _check_paths(call: list[str], source: Path) -> None:
+    """Every file that a call names is there by then."""
+    for before, word in itertools.pairwise(call):
+        if before == "-c":
+            assert (source / word).is_file(), word
+        elif word.startswith("."):
+            assert (source / word.partition("[")[0] / "pyproject.toml").is_file(), word
+
+
+def test_it_installs_with_the_pinned_versions(followed: list[list[str]]) -> None:
+    setuptools, torch, package, user = followed
+    for call in (setuptools, torch, package):
+        assert call[:2] == ["pip", "install"]
+        assert call[call.index("-c") + 1] == "configs/constraints.txt"
+    assert torch[-1] == "torch"
+    assert "--no-deps" in torch
+    assert "https://download.pytorch.org/whl/cpu" in torch
+    extras = re.fullmatch(r"\.\[([\w,-]+)\]", package[-1])
+    assert extras
+    assert set(extras[1].split(",")) <= PROJECT["optional-dependencies"].keys()
+    assert setuptools[-1] == "setuptools"
+    assert "--no-build-isolation" in package, "else pip builds with a setuptools that is not pinned"
+    assert user[0] == "useradd"
+
+
+def test_it_builds_what_the_package_needs(followed: list[list[str]]) -> None:
+    """The files that pyproject.toml names are among those that are copied."""
+    assert followed
+    assert sent(PROJECT["readme"])
+    assert all(sent(name) for name in PROJECT["license-files"])
+
+
+def test_it_runs_the_command_as_nobody_special() -> None:
+    told = dict(LINES)
+    assert told["FROM"] == "python:3.11-slim"
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert json.loads(told["ENTRYPOINT"]) == list(PROJECT["scripts"])
+    assert [name for name, _ in LINES].index("USER") > max(
+        i for i, (name, _) in enumerate(LINES) if name == "RUN"
+    )
+    (user,) = shlex.split(told["USER"])
+    assert user not in ("root", "0")

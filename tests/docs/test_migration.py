@@ -1,0 +1,167 @@
+"""What docs/migration.md says of transformers 5, and its commands, on tiny models."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from covered_families import COVERED
+from safetensors.torch import load_file, save_file
+from tiny_models import tiny_bert
+from transformers import AutoModel, pytorch_utils
+
+import headscope
+from headscope.models.gating import gated
+
+PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+IDS = torch.tensor([[5, 6, 7, 8, 9]])
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+# --- what transformers 5 does --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "bart", "t5"])
+def test_masks_of_heads_are_ignored_in_silence(name: str) -> None:
+    family = next(family for family in COVERED if family.name == name)
+    model = family.model()
+    given = {"decoder_input_ids": IDS} if "cross" in family.stacks else {}
+    names = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+    masks = dict.fromkeys(names[: len(family.stacks)], torch.zeros(3, 4))
+    with torch.no_grad():
+        assert torch.equal(model(IDS, **given)[0], model(IDS, **given, **masks)[0])
+    assert not hasattr(model, "prune_heads")
+    assert not hasattr(model, "get_head_mask")
+
+
+def test_helpers_that_are_gone_and_one_that_is_left() -> None:
+    assert not hasattr(pytorch_utils, "find_pruneable_heads_and_indices")
+    assert hasattr(pytorch_utils, "prune_linear_layer")
+
+
+# --- what it means ------------------------------------------------------------------------------
+
+HEADS = {0: [1], 1: [0, 3]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier, so that its labelled examples can be read."""
+    folder = tmp_path_factory.mktemp("migration")
+    return tiny_bert(folder / "my-bert", task_head="classification")
+
+
+@pytest.fixture(scope="module")
+def pruned(model: Path) -> Path:
+    """The same folder as transformers 4 saved it after ``prune_heads``: rows and columns gone."""
+    folder = model.parent / "pruned-by-transformers-4"
+    headscope_free = AutoModel.from_pretrained(model)
+    headscope_free.save_pretrained(folder)
+    for path in model.glob("tokenizer*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    for layer, gone in HEADS.items():
+        rows = [8 * head + i for head in range(4) if head not in gone for i in range(8)]
+        attention = f"encoder.layer.{layer}.attention"
+        for key in weights:
+            if key.startswith(f"{attention}.self"):
+                weights[key] = weights[key][rows].clone()
+        out = f"{attention}.output.dense.weight"
+        weights[out] = weights[out][:, rows].clone()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["pruned_heads"] = {str(layer): gone for layer, gone in HEADS.items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def masked_as_before(folder: Path) -> torch.Tensor:
+    """Return the states that head_mask gave: columns of W_O that read a masked head are zeros."""
+    network = AutoModel.from_pretrained(folder)
+    for layer, gone in HEADS.items():
+        weight = network.encoder.layer[layer].attention.output.dense.weight.data
+        for head in gone:
+            weight[:, 8 * head : 8 * head + 8] = 0
+    with torch.no_grad():
+        return network(IDS).last_hidden_state
+
+
+@pytest.mark.parametrize("how", ["gated", "removed", "old folder"])
+def test_it_is_what_the_mask_did(how: str, model: Path, pruned: Path) -> None:
+    loaded = headscope.load(str(pruned if how == "old folder" else model))
+    gates, heads = None, [(layer, head) for layer, some in HEADS.items() for head in some]
+    if how == "gated":
+        gates = torch.ones(loaded.n_layers, loaded.n_heads)
+        gates[tuple(zip(*heads, strict=True))] = 0
+    if how == "removed":
+        loaded = headscope.remove_heads(loaded, heads)
+    with torch.no_grad(), gated(loaded, gates) as run:
+        hidden, _ = run(IDS, torch.ones_like(IDS))
+    torch.testing.assert_close(hidden, masked_as_before(model), rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transformers_5_and_the_old_folder(pruned: Path) -> None:
+    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        AutoModel.from_pretrained(pruned)
+    _, found = AutoModel.from_pretrained(
+        pruned, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    assert len(found["mismatched_keys"]) == 2 * 7
+
+
+# --- the snippets -------------------------------------------------------------------------------
+
+
+def test_what_was_written_before_is_python() -> None:
+    assert len(blocks("py")) >= 3
+    for block in blocks("py"):
+        compile(block, "docs/migration.md", "exec")
+
+
+def test_the_commands_run(
+    model: Path,
+    pruned: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command_line: Callable[[list[str]], int],
+) -> None:
+    monkeypatch.chdir(model.parent)
+    for name in ("dev", "train"):
+        texts = [f"the {word} {name} sat\t{i % 2}" for i, word in enumerate(["cat", "dog"] * 20)]
+        Path(f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *texts]) + "\n")
+    commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
+    assert len(commands) >= 4
+    for words in commands:
+        assert words[0] == "headscope"
+        shorter = ["--no-roles", "--no-validate"] if words[1] == "prune" else []
+        assert command_line([*words, *shorter]) == 0, (words, capsys.readouterr().err)
+    smaller = headscope.load("smaller")
+    assert [site.head_ids for site in smaller.sites] == [(0, 1, 3), (1, 2)]
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
+    """Call the command line in this process."""
+    import gc
+
+    from headscope.cli.app import main
+
+    def call(words: list[str]) -> int:
+        monkeypatch.setattr("sys.argv", words)
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        gc.unfreeze()  # the command line expects that the process ends with it
+        code: Any = stopped.value.code
+        return int(code or 0)
+
+    return call
