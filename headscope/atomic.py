@@ -1,21 +1,162 @@
-"""Writing a file so that nobody ever sees half of it."""
+"""Writing files and folders so that nobody ever sees half of them, whenever the process ends."""
 
 from __future__ import annotations
 
+import glob
 import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["before_of", "clear_parts", "locked", "replace_folder", "write_atomically", "write_set"]
+
+#: What a file or folder is called while it is made. One that is there when nobody makes it was left
+#: by a process that was killed.
+_PART = ".headscope-part"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all, whatever happens meanwhile."""
-    temporary = path.with_name(f".{path.name}.part")
+    """Write a file so that it is there whole or not at all, whatever happens meanwhile.
+
+    Raises
+    ------
+    OSError
+        Naming the file, if there is no room for it or it cannot be written; what was there before
+        is still there.
+    """
+    write_set({path: data})
+
+
+def write_set(
+    files: Mapping[Path, bytes], *, gone: Iterable[Path] = (), mark: Path | None = None
+) -> None:
+    """Write several files; no file of an earlier set is touched before all are on the disk.
+
+    Parameters
+    ----------
+    files : mapping of Path to bytes
+        What to write.
+    gone : iterable of Path
+        Files of an earlier set that are to go.
+    mark : Path, optional
+        The one of ``files`` by which readers know a whole set; it comes last. The old one is set
+        aside as :func:`before_of` says while the others move: a process that is killed meanwhile
+        leaves no mark over a mixture, and the old mark is not lost.
+
+    Raises
+    ------
+    OSError
+        Naming the file that could not be written.
+    """
+    parts: dict[Path, Path] = {}
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        for path, data in files.items():
+            parts[path] = _part(path)
+            parts[path].unlink(missing_ok=True)
+            with _naming(path), parts[path].open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        if mark is not None and mark.exists():
+            mark.replace(before_of(mark))
+        for path in gone:
+            path.unlink(missing_ok=True)
+        for path in sorted(parts, key=lambda path: path == mark):  # the mark last
+            parts[path].replace(path)
+        if mark is not None:
+            before_of(mark).unlink(missing_ok=True)
     finally:
-        temporary.unlink(missing_ok=True)
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+
+
+def before_of(mark: Path) -> Path:
+    """Return what the mark of a set is called while another set takes its place."""
+    return mark.with_name(f".{mark.name}.before")
+
+
+def clear_parts(folder: Path) -> None:
+    """Delete what killed processes left half-made in a folder that is :func:`locked`."""
+    for path in folder.glob(f".*{_PART}"):
+        with suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold a folder for one process; yields whether it is ours, False if another holds it.
+
+    The system lets go when the process ends, however it ends; nothing is written. Where the system
+    or the file system knows no locks, every process is told that the folder is its own.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = True
+        except BlockingIOError:
+            ours = False
+        except OSError:
+            ours = True
+        yield ours
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``folder``, which takes its name once the block has ended.
+
+    If the block fails, it is deleted, and what the folder held before is still there.
+    """
+    _clear_beside(folder)
+    prefix = f".{folder.name}."
+    made = Path(tempfile.mkdtemp(prefix=prefix, suffix=_PART, dir=folder.parent))
+    old = made.with_name(made.name.removesuffix(_PART) + f".before{_PART}")
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, made, ignore_errors=True)
+        stack.enter_context(locked(made))
+        yield made
+        if folder.exists():
+            folder.rename(old)  # never deleted piece by piece under its own name
+            try:
+                made.rename(folder)
+            except OSError:
+                old.rename(folder)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            made.rename(folder)
+
+
+def _clear_beside(folder: Path) -> None:
+    """Delete what killed processes left of earlier attempts to make a folder."""
+    if not folder.exists():  # one of them may be what it held before
+        return
+    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*{_PART}"):
+        with locked(path) as ours:
+            if ours:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}{_PART}")
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Let an error of the system say which file it is about."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

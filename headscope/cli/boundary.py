@@ -2,39 +2,82 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from headscope.errors import HeadscopeError
+from headscope.safe_text import visible
+
+#: What a shell says of a program whose output nobody read to its end: 128 + SIGPIPE.
+_NOT_READ = 141
+#: Characters of a sentence about an error.
+_LONGEST = 2000
 
 
 @contextmanager
 def error_boundary(debug: bool) -> Iterator[None]:
     """Say known failures in one sentence on stderr and exit with their code.
 
-    Exit codes: 1 known failure, 3 a check failed, 130 interrupted; usage errors (2) are typer's.
+    Exit codes: 1 known failure, 3 a check failed, 130 interrupted, 141 nobody reads the output;
+    usage errors (2) are typer's.
     """
     if not debug:
         warnings.simplefilter("ignore")
+    _open_streams()
     try:
-        yield
+        try:
+            yield
+        except SystemExit as stop:  # how typer ends every command
+            # It makes 130 of a KeyboardInterrupt and 1 of a pipe that nobody reads, in silence.
+            if stop.code == 130:
+                raise KeyboardInterrupt from None
+            if isinstance(stop.__context__, BrokenPipeError):
+                raise stop.__context__ from None
+            sys.stdout.flush()
+            raise
     except HeadscopeError as error:
         if debug:
             raise
-        print(f"headscope: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _end(_shown(error), error.exit_code)
     except KeyboardInterrupt:
-        print("headscope: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except SystemExit as stop:  # typer makes 130 of a KeyboardInterrupt, in silence
-        if stop.code == 130:
-            print("headscope: interrupted", file=sys.stderr)
-        raise
+        _end("interrupted", 130)
+    except BrokenPipeError:
+        _give_up_stdout()
+        sys.exit(_NOT_READ)
     except (OSError, MemoryError) as error:
-        if debug or isinstance(error, BrokenPipeError):
+        if debug:
             raise
         what = "out of memory" if isinstance(error, MemoryError) else str(error)
-        print(f"headscope: the system refused: {what}", file=sys.stderr)
-        sys.exit(1)
+        _end(f"the system refused: {what}", 1)
+
+
+def _shown(error: HeadscopeError) -> str:
+    """Return its text, safe for a terminal and not endless, whatever file it quotes."""
+    text = visible(error)
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"
+
+
+def _end(sentence: str, code: int) -> None:
+    """Say why, and exit. What stdout or stderr cannot take is left out."""
+    with suppress(OSError):
+        print(f"headscope: {sentence}", file=sys.stderr, flush=True)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _give_up_stdout()  # Python would try again at its end, and fail
+    sys.exit(code)
+
+
+def _give_up_stdout() -> None:
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _open_streams() -> None:
+    """Give a process that was started without stdout or stderr one that goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

@@ -144,6 +144,7 @@ def prune(
     pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
+    resume: shared.Resume = False,
     limit: shared.Limit = None,
     calibration_limit: Annotated[
         int, Option(help="Calibration sentences (mlm: half as many windows), drawn at random.")

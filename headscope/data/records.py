@@ -128,6 +128,11 @@ def _json_rows(path: Path, columns: Columns) -> Iterator[Record]:
             item = json.loads(line)
         except json.JSONDecodeError as error:
             raise CorpusError(f"{path}, line {number}: not valid JSON ({error.msg}).") from None
+        except (ValueError, RecursionError):
+            raise CorpusError(
+                f"{path}, line {number}: JSON with a number of thousands of digits, or nested a "
+                "thousand deep; give plain cells."
+            ) from None
         if not isinstance(item, dict):
             raise CorpusError(f"{path}, line {number}: not a JSON object such as {{...}}.")
         named = ((columns.find(key), value) for key, value in item.items())

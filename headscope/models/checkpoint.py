@@ -139,6 +139,11 @@ def read_json(path: Path) -> object:
         raise CheckpointError(
             f"{path} is not valid JSON (line {error.lineno}); download it again."
         ) from None
+    except (ValueError, RecursionError):
+        raise CheckpointError(
+            f"{path} holds a number of thousands of digits, or is nested a thousand deep; download "
+            "it again."
+        ) from None
 
 
 def _safetensors_files(folder: Path) -> list[Path]:
@@ -151,6 +156,11 @@ def _safetensors_files(folder: Path) -> list[Path]:
     weight_map = data.get("weight_map") if isinstance(data, dict) else None
     stated = weight_map.values() if isinstance(weight_map, dict) else ()
     files = [folder / name for name in sorted({name for name in stated if isinstance(name, str)})]
+    if outside := [file for file in files if file.parent != folder or file.name == ".."]:
+        raise CheckpointError(
+            f"{index} names the file {outside[0]}, which is not in its folder; download the model "
+            "again."
+        )
     missing = [file.name for file in files if not file.is_file()]
     if missing or not files:
         raise CheckpointError(

@@ -182,9 +182,10 @@ class LoadedModel:
 
     @property
     def pad_id(self) -> int:
-        """Token id that fills up short sequences."""
-        for owner, name in ((self.model.config, "pad_token_id"), (self.tokenizer, "pad_token_id")):
-            if (pad := getattr(owner, name, None)) is not None:
+        """Token id that fills up short sequences; one that has no row counts as not stated."""
+        for owner in (self.model.config, self.tokenizer):
+            pad = getattr(owner, "pad_token_id", None)
+            if pad is not None and 0 <= int(pad) < self.vocab_size:
                 return int(pad)
         return 0
 

@@ -25,6 +25,7 @@ from headscope.models.network import (
 from headscope.models.pooling import chosen
 from headscope.models.routing import quiet_transformers
 from headscope.models.sentence_folder import lower_cases, read_pooling
+from headscope.models.sizes import check_stated
 from headscope.models.source import find_source
 from headscope.models.task_heads import task_head_of
 from headscope.widest import widest_type
@@ -94,6 +95,7 @@ def load(
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
+        check_stated(checkpoint)
         read_config(source, checkpoint)
         kept = kept_heads(checkpoint)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None

@@ -18,6 +18,7 @@ from headscope.models.cutting import cut_modules
 from headscope.models.deploy.config_file import is_ours
 from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
+from headscope.models.sizes import check_built
 from headscope.models.source import Source
 from headscope.models.task_heads import class_for, missing_task_head, task_head_of
 from headscope.pruning.surgery import with_rows
@@ -37,6 +38,12 @@ def load_tokenizer(source: Source) -> Any:
         raise CheckpointError(
             f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
             "words with pieces; convert it and save it beside the model."
+        )
+    longest = tokenizer.model_max_length
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
+        raise CheckpointError(
+            f"{source.folder / 'tokenizer_config.json'} has the model_max_length "
+            f"{str(longest)[:60]!r}, which is no number of tokens; {remedy}"
         )
     return tokenizer
 
@@ -79,7 +86,9 @@ def load_network(
     CheckpointError
         If it is not a whole model.
     """
-    architecture = next(iter(checkpoint.config.get("architectures") or ()), None)
+    stated = checkpoint.config.get("architectures")
+    architecture = stated[0] if isinstance(stated, list) and stated else None
+    architecture = architecture if isinstance(architecture, str) else None
     if task_head == "auto":
         task_head = task_head_of(architecture)
     options: dict[str, Any] = {
@@ -90,6 +99,8 @@ def load_network(
     }
     kind = checkpoint.config["model_type"]
     with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
+        config = _family_config(checkpoint, {} if kept is None else kept.config)
+        check_built(checkpoint, lambda: class_for(task_head).from_config(config))
         if kept is None:
             network, info = class_for(task_head).from_pretrained(
                 source.folder, use_safetensors=not checkpoint.pickled, **_SAFE, **options
@@ -99,6 +110,9 @@ def load_network(
     if task_head is not None and _task_head_is_new(network, info):
         raise missing_task_head(source.folder, task_head, architecture)
     _check_complete(network, info, source)
+    for module in network.modules():  # a way to save memory that not every length allows
+        if getattr(module, "chunk_size_feed_forward", 0):
+            module.chunk_size_feed_forward = 0
     if kept is not None:
         cut_modules(network, kept.of)
     return network
@@ -122,7 +136,10 @@ def _explained(before: str, after: str = "") -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        # A panic of Rust, which reads tokenizers, is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         said = " ".join(str(error).split())[:200] or type(error).__name__
         raise CheckpointError(f"{before}{said}{after}") from error
 

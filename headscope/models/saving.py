@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headscope.atomic import replace_folder
 from headscope.errors import InputError
 from headscope.models.compact import (
     expand_all,
@@ -265,23 +264,21 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
     folder = Path(folder)
     check_target(folder)
     made = [path for path in folder.parents if not path.exists()]
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise InputError(
-            f"The folder {folder} cannot be made ({error.strerror}); choose another."
-        ) from None
-    try:
+    with ExitStack() as stack:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            for path in reversed(made):  # nothing stays of a save that fails
+                stack.callback(_take_away, path)
+            temporary = stack.enter_context(replace_folder(folder))
+        except OSError as error:
+            raise InputError(
+                f"The folder {folder} cannot be made ({error.strerror}); choose another."
+            ) from None
         yield temporary
         for path in (temporary, *temporary.rglob("*")):  # what is temporary is its owner's alone
             path.chmod(0o755 if path.is_dir() else 0o644)
-        if folder.exists():
-            shutil.rmtree(folder)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        for path in made:
-            if any(path.iterdir()):
-                break
-            path.rmdir()
+
+
+def _take_away(folder: Path) -> None:
+    with suppress(OSError):  # it is not empty, or gone
+        folder.rmdir()

@@ -59,7 +59,7 @@ def read_classification(source: Classification) -> ClassifyResult:
         raise InputError(
             f"The classification {source} cannot be read ({error.strerror}); {_MEND}."
         ) from None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(f"{source} is not a classification; {_MEND}.") from None
     return result
 

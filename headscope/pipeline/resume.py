@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from headscope.atomic import write_atomically
+from headscope.digest import sha256_of
 from headscope.errors import InputError, ResumeError
 from headscope.measures.accumulator import Array
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.provenance import versions
 from headscope.processes.sharing import current, own_file
+from headscope.safe_text import listed, visible
+
+#: A run measures at least so many times as long as it saves.
+_RARELY = 20
 
 
 class Sums(Protocol):
@@ -45,14 +50,14 @@ class RunState(Generic[S]):
     identity : dict
         Everything that the sums depend on.
     every : float
-        Seconds between two saves.
+        Seconds between two saves, more where saving takes long.
     """
 
     def __init__(self, path: Path | None, identity: dict[str, Any], *, every: float = 5.0) -> None:
         self.path = path
         self._identity = json.dumps(identity, sort_keys=True)
         self._every = every
-        self._saved_at = time.monotonic()
+        self._saved_at, self._cost = time.monotonic(), 0.0
         self._passes: dict[str, tuple[int, S]] = {}
 
     def load(self, blank: S, name: str) -> tuple[int, S]:
@@ -69,39 +74,63 @@ class RunState(Generic[S]):
         """
         if self.path is None or not self.path.is_file():
             return
+        meta, arrays = self._read(self.path)
+        self._check_identity(meta.get("identity", "{}"))
+        if meta.get("sha256") != _digest(meta, arrays):
+            raise self._damaged("it is not as it was written")
+        try:
+            for name, done in json.loads(meta["passes"]).items():
+                self._passes[name] = (int(done), self._filled(blank(), name, arrays))
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError):
+            raise self._damaged("it does not hold the sums of this run") from None
+
+    def _filled(self, sums: S, name: str, arrays: Mapping[str, Array]) -> S:
+        """Give the sums of one pass what was saved of them."""
+        prefix = f"{name}/"
+        mine = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
+        for key, array in sums.state().items():
+            if key.rpartition(".")[2] != "names" and not _fits(mine[key], array):
+                raise ValueError(key)
+        sums.load_state(mine)
+        return sums
+
+    def _read(self, path: Path) -> tuple[dict[str, str], dict[str, Array]]:
         from safetensors import SafetensorError, safe_open
 
         try:
-            with safe_open(self.path, framework="numpy") as file:
-                meta = file.metadata() or {}
+            with safe_open(path, framework="numpy") as file:
                 arrays = {key: np.asarray(file.get_tensor(key)) for key in list(file.keys())}
-        except (SafetensorError, OSError) as error:
-            raise ResumeError(
-                f"The saved state {self.path} cannot be read ({error}); delete it and start again."
-            ) from None
-        self._check_identity(meta.get("identity", "{}"))
-        for name, done in json.loads(meta["passes"]).items():
-            sums = blank()
-            prefix = f"{name}/"
-            sums.load_state(
-                {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
-            )
-            self._passes[name] = (done, sums)
+                return file.metadata() or {}, arrays
+        except (SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(str(error)) from None
+
+    def _damaged(self, why: str) -> ResumeError:
+        return ResumeError(
+            f"The saved state {self.path} cannot be read ({visible(why)}); delete it and start "
+            "again."
+        )
 
     def _check_identity(self, saved: str) -> None:
         if saved == self._identity:
             return
-        old, new = json.loads(saved), json.loads(self._identity)
+        try:
+            old = json.loads(saved)
+        except (ValueError, RecursionError):
+            old = None
+        if not isinstance(old, dict):
+            raise self._damaged("it does not say which run it belongs to")
+        new = json.loads(self._identity)
         other = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
         raise ResumeError(
-            f"The saved state {self.path} belongs to another run: {', '.join(other)} differ. "
-            "Repeat the original command, or delete the file and start again."
+            f"The saved state {self.path} belongs to another run: {visible(listed(other, 12))} "
+            "differ. Repeat the original command, or delete the file and start again."
         )
 
     def note(self, name: str, done: int, sums: S, *, final: bool = False) -> None:
         """Remember that ``done`` batches of a pass are in ``sums``; save when it is time."""
         self._passes[name] = (done, sums)
-        if self.path and (final or time.monotonic() - self._saved_at >= self._every):
+        wait = max(self._every, _RARELY * self._cost)
+        if self.path and (final or time.monotonic() - self._saved_at >= wait):
             self.save()
 
     def save(self) -> None:
@@ -110,6 +139,7 @@ class RunState(Generic[S]):
 
         if self.path is None:
             return
+        start = time.monotonic()
         arrays: dict[str, Any] = {}
         meta = {"identity": self._identity}
         for name, (_, sums) in self._passes.items():
@@ -117,8 +147,29 @@ class RunState(Generic[S]):
                 f"{name}/{key}": np.array(array, order="C") for key, array in sums.state().items()
             }
         meta["passes"] = json.dumps({name: done for name, (done, _) in self._passes.items()})
+        meta["sha256"] = _digest(meta, arrays)
         write_atomically(self.path, save(arrays, metadata=meta))
-        self._saved_at = time.monotonic()
+        now = time.monotonic()
+        self._saved_at, self._cost = now, now - start
+
+
+def _digest(meta: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
+    """Hash what a state says, so that a damaged one is never gone on from."""
+    content = [
+        [name, str(array.dtype), array.shape, sha256_of(array.tobytes())]
+        for name, array in sorted(arrays.items())
+    ]
+    return sha256_of(json.dumps([meta.get("identity"), meta.get("passes"), content]))
+
+
+def _fits(array: Array, blank: Array) -> bool:
+    """Whether an array can be the sums that are blank at first; an axis of 0 there grows."""
+    sizes = zip(array.shape, blank.shape, strict=False)
+    return (
+        array.dtype == blank.dtype
+        and array.ndim == blank.ndim
+        and all(mine == theirs or theirs == 0 for mine, theirs in sizes)
+    )
 
 
 def check_resume(state: str | Path | None, resume: bool) -> None:

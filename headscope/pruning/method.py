@@ -168,6 +168,11 @@ class Ranking:
         self._order = tuple(order)
         self.passes = dict(passes or {})
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Units, the first to go first."""
+        return self._order
+
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go."""
         return tuple(sorted(self._order[:count]))

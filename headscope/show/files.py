@@ -26,7 +26,6 @@ def write_result(command: str, result: Any, folder: Path, **presentation: Any) -
     view = view_of(command)
     files = view.files(result, **presentation)
     document = to_json(result).encode() + b"\n"
-    write_files(folder, {**files, f"{command}.json": document}, stale=view.stale)
-    name = state_name(command)
-    for leftover in (name, f".{name}.part"):  # the latter of a run killed while it saved
-        (folder / leftover).unlink(missing_ok=True)
+    name = f"{command}.json"
+    write_files(folder, {**files, name: document}, stale=view.stale, mark=name)
+    (folder / state_name(command)).unlink(missing_ok=True)

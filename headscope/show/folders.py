@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headscope.atomic import write_atomically
+from headscope.atomic import clear_parts, locked, write_set
 from headscope.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 def ready_folder(folder: Path | None) -> Iterator[None]:
     """Make the folder before a long run starts; take it away again if nothing came of it.
 
-    An InputError says that it cannot be made or written to.
+    While the run lasts the folder is its own: another that names it is refused.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made or written to, or another run is at work in it.
     """
     if folder is None:
         yield
@@ -34,12 +39,18 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
     if not os.access(folder, os.W_OK):
         raise InputError(f"The folder {folder} cannot be written to; choose another with -o.")
     try:
-        yield
+        with locked(folder) as ours:
+            if not ours:
+                raise InputError(
+                    f"Another run of headscope is writing to the folder {folder}; wait until it "
+                    "has ended, or choose another with -o."
+                )
+            clear_parts(folder)
+            yield
     finally:
         for path in made:
-            if any(path.iterdir()):
-                break
-            path.rmdir()
+            with suppress(OSError):  # it is not empty, or gone
+                path.rmdir()
 
 
 def names_of(*stems: str) -> tuple[str, ...]:
@@ -54,13 +65,16 @@ def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> di
     return {f"{name}.csv": text.encode() for name, text in tables.items()} | figure_files(figures)
 
 
-def write_files(folder: Path, files: Mapping[str, bytes], *, stale: Iterable[str] = ()) -> None:
-    """Write every file whole or not at all.
+def write_files(
+    folder: Path, files: Mapping[str, bytes], *, stale: Iterable[str] = (), mark: str | None = None
+) -> None:
+    """Write every file whole or not at all; none is touched before all have found room.
 
     Of the ``stale`` names, which an earlier run may have left, those not among ``files`` are
-    deleted, not to be taken for this run's.
+    deleted, not to be taken for this run's. ``mark`` is the one that says that all are there.
     """
-    for name in set(stale) - set(files):
-        (folder / name).unlink(missing_ok=True)
-    for name, data in files.items():
-        write_atomically(folder / name, data)
+    write_set(
+        {folder / name: data for name, data in files.items()},
+        gone=[folder / name for name in set(stale) - set(files)],
+        mark=None if mark is None else folder / mark,
+    )

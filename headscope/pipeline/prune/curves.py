@@ -243,6 +243,10 @@ def tables(parts: Parts) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]
     did = parts.steps.did
     alone = ablation_table(parts.units, parts.measure, partial(did, "alone"))
     kept = kept_alone_table(
-        parts.inputs.loaded, parts.given, parts.measure, partial(did, "kept alone")
+        parts.inputs.loaded,
+        parts.given,
+        parts.measure,
+        parts.inputs.findings,
+        partial(did, "kept alone"),
     )
     return alone, kept

@@ -14,6 +14,7 @@ from headscope.measures.metrics import Outputs
 from headscope.models.compact import remove_heads
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
+from headscope.pipeline.prune.findings import Findings, name_of
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.tasks import Task
 from headscope.pruning.units import Units
@@ -46,6 +47,8 @@ class Measurer:
         Of the bootstrap.
     roles : mapping of (layer, head) to HeadResult
         By the heads' places in the loaded model; empty where none are known.
+    findings : Findings, optional
+        What an interrupted run had measured.
     """
 
     def __init__(
@@ -55,11 +58,13 @@ class Measurer:
         units: Units,
         seed: int,
         roles: Mapping[Place, HeadResult],
+        findings: Findings | None = None,
     ) -> None:
+        self._findings = findings or Findings()
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
         self._roles = roles
         self._n_heads = sum(site.n_heads for site in loaded.sites)
-        self._full = task.outputs(loaded, all_metrics=True)
+        self._full = self._findings.arrays(["full"], lambda: task.outputs(loaded, all_metrics=True))
         self._drawn = task.resampled(self._full, seed=seed)
         self._points: dict[tuple[tuple[int, ...], bool], Point] = {}
         self._values: dict[tuple[int, ...], float] = {}
@@ -162,6 +167,10 @@ class Measurer:
         """Run a pruned model over the evaluation data: its outputs, example by example."""
         if not repaired.removed:
             return self._full
+        what = ["outputs", all_metrics, *name_of(self._loaded, repaired)]
+        return self._findings.arrays(what, lambda: self._run(repaired, all_metrics))
+
+    def _run(self, repaired: Repaired, all_metrics: bool) -> Outputs:
         if len(repaired.removed) == len(self._units):  # no model is left that could be built
             with replaced_outputs(self._loaded, repaired.maps):
                 gates = repaired.gates.to(self._loaded.device)

@@ -15,6 +15,7 @@ from headscope.models.saving import check_target
 from headscope.pipeline.known_roles import Classification
 from headscope.pipeline.prune.choosing import fractions_of, needs
 from headscope.pipeline.prune.repairing import Repair
+from headscope.pipeline.resume import check_resume
 from headscope.pruning.methods import DEFAULT, METHODS, check_methods
 
 #: Sentences that heads are chosen on, unless the user says otherwise.
@@ -68,8 +69,11 @@ class PruneOptions:
     calibration_limit: int = CALIBRATION_LIMIT
     validate: bool = True
     seed: int = 0
+    state: str | Path | None = None
+    resume: bool = False
 
     def __post_init__(self) -> None:
+        check_resume(self.state, self.resume)
         for name in ("methods", "repairs", "fractions", "keep_roles"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(value))

@@ -22,6 +22,7 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.prune.curves import Outcome, run
+from headscope.pipeline.prune.findings import open_findings
 from headscope.pipeline.prune.keeping import choose, keep
 from headscope.pipeline.prune.max_drop import find_most
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
@@ -67,6 +68,8 @@ def prune(
     calibration_limit: int = CALIBRATION_LIMIT,
     validate: bool = True,
     seed: int = 0,
+    state: str | Path | None = None,
+    resume: bool = False,
     progress: Progress | None = None,
     command: str = "headscope.prune",
     **options: Any,
@@ -141,6 +144,11 @@ def prune(
         Calibration sentences, drawn at random.
     seed : int
         Of what is drawn at random: examples, masks, random heads and the bootstrap.
+    state : path, optional
+        File that the run saves what it has measured in, from time to time.
+    resume : bool
+        Go on from that file: repairs and passes over the evaluation data that it holds are not
+        made again.
     validate, progress, command, **options
         As :func:`headscope.classify` takes them.
 
@@ -195,6 +203,8 @@ def prune(
         calibration_limit=calibration_limit,
         validate=validate,
         seed=seed,
+        state=state,
+        resume=resume,
     )
     return prune_with(model, choices, progress=progress, command=command, **options)
 
@@ -247,7 +257,10 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
     if known is None and wanted and loaded.stacks == ("encoder",):
         known = classify(loaded, validate=False, seed=choices.seed)
     roles = KnownRoles({}) if known is None else find_roles(loaded, known)
-    return Inputs(loaded, sources, evaluation, calibration, roles, validation)
+    data = (sources.data, sources.calibration)
+    hashes = [None if examples is None else examples.sha256 for examples in data]
+    findings = open_findings(choices, loaded, hashes)
+    return Inputs(loaded, sources, evaluation, calibration, roles, validation, findings)
 
 
 def _result(

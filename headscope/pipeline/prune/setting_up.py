@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
@@ -12,6 +12,7 @@ from headscope.pipeline.known_roles import KnownRoles
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import count_for
+from headscope.pipeline.prune.findings import Findings
 from headscope.pipeline.prune.measuring import Measurer
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair, Repaired, repair
@@ -42,6 +43,8 @@ class Inputs:
         Empty where nobody asked.
     validation : ValidationSummary
         Whether our attention is the full model's.
+    findings : Findings
+        What an interrupted run had found out, and this one has so far.
     """
 
     loaded: LoadedModel
@@ -50,6 +53,7 @@ class Inputs:
     calibration: Task | None
     roles: KnownRoles
     validation: ValidationSummary
+    findings: Findings = field(default_factory=Findings)
 
     @property
     def units(self) -> Units:
@@ -89,7 +93,10 @@ class Parts:
 
     def ranked(self, name: str) -> Ranking:
         """Rank the units by a method."""
-        found = rank(name, self.given, normalise=self.options.normalise)
+        what = [list(self.inputs.loaded.stacks), name, self.given.budget, self.given.largest]
+        found = self.inputs.findings.ranking(
+            what, lambda: rank(name, self.given, normalise=self.options.normalise)
+        )
         self.steps.did(name)
         return self.evenly(found)
 
@@ -99,7 +106,12 @@ class Parts:
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
         """Remove units and repair what is left."""
-        made = repair(kind, self.inputs.loaded, self.inputs.calibration, self.given, removed)
+        loaded, calibration = self.inputs.loaded, self.inputs.calibration
+        made = self.inputs.findings.repaired(
+            [list(loaded.stacks), kind.value, list(removed)],
+            loaded,
+            lambda: repair(kind, loaded, calibration, self.given, removed),
+        )
         self._did(kind.value, made)
         return made
 
@@ -142,7 +154,12 @@ def prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> Parts:
         progress=progress,
     )
     measure = Measurer(
-        inputs.loaded, inputs.evaluation, units, seed=options.seed, roles=inputs.roles.by_place
+        inputs.loaded,
+        inputs.evaluation,
+        units,
+        seed=options.seed,
+        roles=inputs.roles.by_place,
+        findings=inputs.findings,
     )
     return Parts(inputs, options, units, counts, given, measure, _steps(inputs, options, progress))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from headscope.measures.statistics import adjust
 from headscope.models.loaded import LoadedModel
+from headscope.pipeline.prune.findings import Findings
 from headscope.pipeline.prune.measuring import Measurer, original_names
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pruning.method import Given
@@ -32,7 +34,11 @@ def ablation_table(
 
 
 def kept_alone_table(
-    loaded: LoadedModel, given: Given, measure: Measurer, did: Callable[[], None]
+    loaded: LoadedModel,
+    given: Given,
+    measure: Measurer,
+    findings: Findings,
+    did: Callable[[], None],
 ) -> tuple[HeadEffect, ...]:
     """Measure the model with one head left in one layer: the best on the calibration data."""
     units = given.units
@@ -42,7 +48,10 @@ def kept_alone_table(
         found = {}
         for unit in here:
             gates = units.gates([other for other in here if other != unit])
-            found[unit] = given.calibration.quality(units.expand(gates))
+            found[unit] = findings.number(
+                ["kept alone", list(loaded.stacks), unit],
+                partial(given.calibration.quality, units.expand(gates)),
+            )
             did()
         best = max(found, key=lambda unit: (found[unit], -unit))
         alone = Repaired.bare(units, [u for u in here if u != best])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headscope.atomic import before_of
 from headscope.pipeline.sections.keys import digest
 from headscope.results import SCHEMA, from_dict, section_of, to_dict
 
@@ -23,11 +24,16 @@ class Previous:
 
     @classmethod
     def read(cls, folder: Path | None) -> Previous:
-        """Read the report in a folder; whatever cannot be read counts as not there."""
+        """Read the report in a folder; whatever cannot be read counts as not there.
+
+        Where a run was killed while it put its files in place, that is the report before it.
+        """
         if folder is None:
             return cls()
+        path = folder / REPORT
         try:
-            document = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+            whole = path if path.exists() else before_of(path)
+            document = json.loads(whole.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):
             return cls()
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:

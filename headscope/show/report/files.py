@@ -1,15 +1,15 @@
-"""Writing the folder of a report: made whole beside it, then moved in, ``report.json`` last."""
+"""Writing the folder of a report: every file made first, then moved in, ``report.json`` last."""
 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headscope.digest import sha256_of
 from headscope.results import SECTIONS, ReportResult, to_dict, to_json
+from headscope.show.folders import write_files
 from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
 from headscope.show.view import view_of
@@ -68,16 +68,13 @@ def write_report(
         REPORT: report_json(document).encode("utf-8", "backslashreplace"),
     }
     content = {name: data for files in made.values() for name, data in files.items()}
-    gone = {name for names in old.values() for name in names} - content.keys()
-    with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as work:
-        for name, data in {**content, **pages}.items():
-            Path(work, name).write_bytes(data)
-        for name in content:
-            Path(work, name).replace(folder / name)
-        for name in filter(_is_plain, gone):
-            (folder / name).unlink(missing_ok=True)
-        for name in pages:
-            Path(work, name).replace(folder / name)
+    was = {name: sha256 for names in old.values() for name, sha256 in names.items()}
+    gone = [
+        name
+        for name in was.keys() - content.keys()
+        if _written(folder, name, was[name]) is not None
+    ]
+    write_files(folder, {**content, **pages}, stale=gone, mark=REPORT)
     return document
 
 
@@ -85,18 +82,26 @@ def _kept(folder: Path, names: Mapping[str, str]) -> dict[str, bytes] | None:
     """Read a section's files from the report that is there; None if any has changed."""
     kept = {}
     for name, sha256 in names.items():
-        path = folder / name
-        if not (_is_plain(name) and path.is_file()):
+        data = _written(folder, name, sha256)
+        if data is None:
             return None
-        kept[name] = path.read_bytes()
-        if sha256_of(kept[name]) != sha256:
-            return None
+        kept[name] = data
     return kept
 
 
-def _is_plain(name: str) -> bool:
-    """Whether a name stays in its folder."""
-    return Path(name).name == name
+def _written(folder: Path, name: str, sha256: str) -> bytes | None:
+    """Read a file that a report says it wrote; None if it is not there as it was written.
+
+    Only names that stay in the folder count, whatever the report says.
+    """
+    path = folder / name
+    try:
+        if Path(name).name != name or name == ".." or not path.is_file():
+            return None
+        data = path.read_bytes()
+    except OSError:  # a name that no file can have
+        return None
+    return data if sha256_of(data) == sha256 else None
 
 
 def _files(document: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:

@@ -1,0 +1,398 @@
+"""What survives when runs are killed, interrupted, or find no room? Counts tried, survived, lost.
+
+Run from the repository: ``python tests/bench/faults.py [--times 50] [--seed 0] [--only KIND ...]``.
+Exits with 1 if anything was lost. As root it also fills a real disk and makes one read-only.
+
+A trial survives if, after the fault and one run with ``--resume``, the folder holds the same bytes
+as that of a run that was left alone (but for ``created``), nothing else is in it, and at no time
+between did it look whole without being so.
+
+1. kill -9 at a random moment of ``classify``, ``spectrum`` and ``prune``; in half of the trials the
+   folder holds the results of another run before.
+   A second count kills while a pass runs that has saved a state, and kills its successor too.
+2. kill -9 just before every single change of a file while a folder is written.
+3. Ctrl-C at random moments, of running commands and of commands that still load.
+4. A disk that fills up; a folder, and a disk, that cannot be written to.
+5. A reader of stdout that goes away after a random number of bytes.
+6. A second run in the folder of one that is at work, which may then be killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for forked_runs.py
+
+from forked_runs import Ended, Run, content, die_before, small_disk
+
+from headscope.atomic import write_atomically
+from headscope.errors import InputError
+from headscope.show.files import state_name
+from headscope.show.folders import ready_folder, write_files
+from headscope.verdicts.reading import read_results
+
+COMMANDS = {
+    "classify": ("--limit", "60", "--control"),
+    "spectrum": ("--sequences", "24"),
+    "prune": ("--limit", "48", "--calibration-limit", "48", "--step", "0.5", "--no-roles"),
+}
+#: Another run of the same command, whose results may lie in the folder before.
+OTHER = {
+    "classify": ("--limit", "20"),
+    "spectrum": ("--sequences", "4"),
+    "prune": ("--limit", "20", "--calibration-limit", "20", "--heads", "L0H0", "--no-roles"),
+}
+
+
+@dataclass
+class Count:
+    """What became of the trials of one kind."""
+
+    name: str
+    tried: int = 0
+    losses: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def trial(self, failures: list[str]) -> None:
+        self.tried += 1
+        if failures:
+            self.losses.append("; ".join(failures))
+            print(f"LOST: {self.name}: {self.losses[-1]}", flush=True)
+
+
+class Trials:
+    """Folders of runs that were left alone, and trials beside them."""
+
+    def __init__(self, model: str, seed: int, room: Path) -> None:
+        self.model, self.room, self.random = model, room, random.Random(seed)
+        self.whole: dict[str, dict[str, bytes]] = {}
+        self.other: dict[str, Path] = {}
+        self.seconds: dict[str, float] = {}
+        self._number = 0
+
+    def start(self, command: str, folder: Path, *more: str, **how: object) -> Run:
+        """Start a run in a folder."""
+        words = (command, self.model, *COMMANDS[command], "-o", folder, *more)
+        return Run(*words, **how)  # type: ignore[arg-type]
+
+    def prepare(self, command: str) -> None:
+        """Run a command without a fault, twice: the bytes must be the same."""
+        if command in self.whole:
+            return
+        for name in ("whole", "again"):
+            folder = self.room / f"{command}-{name}"
+            ended = self.start(command, folder).end()
+            assert ended.code == 0, ended.err
+            self.seconds[command] = ended.seconds
+            found = content(folder)
+            assert self.whole.setdefault(command, found) == found, "two runs differ by themselves"
+        self.other[command] = self.room / f"{command}-other"
+        words = (command, self.model, *OTHER[command], "-o", self.other[command])
+        assert Run(*words).end().code == 0
+
+    def folder(self, command: str, used: bool) -> Path:
+        """Return a new folder, which holds results of another run if ``used``."""
+        self._number += 1
+        folder = self.room / f"trial-{self._number}"
+        if used:
+            shutil.copytree(self.other[command], folder)
+        return folder
+
+    def moment(self, command: str) -> float:
+        return self.random.uniform(0.0, self.seconds[command])
+
+    def looks_whole(self, command: str, folder: Path, *more: str) -> list[str]:
+        """Say what is wrong if a folder that a fault has left holds a mixture.
+
+        ``more`` are files that the folder held before besides the other run's.
+        """
+        try:
+            read_results(folder)
+        except InputError:
+            return []
+        found = {name: data for name, data in content(folder).items() if not name.startswith(".")}
+        before = {**content(self.other[command]), **dict.fromkeys(more, b"of another run")}
+        return [] if found in (self.whole[command], before) else ["a mixture was taken for whole"]
+
+    def resumed(self, command: str, folder: Path) -> tuple[list[str], Ended]:
+        """Resume a run and compare the bytes."""
+        ended = self.start(command, folder, "--resume").end()
+        wrong = [] if ended.code == 0 else [f"resuming ended with {ended.code}: {ended.err[-300:]}"]
+        found = content(folder) if folder.exists() else {}
+        if found != self.whole[command]:
+            names = {*found, *self.whole[command]}
+            differing = [n for n in names if found.get(n) != self.whole[command].get(n)]
+            wrong.append(f"other bytes in {sorted(differing)}")
+        shutil.rmtree(folder, ignore_errors=True)
+        return wrong, ended
+
+
+def one_sentence(ended: Ended, code: int, *words: str) -> list[str]:
+    """Say what is wrong with the end of a run that could not go on."""
+    wrong = [] if ended.code == code else [f"exit {ended.code}, not {code}"]
+    if ended.err.count("\n") != 1 or not ended.err.startswith("headscope: "):
+        wrong.append(f"not one sentence: {ended.err[-300:]!r}")
+    return wrong + [f"{word!r} is not in {ended.err!r}" for word in words if word not in ended.err]
+
+
+# --- the faults ---------------------------------------------------------------------------------
+
+
+def kills(trials: Trials, times: int) -> Iterator[Count]:
+    """Kill at random moments, resume, compare."""
+    for place, command in enumerate(COMMANDS):
+        count = Count(f"kill -9 at a random moment of {command}")
+        trials.prepare(command)
+        kept, late = 0, 0
+        for number in range(times // 3 + (place < times % 3)):
+            folder = trials.folder(command, used=number % 2 == 1)
+            run = trials.start(command, folder, "--resume")
+            run.kill_after(trials.moment(command))
+            late += run.end().code == 0
+            state = folder / f".{command}.state.safetensors"
+            kept += state.exists()
+            wrong = trials.looks_whole(command, folder) if folder.exists() else []
+            more, _ = trials.resumed(command, folder)
+            count.trial(wrong + more)
+        count.notes.append(f"{kept} had saved a state, {late} had ended before")
+        count.notes.append(f"a run alone takes {trials.seconds[command]:.1f} s")
+        yield count
+
+
+def kills_in_passes(trials: Trials, times: int) -> Iterator[Count]:
+    """Kill twice soon after a state was saved, resume, compare."""
+    count = Count("kill -9 twice in a pass, with a state to go on from")
+    tried = 0
+    for number in range(times):
+        command = list(COMMANDS)[number % 3]
+        trials.prepare(command)
+        folder = trials.folder(command, used=False)
+        state = folder / f".{command}.state.safetensors"
+        for _ in range(2):
+            run = trials.start(command, folder, "--resume", every=0.0)
+            before = state.stat().st_mtime_ns if state.exists() else 0
+            while run.alive() and (not state.exists() or state.stat().st_mtime_ns == before):
+                time.sleep(0.001)
+            time.sleep(trials.random.uniform(0.0, 0.3))
+            with suppress(ProcessLookupError):
+                os.kill(run.pid, signal.SIGKILL)
+            tried += run.end().code != 0 and state.exists()
+        wrong = trials.looks_whole(command, folder)
+        more, _ = trials.resumed(command, folder)
+        count.trial(wrong + more)
+    count.notes.append(f"{tried} of the {2 * times} kills left a state")
+    yield count
+
+
+def every_change(trials: Trials) -> Iterator[Count]:
+    """Kill a run before every change of a file while it writes its folder, over another's results.
+
+    The run is one whose result is known already: it makes the folder ready, saves its state, and
+    writes.
+    """
+    command = "classify"
+    count = Count("kill -9 before each change of a file in the folder")
+    trials.prepare(command)
+    files = {n: (trials.room / "classify-whole" / n).read_bytes() for n in trials.whole[command]}
+    state = state_name(command)
+
+    def write(folder: Path) -> int:
+        with ready_folder(folder):
+            write_atomically(folder / state, b"sums")
+            write_files(folder, files, stale=("gone.csv",), mark="classify.json")
+            (folder / state).unlink()
+        return 0
+
+    for number in itertools.count(1):
+        folder = trials.folder(command, used=True)
+        (folder / "gone.csv").write_text("of another run")
+        ended = Run(before=die_before(folder, number), body=lambda f=folder: write(f)).end()
+        if ended.code == 0:
+            break
+        wrong = trials.looks_whole(command, folder, "gone.csv")
+        if Run(body=lambda f=folder: write(f)).end().code != 0:
+            wrong.append("the next run failed")
+        if content(folder) != trials.whole[command]:
+            wrong.append("other bytes")
+        count.trial(wrong)
+    yield count
+
+
+def interrupts(trials: Trials, times: int) -> Iterator[Count]:
+    """Ctrl-C at random moments."""
+    for command in COMMANDS:
+        trials.prepare(command)
+    count = Count("Ctrl-C at a random moment")
+    for number in range(times):
+        command = list(COMMANDS)[number % 3]
+        folder = trials.folder(command, used=number % 2 == 1)
+        run = trials.start(command, folder, "--resume")
+        run.kill_after(trials.moment(command), signal.SIGINT)
+        ended = run.end()
+        wrong = [] if ended.code == 0 else one_sentence(ended, 130, "interrupted")
+        wrong += trials.looks_whole(command, folder) if folder.exists() else []
+        more, _ = trials.resumed(command, folder)
+        count.trial(wrong + more)
+    yield count
+    loading = Count("Ctrl-C while the program loads")
+    for _ in range(times):
+        words = [sys.executable, "-m", "headscope", "classify", trials.model, "--limit", "5"]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(trials.random.uniform(0.1, 2.0))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        ended = process.returncode in (0, 130, -signal.SIGINT)
+        quiet = err.decode() in ("", "headscope: interrupted\n")
+        loading.trial([] if ended and quiet else [f"{process.returncode}: {err.decode()[-300:]}"])
+    yield loading
+
+
+def disks(trials: Trials, times: int) -> Iterator[Count]:
+    """Fill a disk at random sizes; take the right to write away."""
+    for command in COMMANDS:
+        trials.prepare(command)
+    full = Count("disk full")
+    for number in range(times):
+        command = list(COMMANDS)[number % 3]
+        needed = sum(map(len, trials.whole[command].values())) // 1024
+        with small_disk(trials.room / "disk", trials.random.randint(8, max(9, needed))) as disk:
+            ended = trials.start(command, disk / "out").end()
+            wrong = one_sentence(ended, 1, "No space left") if ended.code else []
+            wrong += trials.looks_whole(command, disk / "out") if (disk / "out").exists() else []
+            os.system(f"mount -o remount,size=64m '{disk}'")
+            more, _ = trials.resumed(command, disk / "out")
+        full.trial(wrong + more)
+    yield full
+    closed = Count("read-only disk, or folder of another user")
+    for command in COMMANDS:
+        with small_disk(trials.room / "disk", 4096) as disk:
+            os.system(f"mount -o remount,ro '{disk}'")
+            ended = trials.start(command, disk / "out").end()
+            closed.trial(one_sentence(ended, 1, str(disk / "out"), "-o"))
+        mine = Path(tempfile.mkdtemp(dir="/tmp"))
+        mine.chmod(0o755)
+        nobody: Callable[[], None] = lambda: os.setuid(65534)  # noqa: E731
+        ended = trials.start(command, mine, before=nobody).end()
+        closed.trial(one_sentence(ended, 1, str(mine), "-o"))
+        mine.rmdir()
+    yield closed
+
+
+def pipes(trials: Trials, times: int) -> Iterator[Count]:
+    """Go away while a run prints, with its folder to be written too."""
+    for command in COMMANDS:
+        trials.prepare(command)
+    count = Count("stdout's reader goes away")
+    for number in range(times):
+        command = list(COMMANDS)[number % 3]
+        form = trials.random.choice(("human", "json", "csv"))
+        folder = trials.folder(command, used=False)
+        reading, writing = os.pipe()
+        run = trials.start(command, folder, "--format", form, stdout=writing)
+        os.close(writing)
+        wanted = trials.random.choice((0, 1, 100, 5000))
+        while wanted > 0 and (data := os.read(reading, wanted)):
+            wanted -= len(data)
+        os.close(reading)
+        ended = run.end()
+        wrong = [] if ended.code in (0, 141) else [f"exit {ended.code}"]
+        wrong += [f"said {ended.err[-300:]!r}"] if ended.err else []
+        if content(folder) != trials.whole[command]:
+            wrong.append("the folder is not whole")
+        shutil.rmtree(folder)
+        count.trial(wrong)
+    yield count
+
+
+def two_runs(trials: Trials, times: int) -> Iterator[Count]:
+    """Start a second run in a folder at a random moment of the first."""
+    for command in COMMANDS:
+        trials.prepare(command)
+    count = Count("two runs in one folder")
+    for number in range(times):
+        command = list(COMMANDS)[number % 3]
+        folder = trials.folder(command, used=False)
+        first = trials.start(command, folder)
+        time.sleep(0.5 + trials.moment(command) / 2)
+        second = trials.start(command, folder, "--resume").end()
+        wrong = [] if second.code == 0 else one_sentence(second, 1, "Another run", str(folder))
+        if number % 2:
+            with suppress(ProcessLookupError):
+                os.kill(first.pid, signal.SIGKILL)
+            first.end()
+            more, _ = trials.resumed(command, folder)
+        else:
+            ended = first.end()
+            more = [] if ended.code == 0 else [f"the first ended with {ended.code}: {ended.err}"]
+            if content(folder) != trials.whole[command]:
+                more.append("other bytes")
+        count.trial(wrong + more)
+    yield count
+
+
+def preload() -> None:
+    """Import once what every fork needs."""
+    import matplotlib.pyplot  # noqa: F401
+
+    import headscope
+    import headscope.cli.app
+    import headscope.models.loading
+    import headscope.pipeline.classify
+    import headscope.pipeline.prune.run
+    import headscope.pipeline.spectrum
+    import headscope.show.view
+
+    for command in COMMANDS:
+        headscope.show.view.view_of(command)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--times", type=int, default=50, help="kills in all; fewer of the others")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--only", nargs="*", help="changes kills passes interrupts pipes two disks")
+    arguments = parser.parse_args()
+    preload()
+    start = time.monotonic()
+    few = max(3, arguments.times // 5)
+    with tempfile.TemporaryDirectory() as room:
+        trials = Trials(arguments.model, arguments.seed, Path(room))
+        kinds = {
+            "changes": lambda: every_change(trials),
+            "kills": lambda: kills(trials, arguments.times),
+            "passes": lambda: kills_in_passes(trials, few),
+            "interrupts": lambda: interrupts(trials, few),
+            "pipes": lambda: pipes(trials, few),
+            "two": lambda: two_runs(trials, few),
+            "disks": lambda: disks(trials, few),
+        }
+        print("| fault | tried | survived | lost |\n|---|---|---|---|")
+        lost = 0
+        for kind in arguments.only or kinds:
+            for count in kinds[kind]():
+                lost += len(count.losses)
+                survived = count.tried - len(count.losses)
+                print(f"| {count.name} | {count.tried} | {survived} | {len(count.losses)} |")
+                print(*(f"<!-- {note} -->" for note in count.notes), sep="\n", flush=True)
+    print(f"{(time.monotonic() - start) / 60:.1f} minutes")
+    return int(lost > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Runs that are killed, find no room, or meet each other; more in tests/bench/faults.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_runs import Run as Forked
+from forked_runs import die_before
+
+import headscope
+from headscope.atomic import before_of, clear_parts, replace_folder, write_set
+from headscope.errors import InputError, ResumeError
+from headscope.pipeline.prune.measuring import Measurer
+from headscope.pipeline.sections.previous import Previous
+from headscope.show.folders import ready_folder
+
+Run = Callable[..., Any]
+
+OLD = {"result.json": b"old", "a.csv": b"old a", "gone.csv": b"old b"}
+NEW = {"result.json": b"new", "a.csv": b"new a", "b.csv": b"new b"}
+
+
+def put(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def rewrite(folder: Path) -> int:
+    """Put the new set in the place of the old one, as a run does."""
+    with ready_folder(folder):
+        files = {folder / name: data for name, data in NEW.items()}
+        write_set(files, gone=[folder / "gone.csv"], mark=folder / "result.json")
+    return 0
+
+
+def shown(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] != "."}
+
+
+# --- killed -------------------------------------------------------------------------------------
+
+
+def test_killed_before_every_change_of_a_file(tmp_path: Path) -> None:
+    killed = 0
+    for number in range(1, 99):
+        folder = tmp_path / str(number)
+        put(folder, OLD)
+        ended = Forked(before=die_before(folder, number), body=lambda f=folder: rewrite(f)).end()
+        if ended.code == 0:
+            break
+        killed += 1
+        found = shown(folder)
+        assert found in (OLD, NEW) or "result.json" not in found
+        old = folder / "result.json"
+        assert (old if old.exists() else before_of(old)).read_bytes() in (b"old", b"new")
+        assert rewrite(folder) == 0
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == NEW
+    assert killed > 8
+
+
+def refill(folder: Path) -> int:
+    with replace_folder(folder) as made:
+        for name, data in NEW.items():
+            (made / name).write_bytes(data)
+    return 0
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_folder_replaced_by_a_process_that_is_killed(used: bool, tmp_path: Path) -> None:
+    for number in range(1, 99):
+        folder = tmp_path / str(number) / "model [x]"
+        folder.parent.mkdir()
+        if used:
+            put(folder, OLD)
+        ended = Forked(
+            before=die_before(folder.parent, number), body=lambda f=folder: refill(f)
+        ).end()
+        if ended.code == 0:
+            break
+        if folder.exists():
+            assert shown(folder) in (OLD, NEW)
+        elif used:  # it is still there, under the name that it was set aside by
+            kept = [shown(path) for path in folder.parent.iterdir()]
+            assert OLD in kept
+        assert refill(folder) == 0
+        assert refill(folder) == 0  # the second time, what was left beside is no longer needed
+        assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+        assert shown(folder) == NEW
+    assert number > 4
+
+
+def test_a_report_whose_writer_was_killed_is_not_lost(tmp_path: Path) -> None:
+    before_of(tmp_path / "report.json").write_text('{"schema": 2, "keys": {}}')
+    assert Previous.read(tmp_path).document["keys"] == {}
+
+
+def test_prune_goes_on_where_it_was_interrupted(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"limit": 8, "calibration_limit": 8, "roles": False, "step": 0.5}
+    settings |= {"methods": ["fisher-joint", "magnitude"], "ablation": True}
+    settings |= {"repairs": ["none", "scale", "refit"]}
+    measured: list[object] = []
+    real = Measurer._run
+
+    def counted(self: Measurer, *arguments: Any) -> Any:
+        measured.append(arguments)
+        if len(measured) == stop:
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Measurer, "_run", counted)
+    stop = -1
+    whole = headscope.prune(str(model), **settings)
+    passes, stop = len(measured), len(measured) // 2
+    measured.clear()
+    state = tmp_path / "state"
+    monkeypatch.setattr("headscope.pipeline.resume._RARELY", 0)
+    monkeypatch.setattr("headscope.pipeline.resume.RunState.note", _noted_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        headscope.prune(str(model), **settings, state=state)
+    left, stop = passes - len(measured) + 1, -1
+    measured.clear()
+    found = headscope.prune(str(model), **settings, state=state, resume=True)
+    assert 0 < len(measured) <= left
+    for name in ("baseline", "curves", "scores", "ablation", "kept_alone"):
+        assert getattr(found, name) == getattr(whole, name), name
+    with pytest.raises(ResumeError, match="choices"):
+        headscope.prune(str(model), **{**settings, "limit": 9}, state=state, resume=True)
+    with pytest.raises(InputError, match="nothing to resume from"):
+        headscope.prune(str(model), **settings, resume=True)
+
+
+def _noted_at_once(self: Any, name: str, done: int, sums: Any, *, final: bool = False) -> None:
+    self._passes[name] = (done, sums)
+    self.save()
+
+
+# --- no room, and other runs --------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_the_old_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "out"
+    put(folder, OLD)
+    calls: list[int] = []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*b\.csv"):
+        rewrite(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == OLD
+    assert rewrite(folder) == 0
+
+
+def test_a_folder_belongs_to_one_run(run: Run, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with ready_folder(folder):
+        outcome = run("rank", model, "-o", folder)
+        assert (outcome.code, outcome.stdout) == (1, "")
+        assert "Another run of headscope is writing" in outcome.stderr
+        assert str(folder) in outcome.stderr
+    assert run("rank", model, "-o", folder, "--quiet").code == 0
+    clear_parts(folder)
+    assert "rank.json" in shown(folder)
+
+
+@pytest.mark.parametrize("words", [("config", "show"), ("--help",), ("--version",)])
+def test_nobody_reads_the_output(words: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = Forked(*words, stdout=writing).end()
+    os.close(writing)
+    assert (ended.code, ended.err) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [("config", "show"), ("--help",), ("--version",)])
+def test_no_room_for_the_output(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = Forked(*words, stdout=full.fileno()).end()
+    assert ended.code == 1
+    assert ended.err.count("\n") == 1
+    assert "No space left on device" in ended.err
