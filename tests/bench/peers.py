@@ -325,7 +325,7 @@ def main() -> None:
     parser.add_argument("--python", type=Path, help="interpreter of the peers' environment")
     parser.add_argument("--only", nargs="*", choices=[peer.job for peer in PEERS])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--sentences", type=int, default=400)
+    parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds that one job may take")
     parser.add_argument("--write", type=Path, help="page whose table is written anew")
     parser.add_argument("--ours", nargs=2, metavar=("JOB", "GIVEN"), help=argparse.SUPPRESS)
