@@ -6,7 +6,7 @@ Once, in an environment of the peers' own::
 
 Then, from the repository and headscope's environment::
 
-    python tests/bench/peers.py --python PEERS/bin/python --write docs/peers.md
+    python tests/bench/peers.py --python PEERS/bin/python --write docs/peers.md --readme README.md
 
 Every job runs in a process of its own, in turn with headscope's, several times; the table has
 medians. Timed is the job alone: imports and the loading of the model are left out on both sides,
@@ -45,7 +45,8 @@ class Peer:
     """A program to compare with.
 
     ``job`` is its name in peer_scripts.py, ``package`` whose version is shown, ``ours`` the job of
-    this file beside it, ``what`` and ``instead`` are what each of the two does.
+    this file beside it, ``what`` and ``instead`` are what each of the two does, and ``cannot`` is
+    what the peer leaves to its user, in README's words.
     """
 
     job: str
@@ -54,6 +55,7 @@ class Peer:
     ours: str
     what: str
     instead: str
+    cannot: str
 
 
 PEERS = (
@@ -64,6 +66,7 @@ PEERS = (
         "classify",
         "head statistics, {sentences} sentences",
         "`classify`",
+        "no baseline, interval or proof; a text's patterns are held all at once",
     ),
     Peer(
         "transformerlens",
@@ -72,10 +75,35 @@ PEERS = (
         "classify",
         "the same from its cache",
         "`classify`",
+        "takes no BERT without a task head; no dependency relations",
     ),
-    Peer("nnsight", "nnsight", "nnsight", "classify", "the same from its trace", "`classify`"),
-    Peer("bertviz", "BertViz", "bertviz", "page", "page of {length} tokens", "page of `classify`"),
-    Peer("weightwatcher", "WeightWatcher", "weightwatcher", "rank", "ranks of weights", "`rank`"),
+    Peer(
+        "nnsight",
+        "nnsight",
+        "nnsight",
+        "classify",
+        "the same from its trace",
+        "`classify`",
+        "measures nothing itself",
+    ),
+    Peer(
+        "bertviz",
+        "BertViz",
+        "bertviz",
+        "page",
+        "page of {length} tokens",
+        "page of `classify`",
+        "no statistics over a corpus; the page loads scripts from a CDN",
+    ),
+    Peer(
+        "weightwatcher",
+        "WeightWatcher",
+        "weightwatcher",
+        "rank",
+        "ranks of weights",
+        "`rank`",
+        "knows no heads: one row a matrix",
+    ),
 )
 
 
@@ -232,6 +260,7 @@ class Row:
     figures: tuple[float, ...] | None
     sizes: tuple[float, float] | None
     note: str
+    cannot: str = ""
 
 
 def rows_of(
@@ -241,19 +270,31 @@ def rows_of(
     what = peer.what.format(sentences=many, length="{length}")
     failed = next((found["error"] for found in theirs if "error" in found), None)
     if failed is not None:
-        return [Row(title, what.format(length=LENGTHS[0]), peer.instead, None, None, failed)]
+        return [
+            Row(
+                title, what.format(length=LENGTHS[0]), peer.instead, None, None, failed, peer.cannot
+            )
+        ]
     peaks = _medians((theirs, ours), "peak_mb")
     facts = "; ".join(theirs[0].get("facts", ()))
     if "pages" not in theirs[0]:
         took = _medians((theirs, ours), "seconds", "cpu")
         note = "; ".join(filter(None, (agreement(theirs[0], ours[0]), facts)))
-        return [Row(title, what, peer.instead, (*took, *peaks), None, note)]
+        return [Row(title, what, peer.instead, (*took, *peaks), None, note, peer.cannot)]
     rows = []
     for length in LENGTHS:
         pages = [[found["pages"][str(length)] for found in side] for side in (theirs, ours)]
         took, sizes = _medians(pages, "seconds", "cpu"), _medians(pages, "bytes")
         rows.append(
-            Row(title, what.format(length=length), peer.instead, (*took, *peaks), sizes, facts)
+            Row(
+                title,
+                what.format(length=length),
+                peer.instead,
+                (*took, *peaks),
+                sizes,
+                facts,
+                peer.cannot,
+            )
         )
     return rows
 
@@ -297,6 +338,17 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def short_table(rows: Sequence[Row]) -> str:
+    """Lay out README's table: the ratio of times, pages, and what the peer cannot do."""
+    headings = ("instead of headscope", "for", "its time / ours", "page, its / ours", "cannot")
+    lines = [headings, ("---",) * len(headings)]
+    for row in rows:
+        ratio = "failed" if row.figures is None else f"{row.figures[0] / row.figures[1]:.1f}"
+        size = "" if row.sizes is None else " / ".join(f"{s / 1e6:.1f}" for s in row.sizes) + " MB"
+        lines.append((row.peer, row.what, ratio, size, row.cannot))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def write_between(path: Path, text: str) -> None:
     """Put the table between the markers of a page."""
     page = path.read_text()
@@ -328,6 +380,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds that one job may take")
     parser.add_argument("--write", type=Path, help="page whose table is written anew")
+    parser.add_argument("--readme", type=Path, help="page whose short table is written anew")
     parser.add_argument("--ours", nargs=2, metavar=("JOB", "GIVEN"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.ours:
@@ -339,13 +392,16 @@ def main() -> None:
     if arguments.python is None:
         parser.error("name the interpreter of the peers' environment: --python PEERS/bin/python")
     with tempfile.TemporaryDirectory() as folder:
-        text = measured(arguments, Path(folder))
+        rows, footer = measured(arguments, Path(folder))
+    text = f"{table(rows)}\n\n{footer}"
     print(text)
     if arguments.write:
         write_between(arguments.write, text)
+    if arguments.readme:
+        write_between(arguments.readme, short_table(rows))
 
 
-def measured(arguments: argparse.Namespace, folder: Path) -> str:
+def measured(arguments: argparse.Namespace, folder: Path) -> tuple[list[Row], str]:
     start = time.perf_counter()
     given = make_given(folder, arguments.sentences)
     found = run([arguments.python, SCRIPTS, "versions", given], arguments.limit)
@@ -363,8 +419,8 @@ def measured(arguments: argparse.Namespace, folder: Path) -> str:
     both = ("torch", "transformers")
     shown = ", ".join(f"{name} {versions.get(name, 'not installed')}" for name in both)
     took = time.perf_counter() - start
-    return (
-        f"{table(rows)}\n\nMedians of {arguments.repeats} runs in turn on {machine()}; the peers' "
+    return rows, (
+        f"Medians of {arguments.repeats} runs in turn on {machine()}; the peers' "
         f"{shown}; the whole run took {took:.0f} s."
     )
 
