@@ -25,7 +25,7 @@ WRONG = {
     float: ('"1"', "a number"),
     str: ("3", "a string"),
     Path: ("3", "a string"),
-    tuple: ('["onnx"]', "must be a list of 2 (a string, a string, the path)"),
+    tuple: ('["onnx"]', "must be a list of 2 (a string, a string"),
 }
 
 
