@@ -7,6 +7,7 @@ lists what can be imported from here.
 # ruff: noqa: F403
 from headscope.results.causes import *
 from headscope.results.classify import *
+from headscope.results.compare import *
 from headscope.results.depth import *
 from headscope.results.diff import *
 from headscope.results.effects import *
@@ -20,6 +21,7 @@ from headscope.results.heads import *
 from headscope.results.insights import *
 from headscope.results.kept_model import *
 from headscope.results.linear import *
+from headscope.results.list import *
 from headscope.results.max_drop import *
 from headscope.results.measured import *
 from headscope.results.points import *

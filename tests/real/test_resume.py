@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.corpus import SAMPLE
@@ -33,22 +34,22 @@ sys.argv = ["headscope", *sys.argv[1:]]
 from headscope.cli.app import main
 main()
 """
-_RUN = ["classify", "demo", "--control", "--limit", "80", "-o"]
+_RUN = ["--control", "--limit", "160", "-o"]
 
 
-def _start(folder: Path, *more: str, slow: bool = False) -> subprocess.Popen[bytes]:
+def _start(model: Path, folder: Path, *more: str, slow: bool = False) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-c", _SLOW] if slow else [sys.executable, "-m", "headscope"]
     return subprocess.Popen(
-        [*program, *_RUN, str(folder), *more],
+        [*program, "classify", str(model), *_RUN, str(folder), *more],
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
 
 
-def _kill_after_saves(folder: Path, saves: int) -> None:
+def _kill_after_saves(model: Path, folder: Path, saves: int) -> None:
     """Kill the run with SIGKILL once its state has been written ``saves`` times."""
-    process = _start(folder, "--resume", slow=True)
+    process = _start(model, folder, "--resume", slow=True)
     state, seen, last = folder / state_name("classify"), 0, None
     deadline = time.monotonic() + 120
     while seen < saves and process.poll() is None and time.monotonic() < deadline:
@@ -69,10 +70,11 @@ def _content(folder: Path) -> dict[str, bytes]:
 
 def test_killed_twice_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert _start(whole).wait() == 0
-    _kill_after_saves(killed, 2)
-    _kill_after_saves(killed, 2)
-    assert _start(killed, "--resume").wait() == 0
+    model = tiny_bert(tmp_path / "model")
+    assert _start(model, whole).wait() == 0
+    _kill_after_saves(model, killed, 2)
+    _kill_after_saves(model, killed, 2)
+    assert _start(model, killed, "--resume").wait() == 0
     assert _content(killed) == _content(whole)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.packing import pack
@@ -162,11 +163,11 @@ main()
 """
 
 
-def _start(folder: Path, *, slow: bool = False) -> subprocess.Popen[bytes]:
+def _start(model: Path, folder: Path, *, slow: bool = False) -> subprocess.Popen[bytes]:
     program = [sys.executable, "-c", _SLOW] if slow else [sys.executable, "-m", "headscope"]
     command = [
         "spectrum",
-        "demo",
+        str(model),
         "--length",
         "64",
         "--sequences",
@@ -183,8 +184,8 @@ def _start(folder: Path, *, slow: bool = False) -> subprocess.Popen[bytes]:
     )
 
 
-def _kill_after_saves(folder: Path, saves: int) -> None:
-    process = _start(folder, slow=True)
+def _kill_after_saves(model: Path, folder: Path, saves: int) -> None:
+    process = _start(model, folder, slow=True)
     state, seen, last = folder / state_name("spectrum"), 0, None
     deadline = time.monotonic() + 120
     while seen < saves and process.poll() is None and time.monotonic() < deadline:
@@ -209,9 +210,9 @@ def _without_created(result: SpectrumResult) -> dict[str, Any]:
     return plain
 
 
-def test_adaptive_mode_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+def test_adaptive_mode_goes_on_where_it_was_interrupted(demo: LoadedModel, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"length": 32, "precision": 0.015}
-    whole = headscope.spectrum("demo", **settings)
+    whole = headscope.spectrum(demo, **settings)
 
     def interrupt(name: str, done: int, total: int) -> None:
         raise KeyboardInterrupt  # after the first batch
@@ -220,10 +221,10 @@ def test_adaptive_mode_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunState, "note", _save_always)
         with pytest.raises(KeyboardInterrupt):
-            headscope.spectrum("demo", **settings, state=state, progress=interrupt)
+            headscope.spectrum(demo, **settings, state=state, progress=interrupt)
     seen: list[int] = []
     resumed = headscope.spectrum(
-        "demo", **settings, state=state, resume=True, progress=lambda *done: seen.append(done[1])
+        demo, **settings, state=state, resume=True, progress=lambda *done: seen.append(done[1])
     )
     assert seen[0] == 64  # the first batch of 32 was not measured again
     assert _without_created(resumed) == _without_created(whole)
@@ -231,7 +232,7 @@ def test_adaptive_mode_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
 
 def test_an_interrupted_control_goes_on(demo: LoadedModel, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"length": 16, "sequences": 10, "control": True}
-    whole = headscope.spectrum("demo", **settings)
+    whole = headscope.spectrum(demo, **settings)
     state = tmp_path / "state"
 
     def interrupt(name: str, done: int, total: int) -> None:
@@ -241,10 +242,10 @@ def test_an_interrupted_control_goes_on(demo: LoadedModel, tmp_path: Path) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunState, "note", _save_always)
         with pytest.raises(KeyboardInterrupt):
-            headscope.spectrum("demo", **settings, state=state, progress=interrupt)
+            headscope.spectrum(demo, **settings, state=state, progress=interrupt)
     seen: list[str] = []
     resumed = headscope.spectrum(
-        "demo", **settings, state=state, resume=True, progress=lambda *told: seen.append(told[0])
+        demo, **settings, state=state, resume=True, progress=lambda *told: seen.append(told[0])
     )
     assert seen == ["random weights 4 of 5", "random weights 5 of 5"]
     assert _without_created(resumed) == _without_created(whole)
@@ -257,17 +258,18 @@ def _save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any)
 
 def test_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    runs = [_start(whole)]
-    _kill_after_saves(killed, 2)
-    assert _start(killed).wait() == 0
+    model = tiny_bert(tmp_path / "model")
+    runs = [_start(model, whole)]
+    _kill_after_saves(model, killed, 2)
+    assert _start(model, killed).wait() == 0
     assert runs[0].wait() == 0
     assert _content(killed) == _content(whole)
     assert state_name("spectrum") not in _content(whole)
 
 
-def test_state_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_state_of_another_run_is_refused(demo: LoadedModel, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    headscope.spectrum("demo", length=32, sequences=8, state=state)
+    headscope.spectrum(demo, length=32, sequences=8, state=state)
     for field, change in (
         ("length", {"length": 33, "k": 8}),
         ("sequences", {"sequences": 9}),
@@ -276,7 +278,7 @@ def test_state_of_another_run_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ResumeError, match=field):
             headscope.spectrum(
-                "demo", **{"length": 32, "sequences": 8, "state": state, "resume": True, **change}
+                demo, **{"length": 32, "sequences": 8, "state": state, "resume": True, **change}
             )
 
 
@@ -293,7 +295,7 @@ def test_layers_may_have_lost_heads(demo: LoadedModel, little: list[str]) -> Non
     """Layer 1 keeps its heads 0 and 8 only, the second being the next-token head; layer 3 none."""
     gone = [(1, h) for h in range(12) if h not in (0, 8)] + [(3, h) for h in range(12)]
     loaded = headscope.remove_heads(demo, gone)
-    result = headscope.spectrum(loaded, little, length=32, sequences=3, efficient=True)
+    result = headscope.spectrum(loaded, little, length=16, sequences=3, efficient=True)
     counts = [sum(h.layer == layer for h in result.heads) for layer in range(6)]
     assert counts == [12, 2, 12, 0, 12, 12]
     heads = {h.name: h for h in result.heads}
