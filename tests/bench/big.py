@@ -24,7 +24,7 @@ from commands import load
 
 #: Layers, heads, d_model, width of the feed-forward layers.
 GEOMETRIES = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096)}
-#: What each command is given beside the model; a report takes its built-in settings for CI.
+#: What each command is given beside the model; a report is that of configs/quick.toml.
 COMMANDS = {
     "classify": ["--limit", "512"],
     "rank": [],
@@ -85,7 +85,8 @@ def clicks(page_file: Path, browser_path: str, picture: Path) -> list[float]:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(page_file.as_uri())
-        page.screenshot(path=picture, full_page=False)
+        page.locator("button.cell").first.scroll_into_view_if_needed()
+        page.screenshot(path=picture)
         names = page.evaluate(
             "[...document.querySelectorAll('button.cell[data-head]')].map(c => c.dataset.head)"
         )
