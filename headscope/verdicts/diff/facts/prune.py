@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from headscope.results import Curve, PruneResult, to_dict
@@ -59,8 +58,8 @@ def settings(result: PruneResult) -> dict[str, object]:
         "evaluation data": result.data.name,
     }
     if result.calibration is not None:
-        calibration = to_dict(dataclasses.replace(result.calibration, sha256=""))
-        found["calibration"] = ", ".join(map(str, calibration.values()))
+        chosen_on = {k: v for k, v in to_dict(result.calibration).items() if k != "sha256"}
+        found["calibration"] = ", ".join(f"{k} {v}" for k, v in chosen_on.items())
     return found
 
 
