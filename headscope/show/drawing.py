@@ -31,7 +31,8 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
     """Draw each figure as ``NAME.png`` and ``NAME.svg``; the same figure gives the same bytes."""
     files: dict[str, bytes] = {}
     for name, figure in figures.items():
-        figure.draw_without_rendering()
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)
         figure.set_layout_engine("none")  # where all stands is found once, for both
         png, svg = io.BytesIO(), io.BytesIO()
         FigureCanvasAgg(figure).print_png(png)  # type: ignore[no-untyped-call]

@@ -16,11 +16,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from commands import load
+from commands import cost, load
 
 #: Layers, heads, d_model, width of the feed-forward layers.
 GEOMETRIES = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096)}
@@ -44,31 +42,6 @@ BertModel(BertConfig(num_hidden_layers=layers, num_attention_heads=heads, hidden
     intermediate_size=hidden), add_pooling_layer=False).save_pretrained(folder)
 AutoTokenizer.from_pretrained(demo_folder(), model_max_length=512).save_pretrained(folder)
 """
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of one command: seconds on the clock and of the processor, and the peak in MiB."""
-
-    wall: float
-    cpu: float
-    peak: float
-
-
-def cost(arguments: list[str]) -> Cost:
-    """Run ``headscope ARGUMENTS``; this process is small, so the child's peak is its own."""
-    start = time.perf_counter()
-    child = subprocess.Popen(
-        [sys.executable, "-m", "headscope", *arguments],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        stdout=subprocess.DEVNULL,
-    )
-    _, status, used = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"headscope {' '.join(arguments)} ended with code {child.returncode}")
-    wall = time.perf_counter() - start
-    return Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
 
 
 def clicks(page_file: Path, browser_path: str, picture: Path) -> list[float]:
@@ -124,7 +97,9 @@ def main() -> None:
             for command, more in COMMANDS.items():
                 out = folder / f"{size}-{command}"
                 reads = [] if command in ("rank", "report") else text
-                found = cost([command, str(model), *more, *reads, "-o", str(out)])
+                found = cost(
+                    ["-m", "headscope", command, str(model), *more, *reads, "-o", str(out)]
+                )
                 row = f"{found.wall:.0f} | {found.cpu:.0f} | {found.peak:,.0f}"
                 print(f"| {layers} x {heads} | {command} | {row} |", flush=True)
             page = folder / f"{size}-report" / "report.html"

@@ -50,6 +50,36 @@ def timed_run(
     return Timing(wall, cpu, cut_off)
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Of one command: seconds on the clock and of the processor, and the peak in MiB."""
+
+    wall: float
+    cpu: float
+    peak: float
+
+
+def cost(command: Sequence[str], settings: Mapping[str, str] | None = None) -> Cost:
+    """Run ``python COMMAND``; the peak is its own, as this process is small."""
+    start = time.perf_counter()
+    child = subprocess.Popen(
+        [sys.executable, *command],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", **(settings or {})},
+        stdout=subprocess.DEVNULL,
+    )
+    return cost_of(child, start)
+
+
+def cost_of(child: subprocess.Popen[bytes], start: float) -> Cost:
+    """Wait for a process that started at ``start`` and say what it took."""
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{child.args} ended with code {child.returncode}")
+    wall = time.perf_counter() - start
+    return Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+
+
 @contextmanager
 def competitors(n: int) -> Iterator[None]:
     """Keep ``n`` programs busy beside what runs in the block; they end with it, or with us."""

@@ -129,7 +129,27 @@ class Trials:
         before = {**content(self.other[command]), **dict.fromkeys(more, b"of another run")}
         return [] if found in (self.whole[command], before) else ["a mixture was taken for whole"]
 
-    def resumed(self, command: str, folder: Path) -> tuple[list[str], Ended]:
+    def ready(self) -> None:
+        """Prepare every command."""
+        for command in COMMANDS:
+            self.prepare(command)
+
+    def some(self, times: int, *, used: bool = False) -> Iterator[tuple[int, str, Path]]:
+        """Yield (number, command, folder) of trials, the commands in turn.
+
+        With ``used`` every other folder holds results of another run.
+        """
+        self.ready()
+        for number in range(times):
+            command = list(COMMANDS)[number % len(COMMANDS)]
+            yield number, command, self.folder(command, used=used and number % 2 == 1)
+
+    def survived(self, command: str, folder: Path) -> list[str]:
+        """Say what is wrong with a folder after a fault, and after the run was resumed."""
+        wrong = self.looks_whole(command, folder) if folder.exists() else []
+        return wrong + self.resumed(command, folder)
+
+    def resumed(self, command: str, folder: Path) -> list[str]:
         """Resume a run and compare the bytes."""
         ended = self.start(command, folder, "--resume").end()
         wrong = [] if ended.code == 0 else [f"resuming ended with {ended.code}: {ended.err[-300:]}"]
@@ -139,7 +159,7 @@ class Trials:
             differing = [n for n in names if found.get(n) != self.whole[command].get(n)]
             wrong.append(f"other bytes in {sorted(differing)}")
         shutil.rmtree(folder, ignore_errors=True)
-        return wrong, ended
+        return wrong
 
 
 def one_sentence(ended: Ended, code: int, *words: str) -> list[str]:
@@ -166,9 +186,7 @@ def kills(trials: Trials, times: int) -> Iterator[Count]:
             late += run.end().code == 0
             state = folder / f".{command}.state.safetensors"
             kept += state.exists()
-            wrong = trials.looks_whole(command, folder) if folder.exists() else []
-            more, _ = trials.resumed(command, folder)
-            count.trial(wrong + more)
+            count.trial(trials.survived(command, folder))
         count.notes.append(f"{kept} had saved a state, {late} had ended before")
         count.notes.append(f"a run alone takes {trials.seconds[command]:.1f} s")
         yield count
@@ -178,10 +196,7 @@ def kills_in_passes(trials: Trials, times: int) -> Iterator[Count]:
     """Kill twice soon after a state was saved, resume, compare."""
     count = Count("kill -9 twice in a pass, with a state to go on from")
     tried = 0
-    for number in range(times):
-        command = list(COMMANDS)[number % 3]
-        trials.prepare(command)
-        folder = trials.folder(command, used=False)
+    for _, command, folder in trials.some(times):
         state = folder / f".{command}.state.safetensors"
         for _ in range(2):
             run = trials.start(command, folder, "--resume", every=0.0)
@@ -192,9 +207,7 @@ def kills_in_passes(trials: Trials, times: int) -> Iterator[Count]:
             with suppress(ProcessLookupError):
                 os.kill(run.pid, signal.SIGKILL)
             tried += run.end().code != 0 and state.exists()
-        wrong = trials.looks_whole(command, folder)
-        more, _ = trials.resumed(command, folder)
-        count.trial(wrong + more)
+        count.trial(trials.survived(command, folder))
     count.notes.append(f"{tried} of the {2 * times} kills left a state")
     yield count
 
@@ -235,19 +248,13 @@ def every_change(trials: Trials) -> Iterator[Count]:
 
 def interrupts(trials: Trials, times: int) -> Iterator[Count]:
     """Ctrl-C at random moments."""
-    for command in COMMANDS:
-        trials.prepare(command)
     count = Count("Ctrl-C at a random moment")
-    for number in range(times):
-        command = list(COMMANDS)[number % 3]
-        folder = trials.folder(command, used=number % 2 == 1)
+    for _, command, folder in trials.some(times, used=True):
         run = trials.start(command, folder, "--resume")
         run.kill_after(trials.moment(command), signal.SIGINT)
         ended = run.end()
         wrong = [] if ended.code == 0 else one_sentence(ended, 130, "interrupted")
-        wrong += trials.looks_whole(command, folder) if folder.exists() else []
-        more, _ = trials.resumed(command, folder)
-        count.trial(wrong + more)
+        count.trial(wrong + trials.survived(command, folder))
     yield count
     loading = Count("Ctrl-C while the program loads")
     for _ in range(times):
@@ -264,8 +271,7 @@ def interrupts(trials: Trials, times: int) -> Iterator[Count]:
 
 def disks(trials: Trials, times: int) -> Iterator[Count]:
     """Fill a disk at random sizes; take the right to write away."""
-    for command in COMMANDS:
-        trials.prepare(command)
+    trials.ready()
     full = Count("disk full")
     for number in range(times):
         command = list(COMMANDS)[number % 3]
@@ -275,8 +281,8 @@ def disks(trials: Trials, times: int) -> Iterator[Count]:
             wrong = one_sentence(ended, 1, "No space left") if ended.code else []
             wrong += trials.looks_whole(command, disk / "out") if (disk / "out").exists() else []
             os.system(f"mount -o remount,size=64m '{disk}'")
-            more, _ = trials.resumed(command, disk / "out")
-        full.trial(wrong + more)
+            wrong += trials.resumed(command, disk / "out")
+        full.trial(wrong)
     yield full
     closed = Count("read-only disk, or folder of another user")
     for command in COMMANDS:
@@ -295,13 +301,9 @@ def disks(trials: Trials, times: int) -> Iterator[Count]:
 
 def pipes(trials: Trials, times: int) -> Iterator[Count]:
     """Go away while a run prints, with its folder to be written too."""
-    for command in COMMANDS:
-        trials.prepare(command)
     count = Count("stdout's reader goes away")
-    for number in range(times):
-        command = list(COMMANDS)[number % 3]
+    for _, command, folder in trials.some(times):
         form = trials.random.choice(("human", "json", "csv"))
-        folder = trials.folder(command, used=False)
         reading, writing = os.pipe()
         run = trials.start(command, folder, "--format", form, stdout=writing)
         os.close(writing)
@@ -321,12 +323,8 @@ def pipes(trials: Trials, times: int) -> Iterator[Count]:
 
 def two_runs(trials: Trials, times: int) -> Iterator[Count]:
     """Start a second run in a folder at a random moment of the first."""
-    for command in COMMANDS:
-        trials.prepare(command)
     count = Count("two runs in one folder")
-    for number in range(times):
-        command = list(COMMANDS)[number % 3]
-        folder = trials.folder(command, used=False)
+    for number, command, folder in trials.some(times):
         first = trials.start(command, folder)
         time.sleep(0.5 + trials.moment(command) / 2)
         second = trials.start(command, folder, "--resume").end()
@@ -335,13 +333,14 @@ def two_runs(trials: Trials, times: int) -> Iterator[Count]:
             with suppress(ProcessLookupError):
                 os.kill(first.pid, signal.SIGKILL)
             first.end()
-            more, _ = trials.resumed(command, folder)
+            wrong += trials.resumed(command, folder)
         else:
             ended = first.end()
-            more = [] if ended.code == 0 else [f"the first ended with {ended.code}: {ended.err}"]
+            if ended.code != 0:
+                wrong.append(f"the first ended with {ended.code}: {ended.err}")
             if content(folder) != trials.whole[command]:
-                more.append("other bytes")
-        count.trial(wrong + more)
+                wrong.append("other bytes")
+        count.trial(wrong)
     yield count
 
 

@@ -5,13 +5,16 @@ Run: python tests/bench/growth.py TEXT.txt [-o FOLDER] [--rounds 3]
 Prints a table with the exponent of each axis (the slope of log seconds over log size: 1 is linear)
 and draws one panel an axis. Models are random weights of width 384; what is grown is the one axis,
 all else stays. Every point is a median; the processor's seconds of one thread are counted.
+
+Ends with an estimate on paper, from what was measured, for 1e9 tokens on N cores and on N GPUs.
+Every process reads and tokenises the whole corpus, so that part is not divided. A GPU does the
+operators of a batch one after the other: each takes at least its launch, which is assumed.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,14 +24,24 @@ from pathlib import Path
 import numpy as np
 import torch
 from commands import load
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel
 
 import headscope
+from headscope.data.corpus import open_text
+from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence, split_words
 from headscope.models.loaded import LoadedModel
+from headscope.pipeline.classify.sentences import Sentences
 from headscope.show.drawing import BLUE, figure_files, new_figure, plain_axes
 
 WIDTH = 384
+#: The estimate's corpus, its numbers of processes, and what is assumed: one launch on a GPU.
+TOKENS = 1e9
+PROCESSES = (1, 2, 8, 32, 128)
+LAUNCH = 10e-6
+#: Of the figure, in microseconds.
+TICKS = (100, 200, 500, 1000, 2000)
 #: What stays while another axis grows.
 SENTENCES, WORDS, LAYERS, HEADS = 500, 24, 6, 12
 AXES = {
@@ -114,16 +127,67 @@ def exponent(points: Sequence[Point]) -> tuple[float, float]:
     return float(np.polyfit(x, y, 1)[0]), float((y[-1] - y[-2]) / (x[-1] - x[-2]))
 
 
+class Calls(TorchDispatchMode):
+    """Counts the operators that torch is asked for."""
+
+    n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.n += 1
+        return func(*args, **(kwargs or {}))
+
+
+def parts(text: Path, rounds: int) -> tuple[float, float, float]:
+    """Return seconds a token of all, seconds a token of reading, operators a token."""
+    demo = headscope.load("demo")
+    n = 10 * SENTENCES
+
+    def measured(limit: int = n) -> headscope.results.ClassifyResult:
+        return headscope.classify(demo, text, limit=limit, language="en", validate=False)
+
+    def read() -> None:
+        corpus = open_text(text)
+        words = find_frequencies(corpus, None, "en")
+        for _ in Sentences.of(demo, corpus, words, n).batches.after(0):
+            pass
+
+    whole, tokens = seconds(measured, rounds)
+    times = []
+    for _ in range(rounds):
+        start = time.process_time()
+        read()
+        times.append(time.process_time() - start)
+    with Calls() as calls:
+        counted = measured(SENTENCES).corpus.queries
+    return whole / tokens, statistics.median(times) / tokens, calls.n / counted
+
+
+def estimate(text: Path, rounds: int) -> None:
+    """Print hours for many tokens, on cores and on GPUs, from figures of the demo model."""
+    whole, reading, calls = parts(text, rounds)
+    print(
+        f"\nThe demo model, one core: {1e6 * whole:.1f} microseconds a token, of which reading and "
+        f"tokenising {1e6 * reading:.1f}; {calls:.2f} operators a token\n"
+    )
+    print("| processes | hours, a core each | hours, a GPU each |\n|---|---|---|")
+    for n in PROCESSES:
+        cores = reading + (whole - reading) / n
+        gpus = reading + calls * LAUNCH / n
+        print(f"| {n} | {TOKENS * cores / 3600:,.1f} | {TOKENS * gpus / 3600:,.1f} |")
+
+
 def draw(found: dict[str, list[Point]], folder: Path) -> None:
-    """Write one panel an axis, both scales logarithmic."""
+    """Write one panel an axis: what a token costs, all on one scale."""
     figure = new_figure(9, 2.6)
-    for axes, (axis, points) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
-        axes.loglog([p.size for p in points], [p.seconds for p in points], "o-", color=BLUE, ms=4)
-        plain_axes(
-            axes, axis, "processor seconds", f"exponent {exponent(points)[1]:.2f} at the end"
-        )
-        axes.set_xticks([p.size for p in points], [str(p.size) for p in points], rotation=45)
+    panels = figure.subplots(1, len(found), sharey=True)
+    for axes, (axis, points) in zip(panels, found.items(), strict=True):
+        cost = [1e6 * p.seconds / p.tokens for p in points]
+        axes.loglog([p.size for p in points], cost, "o-", color=BLUE, ms=4)
+        plain_axes(axes, axis, "microseconds a token" if axes is panels[0] else "")
+        axes.set_xticks([p.size for p in points], [f"{p.size:,}" for p in points], rotation=45)
+        axes.set_yticks(TICKS, [str(tick) for tick in TICKS])
         axes.minorticks_off()
+        axes.grid(axis="y", lw=0.4)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in figure_files({"growth": figure}).items():
         (folder / name).write_bytes(content)
@@ -144,13 +208,7 @@ def main() -> None:
     for axis, points in found.items():
         overall, last = exponent(points)
         print(f"{axis}: exponent {overall:.2f} over all sizes, {last:.2f} between the last two")
-    largest = found["sentences"][-1]
-    per_token = largest.seconds / largest.tokens
-    print(
-        f"{1e6 * per_token:.1f} microseconds of one core a token at {LAYERS} x {HEADS}; "
-        f"1e9 tokens: {1e9 * per_token / 3600:,.0f} core hours"
-    )
-    assert math.isfinite(per_token)
+    estimate(given.text, given.rounds)
     if given.output:
         draw(found, given.output)
 

@@ -38,7 +38,7 @@ def _with(card: Card, said: Card) -> Card:
         field: [*getattr(card, field), *getattr(said, field)]
         for field in ("roles", "keys", "labels", "facts", "ranks")
     }
-    known = {key: round(float(v), 4) for key, v in said.values.items() if v is not None}
+    known = {key: round(float(v), 4) + 0.0 for key, v in said.values.items() if v is not None}
     return replace(
         card,
         primary=said.primary or card.primary,
