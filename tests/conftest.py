@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -32,6 +33,22 @@ _LONGEST = ("test_memory.py", "test_resume.py", "test_prune_stacks.py", "test_do
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the tests that take longest; the others keep their order."""
     items.sort(key=lambda item: item.path.name not in _LONGEST)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_timing() -> None:
+    """Let each model that is saved be timed five times for its card, not for seconds."""
+    from headscope.pipeline.prune import keeping
+
+    keeping.CARD_SECONDS = 0.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> None:
+    """Let typer build the commands once: a process that runs the command line once does so too."""
+    import typer.main
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 @pytest.fixture(scope="session")

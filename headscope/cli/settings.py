@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import json
 import math
@@ -87,6 +88,7 @@ def options_by_command(context: typer.Context) -> dict[str, dict[str, Option]]:
     }
 
 
+@functools.cache
 def _options(callback: Any) -> dict[str, Option]:
     """Read them from the function's signature: typer's own objects differ between versions."""
     parameters = inspect.signature(callback, eval_str=True).parameters.values()
