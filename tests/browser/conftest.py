@@ -34,7 +34,7 @@ def small() -> ReportResult:
     import headscope
 
     settings = {
-        "classify": {"limit": 128, "control": False},
+        "classify": {"limit": 128, "control": False, "ablate_limit": 4},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 32, "sequences": 8},
         "flow": {"limit": 32, "control": False},

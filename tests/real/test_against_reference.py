@@ -17,7 +17,7 @@ from headscope.results import HeadResult, SyntacticScore
 
 TOLERANCE = 1e-6
 #: Sentences that labels are compared on: enough to label, and seconds for the slow oracle.
-N_LABELLED = 500
+N_LABELLED = 350
 
 
 def _frequency(word: str) -> float:

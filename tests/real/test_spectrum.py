@@ -24,6 +24,7 @@ from headscope.errors import InputError, ResumeError
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
 from headscope.pipeline.resume import RunState
+from headscope.pipeline.spectrum import efficient
 from headscope.results import SpectrumResult, to_dict
 from headscope.show.files import state_name
 from headscope.show.spectrum.figures import share_map
@@ -32,7 +33,9 @@ from headscope.show.spectrum.words import control_sentence, verdict_sentence
 
 @pytest.fixture(scope="module")
 def result(demo: LoadedModel) -> SpectrumResult:
-    return headscope.spectrum(demo, length=64, sequences=6, efficient=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(efficient, "TOKENS", 512)
+        return headscope.spectrum(demo, length=64, sequences=6, efficient=True)
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,8 @@ def report(
     Examples
     --------
     >>> import headscope
-    >>> found = headscope.report("demo", only=["classify"], settings={"classify": {"limit": 32}})
+    >>> quick = {"classify": {"limit": 32, "control": False, "ablate": False}}
+    >>> found = headscope.report("demo", only=["classify"], settings=quick)
     >>> list(found.sections), len(found.samples)
     (['classify'], 2)
     """
