@@ -256,7 +256,11 @@ def interrupts(trials: Trials, times: int) -> Iterator[Count]:
         wrong = [] if ended.code == 0 else one_sentence(ended, 130, "interrupted")
         count.trial(wrong + trials.survived(command, folder))
     yield count
-    loading = Count("Ctrl-C while the program loads")
+
+
+def loading(trials: Trials, times: int) -> Iterator[Count]:
+    """Ctrl-C while modules are imported."""
+    count = Count("Ctrl-C while the program loads")
     for _ in range(times):
         words = [sys.executable, "-m", "headscope", "classify", trials.model, "--limit", "5"]
         process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -265,8 +269,8 @@ def interrupts(trials: Trials, times: int) -> Iterator[Count]:
         _, err = process.communicate()
         ended = process.returncode in (0, 130, -signal.SIGINT)
         quiet = err.decode() in ("", "headscope: interrupted\n")
-        loading.trial([] if ended and quiet else [f"{process.returncode}: {err.decode()[-300:]}"])
-    yield loading
+        count.trial([] if ended and quiet else [f"{process.returncode}: {err.decode()[-300:]}"])
+    yield count
 
 
 def disks(trials: Trials, times: int) -> Iterator[Count]:
@@ -365,7 +369,9 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=50, help="kills in all; fewer of the others")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--model", default="demo")
-    parser.add_argument("--only", nargs="*", help="changes kills passes interrupts pipes two disks")
+    parser.add_argument(
+        "--only", nargs="*", help="changes kills passes interrupts loading pipes two disks"
+    )
     arguments = parser.parse_args()
     preload()
     start = time.monotonic()
@@ -377,6 +383,7 @@ def main() -> int:
             "kills": lambda: kills(trials, arguments.times),
             "passes": lambda: kills_in_passes(trials, few),
             "interrupts": lambda: interrupts(trials, few),
+            "loading": lambda: loading(trials, arguments.times),
             "pipes": lambda: pipes(trials, few),
             "two": lambda: two_runs(trials, few),
             "disks": lambda: disks(trials, few),

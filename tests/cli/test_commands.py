@@ -515,6 +515,37 @@ def test_interrupted(
     assert not (tmp_path / "out").exists()
 
 
+#: An interrupt that Python drops, as it does where a library's ``__del__`` runs.
+_DROPPED = """
+import time
+import headscope.cli.app
+
+class Cleaned:
+    def __del__(self):
+        raise {error}
+
+def run():
+    Cleaned()
+    for _ in range(50):
+        time.sleep(0.1)
+
+headscope.cli.app.main = run
+from headscope.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_that_a_library_drops_still_ends_the_run(spawn: Run) -> None:
+    outcome = spawn("-c", _DROPPED.format(error="KeyboardInterrupt"))
+    assert (outcome.code, outcome.stdout, outcome.stderr) == (130, "", "")
+
+
+def test_another_error_in_cleaning_up_is_shown(spawn: Run) -> None:
+    outcome = spawn("-c", _DROPPED.format(error="OSError").replace("range(50)", "range(0)"))
+    assert outcome.code == 0
+    assert "OSError" in outcome.stderr
+
+
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["headscope", "validate", str(tmp_path), "--debug"])
     with pytest.raises(CheckpointError, match=r"config\.json"):
