@@ -20,6 +20,7 @@ between did it look whole without being so.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 import random
@@ -309,7 +310,8 @@ def pipes(trials: Trials, times: int) -> Iterator[Count]:
     for _, command, folder in trials.some(times):
         form = trials.random.choice(("human", "json", "csv"))
         reading, writing = os.pipe()
-        run = trials.start(command, folder, "--format", form, stdout=writing)
+        alone = functools.partial(os.close, reading)  # or the run would be a reader of itself
+        run = trials.start(command, folder, "--format", form, stdout=writing, before=alone)
         os.close(writing)
         wanted = trials.random.choice((0, 1, 100, 5000))
         while wanted > 0 and (data := os.read(reading, wanted)):
