@@ -12,6 +12,7 @@ texts are joined. On as many threads as ``--processes``, in one process and unde
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pty
 import re
@@ -78,7 +79,10 @@ def those_that_name(folder: Path) -> list[int]:
     ]
 
 
-def show(name: str, n: int, found: Cost) -> None:
+def show(name: str, folder: Path, found: Cost) -> None:
+    """Print a row; the texts may hold fewer sentences than were asked for."""
+    corpus = json.loads((folder / "classify.json").read_text(encoding="utf-8"))["corpus"]
+    n = corpus["sentences"] + corpus["skipped"]
     row = f"{found.wall:.0f} | {found.cpu:.0f} | {found.peak:,.0f}"
     print(f"| {name} | {n:,} | {row} |", flush=True)
 
@@ -122,11 +126,12 @@ def main() -> None:
             bar = Bar()
             began = time.perf_counter()
             words = [*command, str(size), "-o", str(folder / "one")]
-            show(f"1 process, {k} threads", size, cost_of(start(words, k, bar), began))
+            one = cost_of(start(words, k, bar), began)
+            show(f"1 process, {k} threads", folder / "one", one)
             words = [*together, *command, str(size), "-o", str(folder / "several")]
             began = time.perf_counter()
             several = cost_of(start(words, 1), began)
-            show(f"{k} processes, 1 thread each", size, several)
+            show(f"{k} processes, 1 thread each", folder / "several", several)
         print()
         for share, said, was in bar.promises():
             print(f"at {share:.0%} the bar said {said:.0f} s left; it took {was:.0f} s")
