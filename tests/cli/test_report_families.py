@@ -61,7 +61,7 @@ def quick(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("family", ["roberta", "albert"])
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "electra", "albert"])
 def test_every_family(run: Run, quick: Path, tmp_path: Path, family: str) -> None:
     folder = tmp_path / "model"
     tiny(family, vocab_size=len(VOCABULARY), max_position_embeddings=64).save_pretrained(folder)

@@ -28,8 +28,9 @@ from headscope.results import ValidationResult
 MODELS = (
     "demo",
     "demo with random weights",
-    "BERT-base, two random layers",
+    "BERT-base, four random layers",
     "minilm-mlm",
+    "minilm-sst2",
     *FAMILIES,
     "bert, broad",
     "distilbert, broad",
@@ -47,7 +48,7 @@ def opened(name: str) -> LoadedModel:
     if name.startswith("BERT"):
         torch.manual_seed(0)
         return headscope.wrap(
-            AutoModel.from_config(AutoConfig.for_model("bert", num_hidden_layers=2))
+            AutoModel.from_config(AutoConfig.for_model("bert", num_hidden_layers=4))
         )
     if name.endswith("broad"):  # as training starts: scores of a few hundredths
         return headscope.wrap(tiny(name.partition(",")[0], initializer_range=0.02))

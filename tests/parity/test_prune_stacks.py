@@ -179,7 +179,7 @@ def test_scores_of_a_stack_are_public(stack: str, files: Mapping[str, tuple[Path
 
 
 #: Every method on one layout, every repair on another: they do not depend on each other.
-REPAIRS = {"bart": ["none"], "t5": ["none", "mean", "refit"]}
+REPAIRS = {"bart": ["none"], "t5": ["none", "scale", "mean", "refit"]}
 
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])
