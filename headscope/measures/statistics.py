@@ -17,14 +17,15 @@ from headscope.measures.accumulator import Array
 Z95 = float(stats.norm.ppf(0.975))
 
 
-def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
-    """Return the 95% Wilson score interval of hits / trials; (0, 1) where there is no trial."""
+def wilson(hits: ArrayLike, trials: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+    """Return the Wilson score interval of hits / trials; (0, 1) where there is no trial."""
     n = np.asarray(trials, dtype=float)
     safe = np.where(n > 0, n, 1.0)
     p = np.asarray(hits, dtype=float) / safe
-    z2 = Z95**2
+    z = float(stats.norm.isf((1 - level) / 2))
+    z2 = z**2
     centre = p + z2 / (2 * safe)
-    half = Z95 * np.sqrt(p * (1 - p) / safe + z2 / (4 * safe**2))
+    half = z * np.sqrt(p * (1 - p) / safe + z2 / (4 * safe**2))
     low = np.where(n > 0, (centre - half) / (1 + z2 / safe), 0.0)
     high = np.where(n > 0, (centre + half) / (1 + z2 / safe), 1.0)
     # Rounding must not leave the rate itself outside: at 0 or 1 it is an end of the interval.

@@ -12,7 +12,7 @@ import headscope
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import Examples, sample_texts
 from headscope.errors import InputError
-from headscope.measures.metrics import Bootstrap
+from headscope.measures.metrics import Change
 from headscope.pipeline.insights.kept_roles import _halves, _interval, _unseen, measure_kept_roles
 from headscope.pipeline.tasks import make_task
 
@@ -97,9 +97,9 @@ def test_pairs_and_labels_stay_together() -> None:
 
 
 def test_the_interval_of_a_single_example_is_unknown() -> None:
-    assert _interval(Bootstrap(0.5, 0.5, 0.5, -0.5, -0.5, -0.5), 1) is None
-    assert _interval(Bootstrap(0.5, 0.4, 0.6, -0.5, -0.6, -0.4), 2) == (-0.6, -0.4)
-    assert _interval(Bootstrap(0.5, 0.4, 0.6), 9) is None
+    assert _interval(Change(0.5, 0.5, 0.5, -0.5, -0.5, -0.5), 1) is None
+    assert _interval(Change(0.5, 0.4, 0.6, -0.5, -0.6, -0.4), 2) == (-0.6, -0.4)
+    assert _interval(Change(0.5, 0.4, 0.6), 9) is None
 
 
 def test_too_few_draws_are_refused(tiny: Any, classified: headscope.ClassifyResult) -> None:
