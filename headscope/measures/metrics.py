@@ -76,6 +76,11 @@ def rate_of(name: str) -> Rate:
     return Rate(lambda outputs: outputs[name])
 
 
+#: Tokens by which a sentence is taken to change where no sentence did. With 1 the interval covered
+#: 76% of 50 sentences of which 3% changed by 1 to 4 tokens, with 3 it covers 95% or more.
+_TOKENS = 3.0
+
+
 class Counted(ABC):
     """A metric of right and wrong answers that is no rate of examples."""
 
@@ -84,8 +89,10 @@ class Counted(ABC):
         """Give one value per resample."""
 
     @abstractmethod
-    def with_two_more(self, outputs: Outputs, right: tuple[bool, bool]) -> Outputs:
-        """Add two examples, right or not: the same two to whatever model is measured."""
+    def with_two_more(
+        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+    ) -> Outputs:
+        """Add two examples, right or not, as big as what differs ``beside`` another model."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +112,21 @@ class TokenRate(Counted):
         """Give one value per resample."""
         return ratio_of(self.right, self.tokens, 100.0)(outputs, counts)
 
-    def with_two_more(self, outputs: Outputs, right: tuple[bool, bool]) -> Outputs:
-        """Add two sentences of one token."""
+    def with_two_more(
+        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+    ) -> Outputs:
+        """Add two sentences of as many tokens as differ in a sentence that differs.
+
+        That is the mean over those that were seen and one of :data:`_TOKENS`; a single model gets
+        sentences of one token.
+        """
+        size = 1.0
+        if beside is not None:
+            differ = np.abs(outputs[self.right] - beside[self.right])
+            size = float((_TOKENS + differ.sum()) / (1 + np.count_nonzero(differ)))
         return {
-            self.right: np.append(outputs[self.right], right),
-            self.tokens: np.append(outputs[self.tokens], (1.0, 1.0)),
+            self.right: np.append(outputs[self.right], size * np.array(right)),
+            self.tokens: np.append(outputs[self.tokens], (size, size)),
         }
 
 
@@ -129,7 +146,9 @@ class ClassMetric(Counted):
         """Give one value per resample."""
         return self.of(_confusion(outputs, counts))
 
-    def with_two_more(self, outputs: Outputs, right: tuple[bool, bool]) -> Outputs:
+    def with_two_more(
+        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+    ) -> Outputs:
         """Add two examples of the commonest class; where wrong, the next class is predicted."""
         classes, sizes = np.unique(outputs["label"], return_counts=True)
         order = np.argsort(-sizes, kind="stable")

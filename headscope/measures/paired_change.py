@@ -3,7 +3,7 @@ r"""Intervals of a metric, and of its change from one model to another on the sa
 =====================  =============================  ==========================================
 metric                 of one model                   of a change
 =====================  =============================  ==========================================
-rate of examples       Wilson's score interval        Tango's score interval, p by its inversion
+rate of examples       Agresti and Coull's interval   Tango's score interval, p by its inversion
 tokens, F1, Matthews   bootstrap, with two examples   bootstrap, with two examples more: one that
                        more: one right, one wrong     each model alone has right
 any other              bootstrap                      bootstrap
@@ -48,7 +48,7 @@ from headscope.measures.metrics import (
     value_of,
 )
 from headscope.measures.rounding import EPS
-from headscope.measures.statistics import wilson
+from headscope.measures.statistics import agresti_coull
 from headscope.measures.tango import tango, tango_p
 
 #: Examples below which resamples say nothing.
@@ -168,8 +168,10 @@ def paired_change(
         return Change(*found, -math.inf, math.inf, level, 1.0)
     enough = max(resamples, _needed(n, level))
     if isinstance(metric, Counted):
-        baseline = metric.with_two_more(baseline, (True, False))
-        outputs = metric.with_two_more(outputs, (False, True))
+        baseline, outputs = (
+            metric.with_two_more(baseline, (True, False), outputs),
+            metric.with_two_more(outputs, (False, True), baseline),
+        )
         drawn = values = None
     if drawn is None or len(drawn) < enough:
         drawn = resampled(metric, baseline, resamples=enough, seed=seed)
@@ -195,7 +197,7 @@ def interval_of(
     n, value = size_of(outputs), value_of(metric, outputs)
     if isinstance(metric, Rate):
         hits = float(np.asarray(metric.right(outputs)).sum())
-        low, high = (100.0 * float(end) for end in wilson(hits, n, level))
+        low, high = (100.0 * end for end in agresti_coull(hits, n, level))
         return Estimate(value, low, high, level)
     if n < FEWEST:
         return Estimate(value, -math.inf, math.inf, level)
