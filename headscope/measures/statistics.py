@@ -2,8 +2,8 @@
 
 References
 ----------
-Wilson 1927, JASA 22; Agresti & Coull 1998, The American Statistician 52; McNemar 1947, Psychometrika
-12; Benjamini & Hochberg 1995, JRSS B 57.
+Wilson 1927, JASA 22; Agresti & Coull 1998, The American Statistician 52; McNemar 1947,
+Psychometrika 12; Benjamini & Hochberg 1995, JRSS B 57.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def search_notes(result: PruneResult, found: MaxDrop) -> list[str]:
     """Say how sure the number is, and what else a reader should know of the search."""
     notes = [
         "Of searches like this one at most 1 in 20 names a number that costs more (as far as "
-        "bootstrap intervals hold). A larger number may be allowed too: values need not fall with "
+        "intervals hold). A larger number may be allowed too: values need not fall with "
         "every head."
     ]
     if found.refused is not None:
@@ -246,7 +246,8 @@ def _one(result: PruneResult, without: str, point: Point) -> str:
     return (
         f"Without {without}: {number(result.baseline.value, metric)} -> "
         f"{number(point.value, metric)} (change {number(point.difference, metric, signed=True)}, "
-        f"95% interval {span(point.difference_ci, metric, signed=True)})."
+        f"{'95% interval ' if point.difference_ci else ''}"
+        f"{span(point.difference_ci, metric, signed=True)})."
     )
 
 
