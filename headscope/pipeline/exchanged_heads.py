@@ -14,7 +14,8 @@ from torch import Tensor
 from headscope.data.plain import PlainText, as_plain
 from headscope.errors import InputError, UnsupportedModelError
 from headscope.measures.accumulator import Array
-from headscope.measures.metrics import mean_of, resampled
+from headscope.measures.metrics import mean_of
+from headscope.measures.paired_change import interval_of
 from headscope.measures.pooling import cosine
 from headscope.measures.statistics import finite
 from headscope.models.exchanged import Exchanged
@@ -33,9 +34,6 @@ from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
 
 __all__ = ["Effects", "Opened", "TaskEffect", "boot", "readable", "spread_lines", "task_of"]
-
-#: Below this many lines or examples an interval is unknown.
-_FEWEST = 2
 
 
 @dataclass(frozen=True)
@@ -292,9 +290,9 @@ class Effects:
                 lambda *args, **options: router.checked(loaded.run, *args, **options),
                 task.batches(loaded),
             )
-        found = task.interval(outputs, self._baseline, seed=self._seed)
-        change = Estimated(found.difference, found.difference_low, found.difference_high)
-        return TaskEffect(found.value, change)
+        assert self._baseline is not None
+        found = task.change(self._baseline, outputs, seed=self._seed)
+        return TaskEffect(found.value, Estimated(found.difference, *(found.ci or ())))
 
     def _describe(self, task: Task) -> EffectTask:
         assert self._baseline is not None
@@ -305,14 +303,13 @@ class Effects:
             higher_is_better=task.higher_is_better,
             data={"name": task.data.name, "sha256": task.data.sha256},
             examples=task.n_examples,
-            baseline=Estimated(found.value, found.low, found.high),
+            baseline=Estimated(found.value, *(found.ci or ())),
         )
 
 
 def boot(values: Array, seed: int) -> Estimated:
-    """Return the mean of values with a percentile bootstrap interval, unknown below two values."""
-    if len(values) < _FEWEST:
-        return Estimated(finite(float(values.mean())) if len(values) else None)
-    drawn = resampled(mean_of("x"), {"x": values}, seed=seed)
-    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
-    return Estimated(finite(float(values.mean())), finite(low), finite(high))
+    """Return the mean of values with its bootstrap interval, None where there is no value."""
+    if not len(values):
+        return Estimated(None)
+    found = interval_of(mean_of("x"), {"x": values}, seed=seed)
+    return Estimated(finite(found.value), *(found.ci or ()))

@@ -16,17 +16,17 @@ class Loss:
     ----------
     loss : float
         In the unit of the metric; positive: worse.
-    interval : tuple of two floats
-        Its 95% interval: paired bootstrap over examples.
+    interval : tuple of two floats, or None
+        Its paired 95% interval over examples; None where it is unknown.
     """
 
     loss: float
-    interval: tuple[float, ...]
+    interval: tuple[float, ...] | None
 
     @property
     def shown(self) -> bool:
-        """Whether the whole interval lies above zero."""
-        return self.interval[0] > 0.0
+        """Whether the whole interval is known and lies above zero."""
+        return self.interval is not None and self.interval[0] > 0.0
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,14 @@ class EstimateFit:
         What is ranked.
     spearman : float
         Rank correlation of the estimate and the measured loss.
-    interval : tuple of two floats
-        Its 95% interval, bootstrap over heads.
+    interval : tuple of two floats, or None
+        Its 95% interval, bootstrap over heads; None where it is unknown.
     """
 
     removal: str
     heads: int
     spearman: float
-    interval: tuple[float, ...]
+    interval: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def flat_cause(cause: HeadCause | None) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name in ("zero", "mean", "noise", "beyond_noise"):
         effect = getattr(cause, name, None)
-        low, high = effect.interval if effect else (None, None)
+        low, high = (effect.interval if effect else None) or (None, None)
         loss = effect.loss if effect else None
         row |= {f"{name}_loss": loss, f"{name}_low": low, f"{name}_high": high}
     return row | {x: getattr(cause, x, None) for x in ("zero_estimate", "mean_estimate")}

@@ -26,7 +26,7 @@ class EffectTask:
     examples : int
         Measured.
     baseline : Estimated
-        Of the unchanged model; interval by a bootstrap over examples.
+        Of the unchanged model; interval over examples.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Effect:
     metric : float or None
         The task's value; None without a task.
     difference : Estimated or None
-        Of the metric to the unchanged model's, paired bootstrap over examples.
+        Of the metric to the unchanged model's, paired over examples.
     """
 
     cosine: Estimated

@@ -23,8 +23,8 @@ class EvenPrice:
         The metric of the even model, and of the one whose layers may lose different numbers.
     difference : float
         Even minus uneven, in the metric's unit.
-    ci : tuple of two floats
-        95% of the difference, paired: the same resampled examples for both.
+    ci : tuple of two floats, or None
+        Paired 95% interval of the difference; None where it is unknown.
     """
 
     method: str
@@ -34,4 +34,4 @@ class EvenPrice:
     value: float
     uneven: float
     difference: float
-    ci: tuple[float, ...]
+    ci: tuple[float, ...] | None

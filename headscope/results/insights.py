@@ -93,7 +93,7 @@ class KeptRoles:
     value : float or None
         With the kept heads only; None where all heads, or none, have such a role.
     difference_ci : tuple of two floats, or None
-        95% interval of value minus baseline, paired bootstrap over examples; None where it is
+        95% interval of value minus baseline, paired over examples; None where it is
         unknown (a single example).
     random : tuple of float
         The metric of each random set of as many heads.

@@ -19,8 +19,8 @@ class DropPart:
         Examples of the part.
     baseline, value : float
         The task's metric of the unpruned model and of this one, on these examples.
-    difference, ci : float, tuple of two floats
-        Value minus baseline, with its paired bootstrap interval.
+    difference, ci : float, tuple of two floats or None
+        Value minus baseline, with its paired interval.
     level : float
         Of the interval: 0.95, or more where several models were looked at.
     """
@@ -30,7 +30,7 @@ class DropPart:
     baseline: float
     value: float
     difference: float
-    ci: tuple[float, ...]
+    ci: tuple[float, ...] | None
     level: float
 
 
@@ -75,18 +75,18 @@ class OneMore:
         one more of all layers that share their weights.
     value : float
         The task's metric.
-    difference, ci : float, tuple of two floats
+    difference, ci : float, tuple of two floats or None
         Value minus the unpruned model's, with its paired 95% interval.
-    step, step_ci : float, tuple of two floats
+    step, step_ci : float, tuple of two floats or None
         Value minus that of the model that was found, with its paired 95% interval.
     """
 
     heads: int
     value: float
     difference: float
-    ci: tuple[float, ...]
+    ci: tuple[float, ...] | None
     step: float
-    step_ci: tuple[float, ...]
+    step_ci: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)

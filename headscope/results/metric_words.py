@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 #: What the metrics are called, and what is good.
@@ -26,6 +27,9 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
-def span(interval: Iterable[float], metric: str, *, signed: bool = False) -> str:
-    """Write both ends of an interval of a metric."""
-    return " to ".join(number(value, metric, signed=signed) for value in interval)
+def span(interval: Iterable[float] | None, metric: str, *, signed: bool = False) -> str:
+    """Write both ends of an interval of a metric; one that is unknown is None, or infinite."""
+    ends = tuple(interval or ())
+    if not all(map(math.isfinite, ends)) or not ends:
+        return "no interval"
+    return " to ".join(number(value, metric, signed=signed) for value in ends)

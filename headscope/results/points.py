@@ -39,11 +39,13 @@ class Point:
         With the stack for a model that has a decoder. For ``random``: of its first draw.
     value : float
         The task's metric; for ``random`` the mean over draws.
-    ci : tuple of two floats
-        95% bootstrap interval over examples; for ``random`` the lowest and highest draw.
+    ci : tuple of two floats, or None
+        95% interval over examples; for ``random`` the lowest and highest draw. None where it is
+        unknown.
     difference, difference_ci, p_value : float, tuple of two floats, float, or None
-        Value minus the unpruned model's on the same examples, with its paired bootstrap interval
-        and two-sided p-value; None for ``random``.
+        Value minus the unpruned model's on the same examples, with its paired 95% interval and
+        two-sided p-value; None for ``random``. The interval is None, and p is 1, where it is
+        unknown, and where no head is removed: there the difference is 0 by definition.
     metrics : dict
         Every metric of the task.
     roles_left : dict of str to int
@@ -57,7 +59,7 @@ class Point:
     fraction: float
     heads_removed: tuple[tuple[Any, ...], ...]
     value: float
-    ci: tuple[float, ...]
+    ci: tuple[float, ...] | None
     difference: float | None = None
     difference_ci: tuple[float, ...] | None = None
     p_value: float | None = None

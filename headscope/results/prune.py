@@ -61,14 +61,14 @@ class Baseline:
     ----------
     value : float
         The task's metric.
-    ci : tuple of two floats
-        95% bootstrap interval over examples.
+    ci : tuple of two floats, or None
+        95% interval over examples; None where it is unknown.
     metrics : dict of str to float
         Every metric of the task.
     """
 
     value: float
-    ci: tuple[float, ...]
+    ci: tuple[float, ...] | None
     metrics: dict[str, float]
 
 
@@ -116,9 +116,9 @@ class HeadEffect(Head):
 
     Attributes
     ----------
-    value, ci : float, tuple of two floats
-        The task's metric with its 95% bootstrap interval over examples.
-    difference, difference_ci, p_value : float, tuple of two floats, float
+    value, ci : float, tuple of two floats or None
+        The task's metric with its 95% interval over examples.
+    difference, difference_ci, p_value : float, tuple of two floats or None, float
         Value minus the unpruned model's, as in :class:`Point`.
     p_adjusted : float
         Benjamini-Hochberg over the rows of one table.
@@ -127,9 +127,9 @@ class HeadEffect(Head):
     """
 
     value: float
-    ci: tuple[float, ...]
+    ci: tuple[float, ...] | None
     difference: float
-    difference_ci: tuple[float, ...]
+    difference_ci: tuple[float, ...] | None
     p_value: float
     p_adjusted: float
     significant: bool
@@ -342,7 +342,8 @@ class PruneResult(Measured):
 
 
 def _flat(stack: str, curve: Curve, point: Point, others: Sequence[str]) -> dict[str, Any]:
-    low, high = point.difference_ci or (None, None)
+    low, high = point.ci or (None, None)
+    least, most = point.difference_ci or (None, None)
     metrics = point.metrics or {}
     return {
         "stack": stack,
@@ -351,11 +352,11 @@ def _flat(stack: str, curve: Curve, point: Point, others: Sequence[str]) -> dict
         "fraction": point.fraction,
         "heads": len(point.heads_removed),
         "value": point.value,
-        "low": point.ci[0],
-        "high": point.ci[1],
+        "low": low,
+        "high": high,
         "difference": point.difference,
-        "difference_low": low,
-        "difference_high": high,
+        "difference_low": least,
+        "difference_high": most,
         "p_value": point.p_value,
         "spread": point.spread,
         **{name: metrics.get(name) for name in others},

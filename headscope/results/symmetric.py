@@ -87,8 +87,8 @@ class SymmetricResult(Measured):
     whole : dict of str to DrawnEffect
         All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``even`` and ``removed``.
     whole_difference : Estimated or None
-        The task's value with all scores symmetric minus the model's own, paired bootstrap; None
-        without a task.
+        The task's value with all scores symmetric minus the model's own, with its paired interval;
+        None without a task.
     sets : tuple of RandomHeads
         Some heads at once, by their number.
     equivalent_heads : Estimated

@@ -76,8 +76,8 @@ class TransferRun(TransferCase):
     rate : float
         Learning rate.
     accuracy, low, high : float
-        On the test part, times 100, at the step with the lowest validation loss; the interval is a
-        bootstrap over the test examples.
+        On the test part, times 100, at the step with the lowest validation loss; the 95%
+        interval is over the test examples.
     kept_step, steps : int
         Where that was, and the last step that was trained.
     start_loss, end_loss : float or None

@@ -47,7 +47,8 @@ def test_the_table_of_heads_has_columns(result: ClassifyResult) -> None:
         assert head.cause is not None
         assert head.prefix is not None
         assert float(row["zero_loss"]) == head.cause.zero.loss
-        assert float(row["noise_high"]) == head.cause.noise.interval[1]
+        _, high = head.cause.noise.interval or ("", "")  # unknown where rounding is all there is
+        assert row["noise_high"] == str(high)
         assert float(row["after_gain"]) == head.prefix.after.gain
 
 

@@ -21,7 +21,7 @@ from headscope.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.models.exchanged import Exchanged, HeadInputs, removed
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.exchanged_heads import Effects, readable, spread_lines
+from headscope.pipeline.exchanged_heads import Effects, boot, readable, spread_lines
 from headscope.pipeline.progress import silent
 from headscope.pipeline.replaced_attention import PooledStates
 
@@ -228,7 +228,10 @@ def test_single_heads_and_sets_are_what_effects_measure() -> None:
     assert found.whole["symmetric"].draws == 1
     assert found.whole["symmetric"].cosine_std is None
     assert found.whole["noise"].draws == 5
-    assert found.heads[0].symmetric.cosine.low is not None
+    # Fewer than 8 lines tell no interval.
+    assert found.heads[0].symmetric.cosine.low is None
+    low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
+    assert 0.9 < low < 0.945 < high < 0.99
 
 
 def test_one_line_gives_no_interval() -> None:

@@ -15,8 +15,8 @@ from headscope.data.halving import halve
 from headscope.errors import CorpusError
 from headscope.measures.accumulator import Array
 from headscope.measures.classify.role_tests import role_tests
-from headscope.measures.metrics import Outputs, paired_bootstrap, spearman
-from headscope.measures.paired_change import paired_change
+from headscope.measures.metrics import Outputs, spearman
+from headscope.measures.paired_change import interval_of, paired_change
 from headscope.models.gating import Means, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import replaced_outputs
@@ -210,10 +210,10 @@ class _Removals:
     def _effect(self, baseline: Outputs, outputs: Outputs) -> Loss:
         metric = self._task.table[self._task.metric]
         change = paired_change(metric, baseline, outputs, seed=self._seed)
-        if self._task.higher_is_better:
-            # No minus zero where nothing changed.
-            return Loss(0.0 - change.difference, (0.0 - change.high, 0.0 - change.low))
-        return Loss(change.difference, (change.low, change.high))
+        sign = -1.0 if self._task.higher_is_better else 1.0
+        # No minus zero where nothing changed.
+        ends = change.ci and tuple(sorted(0.0 + sign * end for end in change.ci))
+        return Loss(0.0 + sign * change.difference, ends)
 
 
 def _estimate(
@@ -253,8 +253,8 @@ def _fits(found: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
     for removal in ("zero", "mean"):
         guessed = np.array([getattr(cause, f"{removal}_estimate") for cause in found])
         ranked = {"similarity": guessed, "gold": losses[removal]}
-        fit = paired_bootstrap(spearman, ranked, seed=seed)
-        ends = fit.low / 100, fit.high / 100
+        fit = interval_of(spearman, ranked, seed=seed)
+        ends = fit.ci and (fit.low / 100, fit.high / 100)
         yield EstimateFit(removal, len(found), fit.value / 100, ends)
 
 

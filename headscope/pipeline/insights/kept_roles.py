@@ -14,7 +14,6 @@ from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples
 from headscope.digest import sha256_of
 from headscope.errors import InputError
-from headscope.measures.metrics import Bootstrap
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import places
@@ -98,20 +97,13 @@ def measure_kept_roles(
     if not 0 < len(kept) < len(everything):
         return result
     outputs = measured.outputs(loaded, _gates(loaded, kept))
-    found = measured.interval(outputs, whole, seed=seed)
+    found = measured.change(whole, outputs, seed=seed)
     return dataclasses.replace(
         result,
         value=found.value,
-        difference_ci=_interval(found, measured.n_examples),
+        difference_ci=found.ci,
         random=_random(loaded, measured, everything, len(kept), draws, seed, progress),
     )
-
-
-def _interval(found: Bootstrap, n_examples: int) -> tuple[float, float] | None:
-    """Interval of the difference; resampling a single example says nothing."""
-    if found.difference_low is None or found.difference_high is None or n_examples < 2:
-        return None
-    return float(found.difference_low), float(found.difference_high)
 
 
 def _random(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from headscope.pipeline.prune.repairing import Repair, Repaired
 from headscope.pipeline.prune.setting_up import Parts, layers_of
 from headscope.pruning.even import EvenRanking
@@ -32,8 +30,6 @@ def even_price(
     free = ranking.free.remove(count)
     # The same heads: the same model, repaired the same way.
     other = point if free == made.removed else parts.point(parts.repaired(kind, free))
-    gaps = parts.measure.resamples(point) - parts.measure.resamples(other)
-    low, high = np.quantile(gaps, (0.025, 0.975)).tolist()
     return EvenPrice(
         method=method,
         repair=kind.value,
@@ -42,5 +38,5 @@ def even_price(
         value=point.value,
         uneven=other.value,
         difference=point.value - other.value,
-        ci=(low, high),
+        ci=None if other is point else parts.measure.change(other, point).ci,
     )

@@ -182,11 +182,8 @@ def _exported(
 
 def _beside(found: _Found, first: _Found, task: Task, seed: int) -> dict[str, Any]:
     """Compare the metric of a graph with that of the one in float32, example by example."""
-    beside = task.interval(found.outputs, first.outputs, seed=seed)
-    low, high = beside.difference_low, beside.difference_high
-    assert low is not None
-    assert high is not None
-    return {"difference": beside.difference, "difference_ci": (low, high)}
+    beside = task.change(first.outputs, found.outputs, seed=seed)
+    return {"difference": beside.difference, "difference_ci": beside.ci}
 
 
 @contextmanager

@@ -15,8 +15,6 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import numpy as np
-
 from headscope.errors import InputError
 from headscope.measures.paired_change import Change
 from headscope.pipeline.progress import Progress
@@ -248,16 +246,13 @@ def _one_more(
     more = tries.model(chosen.candidate, number + 1)
     found = parts.measure.point(more.made, all_metrics=False, outputs=more.outputs)
     assert found.difference is not None  # only random draws have none
-    assert found.difference_ci is not None
-    gaps = parts.measure.resamples(found) - parts.measure.resamples(point)
-    low, high = np.quantile(gaps, (0.025, 0.975)).tolist()
     return OneMore(
         heads=len(found.heads_removed),
         value=found.value,
         difference=found.difference,
         ci=found.difference_ci,
         step=found.value - point.value,
-        step_ci=(low, high),
+        step_ci=parts.measure.change(point, found).ci,
     )
 
 
@@ -285,6 +280,5 @@ def _described(
 
 
 def _part(heads: int, change: Change) -> DropPart:
-    ci = (change.low, change.high)
     values = (change.baseline, change.value, change.difference)
-    return DropPart(heads, change.examples, *values, ci, change.level)
+    return DropPart(heads, change.examples, *values, change.ci, change.level)

@@ -11,6 +11,7 @@ import numpy as np
 
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs
+from headscope.measures.paired_change import Change
 from headscope.models.compact import remove_heads
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
@@ -68,13 +69,13 @@ class Measurer:
         self._drawn = task.resampled(self._full, seed=seed)
         self._points: dict[tuple[tuple[int, ...], bool], Point] = {}
         self._values: dict[tuple[int, ...], float] = {}
-        #: By id(point): the point, and its value in every resample.
-        self._resampled: dict[int, tuple[Point, Array]] = {}
+        #: By id(point): the point, what its model puts out, and its value in every resample.
+        self._measured_points: dict[int, tuple[Point, Outputs, Array]] = {}
 
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
         found = self._task.interval(self._full, seed=self._seed)
-        return Baseline(found.value, (found.low, found.high), self._task.metrics(self._full))
+        return Baseline(found.value, found.ci, self._task.metrics(self._full))
 
     def degenerate(self) -> str | None:
         """Say why the unpruned model's values mean nothing, if they do not."""
@@ -132,30 +133,37 @@ class Measurer:
     def _described(self, repaired: Repaired, outputs: Outputs) -> Point:
         """Make the point of a model whose outputs are known."""
         values = self._task.resampled(outputs, seed=self._seed)
-        found = self._task.interval(
-            outputs, self._full, seed=self._seed, drawn=self._drawn, values=values
+        alone = self._task.interval(outputs, seed=self._seed, values=values)
+        beside = self._task.change(
+            self._full, outputs, seed=self._seed, drawn=self._drawn, values=values
         )
-        assert found.difference_low is not None
-        assert found.difference_high is not None
+        itself = outputs is self._full  # differs by nothing, whatever the examples
         point = Point(
             fraction=self._fraction(repaired),
             heads_removed=self._names(repaired),
-            value=found.value,
-            ci=(found.low, found.high),
-            difference=found.difference,
-            difference_ci=(found.difference_low, found.difference_high),
-            p_value=found.p_value,
+            value=alone.value,
+            ci=alone.ci,
+            difference=beside.difference,
+            difference_ci=None if itself else beside.ci,
+            p_value=1.0 if itself else beside.p_value,
             metrics=self._task.metrics(outputs),
             roles_left=self._left(set(self._units.heads(repaired.removed))),
         )
-        self._resampled[id(point)] = (point, values)
+        self._measured_points[id(point)] = (point, outputs, values)
         return point
+
+    def change(self, baseline: Point, point: Point) -> Change:
+        """Compare two points that :meth:`point` gave, on the same examples."""
+        (_, old, drawn), (_, new, values) = (
+            self._measured_points[id(each)] for each in (baseline, point)
+        )
+        return self._task.change(old, new, seed=self._seed, drawn=drawn, values=values)
 
     def resamples(self, point: Point) -> Array:
         """Return a point's value in every bootstrap resample, or in every draw of random heads."""
         if point.draws:
             return np.array([draw.value for draw in point.draws])
-        return self._resampled[id(point)][1]
+        return self._measured_points[id(point)][2]
 
     def _value(self, repaired: Repaired) -> float:
         """Return the metric alone: no interval is shown of a single draw."""

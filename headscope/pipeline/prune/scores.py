@@ -159,4 +159,4 @@ def measure(
         gates = Repaired.bare(units, removed).gates.to(loaded.device)
     outputs = job.outputs(loaded, gates, all_metrics=True)
     found = job.interval(outputs, seed=seed)
-    return Baseline(found.value, (found.low, found.high), job.metrics(outputs))
+    return Baseline(found.value, found.ci, job.metrics(outputs))

@@ -68,7 +68,6 @@ def _effects(places: Sequence[tuple[Any, ...]], points: Sequence[Point]) -> tupl
 
 def _effect(place: tuple[Any, ...], point: Point, p_value: float, adjusted: float) -> HeadEffect:
     assert point.difference is not None  # only random draws have none
-    assert point.difference_ci is not None
     *stack, layer, head = place
     return HeadEffect(
         layer,

@@ -16,7 +16,8 @@ from headscope.data.pair_rows import padded
 from headscope.data.token_rows import Padded, Row
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.metrics import Bootstrap, Metric, Outputs, paired_bootstrap, resampled
+from headscope.measures.metrics import Metric, Outputs, resampled
+from headscope.measures.paired_change import Change, Estimate, interval_of, paired_change
 from headscope.models.gating import Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
@@ -133,22 +134,26 @@ class Task:
         ones = np.ones((1, self.n_examples))
         return {name: float(metric(outputs, ones)[0]) for name, metric in self.table.items()}
 
-    def interval(
+    def interval(self, outputs: Outputs, *, seed: int = 0, values: Array | None = None) -> Estimate:
+        """Return the task's value with its interval; ``values`` are what :meth:`resampled` gave."""
+        return interval_of(self.table[self.metric], outputs, seed=seed, values=values)
+
+    def change(
         self,
+        baseline: Outputs,
         outputs: Outputs,
-        baseline: Outputs | None = None,
         *,
         seed: int = 0,
         drawn: Array | None = None,
         values: Array | None = None,
-    ) -> Bootstrap:
-        """Bootstrap the task's value, and its difference to another model's on the same examples.
+    ) -> Change:
+        """Return how the task's value differs from another model's on the same examples.
 
         ``difference`` is value minus the baseline's, whichever direction is better; ``drawn`` is
         what :meth:`resampled` gave for the baseline, ``values`` what it gave for these outputs.
         """
         metric = self.table[self.metric]
-        return paired_bootstrap(metric, outputs, baseline, seed=seed, drawn=drawn, values=values)
+        return paired_change(metric, baseline, outputs, seed=seed, drawn=drawn, values=values)
 
     def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
         """Return the task's value of every bootstrap resample, (resamples,)."""

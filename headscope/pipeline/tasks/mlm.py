@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.data.token_rows import Padded
-from headscope.measures.metrics import Outputs, ratio_of
+from headscope.measures.metrics import Outputs, TokenRate, ratio_of
 from headscope.measures.pooling import wide
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.distance import by_row
@@ -20,7 +20,7 @@ class MaskedLM(Task):
     higher_is_better = False
     table = {  # noqa: RUF012  (never changed)
         "loss": ratio_of("nll", "positions"),
-        "masked_accuracy": ratio_of("correct", "positions", 100.0),
+        "masked_accuracy": TokenRate("correct", "positions"),
     }
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:

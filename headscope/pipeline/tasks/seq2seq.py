@@ -23,7 +23,7 @@ from headscope.measures.bleu import (
     bleu_unit,
     has_sacrebleu,
 )
-from headscope.measures.metrics import Metric, Outputs, mean_of, ratio_of
+from headscope.measures.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.measures.pooling import wide
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
@@ -80,8 +80,8 @@ class Seq2Seq(Task):
         self._ends = ends_of(loaded)
         self._longest = max(len(row.labels) for row in rows)
         self.table: dict[str, Metric] = {
-            "token_accuracy": ratio_of("correct", "tokens", 100.0),
-            "exact_match": mean_of("exact", 100.0),
+            "token_accuracy": TokenRate("correct", "tokens"),
+            "exact_match": rate_of("exact"),
         }
         self._unit = bleu_unit(self._targets) if has_sacrebleu() else None
         if self._unit is not None:

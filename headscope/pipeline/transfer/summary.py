@@ -9,7 +9,8 @@ import numpy as np
 
 from headscope.measures.accumulator import Array
 from headscope.measures.bag_of_words import naive_bayes
-from headscope.measures.metrics import accuracy, paired_bootstrap
+from headscope.measures.metrics import accuracy
+from headscope.measures.paired_change import interval_of
 from headscope.measures.seeds import Interval, crossed, share_difference, spread_ratio
 from headscope.pipeline.transfer.fine_tuning import Outcome
 from headscope.pipeline.transfer.labelled import Labelled, subset
@@ -51,7 +52,7 @@ Runs = Mapping[Cell, Sequence[Done]]
 def run_row(cell: Cell, seed: int, rate: float, outcome: Outcome, data: Labelled) -> Done:
     """Classify the test part, and describe the run."""
     outputs = {"predicted": outcome.predict(data.test), "label": data.test.labels.numpy()}
-    measured = paired_bootstrap(accuracy, outputs, seed=seed)
+    measured = interval_of(accuracy, outputs)
     majority = 100 * float(_majority(data, cell.size, seed).mean())
     row = TransferRun(
         cell.variant,

@@ -86,7 +86,7 @@ def loss_text(loss: float) -> str:
 
 def range_text(effect: Loss) -> str:
     """Write the interval of a loss, whose ends can be negative."""
-    return " to ".join(map(loss_text, effect.interval))
+    return " to ".join(map(loss_text, effect.interval or ())) or "no interval"
 
 
 def test_rows(causes: Causes) -> Iterator[tuple[str, ...]]:
@@ -107,7 +107,7 @@ def test_rows(causes: Causes) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _ends(interval: Sequence[float]) -> str:
+def _ends(interval: Sequence[float] | None) -> str:
     return "-".join(decimal(end, 2) for end in interval) if interval else "-"
 
 
@@ -133,7 +133,7 @@ def _sizes(rows: Sequence[_Row]) -> str:
     losses = [cause.zero.loss for _, cause in rows]
     seen = sum(cause.zero.shown for _, cause in rows)
     more = sum(cause.beyond_noise.shown for _, cause in rows)
-    less = sum(cause.beyond_noise.interval[1] < 0 for _, cause in rows)
+    less = sum((cause.beyond_noise.interval or (0, 0))[1] < 0 for _, cause in rows)
     middle = sorted(losses)[len(losses) // 2]
     return (
         f"Removing one costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them less "

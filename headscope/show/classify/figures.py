@@ -92,7 +92,9 @@ def cause_map(result: ClassifyResult) -> Figure:
         if not mine:
             continue
         y = np.array([max(cause.zero.loss, floor / 2) for _, cause in mine])
-        ends = np.array([cause.zero.interval for _, cause in mine]).clip(min=floor / 2)
+        ends = np.array([cause.zero.interval or 2 * (cause.zero.loss,) for _, cause in mine]).clip(
+            min=floor / 2
+        )
         error = np.abs(np.stack([y - ends[:, 0], ends[:, 1] - y]))
         layer = np.array([names.index(head.layer_name) for head, _ in mine])
         place = layer + 0.06 * (np.array([head.head for head, _ in mine]) % 9 - 4)

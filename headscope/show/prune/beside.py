@@ -37,8 +37,8 @@ def stacks_report(result: PruneResult) -> Iterator[RenderableType]:
 def _value_cells(result: PruneResult, point: Point | None) -> tuple[str, str]:
     if point is None:
         return "-", "-"
-    low, high = (number(end, result.metric, short=True) for end in point.ci)
-    return number(point.value, result.metric, short=True), f"{low} {high}"
+    ends = (number(end, result.metric, short=True) for end in point.ci or ())
+    return number(point.value, result.metric, short=True), " ".join(ends) or "-"
 
 
 def _rows(

@@ -47,7 +47,9 @@ def _finish(axes: Axes, y: str, title: str) -> None:
 def _draw(axes: Axes, curve: Curve, colour: str, *, alone: bool) -> None:
     x = [point.fraction for point in curve.points]
     y = [point.value for point in curve.points]
-    low, high = zip(*(point.ci for point in curve.points), strict=True)
+    low, high = zip(
+        *(point.ci or (point.value, point.value) for point in curve.points), strict=True
+    )
     random, name = curve.method == "random", curve.name
     if random:
         n = max((len(point.draws) for point in curve.points), default=0)
@@ -92,7 +94,9 @@ def _draw_stack(axes: Axes, curve: Curve, colour: str, name: str, *, beside: boo
     """Draw a curve with its interval, or random heads as a dotted mean with their range."""
     x = [point.fraction for point in curve.points]
     y = [point.value for point in curve.points]
-    low, high = zip(*(point.ci for point in curve.points), strict=True)
+    low, high = zip(
+        *(point.ci or (point.value, point.value) for point in curve.points), strict=True
+    )
     style, width = (":", 1.0) if beside else ("-", 1.6)
     axes.plot(x, y, style, color=colour, label=name, marker=None if beside else "o", ms=3, lw=width)
     if beside:

@@ -63,5 +63,8 @@ def _effects_csv(rows: Sequence[HeadEffect]) -> str:
     """One line per head removed alone, or left alone in its layer; an interval has two columns."""
     names = [field.name for field in fields(HeadEffect)]
     header = [[f"{name}_low", f"{name}_high"] if "ci" in name else [name] for name in names]
-    lines = ([getattr(row, n) if "ci" in n else (getattr(row, n),) for n in names] for row in rows)
+    lines = (
+        [getattr(row, n) or (None, None) if "ci" in n else (getattr(row, n),) for n in names]
+        for row in rows
+    )
     return csv_text(list(chain(*header)), (list(chain(*line)) for line in lines))

@@ -93,5 +93,8 @@ def _price_cells(result: PruneResult, price: EvenPrice) -> tuple[str, ...]:
 def even_csv(result: PruneResult) -> str:
     """One line for every even model."""
     names = ("method", "repair", "per_layer", "heads", "value", "uneven", "difference")
-    rows = [[*(getattr(price, name) for name in names), *price.ci] for price in result.even]
+    rows = [
+        [*(getattr(price, name) for name in names), *(price.ci or (None, None))]
+        for price in result.even
+    ]
     return csv_text((*names, "low", "high"), rows)

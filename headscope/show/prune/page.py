@@ -33,7 +33,8 @@ def _chart(result: PruneResult) -> Chart:
     lines = []
     for i, curve in enumerate(result.curves):
         points = [(p.fraction, p.value) for p in curve.points]
-        band = [(p.ci[0], p.ci[1]) for p in curve.points]
+        ends = (p.ci or (p.value, p.value) for p in curve.points)
+        band = [(low, high) for low, high in ends]
         lines.append(Line(curve.name, points, i % 8, dashed=curve.method == "random", band=band))
     values = [v for line in lines for pair in line.band for v in pair]
     return chart(

@@ -57,7 +57,8 @@ def _header(result: PruneResult) -> Iterator[Text]:
         how = "with labels" if chosen.labels else "no labels used"
         yield Text(f"Chosen  on {chosen.name}: {chosen.examples:,} examples, {how}")
     full, interval = number(result.baseline.value, result.metric), result.baseline.ci
-    yield Text(f"Full    {full} (95% interval {words.span(interval, result.metric)})")
+    known = f" (95% interval {words.span(interval, result.metric)})" if interval else ""
+    yield Text(f"Full    {full}{known}")
 
 
 def _curves(result: PruneResult) -> Iterator[RenderableType]:

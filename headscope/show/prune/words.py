@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from headscope.results import (
@@ -124,9 +125,14 @@ def verdict(result: PruneResult) -> str:
     )
 
 
-def loss(result: PruneResult, difference: float, ci: Iterable[float]) -> tuple[float, float, float]:
-    """Turn a change of the metric into a loss and both ends of its interval, lower end first."""
-    low, high = sorted(0.0 - result.sign * end for end in ci)  # no -0.0
+def loss(
+    result: PruneResult, difference: float, ci: Iterable[float] | None
+) -> tuple[float, float, float]:
+    """Turn a change of the metric into a loss and both ends of its interval, lower end first.
+
+    The ends of an interval that is unknown are infinite.
+    """
+    low, high = sorted(0.0 - result.sign * end for end in ci or (-math.inf, math.inf))  # no -0.0
     return 0.0 - result.sign * difference, low, high
 
 
@@ -162,7 +168,7 @@ def search_notes(result: PruneResult, found: MaxDrop) -> list[str]:
     """Say how sure the number is, and what else a reader should know of the search."""
     notes = [
         "Of searches like this one at most 1 in 20 names a number that costs more (as far as "
-        "bootstrap intervals hold). A larger number may be allowed too: values need not fall with "
+        "intervals hold). A larger number may be allowed too: values need not fall with "
         "every head."
     ]
     if found.refused is not None:
@@ -185,7 +191,7 @@ def even_sentence(result: PruneResult) -> str | None:
     price: EvenPrice = result.even[-1]
     gained = -loss(result, price.difference, price.ci)[0]
     sign = result.sign if gained > 0 else -result.sign
-    ends = sorted(0.0 + sign * end for end in price.ci)
+    ends = price.ci and sorted(0.0 + sign * end for end in price.ci)
     name, metric = version_name(price.method, price.repair), result.metric
     return (
         f"Even layers ({price.per_layer} heads from each, {name}) "
@@ -240,7 +246,8 @@ def _one(result: PruneResult, without: str, point: Point) -> str:
     return (
         f"Without {without}: {number(result.baseline.value, metric)} -> "
         f"{number(point.value, metric)} (change {number(point.difference, metric, signed=True)}, "
-        f"95% interval {span(point.difference_ci or (0.0, 0.0), metric, signed=True)})."
+        f"{'95% interval ' if point.difference_ci else ''}"
+        f"{span(point.difference_ci, metric, signed=True)})."
     )
 
 

@@ -83,7 +83,7 @@ def _rule(t: InsightThresholds) -> str:
 
 
 def _loss(kept: KeptRoles, lost: float, sign: float) -> Estimate:
-    """Share of the metric that is lost; its interval is unknown where the bootstrap has none."""
+    """Share of the metric that is lost; its interval is unknown where that of the change is."""
     scale = abs(kept.baseline) or 1.0
     ends = sorted(-sign * end / scale for end in kept.difference_ci or ())
     low, high = ends or (None, None)

@@ -1,31 +1,54 @@
-"""Intervals of a change at any level, against resamples drawn one by one and textbook formulas."""
+"""Intervals of metrics and of their changes, against formulas and resamples drawn one by one."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from headscope.measures.metrics import accuracy, mean_of, ratio_of, spearman
-from headscope.measures.paired_change import paired_change
+from headscope.measures.metrics import (
+    Metric,
+    Outputs,
+    TokenRate,
+    accuracy,
+    macro_f1,
+    matthews,
+    mean_of,
+    rate_of,
+    ratio_of,
+    spearman,
+)
+from headscope.measures.paired_change import FEWEST, interval_of, paired_change
 
 RNG = np.random.default_rng(5)
+TOKENS = TokenRate("correct", "tokens")
+
+
+def classes(n: int, right: float, classes: int = 3) -> dict[str, Any]:
+    """Labels, and predictions of which this share is right."""
+    label = RNG.integers(0, classes, size=n)
+    wrong = (label + 1) % classes
+    return {"label": label, "predicted": np.where(RNG.random(n) < right, label, wrong)}
+
+
+# --- changes ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-def test_a_mean_has_the_interval_of_the_normal_distribution(level: float) -> None:
-    old, gap = RNG.normal(size=900), RNG.normal(0.3, 1.0, size=900)
+def test_a_mean_has_students_interval(level: float) -> None:
+    n = 40
+    old, gap = RNG.normal(size=n), RNG.normal(0.3, 1.0, size=n)
     found = paired_change(
-        mean_of("x"), {"x": old}, {"x": old + gap}, level=level, resamples=4000, seed=3
+        mean_of("x"), {"x": old}, {"x": old + gap}, level=level, resamples=20_000, seed=3
     )
-    half = stats.norm.ppf((1 + level) / 2) * gap.std(ddof=1) / math.sqrt(900)
+    half = stats.t.ppf((1 + level) / 2, n - 1) * gap.std(ddof=1) / math.sqrt(n)
     assert found.difference == pytest.approx(gap.mean())
-    assert (found.low, found.high) == pytest.approx(
-        (gap.mean() - half, gap.mean() + half), abs=0.01
-    )
-    assert (found.examples, found.level) == (900, level)
+    expected = pytest.approx((gap.mean() - half, gap.mean() + half), abs=0.06 * half)
+    assert (found.low, found.high) == expected
+    assert (found.examples, found.level) == (n, level)
     # Of a mean: what is lost is what is not gained; of a loss it is what is added.
     assert found.most_lost(1) == -found.low
     assert found.most_lost(-1) == found.high
@@ -46,45 +69,140 @@ def test_both_models_are_resampled_alike() -> None:
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.4)
 
 
-def test_an_accuracy_without_any_changed_example_is_not_known_exactly() -> None:
-    label = RNG.integers(0, 3, size=400)
-    outputs = {"label": label, "predicted": np.where(RNG.random(400) < 0.8, label, 2 - label)}
-    found = paired_change(accuracy, outputs, outputs, resamples=4000)
-    # Bonett & Price: one changed example more either way.
-    half = 100 * stats.norm.ppf(0.975) * math.sqrt(2) / 402
-    assert found.difference == 0.0
-    assert (found.low, found.high) == pytest.approx((-half, half), abs=0.15)
+def test_a_rate_has_tangos_interval_and_mcnemars_p() -> None:
+    """Fagerland, Lydersen & Laake 2014 give -0.517 to -0.026 for 1 and 7 changes of 21."""
+    label = np.zeros(21, dtype=int)
+    old, new = label.copy(), label.copy()
+    old[:1], new[1:8] = 1, 1
+    found = paired_change(
+        accuracy, {"label": label, "predicted": old}, {"label": label, "predicted": new}
+    )
+    assert found.difference == pytest.approx(-600 / 21)
+    assert (found.low, found.high) == pytest.approx((-51.7, -2.6), abs=0.05)
+    assert found.p_value == pytest.approx(stats.chi2.sf(6 * 6 / 8, 1))
+    exact = {"hit": (old == 0).astype(float)}, {"hit": (new == 0).astype(float)}
+    assert paired_change(rate_of("hit"), *exact) == found
+
+
+def test_unchanged_examples_leave_a_change_open() -> None:
+    outputs = classes(400, 0.8)
+    found = paired_change(accuracy, outputs, outputs)
+    assert (found.difference, found.p_value) == (0.0, 1.0)
+    assert (found.low, found.high) == pytest.approx((-0.9512, 0.9512), abs=1e-4)
     assert found.value == found.baseline == accuracy(outputs, np.ones((1, 400)))[0]
 
 
-def test_an_accuracy_with_many_changes_has_the_interval_of_the_formula() -> None:
-    n, worse, better = 500, 40, 15
-    label = np.zeros(n, dtype=int)
-    old, new = label.copy(), label.copy()
-    new[:worse], old[worse : worse + better] = 1, 1
-    found = paired_change(
-        accuracy,
-        {"label": label, "predicted": old},
-        {"label": label, "predicted": new},
-        resamples=4000,
-    )
-    a, b = (worse + 1) / (n + 2), (better + 1) / (n + 2)
-    half = stats.norm.ppf(0.975) * math.sqrt((a + b - (b - a) ** 2) / (n + 2))
-    expected = (100 * (b - a - half), 100 * (b - a + half))
-    assert found.difference == pytest.approx(100 * (better - worse) / n)
-    assert (found.low, found.high) == pytest.approx(expected, abs=0.25)
+@pytest.mark.parametrize("metric", [TOKENS, macro_f1, matthews, accuracy], ids=str)
+def test_no_right_or_wrong_answer_has_an_interval_without_width(metric: Metric) -> None:
+    sizes = np.full(59, 8.0)
+    same: Outputs = {"correct": sizes, "tokens": sizes} if metric is TOKENS else classes(59, 1.0, 2)
+    found, alone = paired_change(metric, same, same), interval_of(metric, same)
+    assert found.p_value == 1.0
+    assert found.low < 0.0 < found.high
+    assert alone.value == 100.0
+    assert alone.low < alone.value
+    if metric is TOKENS:  # three of its 478 tokens are 0.6%
+        assert (found.low, found.high) == pytest.approx((-1.9, 1.9), abs=0.65)
 
 
-def test_a_rate_of_tokens_gets_one_token_either_way() -> None:
-    sizes = np.full(50, 20.0)
-    outputs = {"correct": sizes - 3, "tokens": sizes}
-    found = paired_change(ratio_of("correct", "tokens", 100.0), outputs, outputs, resamples=4000)
-    assert found.difference == 0.0
-    assert 0.1 < found.high < 0.4  # of 1,000 tokens
-    assert -0.4 < found.low < -0.1
-
-
-def test_what_is_no_rate_may_have_no_width() -> None:
+def test_where_no_resample_differs_the_interval_is_unknown() -> None:
     x = RNG.normal(size=30)
-    found = paired_change(mean_of("x"), {"x": x}, {"x": x - 2.0})
-    assert (found.low, found.high) == pytest.approx((-2.0, -2.0))
+    rounded = x + 1e-9 * RNG.normal(size=30)
+    for other, difference in ((x, 0.0), (rounded, 0.0), (x - 2.0, -2.0)):
+        found = paired_change(mean_of("x"), {"x": x}, {"x": other})
+        assert found.difference == pytest.approx(difference, abs=1e-8)
+        assert (found.low, found.high, found.ci) == (-math.inf, math.inf, None)
+        assert found.p_value == 1.0
+        # All that was seen is that loss.
+        assert found.most_lost(1) == pytest.approx(-difference, abs=1e-8)
+    assert interval_of(mean_of("x"), {"x": np.ones(30)}).ci is None
+
+
+def test_too_few_examples_tell_no_interval() -> None:
+    few = {"x": RNG.normal(size=FEWEST - 1)}
+    other = {"x": few["x"] - RNG.random(FEWEST - 1)}
+    found = paired_change(mean_of("x"), few, other)
+    assert (found.ci, found.p_value, interval_of(mean_of("x"), few).ci) == (None, 1.0, None)
+    assert found.most_lost(1) == math.inf
+    more = {"x": RNG.normal(size=FEWEST)}
+    assert interval_of(mean_of("x"), more).ci is not None
+
+
+# --- p-values ---------------------------------------------------------------------------------
+
+
+def cases() -> list[tuple[Metric, Outputs, Outputs]]:
+    """Changes of every kind, of which some are significant and some are not."""
+    found: list[tuple[Metric, Outputs, Outputs]] = []
+    for shift in np.linspace(0.0, 0.6, 13):
+        old, gap = RNG.normal(size=40), RNG.normal(shift, 1.0, size=40)
+        found.append((mean_of("x"), {"x": old}, {"x": old + gap}))
+        gold = RNG.normal(size=40)
+        noisy = {"gold": gold, "similarity": gold + RNG.normal(size=40)}
+        worse = noisy["similarity"] + 2 * shift * RNG.normal(size=40)
+        found.append((spearman, noisy, {**noisy, "similarity": worse}))
+        outputs = classes(60, 0.9)
+        changed = np.where(RNG.random(60) < shift / 3, 0, outputs["predicted"])
+        found += [(m, outputs, {**outputs, "predicted": changed}) for m in (accuracy, macro_f1)]
+        sizes = RNG.integers(3, 9, size=60).astype(float)
+        lost = (RNG.random(60) < shift / 3).astype(float)
+        found.append((TOKENS, *({"correct": c, "tokens": sizes} for c in (sizes, sizes - lost))))
+    return found
+
+
+@pytest.mark.parametrize("level", [0.9, 0.95, 0.995])
+def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level: float) -> None:
+    outside = []
+    for seed, case in enumerate(cases()):
+        found = paired_change(*case, level=level, seed=seed)
+        outside.append(not found.low <= 0.0 <= found.high)
+        assert outside[-1] == (found.p_value < 1 - level)
+    assert 5 < sum(outside) < len(outside) - 5
+
+
+def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples() -> None:
+    for shift in (0.0, 0.1, 0.2, 0.5, 1.0):
+        old, gap = RNG.normal(size=100), RNG.normal(shift, 1.0, size=100)
+        found = paired_change(mean_of("x"), {"x": old}, {"x": old + gap}, resamples=5000)
+        expected = stats.ttest_rel(old + gap, old).pvalue
+        assert math.log(found.p_value) == pytest.approx(math.log(expected), abs=0.5, rel=0.15)
+    far = paired_change(mean_of("x"), {"x": old}, {"x": old + 1e6 + gap})
+    assert 0.0 < far.p_value < 1e-100
+
+
+# --- one model --------------------------------------------------------------------------------
+
+
+def test_interval_of_a_mean_is_the_textbooks() -> None:
+    x = np.random.default_rng(7).normal(3.0, 2.0, 2000)
+    found = interval_of(mean_of("x"), {"x": x}, resamples=4000)
+    half = 1.96 * x.std(ddof=1) / math.sqrt(2000)
+    assert found.value == pytest.approx(x.mean())
+    assert found.ci == pytest.approx((x.mean() - half, x.mean() + half), abs=0.1 * half)
+
+
+@pytest.mark.parametrize(("right", "n"), [(50, 50), (0, 50), (390, 400)])
+def test_an_accuracy_has_the_middle_of_wilsons_interval_and_holds_it(right: int, n: int) -> None:
+    outputs = {"label": np.zeros(n), "predicted": (np.arange(n) >= right).astype(float)}
+    found = interval_of(accuracy, outputs)
+    wilson = stats.binomtest(right, n).proportion_ci(method="wilson")
+    assert max(found.low, 0.0) <= 100 * wilson.low
+    assert found.high >= 100 * wilson.high - 1e-9
+    if 0 < right < n:
+        assert found.low + found.high == pytest.approx(100 * (wilson.low + wilson.high), abs=0.1)
+
+
+def test_what_is_known_of_the_resamples_is_not_drawn_again() -> None:
+    x, y = {"x": RNG.normal(size=50)}, {"x": RNG.normal(size=50)}
+    drawn, values = RNG.normal(size=1000), RNG.normal(3.0, 1.0, size=1000)
+    found = paired_change(mean_of("x"), x, y, drawn=drawn, values=values)
+    assert found.low > 0.0
+    assert interval_of(mean_of("x"), x, values=values).low > 0.5
+    # A level that needs more resamples than there are draws its own.
+    far = paired_change(mean_of("x"), x, y, drawn=drawn, values=values, level=0.999)
+    assert far == paired_change(mean_of("x"), x, y, level=0.999)
+
+
+def test_a_ratio_of_losses_is_no_rate_of_tokens() -> None:
+    outputs = {"nll": RNG.random(20), "positions": np.full(20, 3.0)}
+    assert paired_change(ratio_of("nll", "positions"), outputs, outputs).ci is None

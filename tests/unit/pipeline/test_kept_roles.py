@@ -12,8 +12,7 @@ import headscope
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import Examples, sample_texts
 from headscope.errors import InputError
-from headscope.measures.metrics import Bootstrap
-from headscope.pipeline.insights.kept_roles import _halves, _interval, _unseen, measure_kept_roles
+from headscope.pipeline.insights.kept_roles import _halves, _unseen, measure_kept_roles
 from headscope.pipeline.tasks import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.
@@ -94,12 +93,6 @@ def test_pairs_and_labels_stay_together() -> None:
     left = _unseen(examples, ["f G", "zzz"])
     assert (left.first, left.second) == (("a b", "d"), ("e", "h"))
     assert (left.scores, left.lines, left.labels) == ((1.0, 3.0), (1, 3), None)
-
-
-def test_the_interval_of_a_single_example_is_unknown() -> None:
-    assert _interval(Bootstrap(0.5, 0.5, 0.5, -0.5, -0.5, -0.5), 1) is None
-    assert _interval(Bootstrap(0.5, 0.4, 0.6, -0.5, -0.6, -0.4), 2) == (-0.6, -0.4)
-    assert _interval(Bootstrap(0.5, 0.4, 0.6), 9) is None
 
 
 def test_too_few_draws_are_refused(tiny: Any, classified: headscope.ClassifyResult) -> None:
