@@ -29,6 +29,7 @@ from headscope.measures.activations import Activations
 from headscope.measures.flow.clustered import Clustered
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.rank.dimensions import column_basis
+from headscope.measures.rounding import VARIANCE
 from headscope.widest import exact, widest
 
 __all__ = ["TARGETS", "HeldOut", "LayerSpaces", "RecoverySums"]
@@ -126,11 +127,14 @@ class _Moments:
         """Fit a ridge map to each target."""
         n = self.count.clamp(min=1)[:, None]
         x = self.x / n
-        xx = self.xx / n[..., None] - x[:, :, None] * x[:, None, :]
+        xx = self.xx / n[..., None]
+        square = xx.diagonal(dim1=1, dim2=2).mean(1)[:, None]
+        xx = xx - x[:, :, None] * x[:, None, :]
         spread = xx.diagonal(dim1=1, dim2=2).mean(1).clamp(min=0)[:, None]
         # By eigenvalues: predictors that never vary get the weight 0, without dividing by 0.
         values, vectors = torch.linalg.eigh(xx)
-        inverse = (spread > 0) / (values.clamp(min=0) + RIDGE * spread).clamp(min=_TINY)
+        varies = spread > VARIANCE * square  # a constant z varies by its rounding
+        inverse = varies / (values.clamp(min=0) + RIDGE * spread).clamp(min=_TINY)
         inverse = vectors * inverse[:, None, :] @ vectors.mT
         means = [y / n for y in self.y]
         pairs = zip(self.xy, means, strict=True)
