@@ -29,7 +29,7 @@ from headscope.measures.activations import Activations
 from headscope.measures.flow.clustered import Clustered
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.rank.dimensions import column_basis
-from headscope.measures.rounding import VARIANCE
+from headscope.measures.rounding import VARIANCE, first_largest
 from headscope.widest import exact, widest
 
 __all__ = ["TARGETS", "HeldOut", "LayerSpaces", "RecoverySums"]
@@ -90,7 +90,7 @@ def _chunk(
     n_heads, n = site.pattern.shape[1:3]
     mixture = (site.pattern.to(x.dtype).flatten(1, 2) @ x).view(len(x), n_heads, n, -1)
     hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
-    top = hidden.argmax(-1)[row, :, query].T  # (heads, queries)
+    top = first_largest(hidden)[1][row, :, query].T  # (heads, queries)
     read = (mixture.transpose(0, 1)[:, row, query], site.z.transpose(0, 1)[:, row, query])
     words = x[row, top], x[row, nodes.other[site.rows][row, query]]
     a, z, token, other = (
