@@ -86,12 +86,12 @@ def is_punctuation(form: str) -> bool:
 
 
 def lowest_argmax(row: Sequence[float], keys: Iterable[int]) -> int:
-    """The argmax of `row` over `keys`; ties go to the lowest index."""
-    best = -1
-    for key in sorted(keys):
-        if best < 0 or row[key] > row[best]:
-            best = key
-    return best
+    """The argmax of `row` over `keys`; ties (within 64 roundings of float32) go to the lowest."""
+    among = sorted(keys)
+    if not among:
+        return -1
+    least = max(row[key] for key in among) * (1 - 64 / 2**23)
+    return next(key for key in among if row[key] >= least)
 
 
 # --------------------------------------------------------------------------- syntactic trials

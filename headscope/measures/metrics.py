@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headscope.measures.accumulator import Array
+from headscope.measures.rounding import EPS, ROUNDING
 
 #: Per-example arrays by name; the first axis of each is the example.
 Outputs = Mapping[str, Array]
@@ -215,8 +216,15 @@ def _ranks(values: Array, counts: Array) -> Array:
     """Mean rank of each example's value in every resample: (resamples, n).
 
     The order of the values is the same in all resamples, so one sort serves them all: a group of
-    equal values that was drawn c times after b smaller ones has ranks b + 1 ... b + c.
+    equal values that was drawn c times after b smaller ones has ranks b + 1 ... b + c. Values are
+    equal if they are so to 16 EPS of the largest, on a grid: texts that are equal to the model have
+    a cosine of 1 up to rounding, and a model without attention gives all pairs the same one.
     """
+    largest = np.abs(values).max(initial=0.0)
+    if np.ptp(values) <= ROUNDING * largest:
+        values = np.zeros(len(values))
+    elif np.isfinite(largest):
+        values = np.round(values / (16 * EPS * largest))
     order = np.argsort(values, kind="stable")
     new = np.diff(values[order], prepend=np.nan) != 0
     size = np.add.reduceat(counts[:, order], np.flatnonzero(new), axis=1)

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from headscope.measures.accumulator import Array
+from headscope.measures.rounding import above
 from headscope.measures.statistics import wilson
 
 __all__ = ["Interval", "crossed", "share_difference", "spread_ratio"]
@@ -74,7 +75,7 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike) -> Interval | None:
     Exact for normal values; None where either has fewer than two values or no spread.
     """
     a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
-    if min(len(a), len(b)) < 2 or a.std() == 0 or b.std() == 0:
+    if min(len(a), len(b)) < 2 or not all(above(x.max(), x.min()) for x in (a, b)):
         return None
     ratio = float(a.std(ddof=1) / b.std(ddof=1))
     small, large = np.sqrt(stats.f.ppf((0.025, 0.975), len(a) - 1, len(b) - 1))

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from headscope.measures.accumulator import Array
+from headscope.measures.rounding import above
 
 #: Normal quantile of a two-sided 95% interval.
 Z95 = float(stats.norm.ppf(0.975))
@@ -79,7 +80,7 @@ def paired_p(
     mean = (h - expected) / n
     mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
     error = np.sqrt(np.clip(mean_square - mean**2, 0.0, None) / n)
-    return normal_p(mean, error, 0.0)
+    return normal_p(h / n, error, expected / n)
 
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
@@ -89,8 +90,12 @@ def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
 
 
 def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
-    """One-sided z-test: probability of a mean this far above ``reference``."""
-    gap = np.asarray(mean, dtype=float) - np.asarray(reference, dtype=float)
+    """One-sided z-test: probability of a mean this far above ``reference``.
+
+    A gap that is nothing but rounding is none, however small its error: p is 1/2.
+    """
+    mean, reference = np.asarray(mean, dtype=float), np.asarray(reference, dtype=float)
+    gap = np.where(above(mean, reference) | above(reference, mean), mean - reference, 0.0)
     error = np.asarray(standard_error, dtype=float)
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(error > 0, gap / error, np.sign(gap) * np.inf)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from headscope.measures.rounding import tied
 from headscope.pruning.method import Given, Ranking
 
 
@@ -20,7 +21,8 @@ def ablation(given: Given) -> Ranking:
         drops.append(before - _quality(given, (unit,)))
         given.progress("ablation", unit + 1, len(given.units))
     values = torch.tensor(drops, dtype=torch.float64)
-    return Ranking(values, passes={"forward": len(given.units) + 1, "backward": 0})
+    passes = {"forward": len(given.units) + 1, "backward": 0}
+    return Ranking(values, passes=passes, size=abs(before))
 
 
 def ablation_greedy(given: Given) -> Ranking:
@@ -39,11 +41,12 @@ def ablation_greedy(given: Given) -> Ranking:
             found[unit] = _quality(given, (*order, unit))
             passes += 1
             given.progress("ablation-greedy", passes - 1, total)
-        best = max(found, key=lambda unit: (found[unit], unit))
+        level = dict(zip(found, tied(list(found.values())).tolist(), strict=True))
+        best = max(found, key=lambda unit: (level[unit], unit))
         values[best] = before - found[best]
         before = found[best]
         order.append(best)
-        rest = sorted((u for u in found if u != best), key=lambda u: -found[u])
+        rest = sorted((u for u in found if u != best), key=lambda u: -level[u])
         values[rest] = torch.tensor([before - found[u] for u in rest], dtype=torch.float64)
     order += [unit for unit in rest if unit not in order] if len(order) < n else []
     return Ranking(values, order, {"forward": passes, "backward": 0})

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from headscope.measures.rounding import tied
 from headscope.pruning.method import Ranking
 
 
@@ -61,8 +62,8 @@ class EvenRanking(Ranking):
 
 def _order(ranking: Ranking, n: int) -> Iterator[int]:
     """Yield all units, those of smaller sets first; of one set the lowest values first."""
-    seen = set[int]()
+    seen, level = set[int](), tied(ranking.values.numpy())
     for count in range(1, n + 1):
         new = set(ranking.remove(count)) - seen
         seen |= new
-        yield from sorted(new, key=lambda unit: (float(ranking.values[unit]), -unit))
+        yield from sorted(new, key=lambda unit: (level[unit], -unit))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headscope.measures.rounding import ROUNDING, tied
 from headscope.pruning.gauss_newton import GaussNewton, labelled_rows, sample
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.normalise import per_layer
@@ -94,8 +95,8 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
         back = matrix.diagonal()[out] - 2 * pull[out]
         away = matrix.diagonal()[kept] + 2 * pull[kept]
         change = back[:, None] + away[None, :] - 2 * matrix[out][:, kept]
-        i, j = divmod(int(change.argmin()), len(kept))
-        if change[i, j] >= -1e-12 * matrix.diagonal().abs().max():
+        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(kept))
+        if change[i, j] >= -ROUNDING * matrix.diagonal().abs().max():  # copies of a head: no gain
             break
         removed[out[i]], removed[kept[j]] = False, True
     return removed

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headscope.measures.rounding import tied
 from headscope.pruning.fisher import information
 from headscope.pruning.method import Given, Ranking
 
@@ -111,7 +112,7 @@ def one_by_one(left: Tensor, right: Tensor, room: Room | None = None) -> tuple[l
     Returns
     -------
     order : list of int
-        The unit first whose removal raises the minimum least.
+        The unit first whose removal raises the minimum least; of equals the lower one.
     rises : Tensor, (n,), float64
         What each unit's removal adds to the minimum.
     """
@@ -120,7 +121,7 @@ def one_by_one(left: Tensor, right: Tensor, room: Room | None = None) -> tuple[l
     while may_go := kept if room is None else room.left(order, kept):
         inverse = torch.linalg.inv(left[kept][:, kept])
         rise = (inverse @ right[kept]) ** 2 / inverse.diagonal()
-        best = min(map(kept.index, may_go), key=rise.tolist().__getitem__)
+        best = min(map(kept.index, may_go), key=tied(rise.numpy()).tolist().__getitem__)
         unit = kept.pop(best)
         order.append(unit)
         rises[unit] = rise[best]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headscope.attention import AttentionWeights
 from headscope.errors import InputError
+from headscope.measures.rounding import tied
 from headscope.pruning.units import Head, Units
 from headscope.results import HeadResult
 
@@ -145,7 +146,12 @@ class Ranking:
     values : Tensor, (n_units,)
         Higher: rather kept.
     order : sequence of int, optional
-        Units, the first to go first; by ascending value (ties: the later unit first) if not given.
+        Units, the first to go first; by ascending value if not given. Of values that are equal to
+        rounding (:func:`headscope.measures.rounding.tied`) the later unit goes first.
+    passes : mapping, optional
+        See below.
+    size : float
+        How large the numbers were whose differences the values are.
 
     Attributes
     ----------
@@ -160,11 +166,12 @@ class Ranking:
         values: Tensor,
         order: Sequence[int] | None = None,
         passes: Mapping[str, int] | None = None,
+        size: float = 0.0,
     ) -> None:
         self.values = values.detach().cpu().double()
         if order is None:
-            places = range(len(values))
-            order = sorted(places, key=lambda unit: (float(self.values[unit]), -unit))
+            level = tied(self.values.numpy(), size)
+            order = sorted(range(len(level)), key=lambda unit: (level[unit], -unit))
         self._order = tuple(order)
         self.passes = dict(passes or {})
 

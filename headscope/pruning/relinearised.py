@@ -39,6 +39,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headscope.measures.rounding import ROUNDING
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.gauss_newton import GaussNewton, sample
 from headscope.pruning.joint import RIDGE, one_by_one
@@ -132,7 +133,7 @@ class RelinearisedRanking(Ranking):
         for number in range(self._rounds):
             form = self._path.linearise(here.gates, draw=1000 * (count + 1) + number)
             here = self._path.follow(form, count)
-            best = min(best, here, key=lambda chosen: chosen.distance)
+            best = here if here.distance < (1 - ROUNDING) * best.distance else best
         return best.removed
 
 

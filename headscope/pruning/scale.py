@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from headscope.measures.rounding import ROUNDING
 from headscope.processes.sharing import current, share, summed
 from headscope.pruning.gauss_newton import full_output, sample
 from headscope.pruning.joint import RIDGE
@@ -99,7 +100,7 @@ def search(
     for length in (1.0, 0.5, 0.25):
         trial = gates.clone()
         trial[list(kept)] += length * step
-        if (found := distance(given, trial, targets)) < known:
+        if (found := distance(given, trial, targets)) < (1 - ROUNDING) * known:
             return trial, found
     return gates, known
 

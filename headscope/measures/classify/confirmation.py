@@ -20,6 +20,7 @@ import numpy as np
 from headscope.measures.accumulator import Array
 from headscope.measures.classify.syntactic import KernelHits, Syntactic
 from headscope.measures.classify.thresholds import Thresholds
+from headscope.measures.rounding import FRACTION, tied
 from headscope.measures.statistics import adjust, mcnemar_p, paired_p, wilson
 from headscope.results import Confirmation, Label, SyntacticScore
 
@@ -145,8 +146,9 @@ class SyntacticTest:
     def _confirmation(self, place: tuple[int, int]) -> Confirmation:
         held_out = self.held_out.at(place)
         baselines = held_out["baselines"]
+        names = list(baselines)
         return Confirmation(
-            strongest=max(baselines, key=lambda name: baselines[name]),
+            strongest=names[int(tied([baselines[name] for name in names]).argmax())],
             p_adjusted=float(self.p_adjusted[place]),
             **held_out,
         )
@@ -186,8 +188,9 @@ def judge_syntactic(
 def labels_of(scores: Sequence[SyntacticScore]) -> Iterator[Label]:
     """Turn a head's confirmed relations into labels, the largest gain first."""
     found = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed is not None]
-    found.sort(key=lambda row: row[1].baselines[row[1].strongest] - row[1].accuracy)
-    for s, confirmed in found:
+    gains = tied([c.accuracy - c.baselines[c.strongest] for _, c in found])
+    for place in np.argsort(-gains, kind="stable").tolist():
+        s, confirmed = found[place]
         yield Label(
             "syntactic",
             f"{s.relation} {s.direction}",
@@ -267,6 +270,5 @@ def _exceeds(
     for name in names:
         baseline = counts.rates[name]
         margin = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
-        # The last digits of a difference of fractions must not decide: 0.45 - 0.35 is 0.10.
-        passed &= (accuracy - baseline >= margin - 1e-12) & (accuracy > baseline)
+        passed &= (accuracy - baseline >= margin - FRACTION) & (accuracy > baseline)
     return passed

@@ -29,6 +29,7 @@ from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
 from headscope.measures.activations import Activations
 from headscope.measures.classify.rows import LONG, OUT, row_entropy
 from headscope.measures.pair_batch import PairBatch
+from headscope.measures.rounding import first_largest
 from headscope.measures.statistics import ratio, ratio_error, standard_error
 from headscope.widest import widest
 
@@ -102,7 +103,8 @@ class CrossHeads(Accumulator):
             return
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         shared = self._shared.of(site.rows)
-        top, argmax = (pattern + shared.no_content[:, None, None].to(pattern.dtype)).max(dim=-1)
+        no_content = shared.no_content[:, None, None].to(pattern.dtype)
+        top, argmax = first_largest(pattern + no_content)
         # From positions to places among the content keys: (rows, heads, query_pos)
         looks_at = shared.key_place[:, None].expand(*argmax.shape[:2], -1).gather(2, argmax)
         here = site.layer, site.heads
@@ -226,7 +228,7 @@ def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Te
     rank = (rank - (n[:, None, None] + 1) / 2) * weight
     position = ((place - (n[:, None] - 1) / 2) * counted)[:, None]
     spread = rank.square().sum(dim=2)
-    constant = spread == 0
+    constant = spread == 0  # exact, too
     norm = (spread * position.square().sum(dim=2)).sqrt()
     return (rank * position).sum(dim=2) / torch.where(constant, 1.0, norm), constant
 

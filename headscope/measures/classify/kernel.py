@@ -18,6 +18,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.batch import Batch
 from headscope.measures.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure, RowSummary
+from headscope.measures.rounding import tied
 
 #: Entries of (sentences, heads, words, words) that exist at a time.
 _AT_ONCE = 1 << 18
@@ -66,6 +67,8 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
     Tensor, (batch, n_heads, pos), int64
         At first pieces: position of the attended word's first piece; 0 elsewhere.
     """
+    # An even kernel, or one that does not tell near from far, has no largest entry of its own.
+    kernel = torch.from_numpy(tied(kernel.cpu().numpy()))
     n_words = batch.first_piece.sum(dim=1)
     found = torch.zeros(batch.size[0], kernel.shape[0], batch.size[1], dtype=torch.int64)
     for count in sorted(set(n_words.tolist())):

@@ -22,6 +22,7 @@ from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.testable import broad_is_testable
 from headscope.measures.classify.thresholds import Thresholds
+from headscope.measures.rounding import FRACTION
 from headscope.measures.statistics import (
     adjust,
     binomial_p,
@@ -175,7 +176,7 @@ class _Rare:
         low, high = normal_interval(self.rate, acc.rate_errors())
         self.low, self.high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
         over_chance, over_uniform = (
-            normal_p(self.rate - baseline, error, 0.0)
+            normal_p(self.rate, error, baseline)
             for baseline, error in zip((self.chance, self.uniform), acc.gain_errors(), strict=True)
         )
         self.p = adjust(np.maximum(over_chance, over_uniform), exists)
@@ -199,7 +200,7 @@ class _Rare:
         baseline = max(self.chance, self.uniform)
         if found.rate is None or found.rate < t.rare or found.p_adjusted > t.q:
             return
-        if found.rate > baseline and found.rate - self.uniform >= t.rare_gain:
+        if found.rate > baseline and found.rate - self.uniform >= t.rare_gain - FRACTION:
             against = "uniform" if self.uniform >= self.chance else "chance"
             p = found.p_adjusted
             yield Label("rare", "", found.rate, baseline, found.interval, p, against)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headscope.measures.accumulator import Array
+from headscope.measures.rounding import above
 from headscope.measures.statistics import adjust, normal_interval, normal_p
 from headscope.results import Label
 
@@ -99,4 +100,4 @@ def mean_test(
 
 def which_special(first: Array, last: Array) -> Array:
     """Say which special token has more of the mass: ``first`` or ``last``."""
-    return np.where(first > last, "first", "last")
+    return np.where(above(first, last), "first", "last")

@@ -15,6 +15,7 @@ from scipy import stats
 
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import RESAMPLES
+from headscope.measures.rounding import tied
 from headscope.measures.statistics import adjust
 from headscope.results.causes import CauseTest
 
@@ -44,7 +45,8 @@ def role_tests(
     return tuple(
         test
         for removal, values in losses.items()
-        for test in _adjusted(removal, values, asked, layers, seed)
+        # Heads that change nothing lose nothing, but for rounding; metrics are of size 1 and more.
+        for test in _adjusted(removal, tied(values, size=1.0), asked, layers, seed)
     )
 
 

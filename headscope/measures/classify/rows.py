@@ -16,6 +16,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Accumulator
 from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch
+from headscope.measures.rounding import first_largest
 from headscope.widest import widest
 
 #: Tokens, special ones included, that a row must see to tell a broad head from others.
@@ -40,7 +41,7 @@ class RowSummary:
     Attributes
     ----------
     argmax : Tensor, (batch, n_layers * n_heads, pos)
-        Position of the largest weight on a content key; ties: the lowest position.
+        Position of the largest weight on a content key; ties, also those to rounding: the lowest.
     word_argmax : Tensor, (batch, n_layers * n_heads, pos)
         At first pieces: first piece of the word attended to most, itself excluded; attention to a
         word is the sum over its pieces, attention from a word the mean over its pieces.
@@ -140,7 +141,7 @@ class RowReducer:
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
         rows = site.rows
         masked = pattern + self._no_content[rows, None, None, :].to(pattern.dtype)
-        top, argmax = masked.max(dim=-1)
+        top, argmax = first_largest(masked)
         mass = pattern @ self._features[rows, None].to(pattern.dtype)
         word_argmax, word_argmax_mean, by_distance = self._word_level(masked, rows)
         content = self._content[rows]
@@ -290,7 +291,7 @@ def _other_argmax(merged: Tensor, no_word: Tensor) -> Tensor:
     """Argmax over words other than the query; ``merged`` is overwritten."""
     merged += no_word
     merged.diagonal(dim1=-2, dim2=-1).fill_(-OUT)
-    return merged.max(dim=-1).indices  # faster than argmax on CPUs; ties: the lowest, too
+    return first_largest(merged)[1]
 
 
 def row_entropy(pattern: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.flow.word_graph import WordNodes
+from headscope.measures.rounding import above, first_largest, tied
 from headscope.measures.statistics import Z95, ratio, ratio_error
 from headscope.widest import widest
 
@@ -106,8 +107,9 @@ class NameSums:
         """
         common = (name for name, sums in self._sums.items() if sums[6] >= least)
         lowest = {name: self.of(name)[2] - Z95 * self.of(name)[3] for name in common}
-        found = [name for name, low in lowest.items() if low > 1]
-        return sorted(found, key=lambda name: (-lowest[name], name))[:count]
+        found = sorted(name for name, low in lowest.items() if above(low, 1.0))
+        order = np.argsort(-tied([lowest[name] for name in found]), kind="stable")
+        return [found[place] for place in order[:count]]
 
     def of(self, name: str) -> tuple[float, float, float, float, int]:
         """Return (in-degree, even, their ratio, its standard error, occurrences) of a name.
@@ -149,7 +151,7 @@ class HubSums:
         sizes = torch.tensor(list(map(len, nodes.names)), device=graph.device)
         self.top += list(numpy(top_share(found.received, sizes)))
         self.even += list(numpy(top_share(found.even[:, None], sizes))[:, 0])
-        winners = numpy(found.received.argmax(-1))  # (batch, n_heads)
+        winners = numpy(first_largest(found.received)[1])  # (batch, n_heads)
         self._counts = self._counts or [Counter() for _ in range(winners.shape[1])]
         for names, places in zip(nodes.names, winners, strict=True):
             won = [names[place] for place in places]

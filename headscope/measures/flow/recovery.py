@@ -29,6 +29,7 @@ from headscope.measures.activations import Activations
 from headscope.measures.flow.clustered import Clustered
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.rank.dimensions import column_basis
+from headscope.measures.rounding import VARIANCE, first_largest
 from headscope.widest import exact, widest
 
 __all__ = ["TARGETS", "HeldOut", "LayerSpaces", "RecoverySums"]
@@ -89,7 +90,7 @@ def _chunk(
     n_heads, n = site.pattern.shape[1:3]
     mixture = (site.pattern.to(x.dtype).flatten(1, 2) @ x).view(len(x), n_heads, n, -1)
     hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
-    top = hidden.argmax(-1)[row, :, query].T  # (heads, queries)
+    top = first_largest(hidden)[1][row, :, query].T  # (heads, queries)
     read = (mixture.transpose(0, 1)[:, row, query], site.z.transpose(0, 1)[:, row, query])
     words = x[row, top], x[row, nodes.other[site.rows][row, query]]
     a, z, token, other = (
@@ -126,11 +127,14 @@ class _Moments:
         """Fit a ridge map to each target."""
         n = self.count.clamp(min=1)[:, None]
         x = self.x / n
-        xx = self.xx / n[..., None] - x[:, :, None] * x[:, None, :]
+        xx = self.xx / n[..., None]
+        square = xx.diagonal(dim1=1, dim2=2).mean(1)[:, None]
+        xx = xx - x[:, :, None] * x[:, None, :]
         spread = xx.diagonal(dim1=1, dim2=2).mean(1).clamp(min=0)[:, None]
         # By eigenvalues: predictors that never vary get the weight 0, without dividing by 0.
         values, vectors = torch.linalg.eigh(xx)
-        inverse = (spread > 0) / (values.clamp(min=0) + RIDGE * spread).clamp(min=_TINY)
+        varies = spread > VARIANCE * square  # a constant z varies by its rounding
+        inverse = varies / (values.clamp(min=0) + RIDGE * spread).clamp(min=_TINY)
         inverse = vectors * inverse[:, None, :] @ vectors.mT
         means = [y / n for y in self.y]
         pairs = zip(self.xy, means, strict=True)

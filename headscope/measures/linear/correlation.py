@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 
 from headscope.measures.accumulator import Array
+from headscope.measures.rounding import FRACTION, tied
 
 #: Bootstrap resamples of heads, and permutations.
 RESAMPLES = 1000
@@ -60,8 +61,8 @@ def correlate(
     if given is not None:
         given = given[:, None] if given.ndim == 1 else given
         kept &= np.isfinite(given).all(axis=1)
-        given = given[kept]
-    x, y = x[kept], y[kept]
+        given = tied(given[kept].T).T
+    x, y = tied(x[kept]), tied(y[kept])  # heads that are equal on paper get equal ranks
     every = np.arange(len(x))[None]
     value = float(_correlations(x, y, every, ranks, given)[0])
     if len(x) < _FEWEST or not np.isfinite(value):
@@ -79,14 +80,15 @@ def _correlations(x: Array, y: Array, heads: Array, ranks: bool, given: Array | 
     x, y = (_prepared(values, heads, ranks, given) for values in (x, y))
     size = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(size > 1e-12, (x * y).sum(1) / size, np.nan)
+        return np.where(size > 0, (x * y).sum(1) / size, np.nan)
 
 
 def _prepared(values: Array, heads: Array, ranks: bool, given: Array | None) -> Array:
     """Return each sample's values, or ranks, without their mean and what else is held constant."""
     drawn = values[heads]
     drawn = stats.rankdata(drawn, axis=1) if ranks else drawn
-    drawn = drawn - drawn.mean(axis=1, keepdims=True)
+    whole = np.linalg.norm(drawn, axis=1, keepdims=True)
+    drawn = _beside(whole, drawn - drawn.mean(axis=1, keepdims=True))
     if given is None:
         return np.asarray(drawn)
     columns = given[heads]  # (samples, heads, columns)
@@ -97,9 +99,16 @@ def _prepared(values: Array, heads: Array, ranks: bool, given: Array | None) -> 
     # A sample may lack a layer altogether: its column then spans nothing.
     basis = basis * (sizes > 1e-9 * sizes[:, :1])[:, None, :]
     left = drawn - (basis @ (np.swapaxes(basis, 1, 2) @ drawn[..., None]))[..., 0]
-    # What a fit explains to the last digit leaves rounding, which correlates with nothing.
+    return _beside(whole, left)
+
+
+def _beside(whole: Array, left: Array) -> Array:
+    """Return what a mean or a fit leaves; 0 where that is rounding, which correlates with nothing.
+
+    In float64, of numbers of which those that agree to float32 have been made equal.
+    """
     rest = np.linalg.norm(left, axis=1, keepdims=True)
-    return np.asarray(left * (rest > 1e-9 * np.linalg.norm(drawn, axis=1, keepdims=True)))
+    return np.asarray(left * (rest > 1e-9 * whole))
 
 
 def _permutation_p(
@@ -110,4 +119,4 @@ def _permutation_p(
     x, y = (_prepared(values, every, ranks, given)[0] for values in (x, y))
     order = rng.permuted(np.tile(np.arange(len(x)), (PERMUTATIONS, 1)), axis=1)
     by_chance = np.abs(x[order] @ y)
-    return float((1 + (by_chance >= abs(x @ y) * (1 - 1e-12)).sum()) / (1 + PERMUTATIONS))
+    return float((1 + (by_chance >= abs(x @ y) * (1 - FRACTION)).sum()) / (1 + PERMUTATIONS))

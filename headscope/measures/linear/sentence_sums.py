@@ -23,6 +23,7 @@ from headscope.attention import Mask, attention_pattern
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.linear.feature_maps import EVEN, FORMS, linear_attention
 from headscope.measures.linear.stored_keys import coherence, readout_errors, unit_keys
+from headscope.measures.rounding import VARIANCE
 from headscope.measures.visible import visible
 from headscope.widest import exact, widest
 
@@ -183,7 +184,7 @@ class SiteSums:
         form, both = _total(counts, self.form), _total(counts, self.both)
         form_sum = _total(counts, self.form_sum)
         spread = own - 2 * (own_sum * mean[:, None]).sum(-1) + n * np.square(mean).sum(-1)[:, None]
-        spread = np.where(spread > 1e-12 * np.maximum(own, 1e-300), spread, np.nan)
+        spread = np.where(spread > VARIANCE * np.maximum(own, 1e-300), spread, np.nan)
         found = {}
         for fit, (scale, offset) in self._fits(tokens).items():
             with np.errstate(invalid="ignore", over="ignore"):
@@ -200,7 +201,7 @@ class SiteSums:
         together = self.both.sum(0) - (form * own).sum(-1) / n
         varied = self.form.sum(0) - np.square(form).sum(-1) / n
         # A form that is constant, or zero, explains nothing: the best fit is without it.
-        constant = varied <= 1e-12 * self.form.sum(0)
+        constant = varied <= VARIANCE * self.form.sum(0)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             scale = np.where(constant, 0.0, together / varied)
             scale = np.where(np.isfinite(scale), scale, 0.0)

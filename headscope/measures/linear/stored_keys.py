@@ -38,6 +38,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.measures.rounding import ROUNDING, VARIANCE
 from headscope.widest import exact
 
 __all__ = ["READOUTS", "closed_form", "coherence", "readout_errors", "simulate", "unit_keys"]
@@ -60,17 +61,20 @@ def unit_keys(keys: Tensor, real: Tensor, *, centred: bool) -> tuple[Tensor, Ten
     Returns
     -------
     unit : Tensor of float64, (batch, heads, pos, d_head)
-        Of length 1; zero at padding, and for keys that are zero.
+        Of length 1; zero at padding, and for keys that are zero, or nothing but rounding beside the
+        sentence's longest (keys that are all equal, without their mean).
     length : Tensor of float64, (batch, heads)
         Mean length of the real keys.
     """
     weight = exact(real[:, None, :, None])
     count = weight.sum(-2, keepdim=True)
     keys = exact(keys) * weight
+    least = ROUNDING * torch.linalg.vector_norm(keys, dim=-1).amax(-1)[..., None, None]
     if centred:
         keys = (keys - keys.sum(-2, keepdim=True) / count) * weight
-    lengths = torch.linalg.vector_norm(keys, dim=-1)
-    return F.normalize(keys, dim=-1, eps=1e-12), lengths.sum(-1) / count[..., 0, 0]
+    lengths = torch.linalg.vector_norm(keys, dim=-1, keepdim=True)
+    unit = torch.where(lengths > least, F.normalize(keys, dim=-1, eps=1e-300), 0.0)
+    return unit, lengths.sum((-2, -1)) / count[..., 0, 0]
 
 
 def coherence(unit: Tensor, real: Tensor) -> Tensor:
@@ -105,7 +109,7 @@ def readout_errors(unit: Tensor, real: Tensor, beta: Tensor | float) -> dict[str
     gram, moments = unit @ unit.mT, unit.mT @ unit
     # The smaller of the two has the same eigenvalues but for zeros.
     smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
-    rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=1e-9).double()
+    rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
     real = real.to(unit.device)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
     answers = torch.softmax((beta * gram).masked_fill(~pairs, torch.finfo(gram.dtype).min), dim=-1)

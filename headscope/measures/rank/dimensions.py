@@ -19,12 +19,18 @@ import torch
 from torch import Tensor
 
 from headscope.measures.rank.factors import Factors
+from headscope.measures.rounding import EPS
 from headscope.results import MatrixRank, NumericalRank
 
 #: Shares whose dimensions are counted.
 LEVELS = ("90", "95", "99")
-#: A cumulative sum may fall short of a share that it reaches in exact arithmetic.
-_ROUNDING = 1e-12
+#: A cumulative sum may fall short of a share that it reaches on paper: by more than the arithmetic
+#: in float64 leaves, as the weights themselves were rounded to float32 (an orthogonal map has ten
+#: equal singular values but for that, and 9 of them hold 90%).
+_ROUNDING = 8 * EPS
+#: A product of factors is zero below this share of their norms: what float64 leaves of columns that
+#: are orthogonal.
+_ZERO = 64 * torch.finfo(torch.float64).eps
 
 
 def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
@@ -40,9 +46,15 @@ def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
     Costs O((m + n) r^2) and no m x n matrix where r < m, n. Errors are a few epsilons of the
     largest singular value, as a dense SVD's are.
     """
-    product = _triangle(left.double()) @ _triangle(right.double()).mT
-    sigma: Tensor = torch.linalg.svdvals(product)
-    return sigma
+    sides = _triangle(left.double()), _triangle(right.double())
+    sigma: Tensor = torch.linalg.svdvals(sides[0] @ sides[1].mT)
+    return sigma * (sigma[..., :1] > _ZERO * _sizes(*sides)[..., None])
+
+
+def _sizes(left: Tensor, right: Tensor) -> Tensor:
+    """Frobenius norm of left times that of right, (..., m, r) and (..., n, r) -> (...)."""
+    size: Tensor = torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)
+    return size
 
 
 def _triangle(factor: Tensor) -> Tensor:
@@ -152,7 +164,7 @@ def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     """``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2]: (..., m, r) -> (...), float64.
 
     0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an antisymmetric B, NaN
-    for B = 0.
+    for B = 0 (a product of factors whose columns are orthogonal, say).
 
     Notes
     -----
@@ -162,8 +174,9 @@ def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     r = left.shape[-1]
     basis = _triangle(torch.cat([left, right], dim=-1).double())
     core = basis[..., :r] @ basis[..., r:].mT
-    ratio: Tensor = torch.linalg.matrix_norm(core - core.mT) / torch.linalg.matrix_norm(core)
-    return ratio
+    whole = torch.linalg.matrix_norm(core)
+    ratio: Tensor = torch.linalg.matrix_norm(core - core.mT) / whole
+    return ratio.where(whole > _ZERO * _sizes(left.double(), right.double()), torch.nan)
 
 
 def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tensor:
@@ -201,8 +214,11 @@ def head_overlaps(factors: Factors, reading: Reading) -> dict[str, Tensor]:
     }
 
 
-def column_basis(factor: Tensor, rtol: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks."""
+def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
+    """Orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks.
+
+    By default directions that rounding to float32 adds do not count (:attr:`Reading.rounding`).
+    """
     u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
     tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)
     inside = sigma > tolerance * sigma[..., :1]

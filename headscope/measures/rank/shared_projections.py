@@ -22,6 +22,7 @@ from torch import Tensor
 from headscope.measures.accumulator import numpy
 from headscope.measures.rank.factors import Factors
 from headscope.measures.rank.starts import Mixed, Start, joint_diagonal, strongest_directions
+from headscope.measures.rounding import above, tied
 
 #: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
 #: down by less than a hundredth of itself.
@@ -70,7 +71,7 @@ def _best_start(factors: Factors, width: int) -> tuple[Start, float]:
     if (found := joint_diagonal(factors, width)) is not None:
         starts.append(found)
     errors = [score_error(factors, start.mixed) for start in starts]
-    best = int(np.nanargmin(errors))
+    best = int(np.nanargmin(tied(errors)))
     return starts[best], errors[best]
 
 
@@ -139,10 +140,10 @@ def knee(widths: list[int], errors: list[float]) -> int | None:
     ----------
     Satopaa et al. 2011, "Finding a Kneedle in a Haystack", without its smoothing.
     """
-    if len(widths) < 3 or errors[0] <= errors[-1]:
+    if len(widths) < 3 or not above(errors[0], errors[-1]):  # errors are shares of a layer's norm
         return None
     x = (np.array(widths) - widths[0]) / (widths[-1] - widths[0])
     y = (np.array(errors) - errors[-1]) / (errors[0] - errors[-1])
     below = 1 - x - y
-    best = int(below.argmax())
-    return widths[best] if below[best] > 0 else None
+    best = int(tied(below).argmax())
+    return widths[best] if above(below[best], 0.0) else None  # a straight line has no knee

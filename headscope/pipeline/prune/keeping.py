@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.errors import ArtefactError
+from headscope.measures.rounding import tied
 from headscope.models.card import CARD, CardFacts, model_card
 from headscope.models.deploy.sentence_check import check_embeds
 from headscope.models.loaded import LoadedModel
@@ -45,7 +46,7 @@ def choose(versions: Sequence[Version], inputs: Inputs) -> tuple[Version, KeptMo
         task = inputs.calibration or inputs.evaluation
         values = [_value(task, inputs.loaded, version.made) for version in versions]
         sign = 1 if task.higher_is_better else -1
-        best = versions[max(range(len(values)), key=lambda i: (sign * values[i], -i))]
+        best = versions[int((sign * tied(values)).argmax())]
         candidates = tuple(
             Candidate(version.method, version.repair.value, value)
             for version, value in zip(versions, values, strict=True)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from headscope.errors import InputError
 from headscope.measures.paired_change import Change
+from headscope.measures.rounding import above
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.choosing import scores_of
 from headscope.pipeline.prune.curves import Outcome, Version, random_curve, tables
@@ -108,7 +109,8 @@ def choose(tries: Tries, candidates: list[Candidate]) -> Chosen:
         if number == 0:
             continue
         found = Chosen(candidate, number, tries.judge(candidate, number, "choosing"))
-        if best is None or (number, -found.judged.lost) > (best.number, -best.judged.lost):
+        better = best is None or above(best.judged.lost, found.judged.lost)
+        if best is None or number > best.number or (number == best.number and better):
             best = found
     if best is None:
         raise InputError(_no_head(tries, candidates))

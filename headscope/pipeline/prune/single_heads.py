@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from headscope.measures.rounding import tied
 from headscope.measures.statistics import adjust
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.findings import Findings
@@ -53,7 +54,7 @@ def kept_alone_table(
                 partial(given.calibration.quality, units.expand(gates)),
             )
             did()
-        best = max(found, key=lambda unit: (found[unit], -unit))
+        best = here[int(tied([found[unit] for unit in here]).argmax())]
         alone = Repaired.bare(units, [u for u in here if u != best])
         points.append(measure.point(alone, all_metrics=False))
         places.append(original_names(loaded, units.members[best])[0])

@@ -15,6 +15,7 @@ from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs, spearman
 from headscope.measures.pooling import cosine
+from headscope.measures.rounding import above
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import Pooling
 from headscope.pipeline.tasks.base import Task
@@ -81,7 +82,7 @@ class Similarity(Task):
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say so where no pair is more similar than another."""
-        if np.ptp(outputs["similarity"]) > 0:
+        if above(outputs["similarity"].max(), outputs["similarity"].min()):
             return None
         return "gives every pair the same similarity, so its correlation is set to 0"
 

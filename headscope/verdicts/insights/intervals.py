@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headscope.measures.rounding import above
 from headscope.measures.statistics import standard_error, t_half_width
 
 __all__ = ["Estimate", "common", "every", "mean_estimate"]
@@ -38,13 +39,13 @@ class Estimate:
         """Whether the whole interval lies above."""
         if self.low is None or self.high is None:
             return UNKNOWN
-        return HOLDS if self.low > limit else FAILS if self.high <= limit else OPEN
+        return HOLDS if above(self.low, limit) else OPEN if above(self.high, limit) else FAILS
 
     def below(self, limit: float) -> str:
         """Whether the whole interval lies below."""
         if self.low is None or self.high is None:
             return UNKNOWN
-        return HOLDS if self.high < limit else FAILS if self.low >= limit else OPEN
+        return HOLDS if above(limit, self.high) else OPEN if above(limit, self.low) else FAILS
 
     def within(self, low: float, high: float) -> str:
         """Whether the whole interval lies between two limits; fails where it lies outside."""

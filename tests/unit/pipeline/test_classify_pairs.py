@@ -24,6 +24,7 @@ from headscope.pipeline.resume import RunState
 from headscope.results import ClassifyResult, from_dict, to_dict, to_json
 from headscope.verdicts.diff.facts.classify import collect, settings
 from headscope.verdicts.diff.facts.fact import Facts, Number
+from tests.reference import lowest_argmax
 from tests.tiny_models import tiny_bert
 from tests.tiny_pairs import some_pairs, write_pairs, write_tiny
 
@@ -102,7 +103,7 @@ def looked_at(pair: Read, pattern: torch.Tensor) -> tuple[list[int], list[float]
         if special(token):
             continue
         row = [float(pattern[i, j]) for j in keys]
-        places.append(row.index(max(row)))
+        places.append(lowest_argmax(row, range(len(row))))
         weights.append(max(row))
         masses.append(sum(float(w) for j, w in enumerate(pattern[i]) if j not in keys))
     return places, weights, masses
@@ -144,8 +145,8 @@ def decoder_numbers(pairs: list[Read], layer: int, head: int) -> dict[str, float
         for i in content:
             row = pair.decoder[layer][head][i]
             seen = [j for j in content if j <= i]
-            best = max(seen, key=lambda j: (float(row[j]), -j))
-            n, top, itself = n + 1, top + float(row[best]), itself + (best == i)
+            best = lowest_argmax(row.tolist(), seen)
+            n, top, itself = n + 1, top + max(float(row[j]) for j in seen), itself + (best == i)
             mass += sum(float(row[j]) for j in range(len(ids)) if j not in content)
             chance += 1 / len(seen)
             for back in range(1, 6):

@@ -20,6 +20,7 @@ from headscope.measures.classify.rows import OFFSETS
 from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.results import HeadResult
+from tests.reference import lowest_argmax
 
 N_HEADS = 4
 #: Tokens of the sentences, special ones not counted.
@@ -113,9 +114,9 @@ def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
             if line.special[i]:
                 continue
             keys = [j for j in range(i + 1) if not line.special[j]]
-            looks_at = max(keys, key=lambda j, row=row: (row[j], -j))  # type: ignore[misc]
+            looks_at = lowest_argmax(row, keys)
             entropy = -sum(p * math.log(p) for p in row if p > 0)
-            note("confidence", row[looks_at])
+            note("confidence", max(row[j] for j in keys))
             note("entropy", entropy)
             if i + 1 >= 2:
                 note("relative_entropy", entropy / math.log(i + 1))

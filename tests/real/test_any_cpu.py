@@ -1,0 +1,129 @@
+"""Every parameter moved by one unit in its last place: what is said of the model stays the same.
+
+Another processor, vector width or number of threads rounds every product a little differently. Here
+each of the demo model's 22 million parameters becomes the next float32 above or below it, which
+disturbs all that is computed from them by more than that. Numbers move in their last digits; no
+label, role, verdict, choice of heads may, and nothing may become "not measured".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+
+import headscope
+from headscope.models.loaded import LoadedModel
+from headscope.results import Sections
+
+#: What is measured, each on as little as shows every kind of decision.
+MEASURED: dict[str, Callable[[LoadedModel], Any]] = {
+    "classify": lambda m: headscope.classify(m, validate=False),
+    "rank": lambda m: headscope.rank(m, fresh=False, control_seeds=2, validate=False),
+    "spectrum": lambda m: headscope.spectrum(m, length=32, sequences=4, validate=False),
+    "depth": lambda m: headscope.depth(m, length=32, sequences=4, control=False, validate=False),
+    "flow": lambda m: headscope.flow(m, limit=40, control=False, validate=False),
+    "linear": lambda m: headscope.linear(
+        m, sentences=4, alone=False, control=False, validate=False
+    ),
+    "symmetric": lambda m: headscope.symmetric(m, sentences=4, alone=False, validate=False),
+}
+#: Ways of choosing heads.
+METHODS = ("magnitude", "fisher", "fisher-joint", "fisher-relinearised", "ablation", "roles")
+#: What tells one run from another and is no result.
+_ASIDE = {"provenance", "validation"}
+
+#: Near-ties that this does move, by measurement, with the gap that decides them.
+MOVED: dict[str, dict[str, str]] = {}
+
+
+@pytest.fixture(scope="module")
+def moved() -> LoadedModel:
+    """The demo model with every parameter at one of its neighbours."""
+    loaded = headscope.load("demo")
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in loaded.model.parameters():
+            up = torch.randint(0, 2, parameter.shape, generator=generator) == 1
+            ends = torch.where(up, torch.inf, -torch.inf)
+            parameter.copy_(torch.nextafter(parameter, ends))
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def both(demo: LoadedModel, moved: LoadedModel) -> Callable[[str], tuple[Any, Any]]:
+    """Results of both models by measurement, each made once."""
+    made: dict[str, tuple[Any, Any]] = {}
+
+    def of(name: str) -> tuple[Any, Any]:
+        if name not in made:
+            made[name] = MEASURED[name](demo), MEASURED[name](moved)
+        return made[name]
+
+    return of
+
+
+def said(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what is no number of a result: names, labels, yes and no, and what was not measured."""
+    if hasattr(value, "__dataclass_fields__"):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if key not in _ASIDE:
+                yield from said(part, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        yield f"{path}#", len(value)
+        for i, part in enumerate(value):
+            yield from said(part, f"{path}[{i}]")
+    else:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        yield path, "a number" if number else value
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_nothing_that_is_said_depends_on_the_last_digit(
+    both: Callable[[str], tuple[Any, Any]], name: str
+) -> None:
+    before, after = (dict(said(result)) for result in both(name))
+    assert len(before) > 50
+    differ = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    assert differ == MOVED.get(name, {}).keys()
+
+
+def test_no_choice_of_heads_depends_on_the_last_digit(
+    demo: LoadedModel, moved: LoadedModel, both: Callable[[str], tuple[Any, Any]]
+) -> None:
+    chosen = []
+    for model, roles in zip((demo, moved), both("classify"), strict=True):
+        found = headscope.prune(
+            model,
+            methods=METHODS,
+            repairs=["none"],
+            fractions=[0.25, 0.5],
+            limit=4,
+            calibration_limit=4,
+            draws=5,
+            ablation=False,
+            roles=roles,
+            validate=False,
+        )
+        chosen.append(
+            {(c.method, p.fraction): p.heads_removed for c in found.curves for p in c.points}
+        )
+    assert len(chosen[0]) >= 2 * len(METHODS)
+    assert chosen[0] == chosen[1]
+
+
+def test_no_verdict_depends_on_the_last_digit(
+    demo: LoadedModel, moved: LoadedModel, both: Callable[[str], tuple[Any, Any]]
+) -> None:
+    verdicts = []
+    for i, model in enumerate((demo, moved)):
+        sections = Sections(**{name: both(name)[i] for name in MEASURED})
+        found = headscope.insights(model, sections=sections, limit=4, validate=False)
+        verdicts.append(
+            [(i.number, i.verdict, [(p.name, p.verdict) for p in i.parts]) for i in found.insights]
+        )
+    assert verdicts[0] == verdicts[1]

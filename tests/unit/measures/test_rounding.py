@@ -1,0 +1,178 @@
+"""What is equal on paper decides nothing: every kind of decision with noise of float32 in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from headscope.measures.classify.mean_roles import which_special
+from headscope.measures.linear.correlation import correlate
+from headscope.measures.linear.stored_keys import readout_errors, unit_keys
+from headscope.measures.metrics import spearman
+from headscope.measures.rank.dimensions import (
+    asymmetry,
+    column_basis,
+    product_singular_values,
+    summarise,
+)
+from headscope.measures.rank.shared_projections import knee
+from headscope.measures.rounding import above, first_largest, tied
+from headscope.measures.seeds import spread_ratio
+from headscope.measures.statistics import normal_p
+from headscope.pruning.fisher import exchange
+from headscope.pruning.joint import eliminate
+from headscope.pruning.method import Ranking
+from headscope.pruning.normalise import per_layer
+from headscope.verdicts.insights.intervals import Estimate
+
+#: Relative noise of a float32 computation, as large as another CPU makes it.
+NOISE = 5e-7
+
+
+def noisy(values: np.ndarray, seed: int = 0) -> np.ndarray:
+    return values * (1 + NOISE * np.random.default_rng(seed).uniform(-1, 1, values.shape))
+
+
+def test_scores_that_agree_are_tied() -> None:
+    found = tied([3.0, 1.0, 3.0 + 1e-6, 2.0, math.nan, 1.0 - 1e-7])
+    np.testing.assert_array_equal(found, [3.0, 1 - 1e-7, 3.0, 2.0, math.nan, 1 - 1e-7])
+    # A dead head beside others; differences of a metric near 1; one row at a time.
+    assert len(set(tied([5.0, 1e-8, -1e-8, 0.0]))) == 2
+    assert len(set(tied([2e-7, -3e-7, 1e-3], size=1.0))) == 2
+    np.testing.assert_array_equal(tied([[1.0, 2.0], [1.0, 1.0]]), [[1.0, 2.0], [1.0, 1.0]])
+    assert tied([]).size == 0
+    # What differs by more stays apart, small scores too.
+    assert len(set(tied([1.0, 1.0001, 1e-4, 1.01e-4]))) == 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_even_row_looks_at_its_first_key(seed: int) -> None:
+    rows = torch.from_numpy(noisy(np.full((40, 30), 1 / 30), seed)).float()
+    rows[:, :2] = -1.0  # no keys
+    top, place = first_largest(rows)
+    assert place.tolist() == [2] * 40
+    torch.testing.assert_close(top, rows.amax(-1), rtol=0, atol=0)
+    rows[:, 17] *= 1.0001
+    assert first_largest(rows)[1].tolist() == [17] * 40
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_of_heads_go_in_the_order_of_their_numbers(seed: int) -> None:
+    values = noisy(np.array([2.0, 1.0, 1.0, 3.0, 1.0, 0.5]), seed)
+    assert Ranking(torch.from_numpy(values)).order == (5, 4, 2, 1, 0, 3)
+    drops = torch.from_numpy(values * 0 + noisy(np.ones(6), seed) - 1)  # of a metric of 1
+    assert Ranking(drops, size=1.0).order == (5, 4, 3, 2, 1, 0)
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(50, 3))
+    matrix = torch.from_numpy(noisy((rows.T @ rows).repeat(2, 0).repeat(2, 1), seed))
+    matrix = (matrix + matrix.T) / 2
+    first = {eliminate(matrix, 0.1)[0][0] % 2, eliminate(matrix.round(decimals=3), 0.1)[0][0] % 2}
+    assert first == {0}  # the first of a pair of copies
+    removed = torch.tensor([False, True] * 3)
+    assert exchange(matrix[:2, :2], removed[:2]).tolist() == [False, True]
+
+
+def test_a_layer_of_rounding_stays_one() -> None:
+    values = torch.tensor([1e-9, -2e-9, 1.0, 2.0], dtype=torch.float64)
+    layers = torch.tensor([0, 0, 1, 1])
+    assert per_layer(values, layers)[:2].abs().max() == 0
+    assert per_layer(values, layers)[2:].norm() == pytest.approx(1)
+    assert not per_layer(0 * values, layers).any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_constant_is_one(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    even, other = noisy(np.full(24, 0.7), seed), rng.normal(size=24)
+    for ranks in (True, False):
+        assert math.isnan(correlate(even, other, ranks=ranks).value)
+        assert math.isnan(correlate(other, even, ranks=ranks, given=rng.normal(size=24)).value)
+    assert spread_ratio([0.1, 0.1, 0.1], other) is None
+    assert spread_ratio(other, noisy(np.full(3, 80.0), seed)) is None
+    one = np.ones((1, 24))
+    assert spearman({"similarity": even, "gold": other}, one)[0] == 0
+    # Equal texts have a cosine of 1: their order is no order.
+    similarity = np.where(np.arange(24) < 6, noisy(np.ones(24), seed), np.linspace(0, 0.9, 24))
+    exact = np.where(np.arange(24) < 6, 1.0, similarity)
+    found = [spearman({"similarity": x, "gold": other}, one)[0] for x in (similarity, exact)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_keys_store_nothing_without_their_mean(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    keys = torch.from_numpy(noisy(np.tile(rng.normal(size=4), (1, 2, 6, 1)), seed))
+    keys[:, 1] = torch.from_numpy(rng.normal(size=(6, 4)))  # another head
+    real = torch.ones(1, 6, dtype=torch.bool)
+    unit, _ = unit_keys(keys, real, centred=True)
+    assert not unit[:, 0].any()
+    torch.testing.assert_close(unit[:, 1].norm(dim=-1), torch.ones(1, 6).double())
+    assert readout_errors(unit, real, 1.0)["least-squares"][0, 0] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "reference", "p"),
+    [
+        (0.6 + 1e-8, 1e-9, 0.6, 0.5),
+        (0.6 + 1e-8, 0.0, 0.6, 0.5),
+        (0.6, 0.0, 0.6 + 1e-8, 0.5),
+        (0.61, 0.0, 0.6, 0.0),
+        (0.59, 0.0, 0.6, 1.0),
+        (0.6, 0.1, 0.6 - 0.196, 0.025),
+    ],
+)
+def test_a_gap_of_rounding_is_no_gap(mean: float, error: float, reference: float, p: float) -> None:
+    assert float(normal_p(mean, error, reference)) == pytest.approx(p, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1e-17, 1e-17, "does not hold"),
+        (-1e-17, 1e-9, "does not hold"),
+        (1e-4, 2e-4, "holds"),
+        (-1e-4, 1e-4, "open"),
+    ],
+)
+def test_an_interval_of_rounding_is_not_above_zero(low: float, high: float, verdict: str) -> None:
+    assert Estimate((low + high) / 2, low, high).above(0.0) == verdict
+    assert Estimate(-(low + high) / 2, -high, -low).below(0.0) == verdict
+    assert bool(above(low, 0.0)) == (verdict == "holds")
+
+
+def test_the_special_token_that_has_more() -> None:
+    assert which_special(np.array([0.3, 0.4]), np.array([0.3 - 1e-8, 0.3])).tolist() == [
+        "last",
+        "first",
+    ]
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        lambda seed: noisy(np.linspace(0.9, 0.1, 9), seed),  # a straight line
+        lambda seed: 1e-16 * np.random.default_rng(seed).random(9),  # nothing left to lose
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_knee_in_rounding(errors: Callable[[int], np.ndarray], seed: int) -> None:
+    assert knee(list(range(8, 80, 8)), errors(seed).tolist()) is None
+
+
+def test_weights_are_stored_in_float32() -> None:
+    torch.manual_seed(0)
+    narrow = (torch.randn(2, 12, 1) @ torch.randn(2, 1, 4)).double()  # rounded to float32
+    assert column_basis(narrow)[1].tolist() == [1, 1]
+    left, right = torch.randn(1, 12, 4).double(), torch.randn(1, 12, 4).double()
+    assert float(asymmetry(left, left)) == pytest.approx(0, abs=1e-12)
+    # Query and key of different dimensions: nothing but rounding is left of their product.
+    turn = torch.linalg.qr(torch.randn(4, 4).double()).Q
+    left[..., 2:], right[..., :2] = 0, 0
+    assert math.isnan(float(asymmetry(left @ turn, right @ turn)))
+    assert not product_singular_values(left @ turn, right @ turn).any()
+    equal = torch.linalg.qr(torch.randn(20, 10)).Q  # ten equal singular values but for float32
+    assert summarise(torch.linalg.svdvals(equal.double()), rtol=1e-6).dims["90"] == 9
