@@ -10,10 +10,23 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["EPS", "VARIANCE"]
+__all__ = ["EPS", "TIE", "VARIANCE", "tied"]
 
 #: Relative rounding of float32, the dtype in which patterns and states arrive.
 EPS = float(np.finfo(np.float32).eps)
 #: A variance below this share of the mean square is that of a constant. A softmax in float32 has
 #: rows that sum to 1 within a few EPS; 64 EPS leave room for a long row, and the square is of them.
 VARIANCE = (64 * EPS) ** 2
+#: Metrics of two models, as a share of the metric itself, that are nearer than this are equal: an
+#: embedding in float32 carries a few EPS through the layers.
+TIE = 16 * EPS
+
+
+def tied(values: np.ndarray, resolution: float) -> np.ndarray:
+    """Give values that a chain of gaps of at most ``resolution`` joins the smallest of them."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.diff(ordered, prepend=-np.inf) > resolution
+    out = np.empty_like(ordered)
+    out[order] = ordered[starts][np.cumsum(starts) - 1]
+    return out
