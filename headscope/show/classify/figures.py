@@ -206,6 +206,8 @@ def _shade(colour: str, score: float) -> np.ndarray:
 
 
 def _mark(head: HeadResult) -> str:
+    """Write the relation, offset or token of the primary role, or the role's own mark."""
     label = primary_label(head)
-    detail = label.detail if label is not None else ""
-    return detail.partition(" ")[0] if head.primary == "syntactic" else detail
+    if label is None:
+        return ""
+    return label.detail.partition(" ")[0] or role_of(head.primary).mark

@@ -89,7 +89,8 @@ def memory_curves(result: LinearResult) -> Figure:
     numbers = sorted({row.keys for row in result.memory})
     axes.set_xticks(numbers, [str(n) for n in numbers])
     axes.minorticks_off()
-    axes.set_ylim(-0.02, 1.05)
+    axes.set_yscale("symlog", linthresh=1.0)  # the plain sum errs far more than the others
+    axes.set_ylim(bottom=-0.02)
     axes.axhline(0.5, color="0.6", lw=0.8, ls="--")
     width = result.memory[0].width if result.memory else 0
     title = f"Values stored under N keys of {width} dimensions, {draw.model_name(result)}"

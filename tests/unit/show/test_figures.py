@@ -43,6 +43,20 @@ def of(command: str, *names: str) -> Callable[[Any], Any]:
 # ----------------------------------------------------------------------- what a figure has in it
 
 
+def outside(axes: Any) -> Iterator[Any]:
+    """Points of lines that the axes do not reach; lines across the whole panel aside."""
+    ends = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]
+    for line in axes.lines:
+        if line.get_transform() is not axes.transData:
+            continue
+        for point in np.array(line.get_data(), dtype=float).T:
+            if not all(
+                np.isnan(v) or low - 1e-9 <= v <= high + 1e-9
+                for v, (low, high) in zip(point, ends, strict=True)
+            ):
+                yield point
+
+
 def image(axes: Any) -> np.ndarray:
     return np.ma.filled(np.ma.asarray(axes.images[0].get_array(), dtype=float), np.nan)
 
@@ -101,6 +115,10 @@ def heat(figure: Any, rows: list[Json], value: Callable[[Json], Any], digits: in
     yield cells(axes), np.round(wanted, digits) + 0.0
 
 
+#: What heads of roles without a detail are marked with.
+MARKS = {"punctuation": "punc", "broad": "brd", "self": "self", "duplicate": "dup", "rare": "rare"}
+MARKS |= {"monotonic": "mono", "anti_monotonic": "anti", "sharp": "shrp"}
+
 # --------------------------------------------------------------------------------- the figures
 
 
@@ -112,7 +130,7 @@ def _roles(figure: Any, data: Json) -> Checks:
     for head in data["heads"]:
         first = next((x for x in head["labels"] if x["role"] == head["primary"]), None)
         detail = first["detail"] if first else ""
-        detail = detail.split(" ")[0] if head["primary"] == "syntactic" else detail
+        detail = detail.split(" ")[0] or (MARKS[head["primary"]] if first else "")
         yield marks[head["head"], rows.index((head["stack"], head["layer"]))] == detail, True
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
     yield len(shown), len({head["primary"] for head in data["heads"]})
@@ -474,6 +492,8 @@ def test_every_figure_is_in_the_table(every_figure: Any) -> None:
 @pytest.mark.parametrize(("command", "name"), TABLE)
 def test_a_figure_draws_what_the_json_says(every_figure: Any, command: str, name: str) -> None:
     for figure, data in every_figure[command, name]:
+        for axes in figure.axes:
+            assert not list(outside(axes)), "the axes leave out what is drawn"
         checks = list(TABLE[command, name](figure, data))
         assert checks, "nothing was compared"
         for shown, said in checks:
