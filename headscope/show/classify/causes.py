@@ -187,11 +187,12 @@ def _chart(result: ClassifyResult) -> Chart:
     rows = removed(result)
     names = list(dict.fromkeys(head.layer_name for head in result.heads))
     kinds = (("heads with a role", True), ("heads without", False))
+    spread = 0.8 / (1 + max(head.head for head, _ in rows))  # no dot on another
     lines = [
         Line(
             name,
             [
-                (names.index(head.layer_name) + (0.08 if has else -0.08), cause.zero.loss)
+                (names.index(head.layer_name) - 0.4 + spread * (head.head + 0.5), cause.zero.loss)
                 for head, cause in rows
                 if bool(head.roles) is has
             ],
