@@ -17,16 +17,28 @@ class Loss:
     loss : float
         In the unit of the metric; positive: worse.
     interval : tuple of two floats, or None
-        Its paired 95% interval over examples; None where it is unknown.
+        Its paired 95% interval over the same examples, and over the rotations of noise; None where
+        it is unknown.
+    all_heads : tuple of two floats
+        The same at a level at which the intervals of all heads hold at once with 95%
+        (Bonferroni); empty in files of earlier versions, and where it is unknown.
     """
 
     loss: float
     interval: tuple[float, ...] | None
+    all_heads: tuple[float, ...] = ()
 
     @property
-    def shown(self) -> bool:
-        """Whether the whole interval is known and lies above zero."""
-        return self.interval is not None and self.interval[0] > 0.0
+    def above(self) -> bool:
+        """Whether the whole interval lies above zero, all heads taken together."""
+        ends = self.all_heads or self.interval
+        return bool(ends) and ends[0] > 0.0
+
+    @property
+    def below(self) -> bool:
+        """Whether the whole interval lies below zero, all heads taken together."""
+        ends = self.all_heads or self.interval
+        return bool(ends) and ends[1] < 0.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,8 @@ class HeadCause:
         Its mean output over other text is left in its place.
     noise : Loss
         The head stays, and what it writes is taken away once more in a random direction: an
-        intervention of the same size, token by token, that knows nothing of the head.
+        intervention of the same size, token by token, that knows nothing of the head. The mean
+        over several random rotations, whose spread is part of the intervals.
     beyond_noise : Loss
         Of ``zero`` less that of ``noise``, on the same examples.
     zero_estimate, mean_estimate : float
@@ -74,17 +87,24 @@ class CauseTest:
         Chance that a head with the role loses more than one without (ties half): 0.5 is no
         difference, and twice it less 1 is the rank-biserial correlation.
     interval : tuple of two floats
-        Its 95% interval, bootstrap over the heads of both groups.
+        Its 95% interval, bootstrap over the heads of both groups; empty with fewer than eight
+        heads on a side.
     p_value, p_adjusted : float
-        Mann-Whitney U test, two-sided; Benjamini-Hochberg over the tests of this removal.
+        Two-sided, of ``superiority`` against labels dealt at random over all layers;
+        Benjamini-Hochberg over the tests of this removal. They stand beside and decide nothing:
+        heads of a layer are not independent.
     placebo : tuple of two floats
         Where 95% of the superiorities lie when as many heads get the role at random.
     within : float or None
         The superiority over pairs of heads of one layer; None where no layer has both kinds.
     within_placebo : tuple of two floats
         Where 95% of those lie when each layer's labels are dealt anew among its heads.
-    within_p : float or None
-        Two-sided p-value of ``within`` against these.
+    within_p, within_p_adjusted : float or None
+        Two-sided p-value of ``within`` against these: (1 + as extreme) / (1 + deals);
+        Benjamini-Hochberg over the tests of this removal.
+    verdict : str
+        ``costs more``, ``costs less`` or ``not told apart`` by ``within_p_adjusted``; ``not
+        measured`` where no layer has both kinds.
     """
 
     role: str
@@ -99,6 +119,8 @@ class CauseTest:
     within: float | None
     within_placebo: tuple[float, ...]
     within_p: float | None
+    within_p_adjusted: float | None = None
+    verdict: str = "not measured"
 
 
 @dataclass(frozen=True)
@@ -148,6 +170,8 @@ class Causes:
         Of halves, random directions and resamples.
     notes : tuple of str
         What makes the numbers doubtful.
+    rotations : int
+        Random rotations that the noise of each head is the mean of.
     """
 
     task: str
@@ -161,6 +185,7 @@ class Causes:
     fits: tuple[EstimateFit, ...]
     seed: int
     notes: tuple[str, ...] = ()
+    rotations: int = 1
 
     def tests_of(self, removal: str) -> tuple[CauseTest, ...]:
         """Return the tests of one removal."""
@@ -173,6 +198,8 @@ def flat_cause(cause: HeadCause | None) -> dict[str, Any]:
     for name in ("zero", "mean", "noise", "beyond_noise"):
         effect = getattr(cause, name, None)
         low, high = (effect.interval if effect else None) or (None, None)
+        least, most = (effect.all_heads if effect else ()) or (None, None)
         loss = effect.loss if effect else None
         row |= {f"{name}_loss": loss, f"{name}_low": low, f"{name}_high": high}
+        row |= {f"{name}_all_low": least, f"{name}_all_high": most}
     return row | {x: getattr(cause, x, None) for x in ("zero_estimate", "mean_estimate")}

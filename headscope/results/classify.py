@@ -11,6 +11,7 @@ from headscope.results.measured import Measured
 from headscope.results.prefix_matching import PrefixMatching, PrefixScore, flat_prefix
 from headscope.results.role_scores import (
     AlignmentScore,
+    Confirmation,
     Label,
     PositionalScore,
     RareScore,
@@ -42,7 +43,7 @@ class HeadResult(Head):
     ----------
     primary : str
         The first of its roles in the order positional, syntactic, rare, monotonic, anti_monotonic,
-        sharp, special, punctuation, broad; ``none`` if it has none of these.
+        sharp, special, punctuation, broad, self, duplicate; ``none`` if it has no role.
     roles : tuple of str
         All of its roles, as in :data:`headscope.results.roles.ROLES`.
     labels : tuple of Label
@@ -94,6 +95,15 @@ class HeadResult(Head):
     sharpness: SharpnessScore | None = None
     cause: HeadCause | None = None
     prefix: PrefixScore | None = None
+
+    @property
+    def best_relation(self) -> tuple[SyntacticScore, Confirmation] | None:
+        """The selected relation with the largest gain on the held-out half, labelled ones first.
+
+        None where no relation of the head was selected: then the held-out half was not asked.
+        """
+        asked = [(score, score.confirmed) for score in self.syntactic if score.confirmed]
+        return max(asked, key=lambda row: (row[0].labelled, row[1].gain), default=None)
 
 
 @dataclass(frozen=True)
@@ -285,6 +295,8 @@ class ClassifyResult(Measured):
     def to_frame(self) -> pandas.DataFrame:
         """One row per head, the flat numbers only (pandas).
 
+        ``best_...`` are of the head's best relation on the held-out half of the sentences; empty
+        where none of its relations was selected on the other half.
         Heads outside an encoder add a column that says where they are.
         """
         import pandas as pd
@@ -331,7 +343,7 @@ def _flat_score(score: SyntacticScore) -> dict[str, Any]:
 
 
 def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
-    best = max(head.syntactic, key=lambda s: (s.labelled, s.accuracy - s.baseline), default=None)
+    best, confirmed = head.best_relation or (None, None)
     means = ("confidence", "entropy", "special_mass", "punctuation_mass")
     return {
         **({"stack": head.stack} if stacked else {}),
@@ -341,7 +353,9 @@ def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
         "roles": " ".join(head.roles),
         **{f"positional_{x}": getattr(head.positional, x, None) for x in ("score", "offset")},
         "best_relation": f"{best.relation} {best.direction}" if best else None,
-        **{f"best_{x}": getattr(best, x, None) for x in ("accuracy", "baseline", "labelled")},
+        "best_accuracy": confirmed.accuracy if confirmed else None,
+        "best_baseline": confirmed.baselines[confirmed.strongest] if confirmed else None,
+        "best_labelled": best.labelled if best else None,
         **{f"rare_{x}": getattr(head.rare, x, None) for x in ("rate", "chance", "uniform")},
         **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
         **(_flat_order(head) if stacked else {}),

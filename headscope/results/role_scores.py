@@ -103,6 +103,11 @@ class Confirmation:
     p_adjusted: float
     trials: int
 
+    @property
+    def gain(self) -> float:
+        """How far ``accuracy`` exceeds the strongest baseline."""
+        return self.accuracy - self.baselines[self.strongest]
+
 
 @dataclass(frozen=True)
 class SyntacticScore:

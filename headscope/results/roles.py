@@ -43,8 +43,6 @@ class Role:
         Backgrounds of the page, ``#RRGGBB``, under dark and under light letters.
     stacks : tuple of str
         Where heads can have it: ``encoder``, ``decoder``, ``cross``.
-    primary : bool
-        Whether it can be a head's primary role.
     words : str
         What a head with it does, on one line.
     source : str
@@ -59,7 +57,6 @@ class Role:
     light: str = ""
     dark: str = ""
     stacks: tuple[str, ...] = _ALL
-    primary: bool = True
     words: str = ""
     source: str = ""
 
@@ -177,25 +174,31 @@ ROLES = (
     Role(
         "self",
         "self",
-        colour="#8B4513",
-        stacks=_SELF,
-        primary=False,
+        "self",
+        "#8B4513",
+        "bright_yellow",
+        "#ecd9c6",
+        "#5e3a17",
+        _SELF,
         words="looks at the token itself",
         source=_CLARK,
     ),
     Role(
         "duplicate",
         "duplicate-token",
-        colour="#6A5ACD",
-        stacks=_SELF,
-        primary=False,
+        "dup",
+        "#6A5ACD",
+        "bright_cyan",
+        "#dcd8f6",
+        "#3d3480",
+        _SELF,
         words="looks at another copy of the same token",
     ),
 )
-#: A head without any of the primary roles.
+#: A head without any role.
 NO_ROLE = Role("none", "no role", ".", "#999999", "dim", "#e9ebee", "#333944")
 #: What :attr:`HeadResult.primary` can be, ``none`` last.
-PRIMARY = (*(role for role in ROLES if role.primary), NO_ROLE)
+PRIMARY = (*ROLES, NO_ROLE)
 _BY_KEY = {role.key: role for role in (*ROLES, NO_ROLE)}
 
 

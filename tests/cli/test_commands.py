@@ -371,7 +371,8 @@ def test_csv(run: Run, model: Path, treebank: Path) -> None:
     assert [(row["layer"], row["head"]) for row in rows] == [
         (str(layer), str(head)) for layer in range(2) for head in range(4)
     ]
-    assert all(row["best_relation"].split()[0] in RELATIONS for row in rows)
+    known = [row["best_relation"].split()[0] for row in rows if row["best_relation"]]
+    assert set(known) <= set(RELATIONS)
 
 
 @pytest.mark.parametrize("extra", [(), ("--control",), ("--threshold", "positional=0.2")])

@@ -49,8 +49,7 @@ def test_recovers_every_planted_role_and_nothing_else(
     for head in result.heads:
         role, detail = expected[head.layer, head.head]
         assert _found(head) == ([(role, detail)] if role else []), head.name
-        # self is a role, but never the primary one
-        assert head.primary == (role if role not in ("", "self") else "none")
+        assert head.primary == (role or "none")
 
 
 def test_random_weights_earn_no_label(planted: Planted, tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""Do heads with a role lose more than heads without? Ranks, and labels dealt at random.
+"""Do heads with a role lose more than heads without? Labels dealt at random inside layers decide.
+
+Heads of one layer are alike whatever their roles, so heads are not independent: only what labels
+dealt inside the layers do not explain is put down to a role. Beside it stands the same with labels
+dealt over all layers.
 
 References
 ----------
-Mann & Whitney 1947, Annals of Mathematical Statistics 18; the test within layers is a permutation
-test of the sum of the layers' U (van Elteren 1960, with equal weights).
+The statistic inside layers is the sum of the layers' Mann-Whitney U (van Elteren 1960, with equal
+weights); p = (1 + deals as extreme) / (1 + deals), Phipson & Smyth 2010.
 """
 
 from __future__ import annotations
@@ -21,12 +25,21 @@ from headscope.results.causes import CauseTest
 
 #: Fewest heads with a role, and without, that are compared.
 FEWEST = 3
+#: Fewest on either side for an interval: a bootstrap of fewer is too narrow.
+FEWEST_FOR_INTERVAL = 8
 #: How often labels are dealt anew.
 DEALS = 5000
+#: Adjusted p below which two kinds of heads are told apart.
+LEVEL = 0.05
 
 
 def role_tests(
-    losses: Mapping[str, Array], labels: Mapping[str, Array], layers: Array, *, seed: int = 0
+    losses: Mapping[str, Array],
+    labels: Mapping[str, Array],
+    layers: Array,
+    *,
+    size: float = 1.0,
+    seed: int = 0,
 ) -> tuple[CauseTest, ...]:
     """Compare the losses of labelled heads with those of the others.
 
@@ -38,53 +51,71 @@ def role_tests(
         By role: which heads have it.
     layers : array of int, (heads,)
         The layer of each head: heads of different layers differ whatever their roles.
+    size : float
+        Of the metric whose losses these are: what its rounding leaves between two heads is no
+        difference.
     seed : int
         Of resamples and random labels.
     """
-    asked = {role: has for role, has in labels.items() if _enough(has)}
+    asked = {role: has for role, has in labels.items() if _enough(has, FEWEST)}
     return tuple(
         test
         for removal, values in losses.items()
-        # Heads that change nothing lose nothing, but for rounding; metrics are of size 1 and more.
-        for test in _adjusted(removal, tied(values, size=1.0), asked, layers, seed)
+        # Heads that change nothing lose nothing, but for rounding.
+        for test in _adjusted(removal, tied(values, size=size), asked, layers, seed)
     )
 
 
-def _enough(has: Array) -> bool:
-    return min(int(has.sum()), int((~has).sum())) >= FEWEST
+def _enough(has: Array, fewest: int) -> bool:
+    return min(int(has.sum()), int((~has).sum())) >= fewest
 
 
 def _adjusted(
     removal: str, values: Array, asked: Mapping[str, Array], layers: Array, seed: int
 ) -> Iterator[CauseTest]:
     """Test every role; the p-values of one removal are one family."""
-    p = np.array(
-        [
-            stats.mannwhitneyu(values[has], values[~has], alternative="two-sided").pvalue
-            for has in asked.values()
-        ]
-    )
-    for (role, has), p_value, p_adjusted in zip(
-        asked.items(), p.tolist(), adjust(p).tolist(), strict=True
-    ):
-        rng = np.random.default_rng(seed)
-        within = dealt(values, has, layers, rng)
-        anywhere = dealt(values, has, np.zeros_like(layers), rng)
-        assert anywhere is not None  # there are heads with the role and without
+    rng = np.random.default_rng(seed)
+    everywhere = np.zeros_like(layers)
+    within = {role: dealt(values, has, layers, rng) for role, has in asked.items()}
+    anywhere = {role: dealt(values, has, everywhere, rng) for role, has in asked.items()}
+    within_p, p = _family(within), _family(anywhere)
+    for role, has in asked.items():
+        inside, whole = within[role], anywhere[role]
+        assert whole is not None  # there are heads with the role and without
+        own = within_p.get(role, (None, None))
         yield CauseTest(
             role=role,
             removal=removal,
             heads=int(has.sum()),
             others=int((~has).sum()),
-            superiority=anywhere[0],
-            interval=_interval(values[has], values[~has], rng),
-            p_value=p_value,
-            p_adjusted=p_adjusted,
-            placebo=_middle(anywhere[1]),
-            within=within[0] if within else None,
-            within_placebo=_middle(within[1]) if within else (),
-            within_p=_two_sided(*within) if within else None,
+            superiority=whole[0],
+            interval=_interval(values[has], values[~has], rng)
+            if _enough(has, FEWEST_FOR_INTERVAL)
+            else (),
+            p_value=p[role][0],
+            p_adjusted=p[role][1],
+            placebo=_middle(whole[1]),
+            within=inside[0] if inside else None,
+            within_placebo=_middle(inside[1]) if inside else (),
+            within_p=own[0],
+            within_p_adjusted=own[1],
+            verdict=_verdict(inside[0] if inside else None, own[1]),
         )
+
+
+def _family(found: Mapping[str, tuple[float, Array] | None]) -> dict[str, tuple[float, float]]:
+    """Return p and adjusted p by role, over the roles that could be compared."""
+    p = {role: _two_sided(*given) for role, given in found.items() if given is not None}
+    adjusted = adjust(np.array(list(p.values()))).tolist()
+    return dict(zip(p, zip(p.values(), adjusted, strict=True), strict=True))
+
+
+def _verdict(within: float | None, p_adjusted: float | None) -> str:
+    if within is None or p_adjusted is None:
+        return "not measured"
+    if p_adjusted >= LEVEL:
+        return "not told apart"
+    return "costs more" if within > 0.5 else "costs less"
 
 
 def dealt(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
 from headscope.data.examples import Examples
@@ -39,6 +40,8 @@ from headscope.results.roles import ROLES
 
 #: Random directions of the label-free estimate; each costs a backward pass.
 DIRECTIONS = 2
+#: Random rotations that the noise of a head is the mean of.
+ROTATIONS = 5
 
 
 @dataclass(frozen=True)
@@ -150,10 +153,17 @@ def find_causes(
         estimate="first-order" if other.has_labels else "squared",
         tests=()
         if units.shared
-        else role_tests(_losses(mine), _labels(there), np.array([r for r, _ in at]), seed=0),
+        else role_tests(
+            _losses(mine),
+            _labels(there),
+            np.array([r for r, _ in at]),
+            size=abs(task.value(removals.full)),
+            seed=0,
+        ),
         fits=tuple(_fits(found, source.seed)),
         seed=source.seed,
         notes=tuple(_notes(task, removals.full, units)),
+        rotations=ROTATIONS,
     )
     return Found(causes, {h.name: cause for h, cause in zip(there, mine, strict=True)})
 
@@ -186,12 +196,12 @@ class _Removals:
         """Take one unit out in every way."""
         gates = self._units.expand(self._units.gates([unit])).to(self._loaded.device)
         zero, mean = (self._outputs(gates, left) for left in (None, self._means))
-        noise = self._noise(unit)
+        noise = [self._noise(unit) for _ in range(ROTATIONS)]
         return HeadCause(
-            zero=self._effect(self.full, zero),
-            mean=self._effect(self.full, mean),
-            noise=self._effect(self.full, noise),
-            beyond_noise=self._effect(noise, zero),
+            zero=self._effect([(self.full, zero)]),
+            mean=self._effect([(self.full, mean)]),
+            noise=self._effect([(self.full, one) for one in noise]),
+            beyond_noise=self._effect([(one, zero) for one in noise]),
             zero_estimate=zero_estimate,
             mean_estimate=mean_estimate,
         )
@@ -207,13 +217,53 @@ class _Removals:
         with replaced_outputs(self._loaded, {row: other}):
             return self._outputs(None, None)
 
-    def _effect(self, baseline: Outputs, outputs: Outputs) -> Loss:
+    def _effect(self, pairs: Sequence[tuple[Outputs, Outputs]]) -> Loss:
+        """Measure the mean loss over pairs of a baseline and what it is held against."""
         metric = self._task.table[self._task.metric]
-        change = paired_change(metric, baseline, outputs, seed=self._seed)
-        sign = -1.0 if self._task.higher_is_better else 1.0
-        # No minus zero where nothing changed.
-        ends = change.ci and tuple(sorted(0.0 + sign * end for end in change.ci))
-        return Loss(0.0 + sign * change.difference, ends)
+        losses, downs, ups = [], [], []
+        for baseline, outputs in pairs:
+            change = paired_change(metric, baseline, outputs, seed=self._seed)
+            sides = change.difference - change.low, change.high - change.difference
+            better = self._task.higher_is_better
+            # No minus zero where nothing changed.
+            losses.append(0.0 - change.difference if better else change.difference)
+            downs.append(sides[better])
+            ups.append(sides[not better])
+        return mean_loss(losses, downs, ups, heads=len(self._units.members))
+
+
+def mean_loss(
+    losses: Sequence[float], downs: Sequence[float], ups: Sequence[float], *, heads: int
+) -> Loss:
+    """Average losses that rotations drawn at random gave, and say how sure the mean is.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        One for each rotation; a single one is no draw.
+    downs, ups : sequence of float
+        How far the 95% interval over examples of each reaches below and above it; infinite where
+        it is unknown.
+    heads : int
+        How many such intervals are read together.
+
+    Notes
+    -----
+    Examples and rotations err independently, so the two parts of either half of the interval add
+    up as squares (Zou & Donner 2008): that over examples, mean over rotations, and Student's t of
+    the rotations. At the level for all heads the first grows as normal quantiles do.
+    """
+    found = np.array(losses)
+    error = found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0.0
+    ends = []
+    for tail in (0.025, 0.025 / heads):
+        grown = stats.norm.isf(tail) / stats.norm.isf(0.025)
+        drawn = stats.t.isf(tail, len(found) - 1) * error if len(found) > 1 else 0.0
+        low, high = (float(np.hypot(grown * np.mean(side), drawn)) for side in (downs, ups))
+        ends.append((float(found.mean()) - low, float(found.mean()) + high))
+    if not np.isfinite(ends).all():
+        return Loss(float(found.mean()), None)
+    return Loss(float(found.mean()), *ends)
 
 
 def _estimate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -13,7 +14,6 @@ from headscope.results.estimated import Estimated
 from headscope.results.roles import role_name
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, make_table, p_text
-from headscope.show.estimates import ranged
 from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart, highest
 from headscope.show.view import KeyNumber
@@ -22,13 +22,18 @@ from headscope.show.view import KeyNumber
 _MOST_ROWS = 8
 NOTE = (
     "zero: nothing in its place; mean: its mean over other text; noise: the head stays, and as "
-    "much is taken away in a random direction; est.: zero, from gradients alone."
+    "much is taken away in a random direction, mean over rotations; est.: zero, from gradients."
 )
 TEST_NOTE = (
-    "zero, mean, noise: chance that a head with the role loses more than one without, 0.5 is no "
-    "difference; placebo: 95% of random labels (zero); layer: zero, within layers only, and its p."
+    "zero, mean, noise: of the pairs of a head with the role and one without in the same layer, "
+    "the share in which the first costs more; 0.5 is no difference. random: where 95% of "
+    "these shares lie (zero) when labels are dealt within layers, which decides (adj. p, over "
+    "roles). all, p: the same over all layers; heads of one layer are alike whatever their roles."
 )
-_HEADER = ("role", "heads", "zero", "95%", "placebo", "adj. p", "layer", "p", "mean", "noise")
+_HEADER = (
+    *("role", "n", "zero", "random", "adj. p", "heads with it"),
+    *("all", "p", "mean", "noise"),
+)
 _REMOVALS = ("zero", "mean", "noise")
 
 _Row = tuple[HeadResult, HeadCause]
@@ -55,20 +60,8 @@ def terminal(result: ClassifyResult) -> Iterator[RenderableType]:
     yield table
     yield Text(NOTE, style="dim")
     if causes.tests:
-        columns = (
-            "role",
-            "heads",
-            "zero",
-            "95%",
-            "placebo",
-            "adj. p",
-            "layer",
-            "p",
-            "mean",
-            "noise",
-        )
         yield Text("")
-        yield make_table(columns, test_rows(causes))
+        yield make_table(_HEADER, test_rows(causes))
         yield Text(TEST_NOTE, style="dim")
 
 
@@ -90,19 +83,19 @@ def range_text(effect: Loss) -> str:
 
 
 def test_rows(causes: Causes) -> Iterator[tuple[str, ...]]:
-    """One row per role: the three removals side by side."""
+    """One row per role: what decides within layers, then all layers, then the other removals."""
     by_removal = {name: {t.role: t for t in causes.tests_of(name)} for name in _REMOVALS}
     for role, zero in by_removal["zero"].items():
-        others = (decimal(by_removal[name][role].superiority, 2) for name in ("mean", "noise"))
+        others = (decimal(by_removal[name][role].within, 2) for name in ("mean", "noise"))
         yield (
             "any role" if role == "any" else role_name(role),
             str(zero.heads),
-            decimal(zero.superiority, 2),
-            _ends(zero.interval),
-            _ends(zero.placebo),
-            p_text(zero.p_adjusted),
             decimal(zero.within, 2),
-            p_text(zero.within_p),
+            _ends(zero.within_placebo),
+            p_text(zero.within_p_adjusted),
+            zero.verdict,
+            decimal(zero.superiority, 2),
+            p_text(zero.p_value),
             *others,
         )
 
@@ -121,7 +114,7 @@ def sentences(result: ClassifyResult) -> Iterator[str]:
         f"{visible(causes.data)}; means and gradients from {causes.calibration:,} others. The "
         f"whole model's {causes.metric} is {causes.value:.3f}; a loss is how much worse it gets."
     )
-    yield _sizes(rows)
+    yield _sizes(rows, causes.rotations)
     test = next((t for t in causes.tests if (t.role, t.removal) == ("any", "zero")), None)
     if test is not None:
         yield _roles(test, causes)
@@ -129,49 +122,44 @@ def sentences(result: ClassifyResult) -> Iterator[str]:
     yield from causes.notes
 
 
-def _sizes(rows: Sequence[_Row]) -> str:
+def _sizes(rows: Sequence[_Row], rotations: int) -> str:
     losses = [cause.zero.loss for _, cause in rows]
-    seen = sum(cause.zero.shown for _, cause in rows)
-    more = sum(cause.beyond_noise.shown for _, cause in rows)
-    less = sum((cause.beyond_noise.interval or (0, 0))[1] < 0 for _, cause in rows)
-    middle = sorted(losses)[len(losses) // 2]
+    seen = sum(cause.zero.above for _, cause in rows)
+    more = sum(cause.beyond_noise.above for _, cause in rows)
+    less = sum(cause.beyond_noise.below for _, cause in rows)
+    middle = median(losses)
     return (
         f"Removing one costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them less "
         f"than {loss_text(middle)}; {seen} of {len(rows)} losses lie above zero. Any change of a "
-        f"model changes its output: against noise of the head's own size {more} heads cost more "
-        f"and {less} less."
+        f"model changes its output: against noise of the head's own size (mean of {rotations} "
+        f"random rotations) {more} heads cost more, {less} less, and {len(rows) - more - less} "
+        "are not told apart. These counts hold for all heads at once (95%)."
     )
 
 
 def _roles(test: CauseTest, causes: Causes) -> str:
-    """Say whether a role tells that a head matters, without and with its layer known."""
-    low, high = test.interval
-    text = (
-        f"{_verdict(test)}: of a pair the one with a role costs more in {test.superiority:.0%} "
-        f"({low:.0%}-{high:.0%}; p {p_text(test.p_value)})"
-    )
-    if test.within is not None:
-        text += f", of a pair in one layer in {test.within:.0%} (p {p_text(test.within_p)})"
+    """Say whether a role tells that a head matters, by its layer's heads and by all."""
+    everywhere = f"in {test.superiority:.0%} over all layers (p {p_text(test.p_value)})"
     noise = next((t for t in causes.tests_of("noise") if t.role == test.role), None)
-    return text + (
-        "." if noise is None else f"; with noise of their size in {noise.superiority:.0%}."
+    if test.within is None or test.within_p_adjusted is None:
+        return (
+            "Whether heads with a role cost more than heads without is not measured: "
+            f"no layer has both kinds. Of a pair the one with a role costs more {everywhere}."
+        )
+    by_noise = f"; with noise of their size in {noise.within:.0%}" if noise and noise.within else ""
+    return (
+        f"{_VERDICTS[test.verdict]}: of a pair in one layer the one with a role costs more in "
+        f"{test.within:.0%} (random labels {_ends(test.within_placebo)}, p "
+        f"{p_text(test.within_p_adjusted)} adjusted over roles){by_noise}; {everywhere}, where "
+        "layers differ too."
     )
 
 
-#: Where a layer's heads are compared, too, a difference has to be seen among them.
-_LEVEL = 0.05
-
-
-def _verdict(test: CauseTest) -> str:
-    """Say more or less only where the heads' layers do not explain it."""
-    low, high = test.interval
-    if low <= 0.5 <= high:
-        return "Heads with a role do not differ from heads without in what they cost"
-    word = "more" if low > 0.5 else "less"
-    same = test.within is not None and (test.within > 0.5) == (test.superiority > 0.5)
-    if same and test.within_p is not None and test.within_p < _LEVEL:
-        return f"Heads with a role cost {word} than heads without, within layers too"
-    return f"Heads with a role cost {word} than heads without, but their layers may explain that"
+_VERDICTS = {
+    "costs more": "Heads with a role cost more than heads without",
+    "costs less": "Heads with a role cost less than heads without",
+    "not told apart": "Heads with a role and heads without are not told apart by what they cost",
+}
 
 
 def _gradients(causes: Causes) -> str:
@@ -199,11 +187,12 @@ def _chart(result: ClassifyResult) -> Chart:
     rows = removed(result)
     names = list(dict.fromkeys(head.layer_name for head in result.heads))
     kinds = (("heads with a role", True), ("heads without", False))
+    spread = 0.8 / (1 + max(head.head for head, _ in rows))  # no dot on another
     lines = [
         Line(
             name,
             [
-                (names.index(head.layer_name) + (0.08 if has else -0.08), cause.zero.loss)
+                (names.index(head.layer_name) - 0.4 + spread * (head.head + 0.5), cause.zero.loss)
                 for head, cause in rows
                 if bool(head.roles) is has
             ],
@@ -233,13 +222,12 @@ def card_fact(cause: HeadCause) -> tuple[str, str]:
 
 
 def key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
-    """How often a head with a role costs more than one without."""
+    """How often a head with a role costs more than one without in its layer."""
     causes = result.causes
     for test in causes.tests_of("zero")[:1] if causes else ():
-        found = Estimated(test.superiority, *test.interval)
         yield KeyNumber(
-            "pairs in which the head with a role costs more when removed",
-            ranged(found, 2),
-            f"random labels {_ends(test.placebo)}",
-            found,
+            "pairs in one layer in which the head with a role costs more when removed",
+            f"{decimal(test.within, 2)} ({test.verdict})",
+            f"random labels {_ends(test.within_placebo)}",
+            Estimated(test.within),
         )

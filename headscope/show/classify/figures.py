@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.colors import to_rgb
+from matplotlib.colors import SymLogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.results import ClassifyResult, HeadResult, SyntacticScore
+from headscope.results import ClassifyResult, HeadResult
 from headscope.results.heads import layer_name
 from headscope.results.roles import PRIMARY, role_of
 from headscope.show import drawing as draw
 from headscope.show.cells import decimal, mean_of
-from headscope.show.classify.words import primary_label
+from headscope.show.classify.words import best_heads, primary_label
 
 #: Relations in the bar chart, by gain over the baseline.
 _MOST_BARS = 24
+#: Diameter of a dot with the gap around it, in points; least height of a panel, in dots.
+_DOT, _TALL = 4.5, 40
+#: Gains on repeated tokens up to which their colours are linear.
+_LINEAR = 0.01
 
 
 def role_map(result: ClassifyResult) -> Figure:
@@ -81,33 +85,43 @@ def _means(heads: Mapping[str, HeadResult]) -> str:
 
 
 def cause_map(result: ClassifyResult) -> Figure:
-    """Losses of removed heads: by layer, and beside those of noise of the same size."""
+    """Losses of removed heads: by layer, and beside those of noise of the same size.
+
+    Heads of a layer stand beside each other, so that no dot hides another.
+    """
     rows = [(head, head.cause) for head in result.heads if head.cause is not None]
     names = _row_names(result)
-    figure = draw.new_figure(8.5, 4.0)
-    left, right = figure.subplots(1, 2, sharey=True)
-    floor = min((c.zero.loss for _, c in rows if c.zero.loss > 0), default=1e-6)
-    for role in PRIMARY:
-        mine = [(head, cause) for head, cause in rows if head.primary == role.key]
-        if not mine:
-            continue
-        y = np.array([max(cause.zero.loss, floor / 2) for _, cause in mine])
-        ends = np.array([cause.zero.interval or 2 * (cause.zero.loss,) for _, cause in mine]).clip(
-            min=floor / 2
-        )
-        error = np.abs(np.stack([y - ends[:, 0], ends[:, 1] - y]))
-        layer = np.array([names.index(head.layer_name) for head, _ in mine])
-        place = layer + 0.06 * (np.array([head.head for head, _ in mine]) % 9 - 4)
-        noise = [max(cause.noise.loss, floor / 2) for _, cause in mine]
-        style = {"color": role.colour, "ms": 4, "lw": 0.8, "fmt": "o"}
-        left.errorbar(place, y, yerr=error, label=role.name, **style)
-        right.errorbar(noise, y, yerr=error, **style)
-    ends = right.get_ylim()
-    right.plot(ends, ends, color=draw.GREY, lw=0.8, zorder=0)
+    layers = np.array([names.index(head.layer_name) for head, _ in rows])
+    losses, noise = (
+        np.array([getattr(cause, name).loss for _, cause in rows]) for name in ("zero", "noise")
+    )
+    ends = np.array([cause.zero.interval or 2 * (cause.zero.loss,) for _, cause in rows])
+    shown = np.concatenate([losses, noise, ends.ravel()])
+    scale = draw.signed_scale(shown)
+    heights = _TALL * draw.fractions(scale, losses, shown)
+    shifts = np.zeros(len(rows))
+    for layer in set(layers.tolist()):
+        shifts[layers == layer] = draw.swarm(heights[layers == layer])
+    column = 2 * np.abs(shifts).max() + 2.0  # in dots, with a gap
+    wide = max(3.6, len(names) * column * _DOT / 72)
+    figure = draw.new_figure(wide + 4.6, 4.4)
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(wide, 3.6))
     for axes in (left, right):
-        axes.set_yscale("log")
-    right.set_xscale("log")
+        axes.set_yscale(scale)
+    right.set_xscale(scale)
+    for role in PRIMARY:
+        mine = np.array([head.primary == role.key for head, _ in rows])
+        if not mine.any():
+            continue
+        error = np.abs(ends[mine] - losses[mine, None]).T
+        style = {"color": role.colour, "ms": 4, "mew": 0, "lw": 0.8, "fmt": "o", "yerr": error}
+        place = layers[mine] + shifts[mine] / column
+        left.errorbar(place, losses[mine], label=role.name, **style)
+        right.errorbar(noise[mine], losses[mine], **style)
+    same = [min(losses.min(), noise.min()), max(losses.max(), noise.max())]
+    right.plot(same, same, color=draw.GREY, lw=0.8, zorder=0)
     left.set_xticks(range(len(names)), names)
+    left.set_xlim(-0.5, len(names) - 0.5)
     metric = result.causes.metric if result.causes else ""
     draw.plain_axes(left, "layer", f"loss of {metric} without the head", "by layer", title_size=9)
     draw.plain_axes(right, "loss with noise of the same size", "", "against noise", title_size=9)
@@ -117,74 +131,73 @@ def cause_map(result: ClassifyResult) -> Figure:
 
 
 def prefix_map(result: ClassifyResult) -> Figure:
-    """Layers x heads: gain of the weight after, at and before the earlier copy of a token."""
+    """Layers x heads: gain of the weight after, at and before the earlier copy of a token.
+
+    The three panels share one scale: linear up to a hundredth, then logarithmic, as the weight at
+    the copy can be a hundred times that of its neighbours.
+    """
     names, scored = _row_names(result), [h for h in result.heads if h.prefix is not None]
     n_heads = max(head.head for head in result.heads) + 1
     figure = draw.new_figure(max(9.0, 3 * (1.4 + 0.2 * n_heads)), 1.6 + 0.3 * len(names))
-    for axes, place in zip(figure.subplots(1, 3), ("after", "same", "before"), strict=True):
-        image = np.full((len(names), n_heads), np.nan)
-        for head in scored:
-            image[names.index(head.layer_name), head.head] = getattr(head.prefix, place).gain
-        top = max(0.01, float(np.nanmax(np.abs(image))))
-        shown = axes.imshow(image, aspect="auto", cmap="RdBu_r", vmin=-top, vmax=top)
+    panels, places = figure.subplots(1, 3), ("after", "same", "before")
+    images = np.full((3, len(names), n_heads), np.nan)
+    for head in scored:
+        gains = [getattr(head.prefix, place).gain for place in places]
+        images[:, names.index(head.layer_name), head.head] = gains
+    top = max(_LINEAR, float(np.nanmax(np.abs(images))))
+    scale = SymLogNorm(_LINEAR, vmin=-top, vmax=top)
+    for axes, image, place in zip(panels, images, places, strict=True):
+        shown = axes.imshow(image, aspect="auto", cmap="RdBu_r", norm=scale)
         draw.label_grid(axes, len(names), n_heads, names)
-        draw.small_colour_bar(figure, shown, axes, "", 0.05)
         axes.set_title({"same": "at"}.get(place, place), fontsize=9)
+    draw.small_colour_bar(figure, shown, panels, "gain, one scale for all", 0.03)
     title = "gain of the weight after, at and before the earlier copy of a random token"
     figure.suptitle(f"{draw.model_name(result)}: {title}", fontsize=9)
     return figure
 
 
 def relation_bars(result: ClassifyResult) -> Figure:
-    """Best head of each relation and direction, with interval and baselines."""
-    rows = _best_rows(result)[:_MOST_BARS]
+    """Best head of each selected relation on the held-out half, with interval and baselines."""
+    rows = sorted(best_heads(result), key=lambda row: (not row.labelled, -row.confirmed.gain))
+    left_out, rows = len(rows[_MOST_BARS:]), rows[:_MOST_BARS]
     figure = draw.new_figure(7.0, 1.4 + 0.27 * max(1, len(rows)))
     axes = figure.add_subplot()
     if not rows:
-        axes.text(0.5, 0.5, "no relation has enough trials", ha="center", va="center")
+        axes.text(0.5, 0.5, "no relation of any head was selected", ha="center", va="center")
         axes.set_axis_off()
         return figure
     y = np.arange(len(rows))
-    accuracy = np.array([score.accuracy for _, score in rows])
-    low, high = np.array([score.interval for _, score in rows]).T
-    colours = [role_of("syntactic" if score.labelled else "none").colour for _, score in rows]
+    found = [row.confirmed for row in rows]
+    accuracy = np.array([item.accuracy for item in found])
+    low, high = np.array([item.interval for item in found]).T
+    colours = [role_of("syntactic" if row.labelled else "none").colour for row in rows]
     axes.barh(y, accuracy, color=colours, height=0.7)
     axes.errorbar(
         accuracy, y, xerr=(accuracy - low, high - accuracy), fmt="none", ecolor="black", lw=1
     )
-    others = [max(v for k, v in s.baselines.items() if k != "offset") for _, s in rows]
+    others = [max(v for k, v in item.baselines.items() if k != "offset") for item in found]
     for values, colour, label in (
-        ([score.baseline for _, score in rows], "black", "best fixed offset"),
+        ([item.baselines["offset"] for item in found], "black", "best fixed offset"),
         (others, draw.VERMILION, "strongest other: first, last, uniform, kernel"),
     ):
         axes.vlines(values, y - 0.35, y + 0.35, color=colour, lw=2, label=label)
-    axes.set_yticks(y, [f"{s.relation} {s.direction}  {h.name}" for h, s in rows])
+    names = [f"{row.score.relation} {row.score.direction}  {row.head.name}" for row in rows]
+    axes.set_yticks(y, names)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.margins(y=0.02)
-    caption = "accuracy on all sentences, 95% interval; grey: not confirmed on the held-out half"
+    caption = "accuracy on the held-out half of the sentences, 95% interval; grey: not confirmed"
+    if left_out:
+        caption += f"; {left_out} more in relations.csv"
     draw.plain_axes(axes, caption, title=f"Best head per relation, {draw.model_name(result)}")
     draw.legend_beside(figure, "outside lower center", 2)
     return figure
 
 
-def _best_rows(result: ClassifyResult) -> list[tuple[HeadResult, SyntacticScore]]:
-    """The best head of each relation and direction with enough trials, largest gain first."""
-    best: dict[tuple[str, str], tuple[HeadResult, SyntacticScore]] = {}
-    for head in result.heads:
-        for score in head.syntactic:
-            key = (score.relation, score.direction)
-            if score.trials < result.thresholds["min_trials"]:
-                continue
-            if key not in best or score.accuracy > best[key][1].accuracy:
-                best[key] = (head, score)
-    return sorted(best.values(), key=lambda row: max(row[1].baselines.values()) - row[1].accuracy)
-
-
 def _primary_score(head: HeadResult) -> float:
     """Score of the primary role in [0, 1]."""
     label = primary_label(head)
-    return 0.15 if label is None else min(1.0, label.score)
+    return 0.15 if label is None else min(1.0, abs(label.score))
 
 
 def _shade(colour: str, score: float) -> np.ndarray:
@@ -193,6 +206,8 @@ def _shade(colour: str, score: float) -> np.ndarray:
 
 
 def _mark(head: HeadResult) -> str:
+    """Write the relation, offset or token of the primary role, or the role's own mark."""
     label = primary_label(head)
-    detail = label.detail if label is not None else ""
-    return detail.partition(" ")[0] if head.primary == "syntactic" else detail
+    if label is None:
+        return ""
+    return label.detail.partition(" ")[0] or role_of(head.primary).mark

@@ -122,9 +122,11 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
 
 
 def _best_relation(head: HeadResult) -> str:
-    best = max(head.syntactic, key=lambda s: (s.labelled, s.accuracy - max(s.baselines.values())))
-    strongest = max(best.baselines, key=lambda name: best.baselines[name])
+    """Say the numbers of the held-out half, as the head's labels do."""
+    if head.best_relation is None:
+        return "none was selected"
+    best, found = head.best_relation
     return (
-        f"{best.relation} {best.direction} {decimal(best.accuracy)}, strongest baseline "
-        f"{decimal(best.baselines[strongest])} ({strongest})"
+        f"{best.relation} {best.direction} {decimal(found.accuracy)} on held-out sentences, "
+        f"strongest baseline {decimal(found.baselines[found.strongest])} ({found.strongest})"
     )

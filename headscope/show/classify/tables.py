@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import ClassifyResult, Confirmation, HeadResult, SyntacticScore
+from headscope.results import ClassifyResult
 from headscope.results.roles import role_of
 from headscope.show.cells import decimal, head_map, interval_text, make_table, model_line, p_text
 from headscope.show.classify import causes, prefix_matching, value_norms, words
@@ -109,7 +109,7 @@ def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
     if not result.corpus.trees:
         yield Text("No syntactic roles: plain text has no gold trees (give --treebank).")
         return
-    best = sorted(_best_heads(result), key=_voita_first)
+    best = sorted((row for row in words.best_heads(result) if row.labelled), key=_voita_first)
     if not best:
         yield Text(
             "No head's relation was confirmed on the held-out half of the corpus: none beats every "
@@ -117,15 +117,16 @@ def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
         )
         return
     table = make_table(("syntactic", "head", "acc.", "95% int.", *_BASELINES, "adj. p", "heads"))
-    for head, score, confirmed, n_heads in best[:_MOST_ROWS]:
+    for row in best[:_MOST_ROWS]:
+        confirmed = row.confirmed
         table.add_row(
-            f"{score.relation} {score.direction}",
-            head.name,
+            f"{row.score.relation} {row.score.direction}",
+            row.head.name,
             decimal(confirmed.accuracy),
             interval_text(confirmed.interval),
             *(f"{value:.2f}" for value in confirmed.baselines.values()),
             p_text(confirmed.p_adjusted),
-            str(n_heads),
+            str(row.labelled),
         )
     yield table
     if len(best) > _MOST_ROWS:
@@ -139,27 +140,9 @@ def _syntactic_table(result: ClassifyResult) -> Iterator[RenderableType]:
     )
 
 
-#: A labelled relation: its best head, that head's score, what the held-out half says, all heads.
-_Row = tuple[HeadResult, SyntacticScore, Confirmation, int]
-
-
-def _best_heads(result: ClassifyResult) -> Iterator[_Row]:
-    """For each labelled relation and direction: its best head, and how many heads have it."""
-    labelled: dict[tuple[str, str], list[tuple[HeadResult, SyntacticScore, Confirmation]]] = {}
-    for head in result.heads:
-        for score in head.syntactic:
-            if score.labelled and score.confirmed is not None:
-                key = (score.relation, score.direction)
-                labelled.setdefault(key, []).append((head, score, score.confirmed))
-    for found in labelled.values():
-        yield *max(found, key=lambda row: row[2].accuracy), len(found)
-
-
-def _voita_first(row: _Row) -> tuple[bool, float]:
+def _voita_first(row: words.RelationRow) -> tuple[bool, float]:
     """Sort the relations of Voita et al. first, then by the gain over the strongest baseline."""
-    _, score, confirmed, _ = row
-    gain = confirmed.accuracy - confirmed.baselines[confirmed.strongest]
-    return score.relation not in words.VOITA_RELATIONS, -gain
+    return row.score.relation not in words.VOITA_RELATIONS, -row.confirmed.gain
 
 
 def _rare_table(result: ClassifyResult) -> Iterator[RenderableType]:

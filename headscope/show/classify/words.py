@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from headscope.results import ClassifyResult, ControlResult, HeadResult, Label
+from headscope.results import (
+    ClassifyResult,
+    Confirmation,
+    ControlResult,
+    HeadResult,
+    Label,
+    SyntacticScore,
+)
 from headscope.results.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.show.cells import joined, plural
 
@@ -13,8 +21,8 @@ from headscope.show.cells import joined, plural
 VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
 
 
-#: Roles that come before the special tokens on a map's legend.
-ROLES_BEFORE_SPECIAL = ("syntactic", "rare", "monotonic", "anti_monotonic", "sharp")
+#: Characters of a line of the legend, the gap before its last entry left out.
+_WIDEST = 77
 STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
 #: What the columns of the table of cross-attention say.
 ORDER_NOTE = (
@@ -35,6 +43,31 @@ def primary_label(head: HeadResult) -> Label | None:
     return next((label for label in head.labels if label.role == head.primary), None)
 
 
+class RelationRow(NamedTuple):
+    """The best head of a relation and direction by the held-out half; how many are labelled."""
+
+    head: HeadResult
+    score: SyntacticScore
+    confirmed: Confirmation
+    labelled: int
+
+
+def best_heads(result: ClassifyResult) -> Iterator[RelationRow]:
+    """Find the best head of each relation and direction that was selected for any head.
+
+    A head that the held-out half confirms comes before all that it does not.
+    """
+    asked: dict[tuple[str, str], list[tuple[HeadResult, SyntacticScore, Confirmation]]] = {}
+    for head in result.heads:
+        for score in head.syntactic:
+            if score.confirmed is not None:
+                key = (score.relation, score.direction)
+                asked.setdefault(key, []).append((head, score, score.confirmed))
+    for found in asked.values():
+        best = max(found, key=lambda row: (row[1].labelled, row[2].accuracy))
+        yield RelationRow(*best, sum(score.labelled for _, score, _ in found))
+
+
 def marks(width: int = 4, stacks: Sequence[str] = ("encoder",)) -> dict[str, str]:
     """Explain by role what a mark on the map means: ``syn syntactic``; marks cut to a width."""
     return {
@@ -45,13 +78,19 @@ def marks(width: int = 4, stacks: Sequence[str] = ("encoder",)) -> dict[str, str
 
 
 def legend(part: ClassifyResult) -> str:
-    """Explain the marks on the map of one stack, in two lines."""
+    """Explain the marks on the map of one stack, in lines of a terminal."""
     known = marks(stacks=part.stacks)
-    none = known.pop("none")
-    first, last = "[  first special token", "]  last special"
-    offsets = () if part.stacks == ("cross",) else ("-1 +1 ... position",)
-    before = [known.pop(key) for key in ROLES_BEFORE_SPECIAL if key in known]
-    return f"{'   '.join((*offsets, *before, first))}\n{'   '.join((last, *known.values(), none))}"
+    shown = {
+        "positional": ["-1 +1 ... position"],
+        "special": ["[  first special token", "]  last special"],
+    }
+    lines = [""]
+    for role in (*roles_of(*part.stacks), NO_ROLE):
+        for text in shown.get(role.key) or [known[role.key]]:
+            if len(lines[-1]) + len(text) > _WIDEST:
+                lines.append("")
+            lines[-1] += "   " * bool(lines[-1]) + text
+    return "\n".join(lines)
 
 
 def mark_of(head: HeadResult) -> str:

@@ -14,7 +14,7 @@ from headscope.show.page.svg import Chart, Line, chart, highest, points_of
 from headscope.show.view import KeyNumber
 from headscope.verdicts.diff.facts.fact import Z
 
-#: Below this the ratio is of no interest.
+#: Where the axis ends: lower still, the variants that do not collapse would lie on each other.
 _LOWEST = 1e-4
 
 
@@ -39,9 +39,9 @@ def _chart(result: DepthResult) -> Chart:
     return chart(
         lines,
         label="Residual of the tokens' states by layer, one line for each variant of the "
-        "layers; the numbers are in depth.csv.",
+        "layers; the numbers are in depth.csv. A triangle lies below the axis.",
         x_title="after",
-        y_title="residual (log)",
+        y_title=f"residual (log; triangles: below {_LOWEST:.0e})",
         y_limits=(_LOWEST, max(highest(lines), 1.0)),
         x_names=["emb.", *(f"L{i}" for i in range(len(curves["full"]) - 1))],
         log=True,

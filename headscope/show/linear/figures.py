@@ -89,7 +89,10 @@ def memory_curves(result: LinearResult) -> Figure:
     numbers = sorted({row.keys for row in result.memory})
     axes.set_xticks(numbers, [str(n) for n in numbers])
     axes.minorticks_off()
-    axes.set_ylim(-0.02, 1.05)
+    axes.set_yscale("symlog", linthresh=1.0)  # the plain sum errs far more than the others
+    axes.set_ylim(bottom=-0.02)
+    ticks = [y for y in (0, 0.25, 0.5, 1, 2, 4, 8, 16, 32) if y < axes.get_ylim()[1]]
+    axes.set_yticks(ticks, [f"{y:g}" for y in ticks])
     axes.axhline(0.5, color="0.6", lw=0.8, ls="--")
     width = result.memory[0].width if result.memory else 0
     title = f"Values stored under N keys of {width} dimensions, {draw.model_name(result)}"

@@ -25,8 +25,8 @@ from headscope.show.view import view_of
 _MARKS = marks(3)
 _LEGEND = (
     f"-1, +1 ... position; {_MARKS['syntactic']}; {_MARKS['rare']}; [ first and ] last special "
-    f"token; {_MARKS['punctuation']}; {_MARKS['broad']}; · no role on this corpus; dashed: removed "
-    "from the model."
+    f"token; {_MARKS['punctuation']}; {_MARKS['broad']}; {_MARKS['self']}; {_MARKS['duplicate']}; "
+    "· no role on this corpus; dashed: removed from the model."
 )
 #: What the script reads of each head.
 _CARD_FIELDS = ("name", "mark", "roles", "keys", "labels", "facts", "ranks", "values")

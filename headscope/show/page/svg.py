@@ -51,6 +51,10 @@ class _Axis:
     def _of(self, value: float) -> float:
         return math.log10(max(value, self.low)) if self.log else value
 
+    def hides(self, value: float) -> bool:
+        """Whether a value lies below a logarithmic axis: it is drawn at its end, and marked."""
+        return self.log and value < self.low
+
     def ticks(self) -> list[float]:
         if self.log:
             first, last = round(math.log10(self.low)), math.floor(math.log10(self.high) + 1e-9)
@@ -76,7 +80,8 @@ def chart(
 
     A screen reader says ``label`` instead. ``x_names`` stand in place of whole numbers from 0,
     ``percent`` means that x runs from 0 to 1. ``y_limits`` are the extremes by default; on a
-    logarithmic axis (``log``) the lower one must be above 0.
+    logarithmic axis (``log``) the lower one must be above 0, and values below it are drawn as
+    triangles that point down.
     """
     legend = tuple((line.style, line.dashed, line.name) for line in lines)
     xs = [x for line in lines for x, _ in line.points]
@@ -137,7 +142,9 @@ def _line(line: Line, x: _Axis, y: _Axis) -> Iterator[Markup]:
         lower = [(px, low) for (px, _), (low, _) in zip(line.points, line.band, strict=True)]
         corners = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in [*upper, *reversed(lower)])
         yield Markup('<polygon class="band s{}" points="{}"/>').format(line.style, corners)
-    points = [(x(px), y(py)) for px, py in line.points if py is not None]
+    known = [(px, py) for px, py in line.points if py is not None]
+    points = [(x(px), y(py)) for px, py in known if not y.hides(py)]
+    below = [(x(px), y(py)) for px, py in known if y.hides(py)]
     kind = f"s{line.style}{' dashed' if line.dashed else ''}"
     if not line.dots:
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in points)
@@ -147,6 +154,9 @@ def _line(line: Line, x: _Axis, y: _Axis) -> Iterator[Markup]:
             yield Markup('<circle class="dot {}" cx="{}" cy="{}" r="3"/>').format(
                 kind, f"{px:.1f}", f"{py:.1f}"
             )
+    for px, py in below:
+        corners = f"{px - 4:.1f},{py - 4:.1f} {px + 4:.1f},{py - 4:.1f} {px:.1f},{py + 4:.1f}"
+        yield Markup('<polygon class="dot below {}" points="{}"/>').format(kind, corners)
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> Markup:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from headscope.results import Curve, HeadScores, PruneResult
 from headscope.results.heads import layer_name
-from headscope.results.roles import role_of
+from headscope.results.roles import role_name, role_of
 from headscope.show import drawing as draw
 from headscope.show.prune import words
 from headscope.show.prune.words import METRIC_NAMES, chosen_curves, leading_areas
@@ -118,7 +118,7 @@ def survivor_figure(result: PruneResult) -> Figure | None:
     for i, (role, count) in enumerate(start.items()):
         if count:
             y = [(point.roles_left or {})[role] / count for point in points]
-            marker, label = "osd^v<>P"[i % 8], f"{role} ({count})"
+            marker, label = "osd^v<>P"[i % 8], f"{role_name(role)} ({count})"
             colour = role_of(role).colour
             axes.plot(x, y, color=colour, marker=marker, ms=3.5, lw=1.4, label=label)
     axes.plot([0, 1], [1, 0], color=draw.GREY, lw=0.8, ls="--", label="heads taken evenly")

@@ -123,16 +123,15 @@ def _draw_form(axes: Axes, form: str, found: EfficientResult, field: str) -> Non
     """Draw one form by its cost, with 95% bars where they are known."""
     sizes = [point for point in found.points if point.form == form]
     # What leaves no error has no place on a logarithmic axis.
-    points = [point for point in sizes if point.error > 0]
-    values = [point.error if field == "error" else _lost(point) for point in points]
+    points = [point for point in sizes if _value(point, field) > 0]
+    values = [_value(point, field) for point in points]
     halves = [getattr(point, f"{field}_half_width") for point in points]
-    bars = [min(half or 0.0, 0.9 * value) for half, value in zip(halves, values, strict=True)]
     control, (colour, marker) = form in found.controls, _FORMS[form]
     exact = "" if len(points) == len(sizes) else ", then 0"
     axes.errorbar(
         [point.cost for point in points],
         values,
-        yerr=None if None in halves else bars,
+        yerr=None if None in halves else halves,
         label=f"{'control: ' if control else ''}{FORM_NAMES[form]}{exact}",
         color=colour,
         marker=marker,
@@ -143,22 +142,25 @@ def _draw_form(axes: Axes, form: str, found: EfficientResult, field: str) -> Non
     )
 
 
-def _lost(point: CheapPoint) -> float:
-    """Return 1 - fidelity, kept off zero for the log axis."""
-    return max(1.0 - point.fidelity.mean, 1e-6)
+def _value(point: CheapPoint, field: str) -> float:
+    """Return the error of each head alone, or what the whole model's fidelity lacks to 1."""
+    return point.error if field == "error" else 1.0 - point.fidelity.mean
 
 
 def _finish(axes: Axes, what: str, points: tuple[CheapPoint, ...], field: str) -> None:
     """Label one panel and draw what uniform attention reaches at no cost."""
     uniform = next(point for point in points if point.form == "uniform")
-    value = uniform.error if field == "error" else _lost(uniform)
-    axes.axhline(value, color="#444444", lw=1, ls=":", label="control: uniform attention")
+    at = _value(uniform, field)
+    axes.axhline(at, color="#444444", lw=1, ls=":", label="control: uniform attention")
     if field == "error":
         axes.axhline(1.0, color="#444444", lw=0.8, label="zeros in place of z")
     axes.set_xscale("log", base=2)
     ticks = [2.0**-i for i in range(5, 0, -1)]
-    axes.set_xlim(0.9 * min(p.cost for p in points if p.cost > 0), 0.58)
+    costs = [point.cost for point in points if point.cost > 0]
+    axes.set_xlim(0.9 * min(costs), 1.1 * max(costs))
     axes.set_xticks(ticks, [f"1/{round(1 / t)}" for t in ticks])
-    axes.set_yscale("log")
+    axes.set_yscale("log")  # bars that reach below zero end with the axis
+    drawn = [value for value in (_value(point, field) for point in points) if value > 0]
+    axes.set_ylim(bottom=0.5 * min(drawn, default=0.1))
     draw.plain_axes(axes, r"fraction of the $n^2$ scores", what)
     axes.grid(alpha=0.25, lw=0.5)

@@ -1,10 +1,596 @@
-"""What all figures share."""
+"""What figures draw, number by number, is what the JSON of the same result says."""
 
 from __future__ import annotations
 
-import matplotlib as mpl
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import matplotlib as mpl
+import numpy as np
+import pytest
+from tiny_models import framed_tokenizer, tiny_bert
+from tiny_translators import OTHERS, SOURCES, translator, write_pairs
+
+import headscope
+from headscope import results as result_classes
+from headscope.results import Confirmation, Label, ReportResult, from_dict, to_json
+from headscope.results.causes import HeadCause, Loss
+from headscope.results.roles import NO_ROLE, primary_of
+from headscope.show import drawing
+from headscope.show.classify import VIEW, words
+from headscope.show.classify.figures import cause_map, relation_bars, role_map
+from headscope.show.depth.page import section as depth_part
 from headscope.show.drawing import figure_files, heat_map
+from headscope.show.view import view_of
+
+Json = Any
+Checks = Iterator[tuple[Any, Any]]
+#: For each figure of each command: pairs of what is drawn and what the JSON says.
+TABLE: dict[tuple[str, str], Callable[[Any, Json], Checks]] = {}
+
+
+def of(command: str, *names: str) -> Callable[[Any], Any]:
+    def enter(function: Any) -> Any:
+        TABLE.update({(command, name): function for name in names})
+        return function
+
+    return enter
+
+
+# ----------------------------------------------------------------------- what a figure has in it
+
+
+def outside(axes: Any) -> Iterator[Any]:
+    """Points of lines that the axes do not reach; lines across the whole panel aside."""
+    ends = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]
+    for line in axes.lines:
+        if line.get_transform() is not axes.transData:
+            continue
+        for point in np.array(line.get_data(), dtype=float).T:
+            if not all(
+                np.isnan(v) or low - 1e-9 <= v <= high + 1e-9
+                for v, (low, high) in zip(point, ends, strict=True)
+            ):
+                yield point
+
+
+def image(axes: Any) -> np.ndarray:
+    return np.ma.filled(np.ma.asarray(axes.images[0].get_array(), dtype=float), np.nan)
+
+
+def cells(axes: Any) -> np.ndarray:
+    """The numbers that are written into a grid."""
+    written = np.full(image(axes).shape[:2], np.nan)
+    for text in axes.texts:
+        column, row = text.get_position()
+        written[int(row), int(column)] = float(text.get_text())
+    return written
+
+
+def lines(axes: Any) -> list[list[list[float]]]:
+    return [[list(line.get_xdata()), list(line.get_ydata())] for line in axes.lines]
+
+
+def has_lines(axes: Any, *wanted: Any) -> Checks:
+    """Every wanted (x, y) is among the lines of the axes; None in y is a gap."""
+    known = [np.array(line, dtype=float) for line in lines(axes)]
+    for x, y in wanted:
+        want = np.array([x, y], dtype=float)
+        found = [k for k in known if k.shape == want.shape and np.allclose(k, want, equal_nan=True)]
+        assert found, f"no line {want.tolist()}"
+        yield found[0], want
+
+
+def segments(axes: Any) -> np.ndarray:
+    found = [c.get_segments() for c in axes.collections if hasattr(c, "get_segments")]
+    return np.array([s for some in found for s in some if np.shape(s) == (2, 2)])
+
+
+def has_ends(axes: Any, wanted: Any, column: int) -> Checks:
+    """The wanted (low, high) are the ends of bars, in any order; ``column`` 0 lies, 1 stands."""
+    ends = {tuple(np.round(np.sort(s[:, column]), 9)) for s in segments(axes)}
+    for pair in wanted:
+        assert tuple(np.round(pair, 9)) in ends, pair
+        yield pair, pair
+
+
+def band(axes: Any, number: int) -> np.ndarray:
+    """Corners of a filled band, as a set of points."""
+    return np.unique(np.round(axes.collections[number].get_paths()[0].vertices, 9), axis=0)
+
+
+def grid(rows: list[Json], value: Callable[[Json], Any]) -> np.ndarray:
+    made = np.full((1 + max(r["layer"] for r in rows), 1 + max(r["head"] for r in rows)), np.nan)
+    for row in rows:
+        made[row["layer"], row["head"]] = value(row)
+    return made
+
+
+def heat(figure: Any, rows: list[Json], value: Callable[[Json], Any], digits: int = 2) -> Checks:
+    axes, wanted = figure.axes[0], grid(rows, value)
+    yield image(axes), wanted
+    yield cells(axes), np.round(wanted, digits) + 0.0
+
+
+#: What heads of roles without a detail are marked with.
+MARKS = {"punctuation": "punc", "broad": "brd", "self": "self", "duplicate": "dup", "rare": "rare"}
+MARKS |= {"monotonic": "mono", "anti_monotonic": "anti", "sharp": "shrp"}
+
+# --------------------------------------------------------------------------------- the figures
+
+
+@of("classify", "roles")
+def _roles(figure: Any, data: Json) -> Checks:
+    axes = figure.axes[0]
+    marks = {tuple(map(int, t.get_position())): t.get_text() for t in axes.texts}
+    rows = list(dict.fromkeys((head["stack"], head["layer"]) for head in data["heads"]))
+    for head in data["heads"]:
+        first = next((x for x in head["labels"] if x["role"] == head["primary"]), None)
+        detail = first["detail"] if first else ""
+        detail = detail.split(" ")[0] or (MARKS[head["primary"]] if first else "")
+        yield marks[head["head"], rows.index((head["stack"], head["layer"]))] == detail, True
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    yield len(shown), len({head["primary"] for head in data["heads"]})
+
+
+@of("classify", "alignment")
+def _alignment(figure: Any, data: Json) -> Checks:
+    rows = [head for head in data["heads"] if head["stack"] == "cross"]
+    yield from heat(figure, rows, lambda row: row["alignment"]["score"])
+
+
+@of("classify", "causes")
+def _causes(figure: Any, data: Json) -> Checks:
+    left, right = figure.axes
+    causes = [(head["layer"], head["cause"]) for head in data["heads"]]
+    dots = sorted((round(x), y) for line in lines(left) for x, y in zip(*line, strict=True))
+    yield dots, sorted((layer, cause["zero"]["loss"]) for layer, cause in causes)
+    *roles, _ = lines(right)  # the last is the diagonal
+    pairs = sorted((x, y) for line in roles for x, y in zip(*line, strict=True))
+    yield pairs, sorted((cause["noise"]["loss"], cause["zero"]["loss"]) for _, cause in causes)
+    for axes in (left, right):
+        yield from has_ends(axes, [cause["zero"]["interval"] for _, cause in causes], 1)
+
+
+@of("classify", "prefix_matching")
+def _prefix(figure: Any, data: Json) -> Checks:
+    *panels, _ = figure.axes  # and one colour bar
+    for axes, place in zip(panels, ("after", "same", "before"), strict=True):
+        yield image(axes), grid(data["heads"], lambda row, p=place: row["prefix"][p]["gain"])
+    scales = {(a.images[0].norm.vmin, a.images[0].norm.vmax) for a in panels}
+    yield len(scales), 1
+
+
+@of("classify", "relations")
+def _relations(figure: Any, data: Json) -> Checks:
+    axes = figure.axes[0]
+    asked: dict[str, list[Json]] = {}
+    for head in data["heads"]:
+        for score in head["syntactic"]:
+            if score["confirmed"]:
+                asked.setdefault(f"{score['relation']} {score['direction']}", []).append(
+                    {"head": f"L{head['layer']}H{head['head']}", **score}
+                )
+    best = {
+        name: max(rows, key=lambda r: (r["labelled"], r["confirmed"]["accuracy"]))
+        for name, rows in asked.items()
+    }
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    yield sorted(names), sorted(f"{name}  {row['head']}" for name, row in best.items())
+    for bar, name in zip(axes.patches, names, strict=True):
+        found = best[name.partition("  ")[0]]["confirmed"]
+        yield bar.get_width(), found["accuracy"]
+        yield from has_ends(axes, [found["interval"]], 0)
+        marks = {round(s[0, 0], 9) for s in segments(axes)}
+        offset, *others = found["baselines"].values()
+        assert {round(offset, 9), round(max(others), 9)} <= marks
+
+
+@of("depth", "depth")
+def _depth(figure: Any, data: Json) -> Checks:
+    for curves in (data, data["control"]):
+        points = list(range(len(curves["variants"]["full"])))
+        yield from has_lines(figure.axes[0], *((points, y) for y in curves["variants"].values()))
+
+
+@of("depth", "protected")
+def _protected(figure: Any, data: Json) -> Checks:
+    for axes, way in zip(
+        figure.axes, dict.fromkeys(p["way"] for p in data["protected"]), strict=True
+    ):
+        mine = [part for part in data["protected"] if part["way"] == way]
+        heights = sorted(bar.get_height() for bar in axes.patches)
+        yield heights, sorted(value for part in mine for value in part["mean"][1:])
+        wanted = [(a, b) for p in mine for a, b in zip(p["low"][1:], p["high"][1:], strict=True)]
+        yield from has_ends(axes, [pair for pair in wanted if pair[0] is not None], 1)
+
+
+@of("rank", "cumulative_qk", "cumulative_ov")
+def _cumulative(figure: Any, data: Json) -> Checks:
+    name = "qk" if "W_Q" in figure.get_suptitle() else "ov"
+    for axes, rows in zip(figure.axes, (data["heads"], data["layers"]), strict=True):
+        for row in rows:
+            sigma = np.array(row[name]["singular_values"]) ** 2
+            y = [0.0, *(sigma.cumsum() / sigma.sum())]
+            yield from has_lines(axes, (range(len(y)), y))
+
+
+@of("rank", "effective_rank")
+def _effective(figure: Any, data: Json) -> Checks:
+    yield from heat(figure, data["heads"], lambda row: row["qk"]["effective_rank"], 1)
+
+
+@of("rank", "overlap")
+def _overlap(figure: Any, data: Json) -> Checks:
+    drawn = [axes for axes in figure.axes if axes.images]
+    wanted = [np.array(x["overlap"][k]) for k in ("query", "key") for x in data["layers"]]
+    for axes, matrix in zip(drawn, wanted, strict=True):
+        np.fill_diagonal(matrix, np.nan)
+        yield image(axes), matrix
+
+
+@of("rank", "shared_projections")
+def _shared(figure: Any, data: Json) -> Checks:
+    rows = data["shared"]["widths"]
+    x = [row["width"] for row in rows]
+    fields = ("score_error", "truncated_score_error", "control_score_error")
+    for axes, names in zip(figure.axes, (fields, ("fidelity", "truncated_fidelity")), strict=True):
+        yield from has_lines(axes, *((x, [row[name] for row in rows]) for name in names))
+
+
+@of("spectrum", "spectrum_curves")
+def _spectra(figure: Any, data: Json) -> Checks:
+    for axes, name in zip(figure.axes, ("curve", "curve_sq"), strict=True):
+        x = range(1, data["length"] + 1)
+        sources = [*data["heads"], *data["controls"].values(), data["random_weights"]]
+        yield from has_lines(axes, *((x, source[name]) for source in sources if source))
+
+
+@of("spectrum", "spectrum_map", "spectrum_map_sq")
+def _shares(figure: Any, data: Json) -> Checks:
+    field = "share_sq_at_k" if "^2" in figure.axes[0].get_title() else "share_at_k"
+    yield from heat(figure, data["heads"], lambda row: row[field]["mean"])
+
+
+@of("spectrum", "spectrum_efficient")
+def _efficient(figure: Any, data: Json) -> Checks:
+    found = data["efficient"]
+    values = {"error": lambda p: p["error"], "fidelity": lambda p: 1 - p["fidelity"]["mean"]}
+    for axes, (field, value) in zip(figure.axes, values.items(), strict=True):
+        for form in {p["form"] for p in found["points"]} - {"uniform", *found["left_out"]}:
+            rows = [p for p in found["points"] if p["form"] == form and value(p) > 0]
+            yield from has_lines(axes, ([p["cost"] for p in rows], [value(p) for p in rows]))
+            halves = [p[f"{field}_half_width"] for p in rows]
+            ends = [(value(p) - h, value(p) + h) for p, h in zip(rows, halves, strict=True)]
+            yield from has_ends(axes, ends, 1)
+            low, high = axes.get_xlim()
+            assert all(low < p["cost"] < high for p in rows)
+
+
+@of("flow", "flow")
+def _flow(figure: Any, data: Json) -> Checks:
+    left, right = figure.axes
+    for head in data["heads"]:
+        sigma = np.array(head["w_v"]["singular_values"]) ** 2
+        x = np.arange(len(sigma) + 1) / len(sigma)
+        yield from has_lines(left, (x, [0, *(sigma.cumsum() / sigma.sum())]))
+    clouds = [c.get_offsets() for c in right.collections]
+    for cloud, (target, _) in zip(clouds, _TARGETS, strict=True):
+        wanted = [head["recovery"][target]["value"] for head in data["heads"]]
+        yield cloud[:, 1].filled(np.nan), np.array(wanted, dtype=float)
+
+
+_TARGETS = [(name, "") for name in ("whole", "directions", "token", "value", "other")]
+
+
+@of("flow", "flow_trees")
+def _trees(figure: Any, data: Json) -> Checks:
+    def uas(row: Json) -> float:
+        return row["trees"]["uas"][row["trees"]["direction"]]["value"]
+
+    yield from heat(figure, data["heads"], uas)
+
+
+@of("linear", "linear_coherence")
+def _coherence(figure: Any, data: Json) -> Checks:
+    for axes, name in zip(figure.axes, ("coherence", "coherence_centred", "entropy"), strict=False):
+        errors = [{e["form"]: e for e in head["errors"]}["linear"] for head in data["heads"]]
+        x = [head[name]["value"] for head in data["heads"]]
+        y = [error["scaled"]["value"] for error in errors]
+        yield axes.collections[0].get_offsets(), np.array([x, y]).T
+
+
+@of("linear", "linear_memory")
+def _memory(figure: Any, data: Json) -> Checks:
+    for readout in {row["readout"] for row in data["memory"]}:
+        for kind in ("random", "own"):
+            rows = [r for r in data["memory"] if (r["readout"], r["kind"]) == (readout, kind)]
+            x, y = [row["keys"] for row in rows], [row["error"]["value"] for row in rows]
+            yield from has_lines(figure.axes[0], (x, y))
+
+
+@of("symmetric", "symmetric_map")
+def _symmetric(figure: Any, data: Json) -> Checks:
+    def lost(row: Json) -> float:
+        return 1000 * (1 - row["symmetric"]["cosine"]["value"])
+
+    yield from heat(figure, data["heads"], lost, 1)
+
+
+@of("symmetric", "symmetric_curves")
+def _sets(figure: Any, data: Json) -> Checks:
+    for name in ("symmetric", "removed"):
+        found = [(s["heads"], s[name]) for s in data["sets"]]
+        found.append((len(data["heads"]), data["whole"][name]))
+        x, y = [n for n, _ in found], [drawn["cosine"]["value"] for _, drawn in found]
+        yield from has_lines(figure.axes[0], ([0, *x], [1.0, *y]))
+
+
+@of("transfer", "transfer")
+def _accuracies(figure: Any, data: Json) -> Checks:
+    axes = figure.axes[0]
+    for cell in data["cells"]:
+        if f"{cell['weights']}, {cell['size']}" in axes.get_title():
+            assert any(cell["accuracy"] == line.get_xdata()[0] for line in axes.lines)
+            runs = [r["accuracy"] for r in data["runs"] if r["variant"] == cell["variant"]]
+            assert any(list(line.get_xdata()) == runs for line in axes.lines)
+            yield cell["accuracy"], cell["accuracy"]
+
+
+@of("transfer", "transfer_curves")
+def _learning(figure: Any, data: Json) -> Checks:
+    for run in data["runs"]:
+        steps = [point["step"] for point in run["curve"]]
+        for row, name in enumerate(("validation_loss", "train_loss")):
+            column = row * (len(figure.axes) // 2)
+            values = [point[name] for point in run["curve"]]
+            yield from has_lines(figure.axes[column], (steps, values))
+
+
+@of("prune", "curves")
+def _curves(figure: Any, data: Json) -> Checks:
+    axes = figure.axes[0]
+    for i, curve in enumerate(data["curves"]):
+        x = [point["fraction"] for point in curve["points"]]
+        yield from has_lines(axes, (x, [point["value"] for point in curve["points"]]))
+        corners = [(p["fraction"], end) for p in curve["points"] for end in p["ci"]]
+        yield band(axes, i), np.unique(np.round(corners, 9), axis=0)
+    assert axes.lines[-1].get_ydata()[0] == data["baseline"]["value"]
+
+
+@of("prune", "stacks")
+def _stacks(figure: Any, data: Json) -> Checks:
+    for stack in data["stacks"]:
+        for curve in stack["curves"]:
+            points = [(point["fraction"], point["value"]) for point in curve["points"]]
+            yield from has_lines(figure.axes[0], tuple(zip(*points, strict=True)))
+
+
+@of("prune", "survivors")
+def _survivors(figure: Any, data: Json) -> Checks:
+    points = [point for point in data["curves"][0]["points"] if point["roles_left"]]
+    for role, start in points[0]["roles_left"].items():
+        if start:
+            y = [point["roles_left"][role] / start for point in points]
+            yield from has_lines(figure.axes[0], ([p["fraction"] for p in points], y))
+
+
+@of("prune", "scores")
+def _scores(figure: Any, data: Json) -> Checks:
+    values = np.array(data["scores"][0]["values"], dtype=float)
+    yield image(figure.axes[0]), values / np.nanmax(np.abs(values))
+
+
+@of("prune", "ablation")
+def _ablation(figure: Any, data: Json) -> Checks:
+    yield from heat(figure, data["ablation"], lambda row: row["difference"], 3)
+
+
+@of("explain", "explain")
+def _steps(figure: Any, data: Json) -> Checks:
+    found = {m["name"]: m for step in data["steps"] for m in step["matrices"]}
+    for axes, name in zip(figure.axes, ("scores", "pattern", "other direction"), strict=False):
+        yield image(axes), np.array(found[name]["values"], dtype=float)
+    widths = [bar.get_width() for bar in figure.axes[3].patches]
+    yield widths, [100 * row[0] for row in found["heads"]["values"]]
+
+
+# ------------------------------------------------------------------------------------- the tests
+
+
+def figures(command: str, result: Any, **presentation: Any) -> dict[str, Any]:
+    """Draw what a command writes into its folder, without making files of it."""
+    found: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "figure_files", lambda drawn: found.update(drawn) or {})
+        view_of(command).files(result, **presentation)
+    return found
+
+
+def with_relations(result: Any) -> Any:
+    """Let every head have some relations that were selected, a few of them confirmed."""
+    rng, heads = np.random.default_rng(0), []
+    names = ("offset", "first", "last", "uniform", "kernel")
+    for head in result.heads:
+        scores = list(head.syntactic)
+        for i in rng.choice(len(scores), 3, replace=False).tolist():
+            rate, *baselines = rng.random(6).round(3).tolist()
+            known = dict(zip(names, baselines, strict=True))
+            strongest = max(known, key=known.__getitem__)
+            ends = (rate / 2, (1 + rate) / 2)
+            confirmed = Confirmation(rate, rate, known, strongest, ends, 0.01, 60)
+            scores[i] = dataclasses.replace(
+                scores[i], selected=True, confirmed=confirmed, labelled=bool(rng.random() < 0.4)
+            )
+        kept = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
+        labels = [
+            Label("syntactic", f"{s.relation} {s.direction}", c.accuracy, 0.1, c.interval, 0.01)
+            for s, c in sorted(kept, key=lambda row: -row[1].gain)
+        ]
+        roles = (*head.roles, "syntactic") if labels else head.roles
+        given = {"syntactic": tuple(scores), "labels": (*labels, *head.labels), "roles": roles}
+        heads.append(dataclasses.replace(head, primary=primary_of(roles), **given))
+    return dataclasses.replace(result, heads=tuple(heads))
+
+
+@pytest.fixture(scope="module")
+def made(
+    documents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[Any]]:
+    """Results of every command that draws, with all that can be asked of it."""
+    base = tmp_path_factory.mktemp("figures")
+    loaded = headscope.load(str(tiny_bert(base / "model")))
+    plain = {"validate": False}
+    asked = {"limit": 60, "ablate": True, "ablate_limit": 8, "prefix_matching": True, **plain}
+    classified = with_relations(headscope.classify(loaded, **asked))
+    pairs = list(zip(SOURCES, [*OTHERS, *OTHERS], strict=False))
+    path = write_pairs(base / "pairs.tsv", pairs)
+    both = headscope.wrap(translator("bart"), framed_tokenizer("$A [SEP]"), name="bart")
+    few = {"methods": ["magnitude"], "repairs": ["none"], "step": 0.5, **plain}
+    small = {"limit": 8, "calibration_limit": 8}
+    found = {
+        "classify": [classified, headscope.classify(both, path, **plain)],
+        "rank": [
+            headscope.rank(loaded, fresh=False, control_seeds=2, share_projections=[8], **plain)
+        ],
+        "spectrum": [
+            headscope.spectrum(loaded, length=16, sequences=4, efficient=True, **plain)
+        ],
+        "symmetric": [headscope.symmetric(loaded, sentences=4, **plain)],
+        "prune": [
+            headscope.prune(loaded, ablation=True, roles=classified, **few, **small),
+            headscope.prune(both, task="seq2seq", data=path, calibration=path, **few, **small,
+                            ablation=False),
+        ],
+    }  # fmt: skip
+    kinds = {f.name: f.type for f in dataclasses.fields(ReportResult)}
+    for name in ("depth", "flow", "linear", "transfer", "explain"):
+        kind = getattr(result_classes, str(kinds[name]).partition(" ")[0])
+        found[name] = [from_dict(kind, documents[name])]
+    return found
+
+
+@pytest.fixture(scope="module")
+def every_figure(made: dict[str, list[Any]]) -> dict[tuple[str, str], list[tuple[Any, Json]]]:
+    """By command and name: the figure beside the JSON of the result that it was drawn from."""
+    found: dict[tuple[str, str], list[tuple[Any, Json]]] = {}
+    for command, results in made.items():
+        for result in results:
+            data = json.loads(to_json(result))
+            for name, figure in figures(command, result).items():
+                found.setdefault((command, name), []).append((figure, data))
+    return found
+
+
+def test_every_figure_is_in_the_table(every_figure: Any) -> None:
+    assert set(every_figure) == set(TABLE)
+
+
+@pytest.mark.parametrize(("command", "name"), TABLE)
+def test_a_figure_draws_what_the_json_says(every_figure: Any, command: str, name: str) -> None:
+    for figure, data in every_figure[command, name]:
+        for axes in figure.axes:
+            assert not list(outside(axes)), "the axes leave out what is drawn"
+        checks = list(TABLE[command, name](figure, data))
+        assert checks, "nothing was compared"
+        for shown, said in checks:
+            if isinstance(said, bool) or np.array(said).dtype.kind == "U":
+                assert shown == said
+            else:
+                a, b = np.array(shown, dtype=float), np.array(said, dtype=float)
+                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
+LOSSES = {
+    "zeros and losses below zero": [0.0, -3.1, 1.5, 0.0, -0.4, 0.25, 0.0, 0.0],
+    "all alike": [0.01] * 8,
+    "nothing lost": [0.0] * 8,
+    "many powers of ten": [1e-5, 1e-4, 1e-3, 1e-3, 1e-2, 0.1, 0.0, 2e-5],
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_no_loss_is_moved_and_no_dot_lies_on_another(made: Any, case: str) -> None:
+    result = made["classify"][0]
+    heads = []
+    for head, loss in zip(result.heads, LOSSES[case], strict=True):
+        one = Loss(loss, (loss - abs(loss) / 2, loss + 0.1))
+        cause = HeadCause(one, one, one, one, 0.0, 0.0)
+        heads.append(dataclasses.replace(head, cause=cause))
+    figure = cause_map(dataclasses.replace(result, heads=tuple(heads)))
+    figure.draw_without_rendering()
+    left = figure.axes[0]
+    dots = [list(p) for line in left.lines for p in zip(*line.get_data(), strict=True)]
+    assert sorted(y for _, y in dots) == sorted(LOSSES[case])
+    places = left.transData.transform(dots) * 72 / figure.dpi
+    gaps = [np.hypot(*(a - b)) for i, a in enumerate(places) for b in places[:i]]
+    assert min(gaps) >= left.lines[0].get_markersize()
+    inside = left.get_window_extent().get_points() * 72 / figure.dpi
+    assert ((places >= inside[0]) & (places <= inside[1])).all()
+
+
+def test_one_count_of_heads_without_a_role(made: Any) -> None:
+    """A head whose one role is the least of all is no head without a role, wherever it is shown."""
+    result = made["classify"][0]
+    roles = [("duplicate",), ("self", "duplicate"), ("broad", "self"), (), (), (), (), ()]
+    heads = tuple(
+        dataclasses.replace(head, roles=has, labels=(), primary=primary_of(has))
+        for head, has in zip(result.heads, roles, strict=True)
+    )
+    changed = dataclasses.replace(result, heads=heads, untestable={}, causes=None, prefix=None)
+    assert [head.primary for head in heads][:4] == ["duplicate", "self", "broad", "none"]
+    terminal = "".join(str(part) for part in VIEW.human(changed) if not hasattr(part, "columns"))
+    assert "5 have no role" in " ".join(terminal.split())
+    assert [words.mark_of(head) for head in heads].count(NO_ROLE.mark) == 5
+    assert words.role_counts(changed)[-1][2] == 5
+    assert [card.mark for card in VIEW.facts(changed, ())].count("·") == 5
+    assert list(changed.to_frame().primary).count("none") == 5
+    names = [text.get_text() for text in role_map(changed).legends[0].get_texts()]
+    assert names == ["broad", "self", "duplicate-token", "no role"]
+    assert {"self self", "dup duplicate token"} <= set(re.split(r"   |\n", words.legend(changed)))
+
+
+def test_relations_have_one_definition(made: Any) -> None:
+    """Terminal, figure, CSV and card say the held-out half's number, and labelled ones first."""
+    result = made["classify"][0]
+    bars = relation_bars(result).axes[0]
+    names = [label.get_text().split() for label in bars.get_yticklabels()]
+    drawn = dict(zip(map(tuple, names), [bar.get_width() for bar in bars.patches], strict=True))
+    table = next(t for t in VIEW.human(result) if t_is(t, "syntactic"))
+    relation, head, accuracy = (list(column.cells) for column in table.columns[:3])
+    for row in zip(relation, head, accuracy, strict=True):
+        assert f"{drawn[(*row[0].split(), row[1])]:.3f}" == row[2]
+    rows = {f"L{r.layer}H{r.head}": r for r in result.to_frame().itertuples()}
+    for card, one in zip(VIEW.facts(result, ()), result.heads, strict=True):
+        score, confirmed = one.best_relation
+        assert dict(card.facts)["Best relation"].startswith(
+            f"{score.relation} {score.direction} {confirmed.accuracy:.3f} on held-out sentences"
+        )
+        assert rows[one.name].best_accuracy == confirmed.accuracy
+        labels = [label for label in card.labels if label[0] == "syntactic"]
+        assert not labels or labels[0][1:3] == [
+            f"{score.relation} {score.direction}",
+            f"{confirmed.accuracy:.3f}",
+        ]
+
+
+def t_is(part: Any, title: str) -> bool:
+    return hasattr(part, "columns") and part.columns[0].header == title
+
+
+def test_what_lies_below_an_axis_is_marked(documents: dict[str, Any]) -> None:
+    data = json.loads(json.dumps(documents["depth"]))
+    data["variants"]["attention"][-2:] = [1e-10, 0.0]
+    result = from_dict(result_classes.DepthResult, data)
+    part = depth_part(result)
+    assert str(part.chart.svg).count('class="dot below') == 2
+    assert "triangles: below 1e-04" in str(part.chart.svg)
+    axes = figures("depth", result, log=True)["depth"].axes[0]
+    curve = next(y for _, y in lines(axes) if y[-2] == 1e-10)
+    assert axes.get_ylim()[0] < curve[-2]
 
 
 def drawn() -> dict[str, bytes]:

@@ -83,7 +83,7 @@ def _numbers(head: HeadResult) -> Iterator[tuple[str, Number]]:
         yield "diagonal", Number.within(order.diagonal, None)
     for score in head.syntactic:
         number = Number.within(score.accuracy, score.interval)
-        yield f"{score.relation} {score.direction}", number
+        yield f"{score.relation} {score.direction}, all sentences", number
     intervals = {label.role: label.interval for label in head.labels}
     if head.sharpness is not None:  # labelled or not
         intervals["sharp"] = head.sharpness.interval

@@ -1,4 +1,4 @@
-"""Labelled heads against the others: planted differences, layers that confound, slow pair loops."""
+"""Labelled heads against the others: planted differences, layers that confound, all deals."""
 
 from __future__ import annotations
 
@@ -6,10 +6,28 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from headscope.measures.classify.role_tests import FEWEST, dealt, role_tests
+from headscope.measures.classify.role_tests import DEALS, FEWEST, FEWEST_FOR_INTERVAL, role_tests
+from headscope.measures.rounding import ROUNDING
 
 LAYERS = np.repeat(np.arange(6), 8)
+HALF = np.tile([True, False], len(LAYERS) // 2)
+LATE = np.random.default_rng(2).random(48) < np.array([0.1, 0.1, 0.2, 0.8, 0.9, 0.9])[LAYERS]
+NOISE = np.random.default_rng(1).random(len(LAYERS))
+
+#: values, labels, verdict, and whether labels dealt over all layers would see a difference.
+PLANTED = {
+    "a role that costs more": (NOISE + 2.0 * HALF, HALF, "costs more", True),
+    "a role that costs less": (NOISE - 2.0 * HALF, HALF, "costs less", True),
+    "a role that costs nothing": (NOISE, HALF, "not told apart", False),
+    # Roles stand in late layers, and what is late costs more: roles have nothing to do with it.
+    "late layers cost more": (10.0 * LAYERS + NOISE, LATE, "not told apart", True),
+    # The other way round: a difference that layers hide from all pairs.
+    "more within, less without": (LATE - 3.0 * LAYERS + NOISE / 9, LATE, "costs more", True),
+    "a role of whole layers": (10.0 * LAYERS + NOISE, LAYERS > 2, "not measured", True),
+    "all losses equal": (np.zeros(len(LAYERS)), HALF, "not told apart", False),
+}
 
 
 def superiority(values, has, layers=None) -> float:
@@ -20,6 +38,28 @@ def superiority(values, has, layers=None) -> float:
             pairs += 1
             wins += 1.0 if values[i] > values[j] else 0.5 if values[i] == values[j] else 0.0
     return wins / pairs
+
+
+def every_deal(has, layers):
+    """Deal the labels of each layer among its heads in all ways, one layer after the other."""
+    ways = [
+        [set(chosen) for chosen in itertools.combinations(where, int(has[where].sum()))]
+        for where in (np.flatnonzero(layers == layer).tolist() for layer in sorted(set(layers)))
+    ]
+    for chosen in itertools.product(*ways):
+        yield np.isin(np.arange(len(has)), sorted(set().union(*chosen)))
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_labels_dealt_within_layers_decide(case: str) -> None:
+    values, has, verdict, everywhere = PLANTED[case]
+    (test,) = role_tests({"zero": values}, {"any": has}, LAYERS)
+    assert test.verdict == verdict
+    assert (test.p_value < 0.05) is everywhere
+    assert (test.within is None) is (verdict == "not measured")
+    if test.within is not None:
+        outside = not test.within_placebo[0] <= test.within <= test.within_placebo[1]
+        assert outside is verdict.startswith("costs")
 
 
 def test_superiority_is_that_of_all_pairs() -> None:
@@ -33,57 +73,86 @@ def test_superiority_is_that_of_all_pairs() -> None:
     assert test.interval[0] < test.superiority < test.interval[1]
 
 
-def test_a_planted_difference_is_found_also_within_layers() -> None:
-    rng = np.random.default_rng(1)
-    has = np.tile([True, False], len(LAYERS) // 2)
-    values = rng.random(len(LAYERS)) + 2.0 * has
-    (test,) = role_tests({"zero": values}, {"any": has}, LAYERS)
-    assert test.superiority == test.within == 1.0
-    assert test.p_adjusted < 1e-6
-    assert test.within_p is not None
-    assert test.within_p < 0.001
-    assert test.interval[0] > test.placebo[1]
+def test_p_is_that_of_all_permutations() -> None:
+    """Three layers of five and four heads: every deal is counted, pair by pair."""
+    layers = np.repeat([0, 1, 2], [5, 4, 4])
+    values = np.array([5.0, 1, 4, 2, 3, 9, 8, 9, 7, 2, 0, 1, 1])
+    has = np.isin(np.arange(13), (0, 2, 5, 6, 9))
+    (test,) = role_tests({"zero": values}, {"any": has}, layers)
+    exact = np.array([superiority(values, deal, layers) for deal in every_deal(has, layers)])
+    assert len(exact) == 10 * 6 * 4
+    far = abs(superiority(values, has, layers) - 0.5)
+    p = float(np.mean(np.abs(exact - 0.5) >= far - 1e-9))
+    assert 0.01 < p < 0.2
+    error = 4 * np.sqrt(p * (1 - p) / DEALS) + 1 / DEALS
+    assert test.within_p == pytest.approx(p, abs=error)
+    # One more than the deals as extreme, of one more than all deals.
+    assert round(test.within_p * (1 + DEALS), 6) == round(test.within_p * (1 + DEALS))
+    free = [
+        superiority(values, np.isin(np.arange(13), c)) for c in itertools.combinations(range(13), 5)
+    ]
+    far = abs(superiority(values, has) - 0.5)
+    p = float(np.mean(np.abs(np.array(free) - 0.5) >= far - 1e-9))
+    assert test.p_value == pytest.approx(p, abs=4 * np.sqrt(p * (1 - p) / DEALS) + 1 / DEALS)
 
 
-def test_a_difference_between_layers_is_none_between_roles() -> None:
-    """Roles stand in late layers, and what is late costs more: roles have nothing to do with it."""
-    rng = np.random.default_rng(2)
-    has = rng.random(len(LAYERS)) < np.array([0.1, 0.1, 0.2, 0.8, 0.9, 0.9])[LAYERS]
-    values = 10.0 * LAYERS + rng.random(len(LAYERS))
-    (test,) = role_tests({"zero": values}, {"any": has}, LAYERS)
-    assert test.interval[0] > 0.5
-    assert test.p_value < 0.01
-    assert test.within_p is not None
-    assert test.within_p > 0.05
-    assert test.within_placebo[0] < (test.within or 0) < test.within_placebo[1]
+def test_a_certain_difference_has_the_smallest_p_that_deals_can_give() -> None:
+    (test,) = role_tests({"zero": NOISE + 2.0 * HALF}, {"any": HALF}, LAYERS)
+    assert test.within_p == pytest.approx(1 / (1 + DEALS))
 
 
-def test_random_labels_are_as_the_exact_permutations() -> None:
-    values = np.array([0.1, 0.9, 0.4, 0.3, 0.8, 0.2])
-    has = np.array([True, True, False, False, False, False])
-    found = dealt(values, has, np.zeros(6, dtype=int), np.random.default_rng(0))
-    assert found is not None
-    exact = []
-    for chosen in itertools.combinations(range(6), 2):
-        labels = np.isin(np.arange(6), chosen)
-        exact.append(superiority(values, labels))
-    assert found[1].mean() == pytest.approx(np.mean(exact), abs=0.02)
-    for level in sorted(set(exact)):
-        share = np.mean(np.array(exact) <= level + 1e-9)
-        assert np.mean(found[1] <= level + 1e-9) == pytest.approx(share, abs=0.03)
+def test_p_is_adjusted_over_the_roles_of_a_removal() -> None:
+    labels = {
+        name: PLANTED[name][1] for name in ("a role that costs more", "late layers cost more")
+    }
+    labels["whole layers"] = LAYERS > 2
+    tests = role_tests({"zero": NOISE + HALF, "mean": NOISE}, labels, LAYERS)
+    for removal in ("zero", "mean"):
+        mine = {test.role: test for test in tests if test.removal == removal}
+        asked = [test for test in mine.values() if test.within_p is not None]
+        p = sorted(test.within_p for test in asked)
+        assert len(p) == 2  # of whole layers there is no pair, and it takes no part
+        wanted = {p[1]: p[1], p[0]: min(2 * p[0], p[1])}
+        for test in asked:
+            assert test.within_p_adjusted == pytest.approx(wanted[test.within_p])
+        assert mine["whole layers"].within_p_adjusted is None
 
 
-def test_small_groups_are_not_compared() -> None:
+def test_small_groups_are_not_compared_and_have_no_interval() -> None:
     values = np.arange(len(LAYERS), dtype=float)
-    few = np.arange(len(LAYERS)) < FEWEST - 1
-    enough = np.arange(len(LAYERS)) < FEWEST
-    tests = role_tests({"zero": values}, {"few": few, "enough": enough, "all": ~few | few}, LAYERS)
-    assert [test.role for test in tests] == ["enough"]
+    labels = {
+        str(n): np.arange(len(LAYERS)) < n
+        for n in (FEWEST - 1, FEWEST, FEWEST_FOR_INTERVAL - 1, FEWEST_FOR_INTERVAL, 41, 48)
+    }
+    tests = role_tests({"zero": values}, labels, LAYERS)
+    assert {test.role: bool(test.interval) for test in tests} == {
+        "3": False,
+        "7": False,
+        "8": True,
+        "41": False,
+    }
 
 
-def test_a_role_of_whole_layers_has_no_pair_within() -> None:
-    values = np.arange(len(LAYERS), dtype=float)
-    (test,) = role_tests({"zero": values}, {"any": LAYERS > 2}, LAYERS)
-    assert test.within is None
-    assert test.within_p is None
-    assert test.superiority == 1.0
+def test_rounding_makes_no_difference() -> None:
+    """Heads that do nothing lose what rounding leaves: equal on paper, and so in the ranks."""
+    rng = np.random.default_rng(3)
+    noise = rng.normal(0, ROUNDING / 40, len(LAYERS))
+    (rounded,) = role_tests({"zero": noise}, {"any": HALF}, LAYERS, size=1.0)
+    assert (rounded.within, rounded.superiority, rounded.verdict) == (0.5, 0.5, "not told apart")
+    values = np.round(NOISE, 2)  # far apart but for true ties
+    shaken = [values + rng.uniform(-1, 1, len(values)) * ROUNDING / 8 for _ in range(3)]
+    found = [role_tests({"zero": v}, {"any": HALF}, LAYERS, size=1.0) for v in shaken]
+    assert found[0] == found[1] == found[2]
+
+
+def test_the_level_holds_where_layers_differ() -> None:
+    """Of 50 runs without any difference, the restricted test errs in some 5%, the other in all."""
+    rng = np.random.default_rng(4)
+    restricted = anywhere = 0
+    for _ in range(50):
+        values = 3.0 * LAYERS + rng.random(len(LAYERS))
+        (test,) = role_tests({"zero": values}, {"any": LATE}, LAYERS, seed=int(rng.integers(1e6)))
+        restricted += test.within_p < 0.05
+        anywhere += test.p_value < 0.05
+    assert restricted <= stats.binom.ppf(0.9999, 50, 0.05)
+    assert anywhere > 45
