@@ -13,7 +13,6 @@ from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.pair_corpus import PairCorpus
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
-from headscope.models.full_precision import full_precision
 from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for
 from headscope.pipeline.classify.further import (
     beside_pattern,
@@ -23,7 +22,13 @@ from headscope.pipeline.classify.further import (
 )
 from headscope.pipeline.classify.passes import Found, Run, blank_sums
 from headscope.pipeline.classify.stack_parts import found_in, parts_for
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, open_model
+from headscope.pipeline.opening import (
+    Model,
+    need_tokenizer,
+    open_for_tasks,
+    open_model,
+    public_function,
+)
 from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
@@ -47,7 +52,7 @@ def report_defaults() -> dict[str, Any]:
     return {"control": True, "ablate": True, "ablate_limit": 12, "prefix_matching": True}
 
 
-@full_precision()
+@public_function
 def classify(
     model: Model,
     corpus: AnyCorpus = None,

@@ -10,10 +10,9 @@ from typing import Any
 
 from headscope.data.corpus import as_corpus
 from headscope.errors import InputError, UnsupportedModelError
-from headscope.models.full_precision import full_precision
 from headscope.pipeline.insights.kept_roles import DRAWS, measure_kept_roles
 from headscope.pipeline.insights.translation import prune_stacks, with_sources
-from headscope.pipeline.opening import Model, open_for_tasks
+from headscope.pipeline.opening import Model, open_for_tasks, public_function
 from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.sections.runner import Run, run_sections
@@ -24,7 +23,7 @@ from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 
-@full_precision()
+@public_function
 def insights(
     model: Model,
     *,

@@ -8,9 +8,8 @@ from typing import Any
 
 from headscope.errors import InputError
 from headscope.models.certificate import validate_model
-from headscope.models.full_precision import full_precision
 from headscope.pipeline.insights.kept_roles import DRAWS
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, public_function
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.report.samples import sample_patterns
@@ -20,7 +19,7 @@ from headscope.results import SCHEMA, SECTIONS, ReportResult
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 
-@full_precision()
+@public_function
 def report(
     model: Model,
     *,
