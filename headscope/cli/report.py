@@ -68,11 +68,13 @@ def report(
     from headscope.results.sections import SECTIONS
     from headscope.show.folders import ready_folder
     from headscope.show.report.files import REPORT, write_report
-    from headscope.verdicts.limits import require_limits
+    from headscope.verdicts.limits import check_baseline, require_limits
     from headscope.verdicts.reading import read_results, results_of
 
     limits = settings.limits(call.context)
     baseline = read_results(Path(limits.baseline)) if limits.baseline else None
+    if baseline is not None:
+        check_baseline(limits, baseline)
     model, quiet = call.values["model"], call.values["quiet"]
     folder = output or Path("reports") / _folder_name(model)
     sections = [name for name in SECTIONS if name != "insights"]  # it judges what others measured

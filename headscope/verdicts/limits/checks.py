@@ -13,6 +13,7 @@ from headscope.results.points import Point
 from headscope.results.roles import ROLES
 from headscope.results.validate import certificate_of
 from headscope.safe_text import visible
+from headscope.verdicts.diff.allowed_drop import bare_limit
 from headscope.verdicts.reading import Results
 
 __all__ = ["EXAMPLES", "LIMITS", "SHARE", "Kind", "Limit", "absent", "limit_of", "shown"]
@@ -168,6 +169,8 @@ def _at(percent: int, drop: bool) -> Check:
         best = _best(found, percent / 100)
         if best is None:
             return f"no method was measured with {percent}% of the heads removed"
+        if drop and limit >= (most := bare_limit(found.metric)):
+            return f"so much of {visible(found.metric)} guards nothing; give less than {most:g}"
         method, point = best
         whole, value = found.baseline.value, point.value
         bad = found.sign * (whole - value) > limit if drop else found.sign * (value - limit) < 0

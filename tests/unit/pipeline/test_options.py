@@ -17,9 +17,7 @@ from headscope.results import SECTIONS
 
 #: Every function of the package, and those of sections that it has no name for yet.
 FUNCTIONS = sorted(
-    name
-    for name in {*headscope.__all__, *SECTIONS}
-    if inspect.isfunction(getattr(headscope, name))
+    name for name in {*headscope.__all__, *SECTIONS} if inspect.isfunction(getattr(headscope, name))
 )
 #: Those that take a model in any form, and options for loading it.
 OF_MODELS = [
@@ -86,5 +84,5 @@ def test_a_slip_names_what_may_be_meant(name: str, option: str, meant: str) -> N
 
 def test_a_revision_is_of_a_hub_id(tmp_path: Path) -> None:
     for model in ("demo", str(tmp_path)):
-        with pytest.raises(InputError, match="not a hub id.*'main'"):
+        with pytest.raises(InputError, match=r"not a hub id.*'main'"):
             headscope.load(model, revision="main")
