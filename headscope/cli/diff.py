@@ -19,7 +19,7 @@ EXAMPLES = """Examples:
 
 `headscope diff old/classify.json new/classify.json`
 
-`headscope diff reports/demo out --fail-on role-changed --fail-on metric-drop=2%`
+`headscope diff reports/demo out --fail-on role-changed,metric-drop=2%`
 
 `headscope diff reports/demo out --format md`
 
