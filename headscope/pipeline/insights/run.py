@@ -18,6 +18,7 @@ from headscope.pipeline.provenance import provenance
 from headscope.pipeline.sections.runner import Run, run_sections
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, InsightsResult, Sections, section_of
+from headscope.results.measured import warnings_of
 from headscope.verdicts.insights.finding import Evidence
 from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
@@ -130,7 +131,12 @@ def insights(
     found = scoreboard(thresholds, evidence)
     return InsightsResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed),
+        provenance=provenance(
+            loaded,
+            command=command,
+            seed=seed,
+            warnings=warnings_of(*sections.sections.values()),
+        ),
         validation=validation,
         insights=found,
         thresholds=dataclasses.asdict(thresholds),

@@ -16,6 +16,7 @@ from headscope.pipeline.report.samples import sample_patterns
 from headscope.pipeline.sections.previous import Previous
 from headscope.pipeline.sections.runner import Run, run_sections
 from headscope.results import SCHEMA, SECTIONS, ReportResult
+from headscope.results.measured import warnings_of
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 
@@ -97,7 +98,12 @@ def report(
     failed = "validation failed, so nothing is reported on this model"
     return ReportResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed),
+        provenance=provenance(
+            loaded,
+            command=command,
+            seed=seed,
+            warnings=warnings_of(*found.sections.sections.values()),
+        ),
         settings={name: run.changed(name) for name in wanted if name != "insights"},
         left_out={
             **found.left_out,
