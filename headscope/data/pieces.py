@@ -114,7 +114,7 @@ def tokenise(
     firsts, seconds = iter(texts), None if pairs is None else iter(pairs)
     while chunk := list(islice(firsts, _AT_ONCE)):
         in_words = not isinstance(chunk[0], str)
-        encodings = _encodings(
+        encodings = encodings_of(
             model,
             [[before + word for word in words] for words in chunk] if in_words else chunk,
             None if seconds is None else list(islice(seconds, len(chunk))),
@@ -148,7 +148,7 @@ def _check_not_all_unknown(model: TextModel, encodings: Sequence[Encoding]) -> N
         raise CorpusError(
             f"The tokenizer of {model.name} knows no piece of the text (it has "
             f"{len(model.tokenizer):,} pieces, the model's embedding {model.vocab_size:,} rows); "
-            "give a text in the model's own script, or the tokenizer files that belong to the model."
+            "give a text in the model's script, or the tokenizer files that belong to the model."
         )
 
 
@@ -159,12 +159,20 @@ def tokenise_targets(model: TextModel, texts: Iterable[str]) -> Iterator[Encodin
     """
     stream = iter(texts)
     while chunk := list(islice(stream, _AT_ONCE)):
-        encodings = _encodings(model, text_target=chunk)
+        encodings = encodings_of(model, text_target=chunk)
         yield from (_known(model, encoding) for encoding in encodings)
 
 
-def _encodings(model: TextModel, *texts: Sequence[object] | None, **options: Any) -> list[Encoding]:
-    """Call the tokenizer; nothing is cut and nothing padded."""
+def encodings_of(
+    model: TextModel, *texts: Sequence[object] | None, **options: Any
+) -> list[Encoding]:
+    """Call the tokenizer; nothing is cut and nothing padded.
+
+    Raises
+    ------
+    CorpusError
+        If it fails.
+    """
     fixed = {"truncation": False, "padding": False, "verbose": False}
     try:
         return list(model.tokenizer(*texts, **options, **fixed).encodings)
@@ -200,7 +208,7 @@ def frame(model: TextModel, length: int) -> Frame:
     InputError
         If they leave no room, or the tokenizer has no token for a plain letter.
     """
-    (encoding,) = _encodings(model, ["a"])
+    (encoding,) = encodings_of(model, ["a"])
     ids, special = encoding.ids, encoding.special_tokens_mask
     inner = [i for i, is_special in enumerate(special) if not is_special]
     if not inner:
