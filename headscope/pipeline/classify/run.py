@@ -11,6 +11,7 @@ from headscope.data.batches import BATCH_TOKENS, WINDOW
 from headscope.data.corpus import Corpus
 from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.pair_corpus import PairCorpus
+from headscope.errors import UnusedOptionError
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for
@@ -153,6 +154,11 @@ def classify(
     check_limit(limit, "sentence")
     check_seed(seed)
     check_resume(state, resume)
+    if not ablate and (data is not None or task != "fidelity"):
+        raise UnusedOptionError(
+            "task and data are what ablate measures models without a head by; ask for ablate too, "
+            "or leave them out."
+        )
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     given = open_corpus(corpus)
     removal = open_removal(task, data, ablate_limit, seed) if ablate else None

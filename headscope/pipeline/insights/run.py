@@ -15,7 +15,7 @@ from headscope.pipeline.insights.translation import prune_stacks, with_sources
 from headscope.pipeline.opening import Model, open_for_tasks, public_function
 from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.sections.runner import Run, run_sections
+from headscope.pipeline.sections.runner import Run, check_settings, run_sections
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, InsightsResult, Sections, section_of
 from headscope.results.measured import warnings_of
@@ -96,6 +96,8 @@ def insights(
     ('holds', 'not applicable', 'not measured yet')
     """
     _check_names(skip)
+    for name, table in (settings or {}).items():
+        check_settings(name, table)
     loaded = open_for_tasks(model, **options)
     loaded.pooling.check()
     validation = require_valid(loaded, validate)

@@ -13,7 +13,7 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.errors import InputError, UnusedOptionError
 from headscope.models.loaded import LoadedModel
-from headscope.results import SECTIONS
+from headscope.results import SECTIONS, Sections
 
 #: Every function of the package, and those of sections that it has no name for yet.
 FUNCTIONS = sorted(
@@ -80,6 +80,34 @@ def test_an_option_of_loading_is_refused_beside_a_loaded_model(
 def test_a_slip_names_what_may_be_meant(name: str, option: str, meant: str) -> None:
     with pytest.raises(InputError, match=f"{option!r}; did you mean {meant!r}"):
         _function(name)("demo", **{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("classify", {"data": "x.csv"}, "task and data are what ablate"),
+        ("classify", {"task": "mlm"}, "task and data are what ablate"),
+        ("symmetric", {"data": "x.csv"}, "name the task too"),
+        ("linear", {"data": "x.csv"}, "name the task too"),
+        ("prune", {"fractions": [0.5], "step": 0.1}, "leave out step or fractions"),
+        ("prune", {"heads": "L0H1", "step": 0.1}, "leave out methods, fractions and step"),
+        ("prune", {"heads": "L0H1", "methods": ["random"]}, "leave out methods, fractions"),
+        ("prune", {"standalone": True}, "give save a folder"),
+        ("prune", {"quantize": "int8"}, "quantize needs export"),
+        ("spectrum", {"sequences": 2, "precision": 0.1}, "either sequences or precision"),
+        ("spectrum", {"resume": True}, "resume"),
+        ("explain", {"head": 1}, "no layer is given"),
+        ("report", {"settings": {"classify": {"nonsense": 1}}}, "no setting 'nonsense'"),
+        ("report", {"settings": {"nonsense": {}}}, "no section 'nonsense'"),
+        ("insights", {"settings": {"flow": {"dtype": "float64"}}}, "no setting 'dtype'"),
+        ("insights", {"sections": Sections(), "settings": {"nonsense": {}}}, "no section"),
+    ],
+)
+def test_an_option_without_the_one_it_belongs_to_is_refused(
+    name: str, options: dict[str, Any], words: str, tiny: LoadedModel
+) -> None:
+    with pytest.raises(InputError, match=words):
+        _function(name)(tiny, **options)
 
 
 def test_a_revision_is_of_a_hub_id(tmp_path: Path) -> None:

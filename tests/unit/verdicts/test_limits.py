@@ -78,6 +78,15 @@ def test_a_loss_is_better_when_it_is_smaller(report: Any) -> None:
     assert failures(loss, metric_at_50_percent_min=0.5) != ()
 
 
+def test_a_share_of_one_guards_nothing_of_a_metric_up_to_100(report: Any) -> None:
+    accuracy = changed(report, "prune", "metric", to="accuracy")
+    accuracy = changed(accuracy, "prune", "baseline", "value", to=91.0)
+    assert "so 0.9 guards nothing; give 90" in failures(accuracy, metric_min=0.9)[0]
+    assert failures(accuracy, metric_min=90.0) == failures(report, metric_min=0.9) == ()
+    found = failures(accuracy, metric_at_25_percent_min=0.5)  # its value there is still 0.94
+    assert "so 0.5 guards nothing; give 50" in found[0]
+
+
 def test_random_heads_are_not_the_best_method(report: Any) -> None:
     lucky = changed(report, "prune", "curves", 1, "points", 2, "value", to=1.0)
     assert "by magnitude" in failures(lucky, metric_at_50_percent_min=0.9)[0]
