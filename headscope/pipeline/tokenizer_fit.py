@@ -18,7 +18,7 @@ __all__ = ["fit_of", "fit_warnings"]
 #: Texts of the data that are looked at, from its beginning.
 TEXTS = 512
 #: Unknown pieces, as a share of all, from which on results are warned of. Of the texts and models
-#: that were tried, those that fit have none among 100,000 pieces, and those that do not 6 to 30%.
+#: that were tried, those that fit have none among 55,000 pieces, and those that do not 4 to 29%.
 MOST_UNKNOWN = 0.03
 #: A tokenizer with fewer pieces than this share of the embedding's rows is another model's: rows
 #: that are left free, for later tokens or to make their number round, are a few per cent.
