@@ -5,6 +5,7 @@
     HeadscopeError                  exit 1: a known failure, one sentence says cause and mend
     |-- InputError                  the user's file, folder or option cannot be used
     |   |-- ModelNotFoundError      no such folder, package or hub id
+    |   |-- UnusedOptionError       an argument that the function has no use for; a TypeError too
     |   |-- CheckpointError         a folder that is not a whole, safe, finite checkpoint
     |   `-- CorpusError             a text, treebank or frequency file that cannot be read
     |-- UnsupportedModelError       an attention that headscope does not cover
@@ -26,6 +27,7 @@ __all__ = [
     "HeadscopeError",
     "InputError",
     "ModelNotFoundError",
+    "UnusedOptionError",
     "CheckpointError",
     "CorpusError",
     "UnsupportedModelError",
@@ -52,6 +54,10 @@ class InputError(HeadscopeError):
 
 class ModelNotFoundError(InputError):
     """There is no such folder, package or hub id."""
+
+
+class UnusedOptionError(InputError, TypeError):
+    """A function was given an argument that it has no use for; Python's own TypeError as well."""
 
 
 class CheckpointError(InputError):

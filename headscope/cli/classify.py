@@ -14,7 +14,7 @@ EXAMPLES = """Examples:
 
 `headscope classify demo`
 
-`headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out/`
+`headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out`
 
 `headscope classify demo --text lines.txt --language en --format json`
 

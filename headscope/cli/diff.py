@@ -19,7 +19,7 @@ EXAMPLES = """Examples:
 
 `headscope diff old/classify.json new/classify.json`
 
-`headscope diff reports/demo out --fail-on role-changed --fail-on "metric-drop>0.5"`
+`headscope diff reports/demo out --fail-on role-changed,metric-drop=2%`
 
 `headscope diff reports/demo out --format md`
 
@@ -52,7 +52,7 @@ def diff(
         Option(
             metavar="RULE",
             help="Exit with 3 when this rule fires; repeatable: role-changed, role-lost, "
-            "metric-drop>X, validation, insight-changed, insight-lost, score-moved, rank-changed, "
+            "metric-drop=2%, validation, insight-changed, insight-lost, score-moved, rank-changed, "
             "spectrum-changed, depth-changed, flow-changed, transfer-changed, linear-changed, "
             "symmetric-changed, missing, model-changed, data-changed, schema-changed, "
             "setting-changed, any. See docs/diff.md.",

@@ -14,11 +14,13 @@ EXAMPLES = """Examples:
 
 `headscope insights demo`
 
-`headscope insights ./my-bert --treebank en_ewt-ud-test.conllu --text wiki.txt -o out/`
+`headscope insights ./my-bert --treebank en_ewt-ud-test.conllu -o out/`
 
 `headscope insights demo --skip transfer`
 
-`headscope insights ./my-bert --task classification --data dev.tsv --threshold metric_loss=0.02`
+`headscope insights ./my-bert --task classification --data dev.tsv`
+
+`headscope insights demo --threshold metric_loss=0.02`
 """
 
 

@@ -45,10 +45,26 @@ def print_result(command: str, result: Any, format: Format) -> None:
     view = view_of(command)
     if format is Format.json:
         print_data(to_json(result))
-    elif format is Format.csv:
+        return
+    if format is Format.csv:
         print_data(view.csv(result))
     else:
         print_human(*view.human(result))
+    print_warnings(result, format)
+
+
+def print_warnings(result: Any, format: Format) -> None:
+    """Print what a result warns of: on stdout for a reader, on stderr beside CSV; JSON holds it."""
+    from rich.text import Text
+
+    from headscope.results.measured import warnings_of
+    from headscope.safe_text import visible
+
+    for warning in map(visible, warnings_of(result)):
+        if format is Format.human:
+            print_human(Text(f"Warning: {warning}", style="yellow"))
+        else:
+            print_note(f"warning: {warning}", quiet=False)
 
 
 @contextmanager

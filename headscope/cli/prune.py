@@ -18,15 +18,15 @@ EXAMPLES = """Examples:
 
 `headscope prune demo --fraction 0.5 --save smaller`
 
-`headscope prune demo --task similarity --data stsb-test.csv --calibration stsb-train.csv -o out/`
+`headscope prune demo --task similarity --data test.csv --calibration train.csv`
 
-`headscope prune demo --step 0.1 --draws 20` (the full curve)
+`headscope prune demo --step 0.1 --draws 20`
 
-`headscope prune ./my-bert --heads L0H1,L3H* --save smaller`
+`headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller`
 
-`headscope prune ./my-marian --task seq2seq --data pairs.tsv --calibration others.tsv --stack cross`
+`headscope prune ./my-marian --task seq2seq --data pairs.tsv --stack cross`
 
-`headscope prune demo --method fisher-joint --fraction 0.5 --repair scale --save small --benchmark`
+`headscope prune demo --fraction 0.5 --repair scale --save small --benchmark`
 """
 
 

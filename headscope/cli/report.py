@@ -14,7 +14,13 @@ from headscope.cli import settings
 from headscope.cli import shared_options as shared
 from headscope.cli.arguments import section_settings, table_arguments
 from headscope.cli.command import Call, model_command
-from headscope.cli.output import print_data, print_human, print_note, progress_bar
+from headscope.cli.output import (
+    print_data,
+    print_human,
+    print_note,
+    print_warnings,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from headscope.results import ReportResult
@@ -68,11 +74,13 @@ def report(
     from headscope.results.sections import SECTIONS
     from headscope.show.folders import ready_folder
     from headscope.show.report.files import REPORT, write_report
-    from headscope.verdicts.limits import require_limits
+    from headscope.verdicts.limits import check_baseline, require_limits
     from headscope.verdicts.reading import read_results, results_of
 
     limits = settings.limits(call.context)
     baseline = read_results(Path(limits.baseline)) if limits.baseline else None
+    if baseline is not None:
+        check_baseline(limits, baseline)
     model, quiet = call.values["model"], call.values["quiet"]
     folder = output or Path("reports") / _folder_name(model)
     sections = [name for name in SECTIONS if name != "insights"]  # it judges what others measured
@@ -133,6 +141,7 @@ def _print(
         return
     if format is shared.Format.csv:
         print_data(to_csv(result.insights) if result.insights is not None else "")
+        print_warnings(result, format)
         return
     print_human(Line(certificate(result)))
     if result.insights is not None:
@@ -141,4 +150,5 @@ def _print(
         print_human(Line(f"\nUnchanged, taken from {folder}: {', '.join(result.reused)}."))
     for name, why in result.left_out.items():
         print_human(Line(f"\nLeft out: {name}: {why}"))
+    print_warnings(result, format)
     print_human(Line(f"\nWritten to {folder / 'report.html'}"))

@@ -14,9 +14,9 @@ EXAMPLES = """Examples:
 
 `headscope transfer demo`
 
-`headscope transfer ./my-bert --train train.tsv --test test.tsv --sizes 64,256 -o out/`
+`headscope transfer ./my-bert --train train.tsv --test test.tsv --sizes 64,256`
 
-`headscope transfer demo --variants head,layernorm --random head --seeds 5 --budget 120`
+`headscope transfer demo --variants head,layernorm --seeds 5 --budget 120`
 """
 
 _VARIANTS = "head, layernorm, biases, weights, attention, all"

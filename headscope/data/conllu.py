@@ -46,12 +46,19 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
         At the first row or tree that is not valid, naming file and line.
     """
     rows: list[_Row] = []
+    begun = False
     for number, line in read_lines(path):
         if not line.strip():
             if rows:
                 yield _sentence(path, rows)
             rows = []
         elif not line.startswith("#"):
+            if not begun and "\t" not in line:
+                raise CorpusError(
+                    f"{path}, line {number}: no columns that tabs split, so this is no treebank in "
+                    "CoNLL-U; give plain text as text, or mend the treebank."
+                )
+            begun = True
             row = _read_row(path, number, line, expected=len(rows) + 1)
             if row is not None:
                 rows.append(row)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.data.conllu import read_treebank
-from headscope.data.lines import read_lines
+from headscope.data.lines import TREEBANKS, read_prose
 from headscope.data.records import TABLES
 from headscope.data.sentence import Sentence, split_words
 from headscope.digest import sha256_of, sha256_of_file
@@ -113,13 +113,13 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
     if isinstance(corpus, Corpus):
         return corpus
     if isinstance(corpus, str | Path):
-        is_treebank = Path(corpus).suffix in (".conllu", ".conll")
+        is_treebank = Path(corpus).suffix.lower() in TREEBANKS
         return open_treebank(corpus) if is_treebank else open_text(corpus)
     return _in_memory(corpus)
 
 
 def _read_text(path: Path) -> Iterator[Sentence]:
-    return (Sentence(words) for _, line in read_lines(path) if (words := split_words(line)))
+    return (Sentence(words) for _, line in read_prose(path) if (words := split_words(line)))
 
 
 def _open(

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from headscope.data.corpus import open_treebank
+from headscope.data.lines import TREEBANKS
 from headscope.data.plain import PlainText, open_plain, plain_of, sample_plain
 from headscope.data.records import TABLES, Columns, Record, read_records
 from headscope.digest import sha256_of_file
@@ -186,7 +187,7 @@ def read_texts(path: str | Path | None, limit: int | None = None) -> Examples:
     path = Path(path)
     if path.suffix.lower() in TABLES:
         return _table_texts(path, limit)
-    is_treebank = path.suffix.lower() in (".conllu", ".conll")
+    is_treebank = path.suffix.lower() in TREEBANKS
     return _of_plain(plain_of(open_treebank(path)) if is_treebank else open_plain(path), limit)
 
 

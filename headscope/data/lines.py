@@ -7,6 +7,9 @@ from pathlib import Path
 
 from headscope.errors import CorpusError
 
+#: Endings of treebanks.
+TREEBANKS = (".conllu", ".conll")
+
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line without its end) of a UTF-8 file.
@@ -33,6 +36,38 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     f"{path}, line {number}: not UTF-8; convert the file (iconv -t UTF-8)."
                 ) from None
             yield number, line.rstrip("\r\n")
+
+
+def read_prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the filled lines of a text; the columns of a treebank are none.
+
+    Raises
+    ------
+    CorpusError
+        As :func:`read_lines`; and at the second row of CoNLL-U.
+    """
+    rows = 0
+    for number, line in read_filled(path):
+        rows += _is_row(line)
+        if rows == 2:
+            mend = (
+                "give it as treebank in place of text"
+                if path.suffix.lower() in TREEBANKS
+                else "name the file .conllu and give it as a treebank"
+            )
+            raise CorpusError(
+                f"{path}, line {number}: this looks like CoNLL-U, columns of a treebank in place "
+                f"of sentences; {mend}, or give one sentence a line."
+            )
+        yield number, line
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line is a row of CoNLL-U: ten columns, the first of them the number of a word."""
+    if line.count("\t") != 9:
+        return False
+    cells = line.split("\t")
+    return cells[0].isdecimal() and (cells[6].isdecimal() or cells[6] == "_")
 
 
 def read_filled(path: Path) -> Iterator[tuple[int, str]]:

@@ -18,6 +18,10 @@ class Tokenizer(Protocol):
 
     backend_tokenizer: Any
     model_input_names: list[str]
+    unk_token_id: int | None
+
+    def __len__(self) -> int:
+        """Pieces of its vocabulary, those included that were added to it."""
 
     def __call__(self, *texts: Sequence[object] | None, **options: Any) -> Any:
         """Encode texts (and their pairs); the result's ``encodings`` holds one for each."""
@@ -103,22 +107,49 @@ def tokenise(
     Raises
     ------
     CorpusError
-        If the tokenizer gives an id that the embedding lacks.
+        If the tokenizer gives an id that the embedding lacks, or knows no piece of the first texts.
     """
+    checked = False
     before = " " if _spells_spaces(model.tokenizer) else ""
     firsts, seconds = iter(texts), None if pairs is None else iter(pairs)
     while chunk := list(islice(firsts, _AT_ONCE)):
         in_words = not isinstance(chunk[0], str)
-        encodings: Sequence[Encoding] = model.tokenizer(
+        encodings = encodings_of(
+            model,
             [[before + word for word in words] for words in chunk] if in_words else chunk,
             None if seconds is None else list(islice(seconds, len(chunk))),
             is_split_into_words=in_words,
             add_special_tokens=special,
-            truncation=False,
-            padding=False,
-            verbose=False,
-        ).encodings
+        )
+        if not checked:
+            _check_not_all_unknown(model, encodings)
+            checked = True
         yield from (_known(model, encoding) for encoding in encodings)
+
+
+def count_unknown(tokenizer: Tokenizer, encoding: Encoding) -> tuple[int, int]:
+    """Return how many pieces of a text its tokenizer does not know, and how many there are.
+
+    Special tokens around the text are none of them. A tokenizer that spells every byte knows all.
+    """
+    backend = tokenizer.backend_tokenizer
+    by_model = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
+    unknown = {tokenizer.unk_token_id, by_model}
+    marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+    ids = [token for token, special in marked if not special]
+    return sum(token in unknown for token in ids), len(ids)
+
+
+def _check_not_all_unknown(model: TextModel, encodings: Sequence[Encoding]) -> None:
+    """Refuse a text of which nothing is left: what would be measured is one token's own."""
+    counts = [count_unknown(model.tokenizer, encoding) for encoding in encodings]
+    unknown, pieces = (sum(column) for column in zip(*counts, strict=True))
+    if 0 < pieces == unknown:
+        raise CorpusError(
+            f"The tokenizer of {model.name} knows no piece of the text (it has "
+            f"{len(model.tokenizer):,} pieces, the model's embedding {model.vocab_size:,} rows); "
+            "give a text in the model's script, or the tokenizer files that belong to the model."
+        )
 
 
 def tokenise_targets(model: TextModel, texts: Iterable[str]) -> Iterator[Encoding]:
@@ -128,10 +159,29 @@ def tokenise_targets(model: TextModel, texts: Iterable[str]) -> Iterator[Encodin
     """
     stream = iter(texts)
     while chunk := list(islice(stream, _AT_ONCE)):
-        encodings: Sequence[Encoding] = model.tokenizer(
-            text_target=chunk, truncation=False, padding=False, verbose=False
-        ).encodings
+        encodings = encodings_of(model, text_target=chunk)
         yield from (_known(model, encoding) for encoding in encodings)
+
+
+def encodings_of(
+    model: TextModel, *texts: Sequence[object] | None, **options: Any
+) -> list[Encoding]:
+    """Call the tokenizer; nothing is cut and nothing padded.
+
+    Raises
+    ------
+    CorpusError
+        If it fails.
+    """
+    fixed = {"truncation": False, "padding": False, "verbose": False}
+    try:
+        return list(model.tokenizer(*texts, **options, **fixed).encodings)
+    except Exception as error:  # tokenizers raises no more special kind
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise CorpusError(
+            f"The tokenizer of {model.name} cannot read the text ({said}); check that its files "
+            "belong to the model."
+        ) from error
 
 
 def _known(model: TextModel, encoding: Encoding) -> Encoding:
@@ -158,7 +208,7 @@ def frame(model: TextModel, length: int) -> Frame:
     InputError
         If they leave no room, or the tokenizer has no token for a plain letter.
     """
-    (encoding,) = model.tokenizer(["a"], truncation=False, padding=False).encodings
+    (encoding,) = encodings_of(model, ["a"])
     ids, special = encoding.ids, encoding.special_tokens_mask
     inner = [i for i, is_special in enumerate(special) if not is_special]
     if not inner:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.data.corpus import Corpus, sample_corpus
-from headscope.data.lines import read_filled
+from headscope.data.lines import read_prose
 from headscope.data.pieces import TextModel, tokenise
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError
@@ -49,11 +49,11 @@ def open_plain(path: str | Path | None) -> PlainText:
     if path is None:
         return sample_plain()
     path = Path(path)
-    n_lines = sum(1 for _ in read_filled(path))
+    n_lines = sum(1 for _ in read_prose(path))
     if n_lines == 0:
         raise CorpusError(f"{path} holds no text; give a file with at least one line.")
     return PlainText(
-        str(path), sha256_of_file(path), n_lines, lambda: (line for _, line in read_filled(path))
+        str(path), sha256_of_file(path), n_lines, lambda: (line for _, line in read_prose(path))
     )
 
 

@@ -17,6 +17,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.source import is_hub_id
 from headscope.results import ExportedModel, PruneResult
 from headscope.results.heads import layer_name
+from headscope.results.measured import warnings_of
 from headscope.results.metric_words import METRIC_NAMES, number, span
 from headscope.results.points import Point
 from headscope.results.speed import SpeedResult, SpeedRow
@@ -255,7 +256,7 @@ def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterat
         f"\nMeasured on {_data(result.data.name, result.data.sha256)}: "
         f"{result.data.examples:,} examples, {result.data.skipped:,} left out as too long."
     )
-    for warning in result.warnings:
+    for warning in (*result.warnings, *warnings_of(result)):
         yield f"\n> {markdown(warning)}"
 
 

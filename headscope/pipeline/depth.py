@@ -29,12 +29,11 @@ from headscope.models.blocks import Block, find_blocks, norm_placement, own_stat
 from headscope.models.casting import cast
 from headscope.models.certificate import TOLERANCES
 from headscope.models.control import random_twin
-from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES, widest_dtype
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
-from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
 from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
@@ -63,7 +62,7 @@ class _Pass:
     progress: Progress
 
 
-@full_precision()
+@public_function
 def depth(
     model: Model,
     text: str | Path | PlainText | None = None,

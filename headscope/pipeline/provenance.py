@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from headscope.models.compact import removed_heads
 from headscope.models.loaded import LoadedModel
+from headscope.pipeline.tokenizer_fit import fit_of, fit_warnings
 
 
 class Source(Protocol):
@@ -23,12 +25,20 @@ class Source(Protocol):
 
 
 def provenance(
-    loaded: LoadedModel, *, command: str, seed: int, data: Source | None = None
+    loaded: LoadedModel,
+    *,
+    command: str,
+    seed: int,
+    data: Source | None = None,
+    warnings: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Describe a run so that it can be repeated; only ``created`` differs between equal runs.
 
     The SHA-256 of a file is given only while the weights in memory are what was read from it.
+    ``warnings`` are those of the results that this one was made of; it has its own besides.
     """
+    fit = fit_of(loaded, data)
+    found = fit_warnings(fit, loaded.name, "" if data is None else data.name)
     sha256, whole = loaded.weights_sha256, loaded.whole or loaded
     return {
         **versions(),
@@ -45,6 +55,8 @@ def provenance(
             "removed_heads": [_name(whole, *place) for place in removed_heads(whole)],
         },
         "data": None if data is None else {"name": data.name, "sha256": data.sha256},
+        "tokenizer": fit,
+        "warnings": list(dict.fromkeys([*found, *warnings])),
         "seed": seed,
         "dtype": loaded.dtype,
         "device": loaded.device,

@@ -25,11 +25,10 @@ from headscope.measures.symmetric import (
     square_scores,
 )
 from headscope.models.exchanged import Exchanged, Formula, HeadInputs, Heads, removed
-from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, Opened, boot
-from headscope.pipeline.opening import Model
+from headscope.pipeline.opening import Model, public_function
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.replaced_attention import last_states
 from headscope.results.effects import Effect
@@ -49,7 +48,7 @@ def report_defaults() -> dict[str, Any]:
     return {"sentences": 8}
 
 
-@full_precision()
+@public_function
 def symmetric(
     model: Model,
     text: str | Path | PlainText | Sequence[str] | None = None,

@@ -7,16 +7,15 @@ from typing import Any
 
 from headscope.errors import ValidationFailedError
 from headscope.models.certificate import training_reason, validate_model
-from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.opening import Model, open_model
+from headscope.pipeline.opening import Model, open_model, public_function
 from headscope.pipeline.provenance import provenance
 from headscope.results import ValidationResult, ValidationSummary
 
 __all__ = ["require_valid", "validate"]
 
 
-@full_precision()
+@public_function
 def validate(
     model: Model, *, command: str = "headscope.validate", **options: Any
 ) -> ValidationResult:

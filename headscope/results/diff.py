@@ -181,6 +181,8 @@ class DiffResult:
         What of ``new`` is not known to equal the model, with the reason.
     metrics_compared : int
         Values of pruning that both have.
+    metric : str
+        What these are of, where both have the same; else empty.
     fired : tuple of FiredRule
         Of the rules that were asked for.
     schema : int
@@ -205,6 +207,7 @@ class DiffResult:
     other: tuple[str, ...] = ()
     not_valid: tuple[str, ...] = ()
     metrics_compared: int = 0
+    metric: str = ""
     fired: tuple[FiredRule, ...] = ()
     schema: int = SCHEMA
 

@@ -7,7 +7,14 @@ from typing import Any
 
 from headscope.results.validate import ValidationSummary
 
-__all__ = ["Measured"]
+__all__ = ["Measured", "warnings_of"]
+
+
+def warnings_of(*results: Any) -> tuple[str, ...]:
+    """Return what a reader of some results has to be warned of, each once; nothing of old files."""
+    origins = (getattr(result, "provenance", None) or {} for result in results)
+    found = (str(text) for origin in origins for text in origin.get("warnings") or ())
+    return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
@@ -19,7 +26,8 @@ class Measured:
     schema : int
         Version of the JSON's fields, :data:`headscope.results.SCHEMA` when it was written.
     provenance : dict
-        Versions, model, weights' SHA-256, data, seed, dtype, device, command.
+        Versions, model, weights' SHA-256, data, what the tokenizer knows of them, warnings, seed,
+        dtype, device, command.
     validation : ValidationSummary
         The certificate of the run.
     """

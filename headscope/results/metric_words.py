@@ -18,6 +18,11 @@ METRIC_NAMES = {
 }
 
 
+def scale_of(metric: str) -> float | None:
+    """Return the best value that a metric can have: 1 or 100; None for a loss, which has none."""
+    return {"cosine": 1.0, "loss": None}.get(metric, 100.0)
+
+
 def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
     """Write a value of a metric with the digits that mean something."""
     if value is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from headscope.results import ClassifyResult, Insight, InsightsResult, ReportResult
+from headscope.results.measured import warnings_of
 from headscope.safe_text import markdown
 from headscope.show.classify.words import corpus_text, role_rows, roles_notes
 from headscope.show.page.parts import Part
@@ -25,6 +26,8 @@ def _lines(report: ReportResult) -> Iterator[str]:
         f"{markdown(model['family'])}, {model['n_layers']} layers x {model['n_heads']} heads"
         f"{_removed(model)}. {markdown(certificate(report))}"
     )
+    for warning in warnings_of(report):
+        yield from ("", f"**Warning:** {markdown(warning)}")
     if report.insights is not None:
         yield from _part("Claims", _claims(report.insights))
     if report.classify is not None:

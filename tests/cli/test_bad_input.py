@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+import typer
+import typer.main
 from safetensors.torch import load_file, save_file
 from tiny_models import VOCABULARY
+
+from headscope.cli.app import app
+from headscope.cli.settings import options_by_command
 
 Run = Callable[..., Any]
 Damage = Callable[[Path], Any]
@@ -332,6 +337,42 @@ def test_missing_files_and_folders(option: str, run: Run, model: Path, tmp_path:
     missing = tmp_path / "missing"
     refused(run("classify", model, option, missing, "--limit", 2), str(missing))
     refused(run("classify", model, option, tmp_path, "--limit", 2), str(tmp_path), "directory")
+
+
+#: Every command that reads sentences from a text file, with the option that names it.
+READERS = [
+    *((name, "--text") for name in ("classify", "depth", "flow", "insights", "linear", "rank")),
+    *((name, "--text") for name in ("report", "spectrum", "symmetric")),
+    *(("prune", option) for option in ("--data", "--calibration")),
+]
+
+
+@pytest.mark.parametrize(("command", "option"), READERS)
+def test_a_treebank_is_no_text(
+    command: str, option: str, run: Run, model: Path, tmp_path: Path
+) -> None:
+    """Whatever the file is called; but prune reads a file that is named as one as a treebank."""
+    bank = f"# text = cat mat\n{ROOT}\n{row(2, 'mat', 1)}\n\n"
+    for name in ("bank.txt", *(["bank.conllu"] if command != "prune" else [])):
+        path, out = tmp_path / name, tmp_path / "out"
+        path.write_text(bank * 3)
+        mend = "as treebank in place of text" if name == "bank.conllu" else "name the file .conllu"
+        outcome = run(command, model, option, path, "-o", out, "--quiet")
+        refused(outcome, f"{path}, line 3: this looks like CoNLL-U", mend)
+        assert not out.exists()
+
+
+def test_every_reader_of_text_is_tried() -> None:
+    commands = options_by_command(typer.Context(typer.main.get_command(app)))
+    reading = {(name, "--text") for name, options in commands.items() if "text" in options}
+    assert reading == {reader for reader in READERS if reader[1] == "--text"}
+
+
+def test_a_text_is_no_treebank(run: Run, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lines.conllu"
+    path.write_text("# a comment\nThe cat sat on the mat.\n")
+    for command in ("classify", "flow"):
+        refused(run(command, model, "--treebank", path), f"{path}, line 2: ", "as text")
 
 
 def test_comments_without_a_sentence(run: Run, model: Path, tmp_path: Path) -> None:

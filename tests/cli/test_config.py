@@ -132,7 +132,7 @@ rare = 0.25
 [rank]
 share-projections = [48, 96]
 [diff]
-fail_on = ["role-lost", "metric-drop>0.5"]
+fail_on = ["role-lost", "metric-drop=2%"]
 [prune]
 method = "fisher"
 fraction = [0.25, 1]
@@ -165,7 +165,7 @@ def test_show_lays_the_file_over_the_defaults(run: Run, tmp_path: Path) -> None:
     assert shown["classify"]["thresholds"]["rare"] == 0.25
     assert shown["classify"]["thresholds"]["positional"] == 0.9
     assert shown["rank"]["share_projections"] == "48,96"
-    assert shown["diff"]["fail_on"] == ["role-lost", "metric-drop>0.5"]
+    assert shown["diff"]["fail_on"] == ["role-lost", "metric-drop=2%"]
     assert (shown["prune"]["method"], shown["prune"]["fraction"]) == (["fisher"], [0.25, 1.0])
     assert shown["limits"] == tomllib.loads(FILE)["limits"]
     assert f"limit = 7  # from {path}\n" in outcome.stdout

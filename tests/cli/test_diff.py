@@ -55,7 +55,7 @@ def lose_a_role(folder: Path, new: Path) -> Path:
 def test_equal_results_print_nothing(format: str, folder: Path, new: Path, run: Run) -> None:
     for path in new.glob("*.json"):
         plant(new, path.stem, "provenance", "created", to="2031")
-    every = ("--fail-on", "any", "--fail-on", "metric-drop>0")
+    every = ("--fail-on", "any", "--fail-on", "metric-drop=0")
     for arguments in ((), every):
         outcome = run("diff", folder, new, "--format", format, *arguments)
         assert (outcome.code, outcome.stdout, outcome.stderr) == (0, "", "")
@@ -138,7 +138,7 @@ def test_what_moved_within_doubt_is_one_sentence(folder: Path, new: Path, run: R
 
 def test_a_rule_that_fires_exits_with_3(folder: Path, new: Path, run: Run) -> None:
     old = lose_a_role(folder, new)
-    outcome = run("diff", old, new, "--fail-on", "role-lost", "--fail-on", "metric-drop>0.5")
+    outcome = run("diff", old, new, "--fail-on", "role-lost", "--fail-on", "metric-drop=0.05")
     assert outcome.code == 3
     assert outcome.stderr == "headscope: role-lost: 1 head lost a role: L1H1 (-self)\n"
     assert "role-lost" in outcome.stdout
@@ -149,9 +149,9 @@ def test_a_rule_that_fires_exits_with_3(folder: Path, new: Path, run: Run) -> No
 def test_several_reasons(folder: Path, new: Path, run: Run) -> None:
     plant(new, "prune", "baseline", "value", to=0.2)
     plant(new, "depth", "validation", "passed", to=False)
-    outcome = run("diff", folder, new, "--fail-on", "metric-drop>0.5,validation", "--quiet")
+    outcome = run("diff", folder, new, "--fail-on", "metric-drop=0.05,validation", "--quiet")
     assert outcome.code == 3
-    assert "metric-drop>0.5: worse: unpruned model cosine 1 -> 0.2" in outcome.stderr
+    assert "metric-drop=0.05: worse: unpruned model cosine 1 -> 0.2" in outcome.stderr
     assert "validation: " in outcome.stderr
     assert "depth: validation FAILED" in outcome.stderr
 

@@ -56,7 +56,7 @@ share_projections = "8,16"
 [limits]
 max_without_role = 0.5
 min_self = 1
-fail_on = ["role-lost", "metric-drop>0.5"]
+fail_on = ["role-lost", "metric-drop=2%"]
 insights = {1 = "holds"}
 """
 HEADS = {("encoder", 0): (0, 1, 2), ("encoder", 1): (5,), ("cross", 0): ()}

@@ -74,7 +74,10 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     for name in ("my-bert", "my-sst2", "my-mlm", "my-marian", "pairs.tsv", "others.tsv"):
         (tmp_path / name).symlink_to(models / name)
-    for name, end in (("stsb-test.csv", ""), ("stsb-train.csv", " was it")):
+    for name, end in (
+        *(("stsb-test.csv", ""), ("stsb-train.csv", " was it")),
+        *(("test.csv", ""), ("train.csv", " was it")),
+    ):
         text = "".join(f"{a}{end},{b}{end},{score}\n" for a, b, score in PAIRS)
         (tmp_path / name).write_text(text, encoding="utf-8")
     for name, end in (("test.tsv", ""), ("train.tsv", " was it")):

@@ -157,7 +157,7 @@ MEASURES: dict[str, Callable[[LoadedModel], object]] = {
     "spectrum": lambda m: headscope.spectrum(m, length=16, sequences=2),
     "depth": lambda m: headscope.depth(m, length=16, sequences=2, control=False),
     "flow": lambda m: headscope.flow(m, limit=8, control=False),
-    "prune": lambda m: headscope.prune(m, method="magnitude", limit=8),
+    "prune": lambda m: headscope.prune(m, methods=["magnitude"], limit=8),
     "scores": lambda m: headscope.scores(m, "magnitude", limit=8),
     "measure": lambda m: headscope.measure(m, limit=8),
     "insights": lambda m: headscope.insights(m),

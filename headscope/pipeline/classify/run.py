@@ -11,9 +11,9 @@ from headscope.data.batches import BATCH_TOKENS, WINDOW
 from headscope.data.corpus import Corpus
 from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.pair_corpus import PairCorpus
+from headscope.errors import UnusedOptionError
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
-from headscope.models.full_precision import full_precision
 from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for
 from headscope.pipeline.classify.further import (
     beside_pattern,
@@ -23,7 +23,13 @@ from headscope.pipeline.classify.further import (
 )
 from headscope.pipeline.classify.passes import Found, Run, blank_sums
 from headscope.pipeline.classify.stack_parts import found_in, parts_for
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, open_model
+from headscope.pipeline.opening import (
+    Model,
+    need_tokenizer,
+    open_for_tasks,
+    open_model,
+    public_function,
+)
 from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
@@ -47,7 +53,7 @@ def report_defaults() -> dict[str, Any]:
     return {"control": True, "ablate": True, "ablate_limit": 12, "prefix_matching": True}
 
 
-@full_precision()
+@public_function
 def classify(
     model: Model,
     corpus: AnyCorpus = None,
@@ -148,6 +154,11 @@ def classify(
     check_limit(limit, "sentence")
     check_seed(seed)
     check_resume(state, resume)
+    if not ablate and (data is not None or task != "fidelity"):
+        raise UnusedOptionError(
+            "task and data are what ablate measures models without a head by; ask for ablate too, "
+            "or leave them out."
+        )
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
     given = open_corpus(corpus)
     removal = open_removal(task, data, ablate_limit, seed) if ablate else None

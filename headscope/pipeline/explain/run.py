@@ -20,13 +20,12 @@ from headscope.errors import (
 from headscope.measures.explain import entropy, even_entropy, links
 from headscope.models.certificate import TOLERANCES
 from headscope.models.explain import Run, run_sentence
-from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.explain.nine_steps import attention_steps
 from headscope.pipeline.explain.rest import rest_steps
 from headscope.pipeline.explain.walk import Walk, rounded
-from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.report.samples import handy_sentences
 from headscope.pipeline.validate import require_valid
@@ -53,7 +52,7 @@ class _Sentence:
     special: tuple[bool, ...]
 
 
-@full_precision()
+@public_function
 def explain(
     model: Model,
     sentence: str | None = None,

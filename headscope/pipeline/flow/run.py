@@ -7,7 +7,6 @@ from typing import Any
 from headscope.data.pair_corpus import PairCorpus
 from headscope.errors import CorpusError, InputError
 from headscope.models.control import random_twin
-from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.corpora import (
     AnyCorpus,
@@ -18,7 +17,7 @@ from headscope.pipeline.classify.corpora import (
 from headscope.pipeline.flow import outcome
 from headscope.pipeline.flow.halves import Found, Reader, measure
 from headscope.pipeline.flow.value_spectra import gaussian_controls, head_spectra, untrained
-from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
 from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
@@ -34,7 +33,7 @@ def report_defaults() -> dict[str, Any]:
     return {"limit": REPORT_SENTENCES}
 
 
-@full_precision()
+@public_function
 def flow(
     model: Model,
     corpus: AnyCorpus = None,

@@ -10,21 +10,21 @@ from typing import Any
 
 from headscope.data.corpus import as_corpus
 from headscope.errors import InputError, UnsupportedModelError
-from headscope.models.full_precision import full_precision
 from headscope.pipeline.insights.kept_roles import DRAWS, measure_kept_roles
 from headscope.pipeline.insights.translation import prune_stacks, with_sources
-from headscope.pipeline.opening import Model, open_for_tasks
+from headscope.pipeline.opening import Model, open_for_tasks, public_function
 from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.sections.runner import Run, run_sections
+from headscope.pipeline.sections.runner import Run, check_settings, run_sections
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, InsightsResult, Sections, section_of
+from headscope.results.measured import warnings_of
 from headscope.verdicts.insights.finding import Evidence
 from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 
-@full_precision()
+@public_function
 def insights(
     model: Model,
     *,
@@ -96,6 +96,8 @@ def insights(
     ('holds', 'not applicable', 'not measured yet')
     """
     _check_names(skip)
+    for name, table in (settings or {}).items():
+        check_settings(name, table)
     loaded = open_for_tasks(model, **options)
     loaded.pooling.check()
     validation = require_valid(loaded, validate)
@@ -131,7 +133,12 @@ def insights(
     found = scoreboard(thresholds, evidence)
     return InsightsResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed),
+        provenance=provenance(
+            loaded,
+            command=command,
+            seed=seed,
+            warnings=warnings_of(*sections.sections.values()),
+        ),
         validation=validation,
         insights=found,
         thresholds=dataclasses.asdict(thresholds),

@@ -19,13 +19,12 @@ from headscope.measures.linear.sentence_sums import EVERY, LinearSums
 from headscope.measures.visible import visible
 from headscope.models.control import random_twin
 from headscope.models.exchanged import Exchanged, Formula, HeadInputs
-from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, Opened
 from headscope.pipeline.linear.describing import Described
 from headscope.pipeline.linear.of_keys import OwnKeys, key_memory
-from headscope.pipeline.opening import Model
+from headscope.pipeline.opening import Model, public_function
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.replaced_attention import last_states
 from headscope.results.effects import Effect
@@ -42,7 +41,7 @@ def report_defaults() -> dict[str, Any]:
     return {"sentences": 12}
 
 
-@full_precision()
+@public_function
 def linear(
     model: Model,
     text: str | Path | PlainText | Sequence[str] | None = None,

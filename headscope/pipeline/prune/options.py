@@ -155,10 +155,12 @@ class PruneOptions:
     def _check_choices(self) -> None:
         if self.heads is not None and self.keep_roles:
             raise InputError("Give heads or keep_roles, not both.")
-        if self.manual and (self.methods or self.fractions):
+        if self.manual and (self.methods or self.fractions or self.step != STEP):
             raise InputError(
-                "heads and keep_roles say which heads go; leave out methods and fractions."
+                "heads and keep_roles say which heads go; leave out methods, fractions and step."
             )
+        if self.fractions and self.step != STEP:
+            raise InputError("step makes a whole curve of fractions; leave out step or fractions.")
         check_methods(self.method_names)
         if self.pooling is not None:
             chosen(self.pooling)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from headscope.data.examples import Examples
-from headscope.models.full_precision import full_precision
 from headscope.models.onnx.graph import check_exportable
 from headscope.models.saving import check_saves
 from headscope.pipeline.classify import classify
@@ -18,7 +17,7 @@ from headscope.pipeline.known_roles import (
     find_roles,
     read_classification,
 )
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, public_function
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.prune.curves import Outcome, run
@@ -36,7 +35,7 @@ from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
 
 
-@full_precision()
+@public_function
 def prune(
     model: Model,
     *,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import Classification, find_roles, read_classification
-from headscope.pipeline.opening import Model, open_for_tasks
+from headscope.pipeline.opening import Model, open_for_tasks, public_function
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import by_hand, needs, scores_of
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT
@@ -22,7 +21,7 @@ from headscope.pruning.methods import DEFAULT, check_methods, rank
 from headscope.results.prune import Baseline, HeadScores
 
 
-@full_precision()
+@public_function
 def scores(
     model: Model,
     method: str = DEFAULT,
@@ -94,7 +93,7 @@ def scores(
     return scores_of(method, rank(method, given, normalise=normalise), loaded, units)
 
 
-@full_precision()
+@public_function
 def measure(
     model: Model,
     task: str = "fidelity",

@@ -17,12 +17,11 @@ from headscope.measures.rank.gaussian import layer_control
 from headscope.measures.rank.layer import measure_layer
 from headscope.models.control import random_twin
 from headscope.models.coverage import relative_terms, rotary, unread_positions
-from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
 from headscope.models.norms import gain_and_shift, preceding_norms
-from headscope.pipeline.opening import Model, open_model
+from headscope.pipeline.opening import Model, open_model, public_function
 from headscope.pipeline.parameters import check_limit
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
@@ -37,7 +36,7 @@ def report_defaults() -> dict[str, Any]:
     return {"text": sample_plain()}
 
 
-@full_precision()
+@public_function
 def rank(
     model: Model,
     *,

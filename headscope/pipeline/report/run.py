@@ -8,19 +8,19 @@ from typing import Any
 
 from headscope.errors import InputError
 from headscope.models.certificate import validate_model
-from headscope.models.full_precision import full_precision
 from headscope.pipeline.insights.kept_roles import DRAWS
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, public_function
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.report.samples import sample_patterns
 from headscope.pipeline.sections.previous import Previous
 from headscope.pipeline.sections.runner import Run, run_sections
 from headscope.results import SCHEMA, SECTIONS, ReportResult
+from headscope.results.measured import warnings_of
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 
-@full_precision()
+@public_function
 def report(
     model: Model,
     *,
@@ -98,7 +98,12 @@ def report(
     failed = "validation failed, so nothing is reported on this model"
     return ReportResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed),
+        provenance=provenance(
+            loaded,
+            command=command,
+            seed=seed,
+            warnings=warnings_of(*found.sections.sections.values()),
+        ),
         settings={name: run.changed(name) for name in wanted if name != "insights"},
         left_out={
             **found.left_out,

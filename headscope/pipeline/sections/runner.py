@@ -67,7 +67,7 @@ class Run:
         # Now, before anything is measured: reading a text leaves its mark on the tokenizer.
         object.__setattr__(self, "identity", model_identity(self.loaded))
         for name, table in self.settings.items():
-            _check_settings(name, table)
+            check_settings(name, table)
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Return the arguments of a section that are not its function's defaults."""
@@ -170,7 +170,14 @@ def _differing(thresholds: ThresholdSet) -> dict[str, Any]:
     return {key: value for key, value in plain(thresholds).items() if value != usual[key]}
 
 
-def _check_settings(name: str, table: Mapping[str, Any]) -> None:
+def check_settings(name: str, table: Mapping[str, Any]) -> None:
+    """Refuse a section that there is not, and settings that it has not.
+
+    Raises
+    ------
+    InputError
+        With those that there are.
+    """
     if name not in SECTIONS:
         raise InputError(f"There is no section {name!r} to set; known are {', '.join(SECTIONS)}.")
     known = sorted(set(_parameters(name)) - _GIVEN - _FILES)

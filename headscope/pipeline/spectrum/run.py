@@ -16,10 +16,9 @@ from headscope.measures.spectrum.closed_forms import ControlCurves, control_curv
 from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
-from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.known_roles import Classification, classification_of
-from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import check_resume
@@ -51,7 +50,7 @@ def report_defaults() -> dict[str, Any]:
     return {"control": True}
 
 
-@full_precision()
+@public_function
 def spectrum(
     model: Model,
     text: str | Path | PlainText | Sequence[str | tuple[str, str]] | None = None,

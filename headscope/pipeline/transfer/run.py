@@ -14,10 +14,9 @@ from headscope.errors import InputError, UnsupportedModelError
 from headscope.measures.statistics import finite
 from headscope.models.casting import cast
 from headscope.models.control import random_twin
-from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import TRAINED, choose, count
-from headscope.pipeline.opening import Model, need_tokenizer, open_model
+from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
 from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
@@ -64,7 +63,7 @@ def report_defaults() -> dict[str, Any]:
     }
 
 
-@full_precision()
+@public_function
 def transfer(
     model: Model,
     train: str | Path | None = None,

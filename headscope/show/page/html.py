@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from headscope.results import ReportResult
+from headscope.results.measured import warnings_of
 from headscope.results.roles import PRIMARY
 from headscope.safe_text import visible
 from headscope.show.cells import model_line
@@ -55,6 +56,7 @@ def report_html(report: ReportResult) -> str:
         title=visible(report.provenance["model"]["id"]),
         model_line=_model_line(report),
         certificate=visible(certificate(report)),
+        warnings=[visible(warning) for warning in warnings_of(report)],
         failed=report.validate is not None and not report.validate.passed,
         contents=_contents(bool(claims), bool(rows), parts),
         claims=claims,
@@ -80,6 +82,7 @@ def part_html(part: Part, result: Any) -> str:
         ("arrows.js",),
         title=visible(result.provenance["model"]["id"]),
         model_line=visible(model_line(result)),
+        warnings=[visible(warning) for warning in warnings_of(result)],
         part=part,
         versions=visible(f"{versions(result, '; ')}. Made by: {result.provenance['command']}"),
     )

@@ -80,8 +80,13 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
         within=numbers.within,
         not_valid=tuple(_not_valid(new)),
         metrics_compared=len(before.metrics.keys() & after.metrics.keys()),
+        metric=_metric(old) if _metric(old) == _metric(new) else "",
     )
     return found if not found.equal else _with_rest(found, old, new)
+
+
+def _metric(results: Results) -> str:
+    return results.prune.metric if results.prune else ""
 
 
 def _check(old: Results, new: Results, sections: list[str]) -> None:

@@ -12,7 +12,7 @@ from headscope.verdicts.reading import Results
 __all__ = ["Described", "conditions", "identity"]
 
 #: In a result's provenance, and no setting: described apart, or of no importance.
-_NO_SETTINGS = ("model", "data", "created", "command")
+_NO_SETTINGS = ("model", "data", "created", "command", "tokenizer", "warnings")
 #: In a result's model, and not what tells one model from another.
 _NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from")
 _LONGEST = 120

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,14 +11,14 @@ from itertools import chain
 from headscope.errors import InputError, nearest
 from headscope.results.diff import Change, DiffResult, FiredRule, SetChange
 from headscope.safe_text import listed, visible
+from headscope.verdicts.diff.allowed_drop import AllowedDrop
 
-__all__ = ["RULES", "Rule", "parse_rules", "undecided", "with_fired"]
+__all__ = ["RULES", "Rule", "check_rules", "parse_rules", "undecided", "with_fired"]
 
-#: A drop of exactly the limit does not fire, whatever its last digit.
-_SLACK = 1e-9
-_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:([>=])\s*(\S+?)\s*)?")
+#: ``>`` was the sign once. A shell makes a file of what follows it, so ``=`` is written.
+_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:([>=])\s*(\S.*?)\s*)?")
 #: From a comparison and the rule's limit: why the rule fires, or an empty string.
-Reason = Callable[[DiffResult, float | None], str]
+Reason = Callable[[DiffResult, AllowedDrop | None], str]
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,11 @@ class Rule:
     """One rule, as written: a name of :data:`RULES`, and what a change may be where it says so."""
 
     name: str
-    limit: float | None = None
+    limit: AllowedDrop | None = None
 
     def __str__(self) -> str:
         """As on the command line."""
-        return self.name if self.limit is None else f"{self.name}>{self.limit:g}"
+        return self.name if self.limit is None else f"{self.name}={self.limit}"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class _Kind:
 
 
 def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
-    """Read rules as they are written: ``role-changed``, ``metric-drop>0.5``; commas between some.
+    """Read rules as they are written: ``role-changed``, ``metric-drop=2%``; commas between some.
 
     Raises
     ------
@@ -62,23 +61,45 @@ def _parse(text: str) -> Rule:
     match = _WRITTEN.fullmatch(text)
     name = match[1].replace("_", "-").lower() if match else text.strip()
     if match is None or name not in RULES:
-        hint = nearest(name.partition(">")[0], RULES, "rules are")
+        hint = nearest(re.split("[>=]", name)[0], RULES, "rules are")
         raise InputError(f"There is no rule {visible(text)!r}; {hint}")
     if match[2] is None:
         return Rule(name)
     if not RULES[name].limited:
         raise InputError(f"The rule {name} has no limit; write it without {match[2]}{match[3]}.")
-    try:
-        limit = float(match[3])
-    except ValueError:
-        limit = math.nan
-    if not 0 <= limit < math.inf:
-        raise InputError(f"The limit of {visible(text)!r} is no number of 0 or more.")
+    limit = AllowedDrop.parse(match[3])
+    if limit is None:
+        raise InputError(
+            f"The limit of {visible(text)!r} is no number of 0 or more; write {name}=2% (of the "
+            f"old value), {name}=0.5points or {name}=0.005 (in the metric's own unit)."
+        )
     return Rule(name, limit)
 
 
+def check_rules(rules: Iterable[Rule], metric: str) -> None:
+    """Refuse a limit that makes no sense for the metric at hand.
+
+    Raises
+    ------
+    InputError
+        With what would make sense.
+    """
+    for rule in rules:
+        if rule.limit is not None and (why := rule.limit.nonsense(metric)):
+            raise InputError(f"{rule} would guard nothing here: {why}.")
+
+
 def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
-    """Return the comparison with the rules that fire, each with its reason."""
+    """Return the comparison with the rules that fire, each with its reason.
+
+    Raises
+    ------
+    InputError
+        For a limit that makes no sense for the metric at hand.
+    """
+    rules = tuple(rules)
+    if diff.metric:
+        check_rules(rules, diff.metric)
     reasons = ((rule, _reason(diff, rule)) for rule in rules)
     fired = (FiredRule(str(rule), reason) for rule, reason in reasons if reason)
     return dataclasses.replace(diff, fired=tuple(fired))
@@ -105,7 +126,7 @@ def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
 def _named(words: str, rows: Callable[[DiffResult], Iterable[str]]) -> Reason:
     """Name the first three of the rows that a rule is about; ``{heads}`` counts all of them."""
 
-    def reason(diff: DiffResult, limit: float | None) -> str:
+    def reason(diff: DiffResult, limit: AllowedDrop | None) -> str:
         names = [visible(row) for row in rows(diff)]
         if not names:
             return ""
@@ -143,17 +164,18 @@ def _change(change: Change) -> str:
     return f"{change.where} {change.name} {' -> '.join(numbers)}"
 
 
-def _metric_drop(diff: DiffResult, limit: float | None) -> str:
+def _metric_drop(diff: DiffResult, limit: AllowedDrop | None) -> str:
     if "prune" in diff.compared and not diff.metrics_compared:
         return "no value of pruning is in both: the metric, methods or fractions differ"
     return _named("worse", lambda diff: _drops(diff, limit))(diff, limit)
 
 
-def _drops(diff: DiffResult, limit: float | None) -> Iterator[str]:
+def _drops(diff: DiffResult, limit: AllowedDrop | None) -> Iterator[str]:
     """Without a limit: what is worse with its interval apart."""
     for change in sorted(diff.metrics, key=lambda row: -(row.worsening or 0.0)):
         drop = change.worsening or 0.0
-        if (drop > limit + _SLACK) if limit is not None else (drop > 0 and change.beyond):
+        moved = drop > 0 and change.beyond
+        if moved if limit is None else limit.exceeded(change, diff.metric):
             yield f"{_change(change)} (worse by {drop:.4g})"
 
 
@@ -166,7 +188,7 @@ def _identity(what: str) -> Reason:
     return _named(what, rows)
 
 
-def _any(diff: DiffResult, limit: float | None) -> str:
+def _any(diff: DiffResult, limit: AllowedDrop | None) -> str:
     return "" if diff.equal else "the results are not equal"
 
 

@@ -3,9 +3,17 @@
 from headscope.verdicts.limits.limits import (
     LIMIT_NAMES,
     Limits,
+    check_baseline,
     described,
     limit_failures,
     require_limits,
 )
 
-__all__ = ["LIMIT_NAMES", "Limits", "described", "limit_failures", "require_limits"]
+__all__ = [
+    "LIMIT_NAMES",
+    "Limits",
+    "check_baseline",
+    "described",
+    "limit_failures",
+    "require_limits",
+]

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 from headscope.errors import InputError
 from headscope.results import ClassifyResult, PruneResult
+from headscope.results.metric_words import scale_of
 from headscope.results.points import Point
 from headscope.results.roles import ROLES
 from headscope.results.validate import certificate_of
 from headscope.safe_text import visible
+from headscope.verdicts.diff.allowed_drop import bare_limit
 from headscope.verdicts.reading import Results
 
 __all__ = ["EXAMPLES", "LIMITS", "SHARE", "Kind", "Limit", "absent", "limit_of", "shown"]
@@ -154,7 +156,15 @@ def _some(items: Iterable[str], most: int = 3) -> str:
 def _metric_min(found: PruneResult, limit: float) -> str:
     """The unpruned model's metric is at least this; of a loss: at most."""
     value = found.baseline.value
-    return "" if found.sign * (value - limit) >= 0 else f"{found.metric} is {value:.4g}"
+    bad = found.sign * (value - limit) < 0
+    return f"{visible(found.metric)} is {value:.4g}" if bad else _too_low(found.metric, limit)
+
+
+def _too_low(metric: str, least: float) -> str:
+    """Say that what was meant as a share of 1 guards nothing of a metric that goes up to 100."""
+    if not (0 < least < 1 and scale_of(metric) == 100):
+        return ""
+    return f"{visible(metric)} goes up to 100, so {least:g} guards nothing; give {100 * least:g}"
 
 
 def _at(percent: int, drop: bool) -> Check:
@@ -168,11 +178,13 @@ def _at(percent: int, drop: bool) -> Check:
         best = _best(found, percent / 100)
         if best is None:
             return f"no method was measured with {percent}% of the heads removed"
+        if drop and limit >= (most := bare_limit(found.metric)):
+            return f"so much of {visible(found.metric)} guards nothing; give less than {most:g}"
         method, point = best
         whole, value = found.baseline.value, point.value
         bad = found.sign * (whole - value) > limit if drop else found.sign * (value - limit) < 0
         said = f"{found.metric} is {value:.4g} by {method}, {whole:.4g} unpruned"
-        return said if bad else ""
+        return said if bad else "" if drop else _too_low(found.metric, limit)
 
     return check
 

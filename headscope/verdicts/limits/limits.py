@@ -14,12 +14,19 @@ from headscope.errors import CheckFailedError, InputError, nearest
 from headscope.results.insights import VERDICTS
 from headscope.safe_text import visible
 from headscope.verdicts.diff.compare import TOLERANCE, compare
-from headscope.verdicts.diff.rules import parse_rules, undecided, with_fired
+from headscope.verdicts.diff.rules import check_rules, parse_rules, undecided, with_fired
 from headscope.verdicts.insights.scoreboard import CLAIMS
 from headscope.verdicts.limits.checks import EXAMPLES, LIMITS, SHARE, Kind, absent, limit_of, shown
 from headscope.verdicts.reading import Results
 
-__all__ = ["LIMIT_NAMES", "Limits", "described", "limit_failures", "require_limits"]
+__all__ = [
+    "LIMIT_NAMES",
+    "Limits",
+    "check_baseline",
+    "described",
+    "limit_failures",
+    "require_limits",
+]
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,18 @@ class Limits:
         numbers = {n: kind.read(f"{where} {n}", values[n]) for n, kind in kinds.items()}
         others = (name for name in _READERS if name in values)
         return cls(numbers, **{n: _READERS[n].read(f"{where} {n}", values[n]) for n in others})
+
+
+def check_baseline(limits: Limits, baseline: Results) -> None:
+    """Refuse, before anything is measured, a rule that makes no sense for the baseline's metric.
+
+    Raises
+    ------
+    InputError
+        With what would make sense.
+    """
+    if baseline.prune is not None:
+        check_rules(parse_rules(limits.fail_on), baseline.prune.metric)
 
 
 def limit_failures(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from tiny_models import VOCABULARY, TextOnly
 
-from headscope.data.corpus import sample_corpus
+from headscope.data.corpus import open_text, sample_corpus
+from headscope.data.examples import read_texts
 from headscope.data.plain import as_plain, encode_lines, open_plain, sample_plain
 from headscope.errors import CorpusError
 
@@ -85,3 +87,21 @@ def test_many_lines_keep_their_order() -> None:
 def test_a_tokenizer_of_another_model_is_refused() -> None:
     with pytest.raises(CorpusError, match=r"embedding has\s+10 rows"):
         list(encode_lines(TextOnly(vocab_size=10), ["the cat sat"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("{}\tcat\tcat\tNOUN\t_\t_\t0\troot\t_\t_", True),
+        ("{}\tcat\tcat\tNOUN\t_\t_\t_\t_\t_\t_", True),  # a treebank whose trees are missing
+        ("{}\tcat\tcat\tNOUN\t_\t_\t0\troot\t_", False),  # nine columns
+        ("x{}\tcat\tcat\tNOUN\t_\t_\t0\troot\t_\t_", False),
+        ("{}\tcat\tsat\ton\tthe\tmat\tand\tit\twas\tred", False),
+        ("{} cats sat on the mat, and 10 dogs ran", False),
+    ],
+)
+def test_columns_of_a_treebank_are_no_text(line: str, refused: bool, tmp_path: Path) -> None:
+    path = written(tmp_path, "\n".join(["# a title", line.format(1), line.format(2)]).encode())
+    for read in (open_plain, open_text, read_texts):
+        with pytest.raises(CorpusError, match="line 3: this looks") if refused else nullcontext():
+            read(path)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
 from result_files import changed
 
 from headscope.errors import InputError
+from headscope.verdicts.diff.allowed_drop import AllowedDrop
 from headscope.verdicts.diff.compare import compare
 from headscope.verdicts.diff.rules import RULES, Rule, parse_rules, undecided, with_fired
 from headscope.verdicts.reading import results_of
@@ -102,12 +104,74 @@ def test_rules_do_not_fire_on_what_others_name(documents: Any) -> None:
 
 @pytest.mark.parametrize(
     ("drop", "limit", "fires"),
-    [(0.5, 0.5, False), (0.51, 0.5, True), (0.2, 0, True), (-0.3, 0, False), (0.0, 0, False)],
+    [
+        (0.2, "0.2", False),  # of 1, in each unit: what is allowed exactly is allowed
+        (0.21, "0.2", True),
+        (0.2, "20points", False),
+        (0.21, "20points", True),
+        (0.19, "20%", False),
+        (0.21, "20 %", True),
+        (0.2, "0", True),
+        (-0.3, "0", False),
+        (0.0, "0%", False),
+    ],
 )
-def test_a_limit_of_a_drop(drop: float, limit: float, fires: bool, documents: Any) -> None:
+def test_a_limit_of_a_drop(drop: float, limit: str, fires: bool, documents: Any) -> None:
     new = changed(documents["prune"], "baseline", "value", to=lambda v: v - drop)
-    rule = f"metric-drop>{limit}"
-    assert bool(fired(documents["prune"], new, rule)) is fires
+    assert bool(fired(documents["prune"], new, f"metric-drop={limit}")) is fires
+
+
+@pytest.mark.parametrize(
+    ("metric", "old", "new", "fires", "passes", "refused"),
+    [
+        (
+            "cosine",
+            0.73,
+            0.67,
+            ("2%", "8.2%", "0.5points", "5.9points", "0.05"),
+            ("8.3%", "6.1points", "0.061", "0.24", "50%"),
+            ("0.5", "0.25", "1", "100%", "100points"),
+        ),
+        (
+            "accuracy",
+            73.0,
+            67.0,
+            ("2%", "0.5points", "5.9", "0.005"),
+            ("9%", "6.1points", "24", "30points"),
+            ("25", "100", "100points"),
+        ),
+        ("loss", 2.0, 2.5, ("2%", "24%", "0.4", "0"), ("26%", "0.6", "300%"), ("1", "1points")),
+    ],
+)
+def test_a_fall_in_every_unit(
+    metric: str,
+    old: float,
+    new: float,
+    fires: tuple[str, ...],
+    passes: tuple[str, ...],
+    refused: tuple[str, ...],
+    documents: Any,
+) -> None:
+    """The unpruned model falls from 0.73 to 0.67 (x 100; in nats), and nothing else changes."""
+    before = changed(documents["prune"], "metric", to=metric)
+    before = changed(before, "higher_is_better", to=metric != "loss")
+    sides = [changed(before, "baseline", "value", to=value) for value in (old, new)]
+    for limit in fires:
+        assert fired(*sides, f"metric-drop={limit}") == [f"metric-drop={limit}"]
+    for limit in passes:
+        assert fired(*sides, f"metric-drop={limit}") == []
+    for limit in refused:
+        with pytest.raises(InputError, match=rf"metric-drop={limit} would guard nothing .*; give "):
+            fired(*sides, f"metric-drop={limit}")
+
+
+def test_what_the_fall_may_be_is_named(documents: Any) -> None:
+    with pytest.raises(InputError) as refused:  # equal results: the rule is refused all the same
+        fired(documents["prune"], documents["prune"], "metric-drop=0.5")
+    assert str(refused.value) == (
+        "metric-drop=0.5 would guard nothing here: cosine goes up to 1, and 0.5 is 50% of that; "
+        "give 0.5% (of the old value), 0.5points (0.005 of 1) or a number below 0.25."
+    )
 
 
 def test_without_a_limit_only_a_drop_beyond_the_interval_fires(documents: Any) -> None:
@@ -115,12 +179,12 @@ def test_without_a_limit_only_a_drop_beyond_the_interval_fires(documents: Any) -
     old = changed(documents["prune"], *point, "ci", to=[0.8, 1.0])
     new = changed(old, *point, "value", to=lambda v: v - 0.05)
     assert fired(old, new, "metric-drop") == []
-    assert fired(old, new, "metric-drop>0.01") == ["metric-drop>0.01"]
+    assert fired(old, new, "metric-drop=0.01") == ["metric-drop=0.01"]
 
 
 def test_random_heads_are_no_regression(documents: Any) -> None:
     new = changed(documents["prune"], "curves", 1, "points", 1, "value", to=0.1)
-    assert fired(documents["prune"], new, "metric-drop", "metric-drop>0.1") == []
+    assert fired(documents["prune"], new, "metric-drop", "metric-drop=0.1") == []
 
 
 def test_what_is_lost_fires_and_what_never_was_is_noticed(documents: Any) -> None:
@@ -137,14 +201,27 @@ def test_what_is_lost_fires_and_what_never_was_is_noticed(documents: Any) -> Non
 
 def test_metrics_that_cannot_be_compared_fire(documents: Any) -> None:
     new = changed(documents["prune"], "metric", to="accuracy")
-    assert fired(documents["prune"], new, "metric-drop>0.5") == ["metric-drop>0.5"]
+    assert fired(documents["prune"], new, "metric-drop=0.5%") == ["metric-drop=0.5%"]
 
 
 @pytest.mark.parametrize(
-    "text", ["metric-drop>0.5", " metric-drop > 0.5", "metric-drop=0.5", "Metric_Drop>0.50"]
+    ("text", "limit"),
+    [
+        ("metric-drop=0.5", AllowedDrop(0.5)),
+        (" metric-drop = 0.5", AllowedDrop(0.5)),
+        ("Metric_Drop>0.50", AllowedDrop(0.5)),
+        ("metric-drop>2%", AllowedDrop(2, "%")),
+        ("metric-drop=2 %", AllowedDrop(2, "%")),
+        ("metric-drop=0.5points", AllowedDrop(0.5, "points")),
+        ("metric-drop=1 Point", AllowedDrop(1, "points")),
+    ],
 )
-def test_rules_are_read_however_they_are_written(text: str) -> None:
-    assert parse_rules([text]) == (Rule("metric-drop", 0.5),)
+def test_rules_are_read_however_they_are_written(text: str, limit: AllowedDrop) -> None:
+    (rule,) = parse_rules([text])
+    assert rule == Rule("metric-drop", limit)
+    assert parse_rules([str(rule)]) == (rule,)
+    assert shlex.split(str(rule)) == [str(rule)]
+    assert not set(str(rule)) & set("<>|&;()$`*?[]# ~!{}")  # a shell takes it as it stands
 
 
 def test_several_rules_in_one_argument() -> None:
@@ -162,6 +239,9 @@ def test_several_rules_in_one_argument() -> None:
         ("metric-drop>abc", "no number"),
         ("metric-drop>-1", "no number"),
         ("metric-drop>nan", "no number"),
+        ("metric-drop=2%%", "no number"),
+        ("metric-drop=2percent", "write metric-drop=2%"),
+        ("metric-drop=points", "no number"),
         ("metric-drop<1", "no rule"),
         ("role-changed>3", "has no limit"),
         ("metric-drop>1>2", "no"),

@@ -8,7 +8,7 @@ import pytest
 from result_files import changed
 
 from headscope.errors import CheckFailedError, InputError
-from headscope.verdicts.limits import Limits, limit_failures, require_limits
+from headscope.verdicts.limits import Limits, check_baseline, limit_failures, require_limits
 from headscope.verdicts.reading import Results, results_of
 
 
@@ -36,6 +36,7 @@ CASES = [
     ({"metric_min": 1.5}, "cosine is 1"),
     ({"metric_at_25_percent_drop": 0.1}, None),
     ({"metric_at_25_percent_drop": 0.05}, "cosine is 0.9444 by magnitude"),
+    ({"metric_at_25_percent_drop": 0.5}, "so much of cosine guards nothing; give less than 0.25"),
     ({"metric_at_25_percent_min": 0.9}, None),
     ({"metric_at_25_percent_min": 0.96}, "0.9444 by magnitude, 1 unpruned"),
     ({"metric_at_40_percent_min": 0.1}, "no method was measured with 40%"),
@@ -77,6 +78,15 @@ def test_a_loss_is_better_when_it_is_smaller(report: Any) -> None:
     assert failures(loss, metric_at_50_percent_min=0.5) != ()
 
 
+def test_a_share_of_one_guards_nothing_of_a_metric_up_to_100(report: Any) -> None:
+    accuracy = changed(report, "prune", "metric", to="accuracy")
+    accuracy = changed(accuracy, "prune", "baseline", "value", to=91.0)
+    assert "so 0.9 guards nothing; give 90" in failures(accuracy, metric_min=0.9)[0]
+    assert failures(accuracy, metric_min=90.0) == failures(report, metric_min=0.9) == ()
+    found = failures(accuracy, metric_at_25_percent_min=0.5)  # its value there is still 0.94
+    assert "so 0.5 guards nothing; give 50" in found[0]
+
+
 def test_random_heads_are_not_the_best_method(report: Any) -> None:
     lucky = changed(report, "prune", "curves", 1, "points", 2, "value", to=1.0)
     assert "by magnitude" in failures(lucky, metric_at_50_percent_min=0.9)[0]
@@ -90,14 +100,17 @@ def test_what_the_report_lacks_fails(table: Any) -> None:
 
 
 def test_the_baseline(report: Any) -> None:
-    limits = Limits.parse({"baseline": "reports/demo", "fail_on": ["role-lost", "metric-drop>0.1"]})
-    assert (limits.baseline, limits.fail_on) == ("reports/demo", ("role-lost", "metric-drop>0.1"))
+    limits = Limits.parse({"baseline": "reports/demo", "fail_on": ["role-lost", "metric-drop=0.1"]})
+    assert (limits.baseline, limits.fail_on) == ("reports/demo", ("role-lost", "metric-drop=0.1"))
     old = results_of(report, "reports/demo")
     assert limit_failures(old, limits, old) == ()
     new = changed(report, "classify", "heads", 0, "roles", to=[])
     new = changed(new, "prune", "baseline", "value", to=0.5)
     found = limit_failures(results_of(new, "out"), limits, old)
-    assert [reason.partition(" ")[0] for reason in found] == ["role-lost", "metric-drop>0.1"]
+    assert [reason.partition(" ")[0] for reason in found] == ["role-lost", "metric-drop=0.1"]
+    with pytest.raises(InputError, match="metric-drop=50 would guard nothing"):
+        check_baseline(Limits.parse({"baseline": "x", "fail_on": ["metric-drop=50"]}), old)
+    check_baseline(limits, old)
     assert "was not read" in limit_failures(old, limits)[0]
     partial = results_of({"rank": report["rank"]}, "partial")
     assert "had nothing to compare" in limit_failures(partial, limits, partial)[0]
