@@ -126,7 +126,7 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
 
 def key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     """What z holds of what was read and of the attended word, and the trees."""
-    for name, what, beside, random in (
+    for name, what, control, random in (
         ("whole", "what a head reads", "random directions", "directions"),
         ("value", "the attended word's state", "Gaussian W_V", "gaussian"),
     ):
@@ -135,7 +135,7 @@ def key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
         yield KeyNumber(
             f"share of {what} that z recovers, mean of heads",
             words.percent(mine),
-            f"{beside} {chance}{words.random_weights(result, name)}",
+            f"{control} {chance}{words.random_weights(result, name)}",
             mine,
         )
     if result.trees is not None:

@@ -207,7 +207,7 @@ def _rows(
 
 
 def test_a_wide_target_is_seen_through_a_few_directions() -> None:
-    """The penalty that a sketch of eight directions chooses is the whole target's, or next to it."""
+    """A sketch of eight directions chooses the penalty of the whole target, or one near it."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(3, 300, WIDTH, generator=generator, dtype=torch.float64)
     weight = torch.randn(3, WIDTH, 40, generator=generator, dtype=torch.float64)
