@@ -34,6 +34,12 @@ def lines(n: int, seed: int = 0) -> list[str]:
     ]
 
 
+def mixed_lines(n: int, seed: int = 0) -> list[str]:
+    """Sentences of different words of any topic."""
+    rng = np.random.default_rng(seed)
+    return [" ".join(VOCABULARY[i] for i in rng.permutation(PIECES)[:LENGTH]) for _ in range(n)]
+
+
 def untrained(n_layers: int = 2, seed: int = 0) -> BertModel:
     """Give a BERT with transformers' random weights."""
     config = BertConfig(
@@ -90,6 +96,47 @@ def read(model: BertModel, W_V: Tensor | None, seed: int = 0) -> BertModel:
             weight.copy_(torch.randn(weight.shape, generator=generator) / D_MODEL**0.5)
         else:
             weight.copy_(W_V.T.repeat(N_HEADS, 1))
+    return model
+
+
+@torch.no_grad()
+def of_keys(
+    n_layers: int = 4, n_heads: int = 8, d_head: int = 24, *, signs: bool = True
+) -> BertModel:
+    """Give a model whose queries are its keys, and whose keys have a sign in common or not.
+
+    The sign counts for more from head to head of a layer: the cosine of two keys is about plus or
+    minus 0.15 in the first and 0.55 in the last. Every token looks sharply at itself, as only a
+    softmax can. Without ``signs`` all cosines are positive.
+    """
+    width = n_heads * d_head
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=width,
+        num_hidden_layers=n_layers,
+        num_attention_heads=n_heads,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = BertModel(config).eval()
+    states = torch.randn(len(VOCABULARY), width, generator=torch.Generator().manual_seed(0))
+    states[:, 0] = 1.0
+    states[::2, 0] = -1.0 if signs else 1.0
+    model.embeddings.word_embeddings.weight.copy_(states)
+    model.embeddings.position_embeddings.weight.zero_()
+    model.embeddings.token_type_embeddings.weight.zero_()
+    for layer in model.encoder.layer:
+        for dense in (layer.attention.output.dense, layer.output.dense):
+            dense.weight.zero_()
+        key = torch.zeros(n_heads, d_head, width)
+        for head in range(n_heads):
+            cosine = 0.15 + 0.4 * head / (n_heads - 1)
+            key[head, 0, 0] = (cosine * (d_head - 1) / (1 - cosine)) ** 0.5
+            key[head, 1:, 1 + head * (d_head - 1) :][:, : d_head - 1] = torch.eye(d_head - 1)
+        layer.attention.self.key.weight.copy_(key.flatten(0, 1))
+        layer.attention.self.query.weight.copy_(2 * key.flatten(0, 1))
     return model
 
 

@@ -49,7 +49,14 @@ def averaging() -> BertModel:
         (narrow, "mixed", (NO, None, NO, NO, NO)),
         (averaging, "mixed", (YES, None, NO, NO, NO)),
     ],
-    ids=["topics", "every W_V Gaussian", "untrained, W_Q x 200", "untrained", "narrow", "averaging"],
+    ids=[
+        "topics",
+        "every W_V Gaussian",
+        "untrained, W_Q x 200",
+        "untrained",
+        "narrow",
+        "averaging",
+    ],
 )
 def test_parts_hold_for_one_model_and_not_for_another(
     tmp_path: Path, model: Callable[[], BertModel], verdict: str, parts: tuple[str | None, ...]
