@@ -116,7 +116,7 @@ class HeadFlow(Head):
     w_v, ov : MatrixRank
         Spectra of W_V and of W_V W_O.
     recovery : Recovery
-        What z tells of what was read.
+        What z holds of what was read.
     graph : HeadGraph
         Its hubs.
     trees : HeadTrees or None

@@ -1,4 +1,4 @@
-"""Figures of ``flow``: what z tells by layer, and the map of trees."""
+"""Figures of ``flow``: what z holds by layer, and the map of trees."""
 
 from __future__ import annotations
 

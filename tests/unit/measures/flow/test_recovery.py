@@ -1,4 +1,4 @@
-"""What z tells: planted heads, and the same maps fitted by another way."""
+"""What z holds: planted heads, and the same maps fitted by another way."""
 
 from __future__ import annotations
 
