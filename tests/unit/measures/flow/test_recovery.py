@@ -112,6 +112,14 @@ def test_a_head_without_values_tells_nothing(noise: float) -> None:
     assert held.explained("whole").value[0] == pytest.approx(0.0, abs=0.02)
     assert np.isnan(held.explained("value").value[0])  # there is no space that it reads
     assert not spaces.U.any()
+    # Not even a little: the map is the mean, whatever the noise.
+    x, nodes = sentences(0)
+    z = site(x, nodes, torch.zeros(1, D, WIDTH), ["drawn"], noise).z[:, 0]
+    sums = RidgeSums(1, WIDTH, torch.eye(D, dtype=torch.float64), (D,))
+    sums.add(
+        slice(0, 1), torch.arange(60) % FOLDS, z[None, :, 2].double(), [x[None, :, 2].double()]
+    )
+    assert not sums.solve()[0].weight.any()
 
 
 def test_a_constant_beside_values_that_vary_is_not_read() -> None:
