@@ -40,7 +40,7 @@ def flow(
 ) -> None:
     """Say how much of what heads read they pass on; hubs and trees in their attention.
 
-    Spectra of W_V and W_V W_O, what z tells of the states it was made from, which words are hubs,
+    Spectra of W_V and W_V W_O, what z holds of the states it was made from, which words are hubs,
     and how well the largest tree of each head fits gold trees.
     """
     call.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.estimated import Estimated
@@ -28,10 +28,15 @@ __all__ = [
     "ValueControl",
 ]
 
+#: What results of older versions do not hold.
+_UNKNOWN = Estimated(None)
+
 
 @dataclass(frozen=True)
 class Recovery:
-    """Held-out R^2 of linear maps from z: 1 tells everything, 0 as much as a mean, less is worse.
+    """Held-out R^2 of linear maps from z: the share of a target's variance that they recover.
+
+    1 is all of it, 0 as much as the mean alone, less is worse; None where it was not measured.
 
     Attributes
     ----------
@@ -45,6 +50,10 @@ class Recovery:
         The same in the space that W_V reads.
     other : Estimated
         The same of a word of the sentence drawn at random.
+    token_directions : Estimated
+        As ``token``, where d_head random directions stand in the place of W_V.
+    gaussian : Estimated
+        As ``value``, of the same patterns with a W_V of Gaussian entries.
     """
 
     whole: Estimated
@@ -52,6 +61,8 @@ class Recovery:
     token: Estimated
     value: Estimated
     other: Estimated
+    token_directions: Estimated = _UNKNOWN
+    gaussian: Estimated = _UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -105,11 +116,14 @@ class HeadFlow(Head):
     w_v, ov : MatrixRank
         Spectra of W_V and of W_V W_O.
     recovery : Recovery
-        What z tells of what was read.
+        What z holds of what was read.
     graph : HeadGraph
         Its hubs.
     trees : HeadTrees or None
         None without gold trees.
+    penalties : dict of str to float
+        By number of ``recovery``: the penalty of its ridge map, in units of the mean variance of
+        what the map reads.
     """
 
     d_head: int
@@ -118,6 +132,7 @@ class HeadFlow(Head):
     recovery: Recovery
     graph: HeadGraph
     trees: HeadTrees | None
+    penalties: dict[str, float] = field(default_factory=dict)
 
     def wide(self, matrix: str = "w_v") -> float | None:
         """Return the effective rank of ``w_v`` or ``ov`` over d_head; None for a zero matrix."""
@@ -284,6 +299,8 @@ class FlowSentences:
         Sentences that are too long for the model, or hold a word without a piece.
     note : str
         What a reader should know of the corpus; mostly empty.
+    tokens : int or None
+        Tokens of words that the maps were fitted on.
     """
 
     name: str
@@ -292,6 +309,7 @@ class FlowSentences:
     repeated: int
     skipped: int
     note: str = ""
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -309,13 +327,19 @@ class FlowResult(Measured):
     recovery : Recovery
         Means over heads.
     over_directions : Estimated
-        What z tells of all that is read, minus what random directions would: mean over heads.
+        ``recovery.whole`` minus ``recovery.directions``: mean over heads.
     graph : Graph
         Hubs of all heads together.
     trees : Trees or None
         None without gold trees.
     control : FlowControl or None
         None where it was not asked for.
+    over_gaussian, token_over_directions : Estimated
+        ``recovery.value`` minus ``recovery.gaussian``, and ``recovery.token`` minus
+        ``recovery.token_directions``: mean over heads; the intervals include the spread of heads,
+        as the random directions are other ones for each.
+    not_measured : dict of str to str
+        By number of ``recovery``: why it is not known, where the text is too short for it.
     """
 
     sentences: FlowSentences
@@ -326,6 +350,9 @@ class FlowResult(Measured):
     graph: Graph
     trees: Trees | None
     control: FlowControl | None
+    over_gaussian: Estimated = _UNKNOWN
+    token_over_directions: Estimated = _UNKNOWN
+    not_measured: dict[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""

@@ -25,6 +25,10 @@ __all__ = [
 ]
 
 
+#: What results of older versions do not hold.
+_UNKNOWN = Estimated(None)
+
+
 @dataclass(frozen=True)
 class LinearError:
     """How far a linear form of one head, or the mean of all heads, is from the head's own output.
@@ -60,8 +64,8 @@ class StoredKeys:
         Of the best linear readout; of a softmax with beta = sqrt(d_head).
     softmax_own : Estimated
         Of a softmax as sharp as the head's own scores.
-    difference : Estimated
-        ``linear`` minus ``softmax``, sentence by sentence.
+    difference, difference_own : Estimated
+        ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
     """
 
     linear: Estimated
@@ -69,6 +73,7 @@ class StoredKeys:
     softmax: Estimated
     softmax_own: Estimated
     difference: Estimated
+    difference_own: Estimated = _UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ class LinearForm:
 
 @dataclass(frozen=True)
 class HeadCorrelation:
-    """Whether one number of heads goes with the error of a linear form, over heads.
+    """Whether one number of heads goes with the error of a linear form, within layers.
 
     Attributes
     ----------
@@ -130,13 +135,16 @@ class HeadCorrelation:
     form, fit : str
         Of the error: ``linear`` and ``scaled``, say.
     given : str
-        What is held constant: ``entropy``, ``layer`` or nothing.
+        What is held constant: ``entropy`` or nothing.
     heads : int
         How many.
     pearson, spearman : Estimated
-        With a bootstrap interval over heads.
+        Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
+        four.
     p : float or None
-        Of Spearman's, two-sided, by permutation.
+        Of Spearman's, two-sided, by the same t.
+    layers : int
+        Layers that count; 0 in results of older versions, which took all heads together.
     """
 
     number: str
@@ -147,6 +155,7 @@ class HeadCorrelation:
     pearson: Estimated
     spearman: Estimated
     p: float | None
+    layers: int = 0
 
 
 @dataclass(frozen=True)
@@ -197,6 +206,11 @@ class LinearControl:
         As for the model.
     stored : StoredKeys
         Mean over heads.
+    over_random : Estimated
+        ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
+        interval holds what another draw may give as well.
+    draws : int
+        Of random weights that this is a mean over.
     """
 
     seed: int
@@ -205,6 +219,8 @@ class LinearControl:
     means: tuple[LinearError, ...]
     correlations: tuple[HeadCorrelation, ...]
     stored: StoredKeys
+    over_random: Estimated = _UNKNOWN
+    draws: int = 1
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ Run = Callable[..., Any]
 WORDS = ("the", "big", "dog", "saw", "a", "red", "cat", "on", "the", "mat", "and", "she", "ran")
 
 
-def sentences(n: int = 24) -> list[Sentence]:
+def sentences(n: int = 60) -> list[Sentence]:
     found = []
     for i in range(n):
         words = (*WORDS[i % 5 : i % 5 + 5 + i % 4], WORDS[i % 6], WORDS[i % 11], ".")
@@ -47,8 +47,9 @@ def test_every_head_has_every_number(measured: FlowResult) -> None:
         f"L{i}H{j}" for i in range(3) for j in range(4)
     ]
     read = measured.sentences
-    assert read.chosen_on == 12
-    assert read.measured_on + read.repeated == 12
+    assert read.chosen_on == 30
+    assert read.measured_on + read.repeated == 30
+    assert measured.not_measured == {}
     for head in measured.heads:
         assert head.d_head == 8
         assert 0 < (head.wide() or 0) <= 1

@@ -99,7 +99,7 @@ def test_sentences_say_which_way_it_came_out(results: dict[str, Any]) -> None:
         ((0.2, 0.6), "they rise together"),
         ((-0.6, -0.2), "one falls as the other rises"),
         ((-0.2, 0.2), "no relation shows"),
-        ((None, None), "no relation shows"),
+        ((None, None), "no interval from 2 layers): not measured"),
     ):
         row = dataclasses.replace(linear.correlations[0], spearman=Estimated(0.0, *interval))
         changed = dataclasses.replace(linear, correlations=(row, *linear.correlations[1:]))

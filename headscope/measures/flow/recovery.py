@@ -4,15 +4,19 @@ Row vectors. A head reads, at query i, the mixture ``a_i = sum_j P_ij x_j`` of t
 and passes on ``z_i = a_i W_V + b_V``. Ridge maps are fitted on half of the sentences and judged on
 the other half::
 
-    whole       z -> a             all d_model dimensions of the mixture
-    directions  a G -> a           the same through d_head random directions, G Gaussian
-    token       z -> x_top         the state of the word that gets the largest weight
-    value       z -> x_top U       that state in the space that W_V reads
-    other       z -> x_other U     the same of a word of the sentence that is drawn at random
+    whole             z -> a           all d_model dimensions of the mixture
+    directions        a G -> a         the same through d_head random directions, G Gaussian
+    token             z -> x_top       the state of the word that gets the largest weight
+    token_directions  a G -> x_top     the same through random directions
+    value             z -> x_top U     that state in the space that W_V reads
+    gaussian          a G -> x_top V   that state in the space that G reads: the same pattern, with
+                                       a W_V of Gaussian entries
+    other             z -> x_other U   as ``value``, of a word of the sentence drawn at random
 
-``U`` has orthonormal columns that span those of W_V. That ``a U`` can be read from z is no finding:
-z is ``a W_V + b_V``, so its R^2 is 1 whatever the head does. None of the five is 1 by construction:
-z has d_head numbers and ``a`` has d_model, and of the states that z mixes only one is asked for.
+``U`` and ``V`` have orthonormal columns that span those of W_V and of G; every head has a G of its
+own. That ``a U`` can be read from z is no finding: z is ``a W_V + b_V``, so its R^2 is 1 whatever
+the head does. None of the seven is 1 by construction: z has d_head numbers and ``a`` has d_model,
+and of the states that z mixes only one is asked for.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from torch import Tensor
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.activations import Activations
 from headscope.measures.flow.clustered import Clustered
+from headscope.measures.flow.ridge import SKETCH, RidgeMap, RidgeSums
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.rank.dimensions import column_basis
 from headscope.measures.rounding import VARIANCE, first_largest
@@ -34,49 +39,54 @@ from headscope.widest import exact, widest
 
 __all__ = ["TARGETS", "HeldOut", "LayerSpaces", "RecoverySums"]
 
-#: What is predicted, by name.
-TARGETS = ("whole", "directions", "token", "value", "other")
-#: Penalty of the ridge maps, in units of the mean variance of what they read: what z holds only in
-#: traces, and no layer behind it would notice, does not count.
-RIDGE = 0.1
-_TINY = torch.finfo(torch.float64).tiny
+#: What is predicted from z, and from random directions, by name.
+_FROM_Z = ("whole", "token", "value", "other")
+_FROM_RANDOM = ("directions", "token_directions", "gaussian")
+TARGETS = (*_FROM_Z, *_FROM_RANDOM)
 
 
 @dataclass(frozen=True)
 class LayerSpaces:
-    """What the values of one layer read.
+    """What the values of one layer read, and what random ones would.
 
     Attributes
     ----------
     U : Tensor, (n_heads, d_in, d_v), float64
         Orthonormal columns that span those of each head's W_V; zeros beyond its rank.
-    G : Tensor, (d_in, d_v), float64
-        Random directions.
+    G, V : Tensor, (n_heads, d_in, d_v), float64
+        Random directions, and orthonormal columns that span them.
+    sketch : Tensor, (d_in, at most SKETCH), float64
+        Random orthonormal columns.
     """
 
     U: Tensor
     G: Tensor
+    V: Tensor
+    sketch: Tensor
 
     @classmethod
     def of(cls, W_V: Tensor, seed: int) -> LayerSpaces:
         """Take them from a layer's W_V (n_heads, d_in, d_v) on the CPU; ``seed`` is of G."""
         generator = torch.Generator().manual_seed(seed)
-        G = torch.randn(W_V.shape[1:], generator=generator, dtype=torch.float64)
-        return cls(column_basis(W_V)[0] if len(W_V) else W_V.double(), G)
+        d_in = W_V.shape[1]
+        wide = torch.randn(d_in, min(d_in, SKETCH), generator=generator, dtype=torch.float64)
+        G = torch.randn(W_V.shape, generator=generator, dtype=torch.float64)
+        U, V = ((column_basis(part)[0] if len(part) else part.double()) for part in (W_V, G))
+        return cls(U, G, V, torch.linalg.qr(wide)[0])
 
 
 @dataclass(frozen=True)
 class _Chunk:
     """The queries of one chunk, by head: all (heads, queries, width).
 
-    ``z`` is what is passed on, ``mixed`` the mixture through random directions; ``targets`` are the
-    mixture, the state of the word attended to most, and another word's in the space of W_V;
-    ``sentence`` (queries,) is the row of the batch.
+    ``z`` is what is passed on, ``mixed`` the mixture through random directions; ``from_z`` and
+    ``from_mixed`` are what is predicted from them; ``sentence`` (queries,) is the row of the batch.
     """
 
     z: Tensor
     mixed: Tensor
-    targets: tuple[Tensor, Tensor, Tensor]
+    from_z: tuple[Tensor, ...]
+    from_mixed: tuple[Tensor, ...]
     sentence: Tensor
 
 
@@ -96,65 +106,14 @@ def _chunk(
     a, z, token, other = (
         exact(part) if dtype == torch.float64 else part.to(dtype) for part in (*read, *words)
     )
-    U, G = spaces.U[site.heads].to(a), spaces.G.to(a)
+    U, G, V = (part[site.heads].to(a) for part in (spaces.U, spaces.G, spaces.V))
     return _Chunk(
         z=z,
         mixed=a @ G,
-        targets=(a, token, other @ U),
+        from_z=(a, token, token @ U, other @ U),
+        from_mixed=(a, token, token @ V),
         sentence=row + site.rows.start,
     )
-
-
-class _Moments:
-    """First and second moments of predictors and targets of one layer's heads."""
-
-    def __init__(self, n_heads: int, d: int, widths: Sequence[int]) -> None:
-        def room(*shape: int) -> Tensor:
-            return torch.zeros(n_heads, *shape, dtype=torch.float64)
-
-        self.count, self.x, self.xx = room(), room(d), room(d, d)
-        self.y, self.xy = [room(t) for t in widths], [room(d, t) for t in widths]
-
-    def add(self, heads: slice, x: Tensor, targets: Sequence[Tensor]) -> None:
-        self.count[heads] += x.shape[1]
-        self.x[heads] += x.sum(1).cpu()
-        self.xx[heads] += (x.mT @ x).cpu()
-        for y, xy, target in zip(self.y, self.xy, targets, strict=True):
-            y[heads] += target.sum(1).cpu()
-            xy[heads] += (x.mT @ target).cpu()
-
-    def solve(self) -> list[_Map]:
-        """Fit a ridge map to each target."""
-        n = self.count.clamp(min=1)[:, None]
-        x = self.x / n
-        xx = self.xx / n[..., None]
-        square = xx.diagonal(dim1=1, dim2=2).mean(1)[:, None]
-        xx = xx - x[:, :, None] * x[:, None, :]
-        spread = xx.diagonal(dim1=1, dim2=2).mean(1).clamp(min=0)[:, None]
-        # By eigenvalues: predictors that never vary get the weight 0, without dividing by 0.
-        values, vectors = torch.linalg.eigh(xx)
-        varies = spread > VARIANCE * square  # a constant z varies by its rounding
-        inverse = varies / (values.clamp(min=0) + RIDGE * spread).clamp(min=_TINY)
-        inverse = vectors * inverse[:, None, :] @ vectors.mT
-        means = [y / n for y in self.y]
-        pairs = zip(self.xy, means, strict=True)
-        joint = (xy / n[..., None] - x[:, :, None] * y[:, None, :] for xy, y in pairs)
-        return [_Map(x, y, inverse @ xy) for xy, y in zip(joint, means, strict=True)]
-
-
-@dataclass(frozen=True)
-class _Map:
-    """An affine map of each of a layer's heads: y + (given - x) weight."""
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor
-
-    def gaps(self, heads: slice, given: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the map leaves of a target, and what its mean leaves."""
-        x, y, weight = (part[heads].to(given) for part in (self.x, self.y, self.weight))
-        of_mean = target - y[:, None]
-        return of_mean - (given - x[:, None]) @ weight, of_mean
 
 
 class RecoverySums:
@@ -164,26 +123,39 @@ class RecoverySums:
     ----------
     spaces : sequence of LayerSpaces
         One a layer.
+
+    Attributes
+    ----------
+    tokens : int
+        Queries of one head so far.
     """
 
     def __init__(self, spaces: Sequence[LayerSpaces]) -> None:
         self._spaces = spaces
         self._sums = []
+        self._fold = torch.zeros(0)
+        self.tokens = 0
         for space in spaces:
             n_heads, d_in, d_v = space.U.shape
-            of_z = _Moments(n_heads, d_v, (d_in, d_in, d_v))
-            self._sums.append((of_z, _Moments(n_heads, d_v, (d_in,))))
+            of_z = RidgeSums(n_heads, d_v, space.sketch, (d_in, d_in, d_v, d_v))
+            self._sums.append((of_z, RidgeSums(n_heads, d_v, space.sketch, (d_in, d_in, d_v))))
+
+    def start(self, folds: Sequence[int], nodes: WordNodes) -> None:
+        """Begin a batch: the fold that each sentence belongs to."""
+        self._fold = torch.tensor(folds, device=nodes.content.device)
+        self.tokens += int(nodes.content.sum())
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk; ``x`` (batch, pos, d_in) is what the layer's values are made from."""
         found = _chunk(site, x, nodes, self._spaces[site.row], torch.float64)
         of_z, of_mixed = self._sums[site.row]
-        of_z.add(site.heads, found.z, found.targets)
-        of_mixed.add(site.heads, found.mixed, found.targets[:1])
+        fold = self._fold[found.sentence].to(found.z.device)
+        of_z.add(site.heads, fold, found.z, found.from_z)
+        of_mixed.add(site.heads, fold, found.mixed, found.from_mixed)
 
     def fitted(self) -> HeldOut:
         """Fit all maps; what they are worth is measured elsewhere."""
-        return HeldOut(self._spaces, [(a.solve(), b.solve()[0]) for a, b in self._sums])
+        return HeldOut(self._spaces, [(*a.solve(), *b.solve()) for a, b in self._sums])
 
 
 class HeldOut:
@@ -193,18 +165,17 @@ class HeldOut:
     ----------
     spaces : sequence of LayerSpaces
         One a layer.
-    maps : sequence of (list of maps, map)
-        Of every layer the maps that read z, and the one that reads random directions.
+    maps : sequence of sequence of RidgeMap
+        Of every layer the maps to :data:`TARGETS`.
 
     Attributes
     ----------
-    sums : list of array, (2, targets, n_heads)
-        Of every sentence: squared errors, and squared distances from the mean of the other half.
+    sums : list of array, (3, targets, n_heads)
+        Of every sentence: squared errors, squared distances from the mean of the other half, and
+        squares.
     """
 
-    def __init__(
-        self, spaces: Sequence[LayerSpaces], maps: Sequence[tuple[list[_Map], _Map]]
-    ) -> None:
+    def __init__(self, spaces: Sequence[LayerSpaces], maps: Sequence[Sequence[RidgeMap]]) -> None:
         self._spaces, self._maps = spaces, maps
         self._first = np.cumsum([0, *(len(space.U) for space in spaces)])
         self.sums: list[Array] = []
@@ -212,34 +183,38 @@ class HeldOut:
 
     def start(self, sentences: int) -> None:
         """Make room for a batch."""
-        self._batch = np.zeros((sentences, 2, len(TARGETS), int(self._first[-1])))
+        self._batch = np.zeros((sentences, 3, len(TARGETS), int(self._first[-1])))
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk, as :meth:`RecoverySums.update` takes it."""
-        spaces = self._spaces[site.row]
-        found = _chunk(site, x, nodes, spaces, x.dtype)
-        of_z, of_mixed = self._maps[site.row]
-        pairs = zip(("whole", "token", "other"), of_z, found.targets, strict=True)
-        gaps = {name: m.gaps(site.heads, found.z, target) for name, m, target in pairs}
-        gaps["directions"] = of_mixed.gaps(site.heads, found.mixed, found.targets[0])
-        U = spaces.U[site.heads].to(found.z)
-        gaps["value"] = gaps["token"][0] @ U, gaps["token"][1] @ U
+        found = _chunk(site, x, nodes, self._spaces[site.row], x.dtype)
         start = int(self._first[site.row])
         heads = slice(start + site.heads.start, start + site.heads.stop)
         sentence = numpy(found.sentence)
-        for target, sides in gaps.items():
-            for side, gap in enumerate(sides):
+        given = [found.z] * len(_FROM_Z) + [found.mixed] * len(_FROM_RANDOM)
+        targets = (*found.from_z, *found.from_mixed)
+        for i, fitted in enumerate(self._maps[site.row]):
+            gaps = (*fitted.gaps(site.heads, given[i], targets[i]), targets[i])
+            for side, gap in enumerate(gaps):
                 size = widest(torch.linalg.vector_norm(gap, dim=-1)).square()
-                place = self._batch[:, side, TARGETS.index(target), heads]
-                np.add.at(place, sentence, numpy(size.T))
+                np.add.at(self._batch[:, side, i, heads], sentence, numpy(size.T))
 
     def finish(self) -> None:
         """Keep what the sentences of the batch add up to."""
         self.sums += list(self._batch)
 
     def explained(self, target: str) -> Clustered:
-        """Return held-out R^2 of every head: 1 - error / distance from the other half's mean."""
-        every = np.zeros((0, 2, len(TARGETS), int(self._first[-1])))
+        """Return held-out R^2 of every head: 1 - error / distance from the other half's mean.
+
+        NaN where the target never changes.
+        """
+        every = np.zeros((0, 3, len(TARGETS), int(self._first[-1])))
         sums = np.concatenate([every, *(part[None] for part in self.sums)])
-        sums = sums[:, :, TARGETS.index(target)]  # (sentences, 2, n_heads)
-        return Clustered.ratio(sums[:, 0], sums[:, 1]).rest()
+        error, distance, square = np.moveaxis(sums[:, :, TARGETS.index(target)], 1, 0)
+        varies = distance.sum(0) > VARIANCE * square.sum(0)
+        return Clustered.ratio(error * varies, distance * varies).rest()
+
+    def penalties(self, target: str) -> Array:
+        """Return the penalty of every head's map, in units of its predictors' mean variance."""
+        i = TARGETS.index(target)
+        return np.concatenate([np.zeros(0), *(maps[i].penalty.numpy() for maps in self._maps)])

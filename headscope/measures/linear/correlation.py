@@ -1,4 +1,9 @@
-"""Whether one number of heads goes with another: correlations with intervals and permutations."""
+"""Whether one number of heads goes with another: correlations within layers, with intervals.
+
+Heads of a layer read the same states and are not independent of each other, and layers differ in
+everything; so heads are compared within their layer, and layers are what is sampled. Each layer has
+a correlation r and its Fisher z = artanh r; the interval is Student's t over the layers' z.
+"""
 
 from __future__ import annotations
 
@@ -8,115 +13,97 @@ import numpy as np
 from scipy import stats
 
 from headscope.measures.accumulator import Array
-from headscope.measures.rounding import FRACTION, tied
+from headscope.measures.rounding import EPS, tied
+from headscope.measures.statistics import t_half_width
 
-#: Bootstrap resamples of heads, and permutations.
-RESAMPLES = 1000
-PERMUTATIONS = 10_000
-#: Fewer heads than this give no interval.
-_FEWEST = 5
+#: Fewer layers than this give no interval, fewer heads no correlation of a layer.
+LAYERS, HEADS = 4, 4
+#: Numbers whose range is below this share of their size are one number.
+_CONSTANT = 64 * EPS
 
 
 @dataclass(frozen=True)
 class Correlated:
-    """A correlation over heads, its 95% bootstrap interval, and how often chance exceeds it.
+    """A correlation within layers and its 95% interval.
 
     Attributes
     ----------
     value, low, high : float
-        NaN where it is not defined.
+        tanh of the mean z, and of the ends of its interval; NaN where it is not defined.
     p : float
-        Two-sided, by permutation of one side; NaN where it is not defined.
+        Two-sided, by the same t; NaN where there is no interval.
+    layers : int
+        How many count.
     """
 
     value: float
     low: float
     high: float
     p: float
+    layers: int
 
 
 def correlate(
-    x: Array, y: Array, *, ranks: bool, given: Array | None = None, seed: int = 0
+    x: Array, y: Array, layer: Array, *, ranks: bool, given: Array | None = None
 ) -> Correlated:
-    """Correlate two numbers of the same heads.
+    """Correlate two numbers of the same heads within their layers.
 
     Parameters
     ----------
     x, y : array of float, (heads,)
         The numbers; heads where any is not finite are left out.
+    layer : array, (heads,)
+        The layer of each.
     ranks : bool
-        Spearman's correlation, of ranks; else Pearson's.
-    given : array of float, (heads,) or (heads, columns), optional
+        Spearman's correlation, of ranks within the layer; else Pearson's.
+    given : array of float, (heads,), optional
         What is held constant: the correlation is that of what a linear fit on it leaves of both (of
-        their ranks, and of its own where it has one column).
-    seed : int
-        Of the resamples and permutations.
+        their ranks, and of its own).
 
     Returns
     -------
     Correlated
-        Heads are the sampled unit, drawn anew with replacement.
+        Layers where a side is constant, or with fewer than :data:`HEADS` heads, do not count.
     """
-    kept = np.isfinite(x) & np.isfinite(y)
-    if given is not None:
-        given = given[:, None] if given.ndim == 1 else given
-        kept &= np.isfinite(given).all(axis=1)
-        given = tied(given[kept].T).T
-    x, y = tied(x[kept]), tied(y[kept])  # heads that are equal on paper get equal ranks
-    every = np.arange(len(x))[None]
-    value = float(_correlations(x, y, every, ranks, given)[0])
-    if len(x) < _FEWEST or not np.isfinite(value):
-        return Correlated(value, np.nan, np.nan, np.nan)
-    rng = np.random.default_rng(seed)
-    heads = rng.integers(0, len(x), size=(RESAMPLES, len(x)))
-    low, high = np.nanquantile(_correlations(x, y, heads, ranks, given), (0.025, 0.975)).tolist()
-    return Correlated(value, low, high, _permutation_p(x, y, ranks, given, rng))
+    kept = np.isfinite(x) & np.isfinite(y) & (True if given is None else np.isfinite(given))
+    found, heads = [], []
+    for number in np.unique(layer):
+        here = kept & (layer == number)
+        sides = [x[here], y[here], *([] if given is None else [given[here]])]
+        r = _correlation(sides, ranks) if here.sum() >= HEADS else np.nan
+        if np.isfinite(r):
+            found.append(r)
+            heads.append(int(here.sum()))
+    if not found:
+        return Correlated(np.nan, np.nan, np.nan, np.nan, 0)
+    n, size = len(found), np.array(heads, dtype=float)
+    # Among n heads ranks agree by chance now and then: 1 counts as half a step of Spearman's less.
+    most = 1 - 6 / (size**3 - size)
+    z = np.arctanh(np.clip(found, -most, most))
+    mean = float(z.mean())
+    if n < LAYERS:
+        return Correlated(float(np.tanh(mean)), np.nan, np.nan, np.nan, n)
+    error = float(z.std(ddof=1)) / np.sqrt(n)
+    if error <= _CONSTANT * abs(mean):  # all at the bound: what independent heads would vary by
+        error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n
+    half = float(t_half_width(error, np.array(n)))
+    p = 2 * float(stats.t.sf(abs(mean) / error, n - 1)) if error else 1.0
+    low, high = np.tanh([mean - half, mean + half]).tolist()
+    return Correlated(float(np.tanh(mean)), low, high, p, n)
 
 
-def _correlations(x: Array, y: Array, heads: Array, ranks: bool, given: Array | None) -> Array:
-    """Correlation of each row of heads (samples, heads); NaN where a side is constant."""
-    if len(x) < 3:
-        return np.full(len(heads), np.nan)
-    x, y = (_prepared(values, heads, ranks, given) for values in (x, y))
-    size = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(size > 0, (x * y).sum(1) / size, np.nan)
-
-
-def _prepared(values: Array, heads: Array, ranks: bool, given: Array | None) -> Array:
-    """Return each sample's values, or ranks, without their mean and what else is held constant."""
-    drawn = values[heads]
-    drawn = stats.rankdata(drawn, axis=1) if ranks else drawn
-    whole = np.linalg.norm(drawn, axis=1, keepdims=True)
-    drawn = _beside(whole, drawn - drawn.mean(axis=1, keepdims=True))
-    if given is None:
-        return np.asarray(drawn)
-    columns = given[heads]  # (samples, heads, columns)
-    if ranks and given.shape[1] == 1:
-        columns = stats.rankdata(columns, axis=1)
-    design = np.concatenate([np.ones((*heads.shape, 1)), columns], axis=2)
-    basis, sizes, _ = np.linalg.svd(design, full_matrices=False)
-    # A sample may lack a layer altogether: its column then spans nothing.
-    basis = basis * (sizes > 1e-9 * sizes[:, :1])[:, None, :]
-    left = drawn - (basis @ (np.swapaxes(basis, 1, 2) @ drawn[..., None]))[..., 0]
-    return _beside(whole, left)
-
-
-def _beside(whole: Array, left: Array) -> Array:
-    """Return what a mean or a fit leaves; 0 where that is rounding, which correlates with nothing.
-
-    In float64, of numbers of which those that agree to float32 have been made equal.
-    """
-    rest = np.linalg.norm(left, axis=1, keepdims=True)
-    return np.asarray(left * (rest > 1e-9 * whole))
-
-
-def _permutation_p(
-    x: Array, y: Array, ranks: bool, given: Array | None, rng: np.random.Generator
-) -> float:
-    """Return how often a random order of one side correlates as strongly, both signs."""
-    every = np.arange(len(x))[None]
-    x, y = (_prepared(values, every, ranks, given)[0] for values in (x, y))
-    order = rng.permuted(np.tile(np.arange(len(x)), (PERMUTATIONS, 1)), axis=1)
-    by_chance = np.abs(x[order] @ y)
-    return float((1 + (by_chance >= abs(x @ y) * (1 - FRACTION)).sum()) / (1 + PERMUTATIONS))
+def _correlation(sides: list[Array], ranks: bool) -> float:
+    """Correlate the first two numbers of one layer; NaN where one is constant."""
+    if any(np.ptp(side) <= _CONSTANT * np.abs(side).max() for side in sides[:2]):
+        return np.nan
+    # Heads that are equal on paper get equal ranks.
+    x, y, *given = (stats.rankdata(tied(side)) if ranks else side for side in sides)
+    design = np.stack([np.ones(len(x)), *given], axis=1)
+    left = []
+    for side in (x, y):
+        rest = side - design @ np.linalg.lstsq(design, side, rcond=None)[0]
+        # What a fit explains to the last digit leaves rounding, which correlates with nothing.
+        if np.linalg.norm(rest) <= _CONSTANT * np.linalg.norm(side):
+            return np.nan
+        left.append(rest / np.linalg.norm(rest))
+    return float(left[0] @ left[1])

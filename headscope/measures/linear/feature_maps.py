@@ -12,10 +12,12 @@ sum and is left out.
 
 ====================  ==========================================================================
 ``linear``            phi(x) = x: the softmax removed; weights may be negative, so not normalised
+``first-order``       phi(x) = (1, x), normalised: weights 1 + s k_j . q_i, which is what a
+                      softmax of small scores is; they may be negative, and their sum as well
 ``elu``               phi(x) = elu(x) + 1
 ``relu``              phi(x) = max(x, 0)
 ``exp``               phi(x) = exp(x), entry by entry
-``elu-normalised``    these three divided by the sum of the weights, as a softmax is
+``elu-normalised``    these last three divided by the sum of the weights, as a softmax is
 ====================  ==========================================================================
 
 References
@@ -35,19 +37,24 @@ from torch.nn import functional as F
 
 from headscope.attention import Mask
 from headscope.measures.pooling import wide
+from headscope.measures.rounding import EPS
 from headscope.measures.visible import visible
 
+#: The form that is normalised though its weights may be negative.
+FIRST_ORDER = "first-order"
 #: Feature maps by name.
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
+    FIRST_ORDER: lambda x: torch.cat([torch.ones_like(x[..., :1]), x], -1),
     "elu": lambda x: F.elu(x) + 1,
     "relu": torch.relu,
     "exp": torch.exp,
 }
 _NORMALISED = "-normalised"
-#: Every form: the softmax removed, and each other map without and with normalisation.
+#: Every form: the softmax removed, its first order, each other map without and with normalisation.
 FORMS = (
     "linear",
+    FIRST_ORDER,
     *(f"{name}{end}" for name in ("elu", "relu", "exp") for end in ("", _NORMALISED)),
 )
 #: What is measured beside them: the mean of the values that a query may see.
@@ -80,9 +87,11 @@ def linear_attention(
     weights = _weights(form, q, k, scale)
     if mask is not None:
         weights = weights * visible(mask).to(weights)
-    if form == EVEN or form.endswith(_NORMALISED):
+    if form in (EVEN, FIRST_ORDER) or form.endswith(_NORMALISED):
         total = weights.sum(-1, keepdim=True)
-        weights = weights / torch.where(total > 0, total, torch.ones_like(total))
+        # Weights of both signs may cancel: a sum that is their rounding divides nothing.
+        none = total.abs() <= 16 * EPS * weights.abs().sum(-1, keepdim=True)
+        weights = torch.where(none, 0.0, weights / torch.where(none, 1.0, total))
     return (weights @ v.to(weights)).to(v)
 
 

@@ -46,6 +46,8 @@ class LinearSums:
     ----------
     sentences : int
         Of the text. A text of bounded size is read: what differs between sentences is kept.
+    keys_only : bool
+        Measure what the keys give back, and no form.
 
     Attributes
     ----------
@@ -56,6 +58,7 @@ class LinearSums:
     """
 
     sentences: int
+    keys_only: bool = False
     tokens: Array = field(init=False)
     by_row: dict[int, SiteSums] = field(default_factory=dict, init=False)
 
@@ -96,6 +99,9 @@ class LinearSums:
         if row not in self.by_row:
             self.by_row[row] = SiteSums.empty(self.sentences, q.shape[1], z.shape[-1])
         sums = self.by_row[row]
+        self._keys(sums, here, real, q, k, scale)
+        if self.keys_only:
+            return
         weight = exact(real[:, None, :, None])
         own = exact(z) * weight
         sums.own[here], sums.own_sum[here] = numpy(own.square().sum((-2, -1))), numpy(own.sum(-2))
@@ -104,7 +110,6 @@ class LinearSums:
             sums.both[here, :, i] = numpy((y * own).sum((-2, -1)))
             sums.form[here, :, i] = numpy(y.square().sum((-2, -1)))
             sums.form_sum[here, :, i] = numpy(y.sum(-2))
-        self._keys(sums, here, real, q, k, scale)
         sums.entropy[here] = numpy(_relative_entropy(q, k, scale, mask, real))
 
     def _keys(
@@ -184,7 +189,7 @@ class SiteSums:
         form, both = _total(counts, self.form), _total(counts, self.both)
         form_sum = _total(counts, self.form_sum)
         spread = own - 2 * (own_sum * mean[:, None]).sum(-1) + n * np.square(mean).sum(-1)[:, None]
-        spread = np.where(spread > VARIANCE * np.maximum(own, 1e-300), spread, np.nan)
+        spread = np.where(spread > VARIANCE * own, spread, np.nan)
         found = {}
         for fit, (scale, offset) in self._fits(tokens).items():
             with np.errstate(invalid="ignore", over="ignore"):

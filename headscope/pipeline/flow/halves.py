@@ -19,6 +19,7 @@ from headscope.data.sentence import Sentence
 from headscope.measures.activations import Activations
 from headscope.measures.flow.hubs import HubSums
 from headscope.measures.flow.recovery import HeldOut, LayerSpaces, RecoverySums
+from headscope.measures.flow.ridge import FOLDS
 from headscope.measures.flow.tree_search import TreeSearch
 from headscope.measures.flow.trees import GoldTrees
 from headscope.measures.flow.word_graph import WordNodes
@@ -59,7 +60,7 @@ class Reader:
     progress: Progress
     repeated: int = 0
     skipped: int = 0
-    _first: set[tuple[str, ...]] = field(default_factory=set)
+    _first: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     @property
     def causal(self) -> bool:
@@ -86,18 +87,29 @@ class Reader:
             yield batch
             self.progress(f"{name}, {'measuring' if half else 'choosing'}", seen, n)
 
+    def folds(self, batch: Sequence[EncodedSentence]) -> list[int]:
+        """Deal sentences of the first half to the folds of a cross-validation.
+
+        In the order of the corpus; a sentence that is repeated stays in one fold.
+        """
+        return [self._first[_words(item)] % FOLDS for item in batch]
+
     def _of(self, half: int, item: EncodedSentence | None) -> EncodedSentence | None:
         if item is None:
             self.skipped += 1
         if item is None or item.half != half:
             return None
-        words = tuple(word.lower() for word in item.sentence.words)
+        words = _words(item)
         if half == 0:
-            self._first.add(words)
+            self._first.setdefault(words, len(self._first))
         elif words in self._first:
             self.repeated += 1
             return None
         return item
+
+
+def _words(item: EncodedSentence) -> tuple[str, ...]:
+    return tuple(word.lower() for word in item.sentence.words)
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,8 @@ class Found:
 
     Attributes
     ----------
+    tokens : int
+        Tokens of words that the maps were fitted on.
     held : HeldOut
         Errors of the maps on the second half.
     chosen, hubs : HubSums
@@ -114,6 +128,7 @@ class Found:
         Trees; None without gold ones.
     """
 
+    tokens: int
     held: HeldOut
     chosen: HubSums
     hubs: HubSums
@@ -155,11 +170,12 @@ def measure(
         held.finish()
         hubs.update(observer.graph, nodes)
         _show_trees(search, observer.graph, nodes, sentences)
-    return Found(held, chosen, hubs, search)
+    return Found(sums.tokens, held, chosen, hubs, search)
 
 
 def _spaces(site: AttentionSite, seed: int) -> LayerSpaces:
-    return LayerSpaces.of(site.weights().W_V.detach().cpu(), seed)
+    own = np.random.default_rng([seed % 2**63, site.row])  # every layer has directions of its own
+    return LayerSpaces.of(site.weights().W_V.detach().cpu(), int(own.integers(2**63)))
 
 
 class _Observer:
@@ -179,7 +195,7 @@ class _Observer:
         for batch in reader.batches(half, name):
             ids, mask = loaded.pad([s.ids.tolist() for s in batch])
             nodes = nodes_of(batch, self._spell, random, causal=reader.causal)
-            self._start(nodes.to(loaded.device))
+            self._start(nodes.to(loaded.device), reader.folds(batch) if half == 0 else [])
             with routed(loaded.model, router), watch_inputs(loaded.sites, self._see):
                 router.run(functools.partial(loaded.forward, ids, mask))
             yield self._nodes, batch
@@ -187,12 +203,14 @@ class _Observer:
     def _spell(self, token: int) -> str:
         return str(self._loaded.tokenizer.convert_ids_to_tokens(token))
 
-    def _start(self, nodes: WordNodes) -> None:
+    def _start(self, nodes: WordNodes, folds: list[int]) -> None:
         self._nodes = nodes
         shape = (len(nodes.names), int(self._first[-1]), nodes.size, nodes.size)
         self.graph = torch.zeros(shape, device=nodes.node.device)
         if isinstance(self._recovery, HeldOut):
             self._recovery.start(len(nodes.names))
+        else:
+            self._recovery.start(folds, nodes)
 
     def _see(self, site: AttentionSite, inputs: AttentionInput) -> None:
         self._x = inputs.x_v

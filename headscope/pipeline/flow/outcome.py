@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
@@ -32,6 +32,10 @@ from headscope.results import (
 )
 from headscope.results.heads import head_name
 
+#: Tokens that a ridge map is fitted on, at least, for each number that it reads.
+TOKENS_PER_PREDICTOR = 20
+#: Where random weights surely explain less than this, maps follow what they were fitted on.
+COLLAPSED = -0.05
 #: Hubs that are listed, at most, and the sentences that one must stand in to be chosen.
 HUBS, HUB_SENTENCES = 12, 8
 
@@ -45,7 +49,29 @@ def sentences(reader: Reader, found: Found) -> FlowSentences:
         repeated=reader.repeated,
         skipped=reader.skipped,
         note=reader.corpus.note,
+        tokens=found.tokens,
     )
+
+
+def not_measured(found: Found, other: Found | None, width: int) -> dict[str, str]:
+    """Say which R^2 the text is too short for, and why; ``width`` is the largest d_head."""
+    needed = TOKENS_PER_PREDICTOR * width
+    if found.tokens < needed:
+        enough = math.ceil(needed / max(found.tokens, 1) * 2 * len(found.chosen.top))
+        reason = (
+            f"the maps are fitted on {found.tokens:,} tokens and need {TOKENS_PER_PREDICTOR} for "
+            f"each of the {width} numbers that they read; give about {enough:,} sentences"
+        )
+        return dict.fromkeys(TARGETS, reason)
+    if other is None:
+        return {}
+    theirs = {target: _one(other.held.explained(target).mean()) for target in TARGETS}
+    return {
+        target: f"with random weights it is {r2.value:.2f}, surely below {COLLAPSED}: the maps "
+        "follow what they were fitted on; give more sentences"
+        for target, r2 in theirs.items()
+        if r2.high is not None and r2.high < COLLAPSED
+    }
 
 
 def estimated(found: Clustered) -> list[Estimated]:
@@ -66,9 +92,16 @@ def heads(
     sites: Sequence[AttentionSite],
     spectra: Sequence[Mapping[str, Sequence[MatrixRank]]],
     found: Found,
+    left_out: Container[str],
 ) -> tuple[HeadFlow, ...]:
-    """Put together what is known of every head."""
-    recovery = {target: estimated(found.held.explained(target)) for target in TARGETS}
+    """Put together what is known of every head, without the R^2 that are not measured."""
+    recovery = {
+        target: estimated(found.held.explained(target))
+        for target in TARGETS
+        if target not in left_out
+    }
+    penalties = {target: found.held.penalties(target) for target in recovery}
+    unknown = {target: Estimated(None) for target in TARGETS}
     graphs = _graphs(found.hubs, found.chosen.most_frequent())
     of_trees = _trees_by_head(found.search, len(graphs))
     rows: list[HeadFlow] = []
@@ -83,9 +116,12 @@ def heads(
                     d_head=len(matrices["w_v"][i].singular_values),
                     w_v=matrices["w_v"][i],
                     ov=matrices["ov"][i],
-                    recovery=Recovery(**{name: found[place] for name, found in recovery.items()}),
+                    recovery=Recovery(
+                        **unknown | {name: found[place] for name, found in recovery.items()}
+                    ),
                     graph=graphs[place],
                     trees=of_trees[place],
+                    penalties={name: float(found[place]) for name, found in penalties.items()},
                 )
             )
     return tuple(rows)
@@ -127,14 +163,25 @@ def _trees_by_head(search: TreeSearch | None, n_heads: int) -> list[HeadTrees | 
 # --- the model ----------------------------------------------------------------------------------
 
 
-def mean_recovery(held: HeldOut) -> Recovery:
+def mean_recovery(held: HeldOut, left_out: Container[str] = ()) -> Recovery:
     """Average over heads."""
-    return Recovery(**{target: _one(held.explained(target).mean()) for target in TARGETS})
+    return Recovery(
+        **{
+            target: Estimated(None) if target in left_out else _one(held.explained(target).mean())
+            for target in TARGETS
+        }
+    )
 
 
-def over_directions(held: HeldOut) -> Estimated:
-    """Say how much more z tells of all that is read than random directions would."""
-    return _one(held.explained("whole").mean() - held.explained("directions").mean())
+def over(held: HeldOut, target: str, random: str, left_out: Container[str]) -> Estimated:
+    """Subtract from what z recovers what random directions do, mean over heads.
+
+    Each head has random directions of its own, so the spread over heads counts as well.
+    """
+    if target in left_out or random in left_out:
+        return Estimated(None)
+    mine, theirs = held.explained(target), held.explained(random)
+    return _with_spread(mine.mean() - theirs.mean(), mine.value - theirs.value)
 
 
 def graph(found: Found) -> Graph:
@@ -192,17 +239,21 @@ def _chosen(search: TreeSearch, chosen: tuple[tuple[str, str], ...], name: str) 
     )
 
 
-def control(found: Found, other: Found, seed: int) -> FlowControl:
+def control(found: Found, other: Found, seed: int, left_out: Container[str]) -> FlowControl:
     """Hold the model against random weights, sentence by sentence."""
     best = combination = None
     search = other.search
     if search is not None and search.chosen and search.counts.words:
         best = _one(search.counts.attachment("best"))
         combination = _one(search.counts.attachment("combination"))
+    gain = {
+        target: Estimated(None) if target in left_out else _gain(found.held, other.held, target)
+        for target in TARGETS
+    }
     return FlowControl(
         seed=seed,
         recovery=mean_recovery(other.held),
-        gain=Recovery(**{target: _gain(found.held, other.held, target) for target in TARGETS}),
+        gain=Recovery(**gain),
         top_share=_top_share(other),
         best_uas=best,
         combination_uas=combination,
@@ -215,11 +266,15 @@ def _gain(mine: HeldOut, other: HeldOut, target: str) -> Estimated:
     The control's heads are draws of random weights, so the spread between them counts as well.
     """
     theirs = other.explained(target)
-    gap = mine.explained(target).mean() - theirs.mean()
-    half = float(gap.half_width()[0])
-    known = theirs.value[np.isfinite(theirs.value)]
+    return _with_spread(mine.explained(target).mean() - theirs.mean(), theirs.value)
+
+
+def _with_spread(gap: Clustered, drawn: Array) -> Estimated:
+    """Make an interval of a gap wider by that of the mean of what was drawn at random."""
+    value, half = float(gap.value[0]), float(gap.half_width()[0])
+    known = drawn[np.isfinite(drawn)]
     if len(known) < 2:
-        return Estimated.around(finite(float(gap.value[0])))
+        return Estimated.around(finite(value))
     error = float(known.std(ddof=1)) / math.sqrt(len(known))
     spread = float(t_half_width(error, np.array(len(known))))
-    return Estimated.around(finite(float(gap.value[0])), finite(math.hypot(half, spread)))
+    return Estimated.around(finite(value), finite(math.hypot(half, spread)))

@@ -25,7 +25,7 @@ from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, FlowResult
 
 #: Sentences that a report reads: their intervals tell the model from its control.
-REPORT_SENTENCES = 128
+REPORT_SENTENCES = 192
 
 
 def report_defaults() -> dict[str, Any]:
@@ -106,6 +106,8 @@ def flow(
     found = _measured(reader, loaded, seed, "model")
     twin = random_twin(loaded, seed) if control else None
     other = None if twin is None else _measured(reader, twin, seed, "control")
+    width = max((site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads), default=0)
+    unknown = outcome.not_measured(found, other, width)
     spectra = {"gaussian": gaussian_controls(loaded.sites, range(seed, seed + control_seeds))}
     if twin is not None:
         spectra["fresh"] = untrained(twin.sites)
@@ -114,13 +116,16 @@ def flow(
         provenance=provenance(loaded, command=command, seed=seed, data=read),
         validation=validation,
         sentences=outcome.sentences(reader, found),
-        heads=outcome.heads(loaded.sites, head_spectra(loaded.sites), found),
+        heads=outcome.heads(loaded.sites, head_spectra(loaded.sites), found, unknown),
         spectra=spectra,
-        recovery=outcome.mean_recovery(found.held),
-        over_directions=outcome.over_directions(found.held),
+        recovery=outcome.mean_recovery(found.held, unknown),
+        over_directions=outcome.over(found.held, "whole", "directions", unknown),
         graph=outcome.graph(found),
         trees=outcome.trees(loaded.sites, found.search),
-        control=None if other is None else outcome.control(found, other, seed),
+        control=None if other is None else outcome.control(found, other, seed, unknown),
+        over_gaussian=outcome.over(found.held, "value", "gaussian", unknown),
+        token_over_directions=outcome.over(found.held, "token", "token_directions", unknown),
+        not_measured=unknown,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from headscope.measures.linear.sentence_sums import (
     LinearSums,
 )
 from headscope.measures.metrics import resampled
-from headscope.measures.statistics import finite
+from headscope.measures.statistics import finite, t_half_width
 from headscope.models.loaded import LoadedModel
 from headscope.results.effects import Effect
 from headscope.results.estimated import Estimated
@@ -35,11 +35,14 @@ PAIRS = (
     ("coherence_centred", "linear", "scaled", ""),
     ("entropy", "linear", "scaled", ""),
     ("coherence", "linear", "scaled", "entropy"),
-    ("coherence", "linear", "scaled", "layer"),
     ("coherence", "linear", "error", ""),
     ("coherence", "linear", "fitted", ""),
+    ("coherence", "first-order", "scaled", ""),
     ("coherence", "elu-normalised", "scaled", ""),
 )
+
+
+_SOFTMAX = STORED.index("softmax")
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,7 @@ class Described:
     @classmethod
     def of(cls, loaded: LoadedModel, sums: LinearSums, seed: int) -> Described:
         """Resample the sentences of a text."""
-        n = sums.sentences
-        # ``resampled`` hands a metric the counts that every metric of a task gets.
-        drawn = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
-        counts = np.concatenate([np.ones((1, n)), drawn])
+        counts = _counts(sums.sentences, seed)
         sites = [site for site in loaded.sites if site.n_heads]
         by_row = [sums.by_row[site.row] for site in sites]
         errors = [site.errors(sums.tokens, counts) for site in by_row]
@@ -89,7 +89,7 @@ class Described:
             entropy=np.concatenate([_mean(counts, site.entropy) for site in by_row], axis=1),
             scales=np.concatenate([site.scales() for site in by_row]),
             rows=np.repeat([site.row for site in sites], [site.n_heads for site in sites]),
-            known=n > 1,
+            known=sums.sentences > 1,
         )
 
     def estimated(self, values: Array) -> Estimated:
@@ -131,24 +131,21 @@ class Described:
         """Return the coherence, mean over heads."""
         return finite(float(_over_heads(self.keys[:1, :, KINDS.index(kind)])[0]))
 
-    def correlations(self, seed: int) -> tuple[HeadCorrelation, ...]:
+    def correlations(self) -> tuple[HeadCorrelation, ...]:
         """Correlate what heads' keys are like with what their linear form errs by."""
         numbers = {
             "coherence": self.keys[0, :, 0],
             "coherence_centred": self.keys[0, :, 1],
             "entropy": self.entropy[0],
         }
-        layers = (self.rows[:, None] == np.unique(self.rows)[None, 1:]).astype(float)
-        held = {"": None, "entropy": numbers["entropy"], "layer": layers}
         found = []
         for number, form, fit, given in PAIRS:
             error = self.errors[fit][0, :, EVERY.index(form)]
-            both = {
-                name: correlate(
-                    numbers[number], error, ranks=name == "spearman", given=held[given], seed=seed
-                )
-                for name in ("pearson", "spearman")
-            }
+            held = numbers[given] if given else None
+            pearson, spearman = (
+                correlate(numbers[number], error, self.rows, ranks=ranks, given=held)
+                for ranks in (False, True)
+            )
             found.append(
                 HeadCorrelation(
                     number=number,
@@ -156,12 +153,31 @@ class Described:
                     fit=fit,
                     given=given,
                     heads=len(self.rows),
-                    pearson=_correlated(both["pearson"]),
-                    spearman=_correlated(both["spearman"]),
-                    p=finite(both["spearman"].p),
+                    pearson=_correlated(pearson),
+                    spearman=_correlated(spearman),
+                    p=finite(spearman.p),
+                    layers=spearman.layers,
                 )
             )
         return tuple(found)
+
+    def over_random(self, random: Sequence[LinearSums], seed: int) -> Estimated:
+        """Hold how much worse the linear sum reads back than a softmax against random weights.
+
+        The interval is the bootstrap's over sentences, wider by what another draw of random
+        weights may differ from the mean of these by (Student's t): a model with random weights
+        must not lie outside.
+        """
+        theirs = np.stack([_reading_back(sums, seed) for sums in random])
+        mine = _over_heads(self.stored[:, :, 0, 0] - self.stored[:, :, 0, _SOFTMAX])
+        gap = self.estimated(mine - theirs.mean(0))
+        if gap.value is None or gap.low is None or gap.high is None or len(random) < 2:
+            return Estimated(gap.value)
+        n = len(random)
+        error = float(theirs[:, 0].std(ddof=1)) * np.sqrt(1 + 1 / n)
+        drawn = float(t_half_width(error, np.array(n)))
+        low, high = (float(np.hypot(gap.value - end, drawn)) for end in (gap.low, gap.high))
+        return Estimated(gap.value, gap.value - low, gap.value + high)
 
     def _errors(self, head: int) -> Iterator[LinearError]:
         by_fit = {fit: self.errors[fit][:, head] for fit in FITS}
@@ -183,7 +199,24 @@ class Described:
             softmax=self.estimated(by_name["softmax"]),
             softmax_own=self.estimated(by_name["softmax-own"]),
             difference=self.estimated(by_name["scaled-sum"] - by_name["softmax"]),
+            difference_own=self.estimated(by_name["scaled-sum"] - by_name["softmax-own"]),
         )
+
+
+def _counts(n: int, seed: int) -> Array:
+    """Say how often each of n sentences counts: once each, then in every resample."""
+    # ``resampled`` hands a metric the counts that every metric of a task gets.
+    drawn = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
+    return np.concatenate([np.ones((1, n)), drawn])
+
+
+def _reading_back(sums: LinearSums, seed: int) -> Array:
+    """Return what the linear sum errs by more than a softmax, mean over heads, (1 + resamples,)."""
+    counts = _counts(sums.sentences, seed)
+    stored = [_mean(counts, site.stored[:, :, 0]) for site in sums.by_row.values()]
+    return _over_heads(
+        np.concatenate([errors[..., 0] - errors[..., _SOFTMAX] for errors in stored], axis=1)
+    )
 
 
 def _mean(counts: Array, values: Array) -> Array:

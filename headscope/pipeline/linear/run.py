@@ -32,6 +32,8 @@ from headscope.results.linear import LinearControl, LinearForm, LinearResult
 
 #: Lines of text that are read unless told otherwise.
 SENTENCES = 64
+#: Draws of random weights that values are read back from the keys of.
+CONTROLS = 5
 #: The form that is put into each head alone.
 ALONE = "linear"
 
@@ -128,13 +130,13 @@ def linear(
         heads=tuple(described.heads(loaded, changed.alone() if alone else None)),
         forms=changed.forms(described),
         mean_output=changed.mean_output(),
-        correlations=described.correlations(seed),
+        correlations=described.correlations(),
         memory=key_memory(plain.keys, _width(loaded), seed),
         stored=described.mean_stored("raw"),
         stored_centred=described.mean_stored("centred"),
         random_coherence=math.sqrt(2 / (math.pi * _width(loaded))),
         bias_left_out=plain.biased,
-        control=_control(loaded, effects, seed) if control else None,
+        control=_control(loaded, effects, described, seed) if control else None,
     )
 
 
@@ -142,27 +144,36 @@ def _width(loaded: LoadedModel) -> int:
     return next(site.d_head for site in loaded.sites if site.n_heads)
 
 
-def _control(loaded: LoadedModel, effects: Effects, seed: int) -> LinearControl:
-    twin = random_twin(loaded, seed)
-    plain = _Plain(twin, effects.lines)
-    plain.run(effects.batches)
-    found = Described.of(twin, plain.sums, seed)
+def _control(
+    loaded: LoadedModel, effects: Effects, described: Described, seed: int
+) -> LinearControl:
+    """Measure random weights; of further draws only what their keys give back."""
+    draws = []
+    for draw in range(CONTROLS):
+        twin = random_twin(loaded, seed + draw)
+        plain = _Plain(twin, effects.lines, keys_only=draw > 0)
+        plain.run(effects.batches)
+        draws.append(plain.sums)
+        if draw == 0:
+            found = Described.of(twin, plain.sums, seed)
     return LinearControl(
         seed=seed,
         coherence=found.mean_coherence("raw"),
         coherence_centred=found.mean_coherence("centred"),
         means=found.means(),
-        correlations=found.correlations(seed),
+        correlations=found.correlations(),
         stored=found.mean_stored("raw"),
+        over_random=described.over_random(draws, seed),
+        draws=len(draws),
     )
 
 
 class _Plain:
     """One pass of the model as it is, with every form measured beside its heads."""
 
-    def __init__(self, loaded: LoadedModel, lines: int) -> None:
+    def __init__(self, loaded: LoadedModel, lines: int, *, keys_only: bool = False) -> None:
         self._loaded = loaded
-        self.sums, self.keys = LinearSums(lines), OwnKeys()
+        self.sums, self.keys = LinearSums(lines, keys_only), OwnKeys()
         #: Whether the model adds anything to its scores.
         self.biased = False
 

@@ -1,4 +1,4 @@
-"""Figures of ``flow``: what z tells by layer, and the map of trees."""
+"""Figures of ``flow``: what z holds by layer, and the map of trees."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _COLOURS = {
     "directions": draw.GREY,
     "token": draw.SKY,
     "value": draw.BLUE,
+    "gaussian": draw.GREEN,
     "other": draw.ORANGE,
 }
 
@@ -28,24 +29,31 @@ def recovery_by_layer(result: FlowResult) -> Figure:
     left, right = figure.subplots(1, 2)
     _spectra(left, result)
     names = list(dict.fromkeys(head.layer_name for head in result.heads))
-    for i, (target, text) in enumerate(TARGETS.items()):
+    for i, target in enumerate(_COLOURS):
         points = [(names.index(h.layer_name), _value(h.recovery, target)) for h in result.heads]
         x, y = np.array(points, dtype=float).T
-        shift = 0.12 * (i - (len(TARGETS) - 1) / 2)
+        shift = 0.12 * (i - (len(_COLOURS) - 1) / 2)
         right.scatter(x + shift, y, s=5, color=_COLOURS[target], alpha=0.45, lw=0)
-        means = [np.nanmean(y[x == layer]) for layer in range(len(names))]
-        right.plot(range(len(names)), means, color=_COLOURS[target], lw=1.6, label=text)
+        means = [_mean(y[x == layer]) for layer in range(len(names))]
+        label = TARGETS[target]
+        right.plot(range(len(names)), means, color=_COLOURS[target], lw=1.6, label=label)
         if result.control is not None:
             control = _value(result.control.recovery, target)
             right.axhline(control, color=_COLOURS[target], lw=1, ls="--")
     right.axhline(0, color="0.6", lw=0.8)
     right.set_xticks(range(len(names)), names)
-    draw.plain_axes(right, "layer", "held-out $R^2$ of linear maps from z", title_size=9)
-    right.set_title("what z tells (dashed: random weights)", fontsize=9)
+    draw.plain_axes(right, "layer", "share of variance recovered (held-out $R^2$)", title_size=9)
+    why = "" if not result.not_measured else "; the text is too short for some"
+    right.set_title(f"what a linear readout recovers (dashed: random weights){why}", fontsize=9)
     handles = right.get_legend_handles_labels()[0]
-    draw.legend_beside(figure, "outside lower center", 5, handles=handles)
+    draw.legend_beside(figure, "outside lower center", 3, handles=handles)
     figure.suptitle(f"What heads pass on of what they read, {draw.model_name(result)}", fontsize=10)
     return figure
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def _value(recovery: object, target: str) -> float:

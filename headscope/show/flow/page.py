@@ -14,8 +14,8 @@ from headscope.show.page.svg import Chart, Line, chart
 from headscope.show.view import KeyNumber
 
 SCALES = (
-    Scale("passed_on", "What z tells of what is read (R^2)", of_pattern=True),
-    Scale("top_word", "What z tells of the top word (R^2)", of_pattern=True),
+    Scale("passed_on", "Variance of what is read, recovered from z", of_pattern=True),
+    Scale("top_word", "Variance of the attended word, recovered from z", of_pattern=True),
     Scale("uas", "Attachment of trees (UAS)", of_pattern=True),
     Scale("value_width", "Effective rank of W_V over d_head"),
 )
@@ -66,8 +66,8 @@ def _chart(result: FlowResult) -> Chart:
             lines.append(Line(f"{text}, random weights", level, i, dashed=True))
     return chart(
         lines,
-        label="Held-out R^2 of linear maps from z by layer, mean of heads; the numbers are in "
-        "flow.csv.",
+        label="Share of variance that linear readouts recover (held-out R^2) by layer, mean of "
+        "heads; the numbers are in flow.csv.",
         x_title="layer",
         y_title="R^2",
         y_limits=(min(0.0, _lowest(lines)), 1.0),
@@ -80,7 +80,7 @@ def _lowest(lines: Sequence[Line]) -> float:
 
 
 def facts(result: FlowResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Width, what z tells, the hub and the trees of every head."""
+    """Width, what z holds, the hub and the trees of every head."""
     for head in result.heads:
         uas = None if head.trees is None else head.trees.uas[head.trees.direction].value
         yield Card(
@@ -101,18 +101,16 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
     mine = (head.wide("w_v"), head.wide("ov"))
     pairs = [f"{decimal(a, 2)} ({decimal(b, 2)})" for a, b in zip(mine, gaussian, strict=True)]
     yield "Width of W_V, W_V W_O", f"{pairs[0]}, {pairs[1]} of d_head (Gaussian)"
-    found, control = head.recovery, result.control
-    beside = "" if control is None else f", random weights {decimal(control.recovery.whole.value)}"
+    found = head.recovery
     yield (
-        "z tells of what it read",
-        f"{words.number(found.whole)} (random directions {decimal(found.directions.value, 2)}"
-        f"{beside})",
+        "Recovered of what it reads",
+        f"{words.percent(found.whole)} (random directions {words.percent(found.directions)}"
+        f"{words.random_weights(result, 'whole')})",
     )
-    top = "" if control is None else f", random weights {decimal(control.recovery.value.value, 2)}"
-    other = decimal(found.other.value, 2)
     yield (
-        "z tells of its top word",
-        f"{words.number(found.value)} (a random word {other}{top})",
+        "Recovered of the attended word",
+        f"{words.percent(found.value)} (Gaussian W_V {words.percent(found.gaussian)}; a random "
+        f"word {words.percent(found.other)}{words.random_weights(result, 'value')})",
     )
     graph = head.graph
     yield (
@@ -127,17 +125,19 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
 
 
 def key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
-    """What z tells of what was read and of the top word, and the trees."""
-    control = result.control
-    directions = f"random directions {decimal(result.recovery.directions.value, 2)}"
-    for name, what in (("whole", "of what a head reads"), ("value", "of the top word's state")):
-        beside = [directions] if name == "whole" else []
-        if control is not None:
-            value = getattr(control.recovery, name).value
-            beside.insert(0, f"random weights {decimal(value, 2)}")
+    """What z holds of what was read and of the attended word, and the trees."""
+    for name, what, control, random in (
+        ("whole", "what a head reads", "random directions", "directions"),
+        ("value", "the attended word's state", "Gaussian W_V", "gaussian"),
+    ):
         mine: Estimated = getattr(result.recovery, name)
-        what = f"R^2 {what} from z, mean of heads"
-        yield KeyNumber(what, words.number(mine), ", ".join(beside) or "-", mine)
+        chance = words.percent(getattr(result.recovery, random))
+        yield KeyNumber(
+            f"share of {what} that z recovers, mean of heads",
+            words.percent(mine),
+            f"{control} {chance}{words.random_weights(result, name)}",
+            mine,
+        )
     if result.trees is not None:
         trees = result.trees
         base = trees.baselines[trees.strongest]

@@ -28,7 +28,12 @@ def flow_report(result: FlowResult) -> Iterator[RenderableType]:
     )
     for text in texts:
         yield Text(f"\n{text}", style="bold")
-    yield Text("\nBy layer, mean of heads; over d_head, then held-out R^2, then the graph")
+    yield Text(
+        "\nBy layer, mean of heads: the width of W_V (effective rank over d_head); the share of "
+        "variance that a linear readout recovers (held out): of all that is read, from z and from "
+        "random directions; of the word attended to most, with this W_V and with a Gaussian one, "
+        "and of a random word; the attention that the most-attended tenth receives"
+    )
     yield _layers(result)
     if result.graph.hubs:
         yield Text("\nHubs: attention received by one occurrence, mean of heads, +-95%")
@@ -38,32 +43,40 @@ def flow_report(result: FlowResult) -> Iterator[RenderableType]:
         yield _trees(result, result.trees)
 
 
+#: Columns of held-out R^2, by number.
+_COLUMNS = {
+    "whole": "all read",
+    "directions": "random",
+    "value": "word",
+    "gaussian": "Gaussian",
+    "other": "other word",
+}
+
+
 def _layers(result: FlowResult) -> Table:
     """One row a layer, then random weights and the other controls."""
-    columns = ("layer", "W_V", "W_V W_O", "read", "dirs", "top", "top U", "other", "hubs")
-    table = make_table(columns)
+    table = make_table(("layer", "width", *_COLUMNS.values(), "top tenth"))
     names = dict.fromkeys(head.layer_name for head in result.heads)
     for name in names:
         here = [head for head in result.heads if head.layer_name == name]
         table.add_row(name, *_cells(here))
     if result.control is not None:
         control = result.control
-        wide = (words.control_wide(result, "fresh", matrix) for matrix in ("w_v", "ov"))
-        r2 = (found.value for found in vars(control.recovery).values())
-        cells = (*wide, *r2, control.top_share.value)
-        table.add_row("random", *(decimal(cell, 2) for cell in cells), style="dim")
-    gaussian = (words.control_wide(result, "gaussian", matrix) for matrix in ("w_v", "ov"))
-    blank = ["-"] * len(vars(result.recovery))
+        r2 = (getattr(control.recovery, name).value for name in _COLUMNS)
+        cells = (words.control_wide(result, "fresh"), *r2, control.top_share.value)
+        name = "random weights"
+        table.add_row(name, *(decimal(cell, 2) for cell in cells), style="dim")
+    gaussian = decimal(words.control_wide(result, "gaussian"), 2)
     even = decimal(result.graph.even_top_share, 2)
-    table.add_row("chance", *(decimal(cell, 2) for cell in gaussian), *blank, even, style="dim")
+    table.add_row("chance", gaussian, *["-"] * len(_COLUMNS), even, style="dim")
     return table
 
 
 def _cells(heads: list[HeadFlow]) -> list[str]:
-    wide = [mean_of(head.wide(matrix) for head in heads) for matrix in ("w_v", "ov")]
-    r2 = [mean_of(getattr(h.recovery, name).value for h in heads) for name in words.TARGETS]
+    r2 = [mean_of(getattr(h.recovery, name).value for h in heads) for name in _COLUMNS]
     share = mean_of(head.graph.top_share.value for head in heads)
-    return [decimal(value, 2) for value in (*wide, *r2, share)]
+    wide = mean_of(head.wide() for head in heads)
+    return [decimal(value, 2) for value in (wide, *r2, share)]
 
 
 def _hubs(result: FlowResult) -> Table:

@@ -9,13 +9,15 @@ from headscope.results import ChosenTrees, Estimated, FlowResult, HeadFlow, Tree
 from headscope.safe_text import visible
 from headscope.show.cells import decimal, joined, plural, plus_minus
 
-#: What the five R^2 are called.
+#: What each R^2 is of.
 TARGETS = {
     "whole": "all that is read",
-    "directions": "the same through random directions",
-    "token": "state of the top word",
-    "value": "the same where W_V reads",
-    "other": "the same of a random word",
+    "directions": "all that is read, from random directions",
+    "token": "the attended word's state",
+    "token_directions": "the attended word's state, from random directions",
+    "value": "the attended word where W_V reads",
+    "gaussian": "the attended word, Gaussian W_V",
+    "other": "a random word where W_V reads",
 }
 BASELINE_NAMES = {
     "previous": "previous word (right-branching)",
@@ -33,6 +35,13 @@ def number(found: Estimated | None, digits: int = 2) -> str:
     if found is None or found.value is None:
         return "-"
     return plus_minus(f"{found.value:z.{digits}f}", found.half_width, f".{digits}f")
+
+
+def percent(found: Estimated | None) -> str:
+    """Write a share with half of its interval."""
+    if found is None or found.value is None:
+        return "-"
+    return plus_minus(f"{found.value:z.0%}", found.half_width, ".1%")
 
 
 def mean_wide(heads: Iterable[HeadFlow], matrix: str = "w_v") -> float | None:
@@ -69,29 +78,50 @@ def width_sentence(result: FlowResult) -> str:
 
 
 def recovery_sentence(result: FlowResult) -> str:
-    """Say how much of what is read z tells, beside random directions and random weights."""
-    found, control = result.recovery, result.control
-    beside = "" if control is None else f", {number(control.recovery.whole)} with random weights"
-    top = "" if control is None else f", {number(control.recovery.value)} with random weights"
-    return (
-        f"z tells {number(found.whole)} of the variance of what a head reads (held-out R^2, mean "
-        f"of heads; as many random directions in the place of W_V {number(found.directions)}"
-        f"{beside}), and {number(found.value)} of the state of the word attended to most, in the "
-        f"space that W_V reads (a random word of the sentence {number(found.other)}{top})."
-    )
+    """Say how much of what is read z holds, beside random directions and random weights."""
+    found, missing = result.recovery, result.not_measured
+    if set(missing) >= {"whole", "value"}:
+        return f"How much of what a head reads its z holds is not measured: {missing['whole']}."
+
+    texts = []
+    if "whole" not in missing:
+        texts.append(
+            f"A linear readout of z recovers {percent(found.whole)} of the variance of what a head "
+            "reads (held out, mean of heads; as many random directions in the place of W_V "
+            f"{percent(found.directions)}{random_weights(result, 'whole')})."
+        )
+    if "value" not in missing:
+        texts.append(
+            f"A linear readout of z recovers {percent(found.value)} of the variance of the state "
+            "of the word attended to most, in the space that W_V reads (the same patterns with a "
+            f"Gaussian W_V {percent(found.gaussian)}{random_weights(result, 'value')}; a random "
+            f"word of the sentence {percent(found.other)})."
+        )
+    texts += [f"R^2 of {TARGETS[name]} is not measured: {why}." for name, why in missing.items()]
+    return " ".join(texts)
+
+
+def random_weights(result: FlowResult, name: str) -> str:
+    """Say what random weights have of a number, where they were measured."""
+    if result.control is None:
+        return ""
+    return f"; random weights {percent(getattr(result.control.recovery, name))}"
 
 
 def hub_sentence(result: FlowResult) -> str:
     """Say how much goes to few words, and which these are."""
     graph = result.graph
-    beside = f"{decimal(graph.even_top_share, 2)} if even"
+    if graph.top_share.value is None:
+        return "Hubs are not measured: no sentence is left to measure them on."
+    even = "-" if graph.even_top_share is None else f"{graph.even_top_share:.0%}"
+    beside = f"evenly spread: {even}"
     if result.control is not None:
-        beside += f", {number(result.control.top_share)} with random weights"
+        beside += f"; random weights: {percent(result.control.top_share)}"
     names = [f"{visible(hub.name)} ({number(hub.ratio, 1)} times)" for hub in graph.hubs[:5]]
     hubs = f"Hubs, beside even attention: {joined(names)}." if names else "No word is a hub."
     return (
-        f"The tenth of a sentence's words and special tokens that gets most has a share of "
-        f"{number(graph.top_share)} of the attention between them ({beside}). {hubs}"
+        "The most-attended 10% of a sentence's words and special tokens receive "
+        f"{percent(graph.top_share)} of the attention between them ({beside}). {hubs}"
     )
 
 

@@ -48,7 +48,7 @@ def _scatter(axes: Axes, result: LinearResult, name: str, layers: list[str]) -> 
     image = axes.scatter(x, y, c=colours, cmap="viridis", s=16, vmin=-0.5, vmax=most)
     axes.axhline(1.0, color="0.6", lw=0.8, ls="--")
     row = next(row for row in result.correlations if row.number == name)
-    title = f"Spearman {ranged(row.spearman, 2)}"
+    title = f"Spearman within layers {ranged(row.spearman, 2)}"
     draw.plain_axes(axes, words.NUMBERS[name], title=title, title_size=8)
     if name != "entropy":
         axes.axvline(result.random_coherence, color="0.6", lw=0.8, ls=":")

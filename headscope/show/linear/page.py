@@ -104,6 +104,6 @@ def key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
     control = "-"
     if result.control is not None:
         control = f"random weights {ranged(result.control.correlations[0].spearman, 2)}"
-    what = "key coherence and error without softmax, Spearman over heads"
+    what = "key coherence and error without softmax, Spearman within layers"
     found = result.correlations[0].spearman
     yield KeyNumber(what, ranged(found, 2), control, found)

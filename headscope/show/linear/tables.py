@@ -59,7 +59,7 @@ def _forms(result: LinearResult) -> Table:
 
 
 def _correlations(result: LinearResult) -> Table:
-    table = make_table(("over heads", "with error of", "Spearman", "Pearson", "p"))
+    table = make_table(("within layers", "with error of", "Spearman", "Pearson", "p"))
     every = [("", row) for row in result.correlations]
     if result.control is not None:
         every += [("random: ", row) for row in result.control.correlations[:3]]

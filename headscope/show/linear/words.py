@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import HeadCorrelation, KeyMemory, LinearResult
+from headscope.results import HeadCorrelation, LinearResult
 from headscope.show.cells import decimal, joined, mean_of, p_text
 from headscope.show.estimates import ranged
 
@@ -23,12 +23,17 @@ READOUTS = {
 def loss_sentence(result: LinearResult) -> str:
     """Say what the model loses without its softmax."""
     linear, even = result.form("linear"), result.form("even")
+    text = (
+        "Without softmax everywhere, each head at its best scale: similarity of the embeddings to "
+        f"the original {ranged(linear.whole_scaled.cosine, 2)} (if every head gives one constant "
+        f"output {ranged(result.mean_output.cosine, 2)})"
+    )
+    if result.task is not None:
+        before, after = result.task.baseline.value, linear.whole_scaled.metric
+        text += f", {result.task.metric} {decimal(before, 1)} to {decimal(after, 1)}"
     return (
-        f"Without the softmax heads err by {ranged(linear.mean.scaled, 2)} of their output's "
-        "spread, each at its best scale (1 is one constant output; even attention "
-        f"{ranged(even.mean.scaled, 2)}). With all heads so the embeddings' cosine to the model's "
-        f"is {ranged(linear.whole_scaled.cosine)}; with constant outputs "
-        f"{ranged(result.mean_output.cosine)}."
+        f"{text}. A head's output then errs by {ranged(linear.mean.scaled, 2)} of its spread (1: "
+        f"no better than a constant; even attention {ranged(even.mean.scaled, 2)}; mean of heads)."
     )
 
 
@@ -47,16 +52,17 @@ def forms_sentence(result: LinearResult) -> str:
 
 
 def correlation_sentence(result: LinearResult) -> str:
-    """Say whether key coherence predicts the error, beside the controls."""
+    """Say whether key coherence predicts the error within layers, beside the controls."""
     first = result.correlations[0]
-    found = f"Key coherence and that error over {first.heads} heads: {correlation_text(first)}"
+    found = f"Key coherence and that error of the heads of a layer: {correlation_text(first)}"
     sides = {1: "they rise together", -1: "one falls as the other rises", 0: "no relation shows"}
+    side = sides[_side(first)] if first.spearman.interval else "not measured"
     others = [
         f"{NUMBERS[row.number]} {correlation_text(row)}"
         for row in result.correlations[1:3]
         if row.spearman.value is not None
     ]
-    text = f"{found}: {sides[_side(first)]}."
+    text = f"{found}: {side}."
     if others:
         text += f" Beside it {joined(others)}."
     if result.control is not None:
@@ -66,7 +72,10 @@ def correlation_sentence(result: LinearResult) -> str:
 
 def correlation_text(row: HeadCorrelation) -> str:
     """Write Spearman's correlation with its interval and p."""
-    return f"{ranged(row.spearman, 2)} (Spearman; p {p_text(row.p)})"
+    if row.spearman.interval is None:
+        few = "one layer" if row.layers == 1 else f"{row.layers} layers"
+        return f"{decimal(row.spearman.value, 2)} (Spearman; no interval from {few})"
+    return f"{ranged(row.spearman, 2)} (Spearman, {row.layers} layers; p {p_text(row.p)})"
 
 
 def _side(row: HeadCorrelation) -> int:
@@ -95,32 +104,21 @@ def mean_coherence(result: LinearResult, name: str) -> float | None:
 
 
 def memory_sentence(result: LinearResult) -> str:
-    """Say what is read back from own keys, and whether the closed form is reproduced."""
+    """Say what is read back from own keys, beside random weights."""
     own = result.stored
     text = (
         "Values stored under a sentence's own keys come back with an error of "
-        f"{ranged(own.linear, 3)} by the linear sum and {ranged(own.softmax, 3)} by a softmax "
-        f"(mean over heads; difference {ranged(own.difference, 3)}; a softmax as sharp as the "
-        f"head's own scores {decimal(own.softmax_own.value)}, the best linear readout "
-        f"{decimal(own.least_squares.value)})."
+        f"{ranged(own.linear, 3)} by the linear sum, {ranged(own.softmax_own, 3)} by a softmax as "
+        f"sharp as the head's own scores and {ranged(own.softmax, 3)} by one of beta sqrt(d_head) "
+        f"(mean over heads; the best linear readout {decimal(own.least_squares.value)})."
     )
-    rows = closed_rows(result)
-    if not rows:
+    if result.control is None:
         return text
-    within = sum(abs(row.sems or 0.0) <= 2 for row in rows)
     return (
-        f"{text} With random keys the best linear readout errs by 0.5 (1 - d/N): {within} of "
-        f"{len(rows)} numbers of keys lie within two standard errors of it."
+        f"{text} With random weights linear minus softmax is "
+        f"{ranged(result.control.stored.difference, 3)}; here it is {ranged(own.difference, 3)} "
+        f"(difference {ranged(result.control.over_random, 3)})."
     )
-
-
-def closed_rows(result: LinearResult) -> list[KeyMemory]:
-    """List what is known of the best linear readout of more random keys than dimensions."""
-    return [
-        row
-        for row in result.memory
-        if row.kind == "random" and row.readout == "least-squares" and row.sems is not None
-    ]
 
 
 def notes(result: LinearResult) -> list[str]:

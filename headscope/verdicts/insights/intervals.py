@@ -41,6 +41,12 @@ class Estimate:
             return UNKNOWN
         return HOLDS if above(self.low, limit) else OPEN if above(self.high, limit) else FAILS
 
+    def at_least(self, limit: float) -> str:
+        """Whether the whole interval lies at or above."""
+        if self.low is None or self.high is None:
+            return UNKNOWN
+        return HOLDS if self.low >= limit else FAILS if self.high < limit else OPEN
+
     def below(self, limit: float) -> str:
         """Whether the whole interval lies below."""
         if self.low is None or self.high is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from headscope.results import Estimated, FlowResult, InsightPart
 from headscope.verdicts.insights.finding import Evidence, Finding
@@ -11,19 +12,24 @@ from headscope.verdicts.insights.thresholds import InsightThresholds
 
 __all__ = ["judge"]
 
+#: What the claim's own words would ask of the R^2; printed, not decided by.
+_NEARLY_ALL = 0.8
+
 
 def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
-    """Decide claim 1 by the width of W_V and by what z tells of the word attended to most.
+    """Decide claim 1 by the width of W_V and by what z holds of the word attended to most.
 
-    Two more parts stand beside the verdict without deciding it: whether random directions in the
-    place of W_V would pass on as much, and whether attention holds gold trees.
+    A wide W_V and a sharp pattern are what an untrained model with large W_Q has as well; so the
+    same patterns with a W_V of Gaussian entries, and random directions, are among the controls.
     """
     rule = (
         f"Holds if the effective rank of W_V is above {thresholds.value_width:g} of d_head in more "
         f"than {thresholds.most:.0%} of heads (exact), and if the held-out R^2 of the state of the "
         "word attended to most, from z and in the space that W_V reads, is above that of random "
-        "weights (mean of heads, 95% interval over sentences). Random directions and trees stand "
-        "beside it and do not decide."
+        "weights, above that of the model's own patterns with a Gaussian W_V, and at least "
+        f"{thresholds.recovered:g}; and if z recovers more of the whole state of that word than "
+        "as many random directions do (means of heads, whole 95% intervals). Does not hold if none "
+        "of the five is so."
     )
     flow = evidence.flow
     if flow is None:
@@ -32,6 +38,7 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     if not wide:
         return Finding("not applicable", rule, "No head has values: every W_V is zero.")
     above = sum(value > thresholds.value_width for value in wide)
+    own = _estimate(flow.recovery.value)
     parts = (
         InsightPart(
             "W_V uses nearly all of its width in most heads",
@@ -40,8 +47,34 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
             f"{sum(wide) / len(wide):.2f}, no sampling",
         ),
         _over_random_weights(flow),
+        _difference(
+            flow,
+            "z recovers more of the word attended to most than a Gaussian W_V would",
+            ("value", "gaussian"),
+            flow.over_gaussian,
+        ),
+        _difference(
+            flow,
+            "z recovers more of that word's whole state than random directions would",
+            ("token", "token_directions"),
+            flow.token_over_directions,
+        ),
+        InsightPart(
+            "z recovers most of the word attended to most",
+            own.at_least(thresholds.recovered),
+            f'R^2 {_shown(own, flow, "value")}; "most" is {thresholds.recovered:g}, "nearly all" '
+            f"would be {_NEARLY_ALL:g}",
+        ),
     )
-    beside = (_over_random_directions(flow), *_trees(flow))
+    beside = (
+        _difference(
+            flow,
+            "beside the verdict: z recovers more of all that is read than random directions would",
+            ("whole", "directions"),
+            flow.over_directions,
+        ),
+        *_trees(flow),
+    )
     found = Finding.concluded(
         parts, _measured(flow), _control(flow), rule, _values(flow, wide, above)
     )
@@ -49,21 +82,29 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
 
 
 def _over_random_weights(flow: FlowResult) -> InsightPart:
-    name = "z tells more of the word attended to most than with random weights"
+    name = "z recovers more of the word attended to most than with random weights"
     if flow.control is None:
         return InsightPart(name, UNKNOWN, "random weights were not measured")
     gain = _estimate(flow.control.gain.value)
-    return InsightPart(name, gain.above(0.0), f"R^2 minus theirs {gain}")
+    return InsightPart(name, gain.above(0.0), f"R^2 minus theirs {_shown(gain, flow, 'value')}")
 
 
-def _over_random_directions(flow: FlowResult) -> InsightPart:
-    mine, theirs = flow.recovery.whole, flow.recovery.directions
-    gain = _estimate(flow.over_directions)
-    return InsightPart(
-        "beside the verdict: z tells more of all that is read than random directions would",
-        gain.above(0.0),
-        f"R^2 {_number(mine)} against {_number(theirs)}, difference {gain}",
-    )
+def _difference(
+    flow: FlowResult, name: str, pair: tuple[str, str], found: Estimated
+) -> InsightPart:
+    """Judge what z recovers against what random directions do."""
+    mine, theirs = (_number(getattr(flow.recovery, one)) for one in pair)
+    gain = _estimate(found)
+    text = f"R^2 {mine} against {theirs}, difference {_shown(gain, flow, *pair)}"
+    return InsightPart(name, gain.above(0.0), text)
+
+
+def _shown(found: Estimate, flow: FlowResult, *numbers: str) -> str:
+    """Write an estimate, or why there is none."""
+    why = [flow.not_measured[name] for name in numbers if name in flow.not_measured]
+    if why:
+        return f"not measured: {why[0]}"
+    return "not measured" if math.isnan(found.mean) else str(found)
 
 
 def _trees(flow: FlowResult) -> tuple[InsightPart, ...]:
@@ -91,6 +132,10 @@ def _number(found: Estimated, digits: int = 2) -> str:
     return "-" if found.value is None else f"{found.value:.{digits}f}"
 
 
+def _percent(found: Estimated) -> str:
+    return "-" if found.value is None else f"{found.value:.0%}"
+
+
 def _values(flow: FlowResult, wide: list[float], above: int) -> dict[str, object]:
     trees, control = flow.trees, flow.control
     return {
@@ -109,9 +154,9 @@ def _values(flow: FlowResult, wide: list[float], above: int) -> dict[str, object
 def _measured(flow: FlowResult) -> str:
     found = flow.recovery
     return (
-        f"z tells {_number(found.value)} of the state of the word attended to most in the space "
-        f"that W_V reads (held-out R^2, mean of {len(flow.heads)} heads), and "
-        f"{_number(found.whole)} of all that is read."
+        f"A linear readout of z recovers {_percent(found.value)} of the variance of the attended "
+        f"word's state in the space that W_V reads, and {_percent(found.whole)} of all that is "
+        f"read (held out, mean of {len(flow.heads)} heads)."
     )
 
 
@@ -124,14 +169,15 @@ def _control(flow: FlowResult) -> str:
         if shape.w_v.effective_rank is not None
     ]
     text = (
-        f"A random word of the sentence {_number(found.other)}; d_head random directions in the "
-        f"place of W_V would tell {_number(found.directions)} of all that is read."
+        f"The same patterns with a Gaussian W_V {_percent(found.gaussian)}; a random word of the "
+        f"sentence {_percent(found.other)}; of all that is read, d_head random directions "
+        f"{_percent(found.directions)}."
     )
     if control is not None:
         weights = control.recovery
         text = (
-            f"Random weights {_number(weights.value)} of the word and {_number(weights.whole)} of "
-            f"all. {text}"
+            f"Random weights {_percent(weights.value)} of the word and {_percent(weights.whole)} "
+            f"of all that is read. {text}"
         )
     if widths:
         text += (

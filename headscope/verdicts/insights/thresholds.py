@@ -22,6 +22,8 @@ class InsightThresholds(ThresholdSet):
         Claim 0: least asymmetry of every head (0 is symmetric, sqrt(2) independent random).
     value_width : float
         Claim 1: effective rank of W_V over d_head above which a head is wide.
+    recovered : float
+        Claim 1: R^2 of the attended word's state from which z holds most of it.
     symmetric_cosine : float
         Claim 0: symmetric scores in all heads change the output where the cosine to the model's
         own embeddings lies below this.
@@ -49,6 +51,7 @@ class InsightThresholds(ThresholdSet):
 
     asymmetry: float = 0.1
     value_width: float = 0.8
+    recovered: float = 0.5
     symmetric_cosine: float = 0.99
     random_quantile: float = 0.95
     metric_loss: float = 0.05

@@ -18,8 +18,9 @@ from headscope.verdicts.insights.thresholds import InsightThresholds
 
 T = InsightThresholds()
 LINES = ["the cat sat on the mat", "he saw a big dog in the red house", "she ran to the house"] * 2
-PREDICTS = "key coherence predicts the error"
-WORSE = "the linear sum reads back worse than a softmax"
+PREDICTS = "key coherence predicts the error within layers"
+WORSE = "the linear sum reads back worse than the head's own softmax"
+MORE = "by more than with random weights"
 OUTPUT = "symmetric scores change the output"
 
 
@@ -30,16 +31,17 @@ def correlation(found: Estimated, number: str = "coherence", given: str = "") ->
         fit="scaled",
         given=given,
         heads=72,
+        layers=6,
         p=0.01,
         spearman=found,
         pearson=found,
     )
 
 
-def linear(spearman: Estimated, difference: Estimated) -> Any:
+def linear(spearman: Estimated, own: Estimated, more: Estimated | None) -> Any:
     """Return what the judge looks at of a result."""
     form = SimpleNamespace(
-        mean=SimpleNamespace(scaled=Estimated(1.01)),
+        mean=SimpleNamespace(form="linear", scaled=Estimated(1.01)),
         whole_scaled=SimpleNamespace(cosine=Estimated(0.76)),
     )
     other = Estimated(0.1, -0.1, 0.3)
@@ -48,18 +50,30 @@ def linear(spearman: Estimated, difference: Estimated) -> Any:
             correlation(spearman),
             correlation(other, "coherence_centred"),
             correlation(other, "entropy"),
-            correlation(other, "coherence", "layer"),
         ),
         stored=SimpleNamespace(
-            linear=Estimated(0.3), softmax=Estimated(0.1), difference=difference
+            linear=Estimated(0.3),
+            softmax=Estimated(0.1),
+            softmax_own=Estimated(0.1),
+            difference=Estimated(0.2),
+            difference_own=own,
         ),
         form=lambda name: form,
-        control=None,
+        forms=(form,),
+        control=None
+        if more is None
+        else SimpleNamespace(
+            over_random=more,
+            stored=SimpleNamespace(difference=Estimated(0.25)),
+            correlations=(correlation(other),),
+        ),
     )
 
 
-def judged(spearman: Estimated, difference: Estimated, t: InsightThresholds = T) -> Finding:
-    return interference.judge(Evidence(linear=linear(spearman, difference)), t)
+def judged(
+    spearman: Estimated, own: Estimated, more: Estimated | None, t: InsightThresholds = T
+) -> Finding:
+    return interference.judge(Evidence(linear=linear(spearman, own, more)), t)
 
 
 def parts(found: Finding) -> dict[str, str]:
@@ -70,31 +84,44 @@ UP, DOWN, BOTH = Estimated(0.4, 0.2, 0.6), Estimated(-0.4, -0.6, -0.2), Estimate
 
 
 @pytest.mark.parametrize(
-    ("spearman", "difference", "verdict"),
+    ("spearman", "own", "more", "verdict"),
     [
-        (UP, UP, "holds"),
-        (DOWN, DOWN, "does not hold"),
-        (DOWN, UP, "mixed"),
-        (UP, DOWN, "mixed"),
-        (BOTH, UP, "mixed"),
-        (BOTH, DOWN, "mixed"),
-        (Estimated(0.4), UP, "not measured"),
-        (Estimated(None), UP, "not measured"),
-        (UP, Estimated(0.2), "not measured"),
+        (UP, UP, UP, "holds"),
+        (DOWN, DOWN, DOWN, "does not hold"),
+        (DOWN, UP, UP, "mixed"),
+        (UP, DOWN, UP, "mixed"),
+        (UP, UP, DOWN, "mixed"),
+        (BOTH, UP, UP, "mixed"),
+        (BOTH, DOWN, DOWN, "mixed"),
+        (Estimated(0.4), UP, UP, "not measured"),
+        (Estimated(None), UP, UP, "not measured"),
+        (UP, Estimated(0.2), UP, "not measured"),
+        (UP, UP, None, "not measured"),  # no random weights
+        (UP, Estimated(None), UP, "not measured"),  # a result of an older version
     ],
 )
-def test_both_parts_decide(spearman: Estimated, difference: Estimated, verdict: str) -> None:
-    assert judged(spearman, difference).verdict == verdict
+def test_all_three_parts_decide(
+    spearman: Estimated, own: Estimated, more: Estimated | None, verdict: str
+) -> None:
+    assert judged(spearman, own, more).verdict == verdict
 
 
 def test_a_part_holds_with_its_whole_interval() -> None:
     for low, expected in ((0.001, "holds"), (0.0, "open"), (-0.001, "open")):
-        found = judged(Estimated(0.2, low, 0.4), Estimated(0.2, low, 0.4))
-        assert parts(found) == {PREDICTS: expected, WORSE: expected}
+        found = judged(*[Estimated(0.2, low, 0.4)] * 3)
+        assert parts(found) == dict.fromkeys((PREDICTS, WORSE, MORE), expected)
     for high, expected in ((0.0, "does not hold"), (0.001, "open")):
-        assert parts(judged(Estimated(-0.2, -0.4, high), UP))[PREDICTS] == expected
+        assert parts(judged(Estimated(-0.2, -0.4, high), UP, UP))[PREDICTS] == expected
     strict = InsightThresholds(interference=0.25)
-    assert parts(judged(UP, UP, strict)) == {PREDICTS: "open", WORSE: "open"}
+    assert set(parts(judged(UP, UP, UP, strict)).values()) == {"open"}
+
+
+def test_a_correlation_over_all_heads_together_does_not_count() -> None:
+    """Results of older versions hold one with a bootstrap over heads."""
+    old = linear(UP, UP, UP)
+    old.correlations[0].layers = 0
+    found = interference.judge(Evidence(linear=old), T)
+    assert parts(found)[PREDICTS] == "not measured"
 
 
 def test_without_its_section_it_is_not_measured_yet() -> None:
@@ -102,7 +129,7 @@ def test_without_its_section_it_is_not_measured_yet() -> None:
 
 
 def test_the_control_names_what_speaks_against_it() -> None:
-    found = judged(UP, UP)
+    found = judged(UP, UP, None)
     assert "pattern entropy in place of coherence: 0.10 [-0.10, 0.30]" in found.control
     assert "random weights were not measured" in found.control
 

@@ -1,4 +1,4 @@
-"""What z tells: planted heads, and the same maps fitted by another way."""
+"""What z holds: planted heads, and the same maps fitted by another way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from headscope.measures.activations import Activations
-from headscope.measures.flow.recovery import RIDGE, HeldOut, LayerSpaces, RecoverySums
+from headscope.measures.flow.recovery import TARGETS, HeldOut, LayerSpaces, RecoverySums
+from headscope.measures.flow.ridge import FOLDS, PENALTIES, RidgeSums
 from headscope.measures.flow.word_graph import WordNodes
 
 D, WIDTH, WORDS = 12, 4, 7
@@ -54,11 +55,19 @@ def site(
     return Activations("encoder", 0, 0, *every, len(kinds), empty, empty, v, pattern, z)
 
 
-def held_out(W_V: Tensor, kinds: list[str], noise: float = 0.0) -> tuple[HeldOut, LayerSpaces]:
+def folds(n: int = 60) -> list[int]:
+    return [i % FOLDS for i in range(n)]
+
+
+def held_out(
+    W_V: Tensor, kinds: list[str], noise: float = 0.0, n: int = 60
+) -> tuple[HeldOut, LayerSpaces]:
     spaces = LayerSpaces.of(W_V, 0)
     sums = RecoverySums([spaces])
-    x, nodes = sentences(0)
+    x, nodes = sentences(0, n)
+    sums.start(folds(n), nodes)
     sums.update(site(x, nodes, W_V, kinds, noise), x, nodes)
+    assert sums.tokens == n * WORDS
     held = sums.fitted()
     x, nodes = sentences(1)
     held.start(len(x))
@@ -103,35 +112,84 @@ def test_a_head_without_values_tells_nothing(noise: float) -> None:
     assert held.explained("whole").value[0] == pytest.approx(0.0, abs=0.02)
     assert np.isnan(held.explained("value").value[0])  # there is no space that it reads
     assert not spaces.U.any()
+    # Not even a little: the map is the mean, whatever the noise.
+    x, nodes = sentences(0)
+    z = site(x, nodes, torch.zeros(1, D, WIDTH), ["drawn"], noise).z[:, 0]
+    sums = RidgeSums(1, WIDTH, torch.eye(D, dtype=torch.float64), (D,))
+    sums.add(
+        slice(0, 1), torch.arange(60) % FOLDS, z[None, :, 2].double(), [x[None, :, 2].double()]
+    )
+    assert not sums.solve()[0].weight.any()
+
+
+def test_a_constant_beside_values_that_vary_is_not_read() -> None:
+    """One of four numbers is a constant with noise: the others tell what three numbers tell."""
+    W_V = value_map(WIDTH)
+    W_V[:, 0] = 0.0
+    clean, noisy = (held_out(W_V[None], ["drawn"], part)[0] for part in (0.0, 1e-7))
+    for target in TARGETS:
+        assert noisy.explained(target).value == pytest.approx(
+            clean.explained(target).value, abs=1e-4
+        )
+
+
+def test_few_sentences_are_answered_by_a_larger_penalty() -> None:
+    """Of even attention little can be told; from few sentences a map must not promise more."""
+    W_V = value_map(WIDTH)[None]
+    few, many = (held_out(W_V, ["even"], n=n)[0] for n in (10, 400))
+    assert few.penalties("other")[0] > many.penalties("value")[0]
+    assert few.explained("other").value[0] > -0.05
+    copies = held_out(W_V, ["next"])[0]
+    assert copies.penalties("value")[0] <= 0.01
 
 
 def test_every_number_by_a_slow_program() -> None:
-    """One head, query by query in NumPy: normal equations, errors and means spelled out."""
+    """One head, query by query in NumPy: normal equations, folds and means spelled out."""
     torch.manual_seed(0)
     W_V = value_map(WIDTH)[None]
     held, spaces = held_out(W_V, ["drawn"])
-    U, G = spaces.U[0].numpy(), spaces.G.numpy()
-    rows = [_rows(*sentences(seed), W_V, U, G) for seed in (0, 1)]
-    for target, given in (
-        ("whole", "z"),
-        ("directions", "mixed"),
-        ("token", "z"),
-        ("value", "z"),
-        ("other", "z"),
-    ):
-        name = "whole" if target == "directions" else target
-        X, Y = rows[0][given], rows[0][name]
-        x, y = X.mean(0), Y.mean(0)
-        C = (X - x).T @ (X - x) / len(X)
-        C += RIDGE * np.trace(C) / len(C) * np.eye(len(C))
-        weight = np.linalg.solve(C, (X - x).T @ (Y - y) / len(X))
-        left = rows[1][name] - y - (rows[1][given] - x) @ weight
-        expected = 1 - (left**2).sum() / ((rows[1][name] - y) ** 2).sum()
+    directions = {name: getattr(spaces, name)[0].numpy() for name in ("U", "G", "V")}
+    fit, test = (_rows(*sentences(seed), W_V, **directions) for seed in (0, 1))
+    fold = fit["sentence"] % FOLDS
+    for target in TARGETS:
+        random = target in ("directions", "token_directions", "gaussian")
+        given = "mixed" if random else "z"
+        name = {"directions": "whole", "token_directions": "token"}.get(target, target)
+        errors = [
+            sum(
+                (_left(fit, fold != f, fit, fold == f, given, name, penalty) ** 2).sum()
+                for f in range(FOLDS)
+            )
+            for penalty in PENALTIES
+        ]
+        best = PENALTIES[int(np.argmin(errors))]
+        assert held.penalties(target)[0] == pytest.approx(best), target
+        every = np.ones(len(fold), bool), np.ones(len(test["z"]), bool)
+        left = _left(fit, every[0], test, every[1], given, name, best)
+        expected = 1 - (left**2).sum() / ((test[name] - fit[name].mean(0)) ** 2).sum()
         assert held.explained(target).value[0] == pytest.approx(expected, abs=1e-5), target
 
 
+def _left(
+    fit: dict[str, np.ndarray],
+    fitted: np.ndarray,
+    test: dict[str, np.ndarray],
+    tested: np.ndarray,
+    given: str,
+    name: str,
+    penalty: float,
+) -> np.ndarray:
+    """What a map fitted on some rows leaves of others."""
+    X, Y = fit[given][fitted], fit[name][fitted]
+    x, y = X.mean(0), Y.mean(0)
+    C = (X - x).T @ (X - x) / len(X)
+    C += penalty * np.trace(C) / len(C) * np.eye(len(C))
+    weight = np.linalg.solve(C, (X - x).T @ (Y - y) / len(X))
+    return np.asarray(test[name][tested] - y - (test[given][tested] - x) @ weight)
+
+
 def _rows(
-    x: Tensor, nodes: WordNodes, W_V: Tensor, U: np.ndarray, G: np.ndarray
+    x: Tensor, nodes: WordNodes, W_V: Tensor, U: np.ndarray, G: np.ndarray, V: np.ndarray
 ) -> dict[str, np.ndarray]:
     pattern = pattern_of("drawn", x, nodes)
     found: dict[str, list[np.ndarray]] = {}
@@ -148,10 +206,30 @@ def _rows(
                 ("whole", a),
                 ("token", states[top]),
                 ("value", states[top] @ U),
+                ("gaussian", states[top] @ V),
+                ("sentence", s),
                 ("other", states[int(nodes.other[s, query])] @ U),
             ):
                 found.setdefault(name, []).append(value)
     return {name: np.array(values) for name, values in found.items()}
+
+
+def test_a_wide_target_is_seen_through_a_few_directions() -> None:
+    """A sketch of eight directions chooses the penalty of the whole target, or one near it."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(3, 300, WIDTH, generator=generator, dtype=torch.float64)
+    weight = torch.randn(3, WIDTH, 40, generator=generator, dtype=torch.float64)
+    noise = torch.randn(3, 300, 40, generator=generator, dtype=torch.float64)
+    target = 0.3 * x @ weight + 4 * noise
+    fold = torch.arange(300) % FOLDS
+    found = []
+    for sketch in (torch.eye(40, dtype=torch.float64), torch.linalg.qr(noise[0, :40, :8])[0]):
+        sums = RidgeSums(3, WIDTH, sketch, (40,))
+        sums.add(slice(0, 3), fold, x, (target,))
+        found.append(sums.solve()[0])
+    steps = (found[0].penalty.log10() - found[1].penalty.log10()).abs()
+    assert steps.max() <= 1.01  # two steps of the grid
+    torch.testing.assert_close(found[0].y, found[1].y)
 
 
 def test_chunks_of_heads_and_sentences_add_up() -> None:
@@ -161,6 +239,7 @@ def test_chunks_of_heads_and_sentences_add_up() -> None:
     whole, _ = held_out(W_V, kinds)
     spaces = LayerSpaces.of(W_V, 0)
     sums = RecoverySums([spaces])
+    sums.start(folds(), sentences(0)[1])
     for part in _parts(site(*sentences(0), W_V, kinds)):
         sums.update(part, *sentences(0))
     held = sums.fitted()
@@ -168,7 +247,7 @@ def test_chunks_of_heads_and_sentences_add_up() -> None:
     for part in _parts(site(*sentences(1), W_V, kinds)):
         held.update(part, *sentences(1))
     held.finish()
-    for target in ("whole", "value", "directions"):
+    for target in TARGETS:
         np.testing.assert_allclose(
             held.explained(target).value, whole.explained(target).value, atol=1e-6
         )

@@ -27,6 +27,7 @@ def feature(name: str, x: float) -> float:
 def by_hand(form: str, q: Tensor, k: Tensor, v: Tensor, scale: float, sees) -> list[list[float]]:
     """Every number on its own: for query i the keys j that it sees, entry by entry."""
     name, _, normalised = form.partition("-")
+    name = "linear" if name == "first" else name
     found = []
     for i in range(N):
         total, answer = 0.0, [0.0] * D
@@ -39,7 +40,7 @@ def by_hand(form: str, q: Tensor, k: Tensor, v: Tensor, scale: float, sees) -> l
                     feature(name, float(q[i, e]) * scale**0.5)
                     * feature(name, float(k[j, e]) * scale**0.5)
                     for e in range(D)
-                )
+                ) + (form == "first-order")
             total += weight
             answer = [a + weight * float(v[j, e]) for e, a in enumerate(answer)]
         if normalised or form == EVEN:
@@ -73,6 +74,24 @@ def test_weights_of_the_linear_form_are_the_models_scores() -> None:
     q, k, v = draw(1)
     ours = linear_attention("linear", q, k, v, scale=0.5)
     torch.testing.assert_close(ours, (q @ k.T * 0.5) @ v)
+
+
+def test_the_first_order_of_small_scores_is_their_softmax() -> None:
+    q, k, v = draw(2)
+    mask = torch.ones(N, N, dtype=torch.bool).tril()
+    for size, near in ((1e-3, 1e-5), (8.0, None)):
+        scores = (q @ k.T * 0.5 * size).masked_fill(~mask, -torch.inf)
+        softmax = torch.softmax(scores, -1) @ v
+        ours = linear_attention("first-order", size * q, k, v, scale=0.5, mask=mask)
+        gap = float((ours - softmax).abs().max())
+        assert gap < near if near else gap > 0.05
+
+
+def test_weights_that_cancel_divide_nothing() -> None:
+    """Keys whose scores sum to minus their number: 1 + s q.k sums to zero but for rounding."""
+    q, k, v = torch.ones(1, 1), torch.tensor([[-1.3], [-0.7]]), torch.tensor([[1.0], [2.0]])
+    found = linear_attention("first-order", q, k, v, scale=1.0)
+    assert found.tolist() == [[0.0]]
 
 
 def test_a_query_without_any_weight_gets_zeros() -> None:

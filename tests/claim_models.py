@@ -1,0 +1,161 @@
+"""Models made for claims: planted ones for which a part holds, altered ones for which it does not.
+
+Their words belong to topics, and every sentence keeps to one: a few directions of the states say
+the topic, the others the word. What a head reads, how sharply it looks and how its keys lie can be
+set apart from each other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from tiny_models import SPECIAL, VOCABULARY, tiny_tokenizer
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+import headscope
+from headscope.models.loaded import LoadedModel
+
+D_MODEL, N_HEADS, D_HEAD = 32, 4, 8
+#: Words of a topic, and of a sentence.
+TOPIC, LENGTH = 5, 9
+PIECES = [i for i, piece in enumerate(VOCABULARY) if i >= len(SPECIAL) and "##" not in piece]
+
+
+def lines(n: int, seed: int = 0) -> list[str]:
+    """Sentences of one topic each."""
+    rng = np.random.default_rng(seed)
+    topics = np.array(PIECES[: len(PIECES) // TOPIC * TOPIC]).reshape(-1, TOPIC)
+    return [
+        " ".join(VOCABULARY[i] for i in rng.choice(topics[rng.integers(len(topics))], LENGTH))
+        for _ in range(n)
+    ]
+
+
+def mixed_lines(n: int, seed: int = 0) -> list[str]:
+    """Sentences of different words of any topic."""
+    rng = np.random.default_rng(seed)
+    return [" ".join(VOCABULARY[i] for i in rng.permutation(PIECES)[:LENGTH]) for _ in range(n)]
+
+
+def untrained(n_layers: int = 2, seed: int = 0) -> BertModel:
+    """Give a BERT with transformers' random weights."""
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=D_MODEL,
+        num_hidden_layers=n_layers,
+        num_attention_heads=N_HEADS,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return BertModel(config).eval()
+
+
+@torch.no_grad()
+def of_topics(n_layers: int = 2, seed: int = 0) -> BertModel:
+    """Give a model whose states say topic and word, and stay as they are through all layers.
+
+    The first D_HEAD dimensions are the topic's, and the larger part. Attention is even.
+    """
+    model = untrained(n_layers, seed)
+    generator = torch.Generator().manual_seed(seed)
+    of_topic = torch.randn(len(VOCABULARY), D_HEAD, generator=generator)
+    for start in range(0, len(PIECES) - TOPIC + 1, TOPIC):
+        of_topic[PIECES[start : start + TOPIC]] = of_topic[PIECES[start]].clone()
+    of_word = torch.randn(len(VOCABULARY), D_MODEL - D_HEAD, generator=generator)
+    states = torch.cat([2 * of_topic, 0.7 * of_word], 1)
+    model.embeddings.word_embeddings.weight.copy_(states)
+    model.embeddings.position_embeddings.weight.zero_()
+    model.embeddings.token_type_embeddings.weight.zero_()
+    for layer in model.encoder.layer:
+        for dense in (layer.attention.output.dense, layer.output.dense):
+            dense.weight.zero_()
+        layer.attention.self.query.weight.zero_()
+    read(model, topic_values(seed))
+    return model
+
+
+def topic_values(seed: int = 0) -> Tensor:
+    """W_V of a head that reads the topic, all of its directions alike."""
+    generator = torch.Generator().manual_seed(seed)
+    turn = torch.linalg.qr(torch.randn(D_HEAD, D_HEAD, generator=generator))[0]
+    return torch.cat([turn, torch.zeros(D_MODEL - D_HEAD, D_HEAD)])
+
+
+@torch.no_grad()
+def read(model: BertModel, W_V: Tensor | None, seed: int = 0) -> BertModel:
+    """Give every head this W_V (d_model, d_head), or a Gaussian one of its own."""
+    generator = torch.Generator().manual_seed(1000 + seed)
+    for layer in model.encoder.layer:
+        weight = layer.attention.self.value.weight
+        if W_V is None:
+            weight.copy_(torch.randn(weight.shape, generator=generator) / D_MODEL**0.5)
+        else:
+            weight.copy_(W_V.T.repeat(N_HEADS, 1))
+    return model
+
+
+@torch.no_grad()
+def of_keys(
+    n_layers: int = 4, n_heads: int = 8, d_head: int = 24, *, signs: bool = True
+) -> BertModel:
+    """Give a model whose queries are its keys, and whose keys have a sign in common or not.
+
+    The sign counts for more from head to head of a layer: the cosine of two keys is about plus or
+    minus 0.15 in the first and 0.55 in the last. Every token looks sharply at itself, as only a
+    softmax can. Without ``signs`` all cosines are positive.
+    """
+    width = n_heads * d_head
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=width,
+        num_hidden_layers=n_layers,
+        num_attention_heads=n_heads,
+        intermediate_size=16,
+        max_position_embeddings=64,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = BertModel(config).eval()
+    states = torch.randn(len(VOCABULARY), width, generator=torch.Generator().manual_seed(0))
+    states[:, 0] = 1.0
+    states[::2, 0] = -1.0 if signs else 1.0
+    model.embeddings.word_embeddings.weight.copy_(states)
+    model.embeddings.position_embeddings.weight.zero_()
+    model.embeddings.token_type_embeddings.weight.zero_()
+    for layer in model.encoder.layer:
+        for dense in (layer.attention.output.dense, layer.output.dense):
+            dense.weight.zero_()
+        key = torch.zeros(n_heads, d_head, width)
+        for head in range(n_heads):
+            cosine = 0.15 + 0.4 * head / (n_heads - 1)
+            key[head, 0, 0] = (cosine * (d_head - 1) / (1 - cosine)) ** 0.5
+            key[head, 1:, 1 + head * (d_head - 1) :][:, : d_head - 1] = torch.eye(d_head - 1)
+        layer.attention.self.key.weight.copy_(key.flatten(0, 1))
+        layer.attention.self.query.weight.copy_(2 * key.flatten(0, 1))
+    return model
+
+
+@torch.no_grad()
+def sharpen(model: BertModel, factor: float) -> BertModel:
+    """Multiply every W_Q."""
+    for layer in model.encoder.layer:
+        layer.attention.self.query.weight.mul_(factor)
+        layer.attention.self.query.bias.mul_(factor)
+    return model
+
+
+def loaded(model: BertModel) -> LoadedModel:
+    """Wrap a model with its tokenizer."""
+    return headscope.wrap(model, tiny_tokenizer(64))
+
+
+def written(folder: Path, n: int, seed: int = 0) -> Path:
+    """Write sentences to a file."""
+    path = folder / f"topics_{n}_{seed}.txt"
+    path.write_text("\n".join(lines(n, seed)) + "\n")
+    return path
