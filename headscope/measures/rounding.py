@@ -10,10 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["EPS", "VARIANCE"]
+__all__ = ["CONSTANT_ROW", "COSINE", "EPS", "VARIANCE"]
 
 #: Relative rounding of float32, the dtype in which patterns and states arrive.
 EPS = float(np.finfo(np.float32).eps)
 #: A variance below this share of the mean square is that of a constant. A softmax in float32 has
 #: rows that sum to 1 within a few EPS; 64 EPS leave room for a long row, and the square is of them.
 VARIANCE = (64 * EPS) ** 2
+#: A row of scores whose spread is below this share of the scores themselves is constant: each score
+#: is a sum of d_head float32 products, which 64 EPS leave room for.
+CONSTANT_ROW = 64 * EPS
+#: Cosines to the same embedding that differ by less are equal: embeddings are float32 sums over
+#: all layers and tokens.
+COSINE = 64 * EPS
