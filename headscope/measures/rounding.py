@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["CONSTANT_ROW", "COSINE", "EPS", "VARIANCE"]
+__all__ = ["CONSTANT_ROW", "COSINE", "EPS", "METRIC", "VARIANCE"]
 
 #: Relative rounding of float32, the dtype in which patterns and states arrive.
 EPS = float(np.finfo(np.float32).eps)
@@ -23,3 +23,6 @@ CONSTANT_ROW = 64 * EPS
 #: Cosines to the same embedding that differ by less are equal: embeddings are float32 sums over
 #: all layers and tokens.
 COSINE = 64 * EPS
+#: Two values of a task's metric, or two areas under its curves, that differ by less than this share
+#: of themselves are equal: they are means of what float32 outputs say.
+METRIC = 64 * EPS
