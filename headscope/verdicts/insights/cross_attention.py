@@ -9,6 +9,7 @@ from headscope.results import InsightPart
 from headscope.results.prune import Area, AreaGap, PruneResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import FAILS, HOLDS, OPEN, UNKNOWN
+from headscope.verdicts.insights.last_layers import NO_TASK, needs_its_heads
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 __all__ = ["judge"]
@@ -20,7 +21,8 @@ _RULE = (
     "Holds if the area under the pruning curve of cross-attention between the first and the last "
     "head removed (the metric, averaged over the shares of a stack's heads in between) lies below "
     "the encoder's and below the decoder's, by the paired 95% interval of the gap; does not hold "
-    "if it lies above both so."
+    "if it lies above both so. Not measured of a model that does the task no better than without "
+    "any head."
 )
 _NEEDS = (
     "Needs the pruning curves of all three stacks: give the task seq2seq with pairs of source and "
@@ -44,6 +46,8 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
         if (gap.stack, gap.method, gap.repair) == ("cross", cross.method, cross.repair)
     }
     parts = tuple(_part(stack, areas, gaps.get(stack), pruned.sign) for stack in _OTHERS)
+    if not needs_its_heads(pruned):
+        parts = tuple(InsightPart(part.name, UNKNOWN, NO_TASK) for part in parts)
     random = {a.stack: a for a in pruned.areas if a.method == "random"}
     return Finding.concluded(
         parts,
