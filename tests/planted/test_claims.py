@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tiny_translators
 import torch
-from tiny_models import VOCABULARY, tiny_tokenizer
-from transformers import BertConfig, BertModel
+from covered_families import COVERED
+from tiny_models import VOCABULARY, WORDS, framed_tokenizer, tiny_tokenizer
+from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 
 import headscope
 from headscope.data.plain import as_plain
+from headscope.errors import UnsupportedModelError
 from headscope.models.loaded import LoadedModel
-from headscope.verdicts.insights import asymmetry
+from headscope.pipeline.insights.kept_roles import measure_kept_roles
+from headscope.verdicts.insights import asymmetry, cross_attention, labelled_heads, last_layers
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
@@ -44,6 +51,10 @@ def opened(network: Any) -> LoadedModel:
 def layers(network: Any) -> Iterable[Any]:
     return (layer.attention for layer in network.encoder.layer)
 
+
+STACKS = ("encoder", "decoder", "cross")
+#: Standard deviation of the untrained model's weights.
+SHARP = 0.05
 
 # --- claim 0 ------------------------------------------------------------------------------------
 
@@ -80,7 +91,7 @@ def directed(seeks: tuple[int, ...] = (1, 2, 0), sharpness: float = 2.0) -> Any:
 
 @torch.no_grad()
 def untrained(sharpness: float) -> Any:
-    network = bert(initializer_range=0.05)
+    network = bert(initializer_range=SHARP)
     for layer in layers(network):
         layer.self.query.weight *= sharpness
     return network
@@ -114,3 +125,147 @@ def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(
     assert tuple(parts(found)[name] for name in (WEIGHTS, PATTERNS, OUTPUT)) == expected, (
         found.parts
     )
+    if network().config.initializer_range == SHARP:
+        noise, own = (moved.whole[name].cosine for name in ("noise", "symmetric"))
+        assert own.high < noise.low  # which is why noise alone is no control
+
+
+@pytest.mark.parametrize(("tied", "verdict"), [(False, "holds"), (True, "does not hold")])
+def test_rotated_queries_and_keys_are_decided_by_their_scores(tied: bool, verdict: str) -> None:
+    """x_i W_Q R(i - j) W_K^T x_j is symmetric where W_Q = W_K, whatever R turns by."""
+    family = next(family for family in COVERED if family.name == "modernbert")
+    network = family.model(vocab_size=len(VOCABULARY))
+    if tied:
+        for module in network.modules():
+            if hasattr(module, "Wqkv"):
+                width = module.Wqkv.weight.shape[1]
+                module.Wqkv.weight.data[width : 2 * width] = module.Wqkv.weight.data[:width]
+    loaded = headscope.wrap(network, tiny_tokenizer(38))
+    with pytest.raises(UnsupportedModelError, match="rotates queries and keys"):
+        headscope.rank(loaded, validate=False)
+    moved = headscope.symmetric(loaded, LINES[:8], alone=False, validate=False)
+    found = asymmetry.judge(Evidence(symmetric=moved), T)
+    assert parts(found)["every head's scores are asymmetric"] == verdict
+
+
+# --- claim 2, kept heads ------------------------------------------------------------------------
+
+LABELLED = {(0, 1), (0, 5), (1, 2), (1, 3)}
+BETTER, LITTLE = "labelled heads do better than random ones", "little is lost without the others"
+
+
+@pytest.fixture(scope="module")
+def classified() -> headscope.ClassifyResult:
+    """A classification that labels some heads, whatever they do."""
+    found = headscope.classify(opened(eight_heads()), limit=4, validate=False)
+    heads = tuple(
+        dataclasses.replace(h, roles=("syntactic",) if (h.layer, h.head) in LABELLED else ())
+        for h in found.heads
+    )
+    corpus = dataclasses.replace(found.corpus, sha256="other")
+    return dataclasses.replace(found, corpus=corpus, heads=heads)
+
+
+@torch.no_grad()
+def eight_heads(*, loud: Iterable[tuple[int, int]] = (), quiet: float = 1.0) -> Any:
+    """Two layers of eight heads; what the heads that are not loud write is scaled."""
+    network = bert(hidden_size=64, num_attention_heads=8, initializer_range=0.2)
+    for row, layer in enumerate(layers(network)):
+        for head in range(8):
+            if (row, head) not in loud:
+                layer.output.dense.weight[:, 8 * head : 8 * head + 8] *= quiet
+    return network
+
+
+@pytest.mark.parametrize(
+    ("loud", "quiet", "expected"),
+    [
+        (LABELLED, 0.0, {BETTER: "holds", LITTLE: "holds"}),
+        # All of a layer are alike, and the other layer writes nothing: where heads lie is no merit.
+        ({(1, head) for head in range(8)}, 0.0, {BETTER: "does not hold"}),
+        ({(0, 0), (0, 2), (1, 4), (1, 6)}, 0.0, {BETTER: "does not hold", LITTLE: "does not hold"}),
+        ((), 0.0, {BETTER: "does not hold", LITTLE: "holds"}),  # no head does anything
+    ],
+    ids=["labelled", "one layer", "others", "none"],
+)
+def test_kept_heads_must_beat_others_of_their_layers(
+    loud: set[tuple[int, int]],
+    quiet: float,
+    expected: dict[str, str],
+    classified: headscope.ClassifyResult,
+) -> None:
+    loaded = opened(eight_heads(loud=loud, quiet=quiet))
+    kept = measure_kept_roles(loaded, classified, limit=24)
+    assert kept.sets == 28**2
+    found = labelled_heads.judge(Evidence(kept=kept), T)
+    assert {name: parts(found)[name] for name in expected} == expected, found.parts
+
+
+# --- claim 4, and survivors of a joint pruning (claim 2) ----------------------------------------
+
+LAST = "cross-attention survives in the last decoder layers"
+
+
+@torch.no_grad()
+def translator(
+    encoder: float, decoder: float, cross: tuple[float, ...], *, alike: bool = False
+) -> Any:
+    """A BART that writes words, its stacks' outputs scaled: cross-attention's by layer.
+
+    ``alike``: the heads of a layer of cross-attention are copies of one, so each can stand for all.
+    """
+    sizes = {**tiny_translators._SIZES, "encoder_layers": 1, "decoder_layers": len(cross)}
+    sizes["decoder_start_token_id"] = tiny_translators.CLS
+    kinds = {"bart": (BartForConditionalGeneration, BartConfig, sizes)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_translators, "_KINDS", kinds)
+        network = tiny_translators.translator("bart")
+    network.model.encoder.layers[0].self_attn.out_proj.weight *= encoder
+    for layer, scale in zip(network.model.decoder.layers, cross, strict=True):
+        layer.self_attn.out_proj.weight *= decoder
+        attention = layer.encoder_attn
+        attention.out_proj.weight *= scale
+        if alike:
+            for part in (attention.q_proj, attention.k_proj, attention.v_proj):
+                part.weight.copy_(part.weight[:4].repeat(4, 1))
+                part.bias.copy_(part.bias[:4].repeat(4))
+            attention.out_proj.weight.copy_(attention.out_proj.weight[:, :4].repeat(1, 4) / 4)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "step", "expected", "last"),
+    [
+        (lambda: translator(0.0, 0.0, (0.0, 0.0, 1.0)), 0.25, "holds", "holds"),
+        (lambda: translator(0.0, 0.0, (1.0, 1.0, 0.0, 0.0)), 0.25, "holds", "does not hold"),
+        (lambda: translator(5.0, 1.0, (1.0,), alike=True), 0.5, "does not hold", "not measured"),
+        (lambda: translator(0.0, 0.0, (0.0,)), 0.5, "not measured", "not measured"),
+    ],
+    ids=["last layers", "first layers", "heads of cross-attention alike", "no attention"],
+)
+def test_cross_attention_is_judged_by_what_it_does(
+    network: Any, step: float, expected: str, last: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    words = [word for word in WORDS if not word.startswith("##")]
+    sources = tuple(" ".join(rng.choice(words, rng.integers(2, 7))) for _ in range(24))
+    made = network()
+    made.save_pretrained(tmp_path / "model")
+    framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "model")
+    pairs = tiny_translators.own_pairs(made, sources)
+    data = tiny_translators.write_pairs(tmp_path / "pairs.tsv", pairs)
+    pruned = headscope.prune(
+        str(tmp_path / "model"),
+        task="seq2seq",
+        data=data,
+        calibration=data,
+        methods=["fisher-joint"],
+        repairs=["none"],
+        step=step,
+        validate=False,
+        ablation=False,
+    )
+    found = cross_attention.judge(Evidence(prune=pruned, stacks=STACKS), T)
+    assert found.verdict == expected, found.parts
+    assert set(parts(found).values()) == {expected}
+    assert last_layers.of_survivors(pruned).part.verdict == last
