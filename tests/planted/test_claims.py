@@ -20,7 +20,15 @@ from headscope.data.plain import as_plain
 from headscope.errors import UnsupportedModelError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.insights.kept_roles import measure_kept_roles
-from headscope.verdicts.insights import asymmetry, cross_attention, labelled_heads, last_layers
+from headscope.verdicts.insights import (
+    asymmetry,
+    collapse,
+    cross_attention,
+    labelled_heads,
+    last_layers,
+    low_rank,
+    shared_projections,
+)
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
@@ -269,3 +277,142 @@ def test_cross_attention_is_judged_by_what_it_does(
     assert found.verdict == expected, found.parts
     assert set(parts(found).values()) == {expected}
     assert last_layers.of_survivors(pruned).part.verdict == last
+
+
+# --- claim 3 ------------------------------------------------------------------------------------
+
+SHARED, SINGLE = "layers need fewer dimensions than the control", "single heads need about as many"
+
+
+@torch.no_grad()
+def projecting(how: str) -> Any:
+    """Heads of one shared subspace each turned at random, or of three dimensions each."""
+    network = bert(hidden_size=64, num_hidden_layers=3, initializer_range=0.1)
+    for layer in layers(network):
+        for part in (layer.self.query, layer.self.key):
+            heads = part.weight.view(4, 16, 64)
+            if how == "shared":
+                for head in range(1, 4):
+                    heads[head] = torch.linalg.qr(torch.randn(16, 16))[0] @ heads[0]
+            if how == "thin":
+                heads[:, 3:] *= 1e-3
+    return network
+
+
+@pytest.mark.parametrize(
+    ("how", "expected", "verdict"),
+    [
+        ("shared", ("holds", "holds"), "holds"),
+        ("untrained", ("does not hold", "holds"), "does not hold"),
+        ("thin", ("holds", "does not hold"), "mixed"),
+    ],
+)
+def test_heads_share_projections_or_not(how: str, expected: tuple[str, str], verdict: str) -> None:
+    ranked = headscope.rank(opened(projecting(how)), validate=False)
+    found = shared_projections.judge(Evidence(rank=ranked), T)
+    assert (parts(found)[SHARED], parts(found)[SINGLE]) == expected, found.parts
+    assert found.verdict == verdict
+
+
+# --- claims 5 and 7 -----------------------------------------------------------------------------
+
+_WORDS = np.array([word for word in WORDS if not word.startswith("##")])
+STREAM = as_plain([" ".join(np.random.default_rng(i).choice(_WORDS, 12)) for i in range(60)])
+
+
+@torch.no_grad()
+def itself(network: Any, *, at: Iterable[int]) -> None:
+    """Let the heads of some layers look at their own position, and pass on what they see there."""
+    eye = torch.eye(32)
+    for layer in (network.encoder.layer[i].attention for i in at):
+        layer.self.query.weight.copy_(20 * eye)
+        layer.self.key.weight.copy_(20 * eye)
+        layer.self.value.weight.copy_(eye)
+        layer.output.dense.weight.copy_(eye)
+
+
+@torch.no_grad()
+def flat_or_sharp(how: str) -> Any:
+    network = bert(num_attention_heads=4 if how == "untrained" else 1, initializer_range=0.02)
+    if how == "sharp":
+        itself(network, at=(0, 1))
+        places = torch.linalg.qr(torch.randn(64, 64))[0][:, :32]
+        network.embeddings.position_embeddings.weight.copy_(20 * places)
+    return network
+
+
+@pytest.mark.parametrize(("how", "verdict"), [("untrained", "holds"), ("sharp", "does not hold")])
+def test_patterns_are_of_low_rank_or_not(how: str, verdict: str) -> None:
+    """An untrained model's are, and the text says that this is no sign of learning."""
+    loaded = opened(flat_or_sharp(how))
+    measured = headscope.spectrum(
+        loaded, STREAM, length=16, sequences=6, control=True, validate=False
+    )
+    found = low_rank.judge(Evidence(spectrum=measured), T)
+    assert found.verdict == verdict, found.parts
+    assert found.control.startswith("Random weights: mean share 0.9")
+    assert "nothing about learning" in found.control or "no sign of learning" in found.control
+
+
+FALLS, STEPS = "attention alone collapses", "at least as fast as exponentially"
+SKIP, FFN = "the skip connection prevents it", "the feed-forward network slows it"
+NORM = "LayerNorm plays no role"
+
+
+@torch.no_grad()
+def deep(how: str) -> Any:
+    """Four layers of one nearly even head; the feed-forward network undoes what all tokens get."""
+    network = bert(num_hidden_layers=4, num_attention_heads=1, initializer_range=0.2)
+    common = torch.randn(32)
+    common = (common - common.mean()) / (common - common.mean()).norm()
+    for layer in network.encoder.layer:
+        for part in (layer.attention.self.query, layer.attention.self.key):
+            part.weight.copy_(0.3 * torch.eye(32))
+        layer.attention.output.dense.bias.copy_(3 * common)  # the same for all tokens
+        for name, parameter in (
+            *layer.intermediate.named_parameters(),
+            *layer.output.named_parameters(),
+        ):
+            if "dense" in name:
+                parameter.zero_()
+        layer.intermediate.dense.weight[:2] = torch.stack([common, -common])
+        layer.output.dense.weight[:, :2] = torch.stack([-common, common], 1)  # x - common common.x
+        if how == "loud":
+            layer.attention.output.dense.weight *= 1e4
+        if how == "feed-forward adds a constant":
+            layer.output.dense.bias.normal_(std=100.0)
+        if how == "norm adds a constant":
+            layer.attention.output.LayerNorm.bias.normal_(std=10.0)
+    itself(
+        network,
+        at={"itself": range(4), "norm adds a constant": range(4), "levels": (1, 2)}.get(how, ()),
+    )
+    if how == "levels":
+        network.encoder.layer[3].attention.self.query.weight.zero_()
+    return network
+
+
+@pytest.mark.parametrize(
+    ("how", "part", "expected"),
+    [
+        ("collapsing", None, "holds"),
+        ("itself", FALLS, "does not hold"),
+        ("levels", STEPS, "does not hold"),
+        ("loud", SKIP, "does not hold"),
+        ("feed-forward adds a constant", FFN, "does not hold"),
+        ("norm adds a constant", NORM, "does not hold"),
+    ],
+)
+def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(
+    how: str, part: str | None, expected: str
+) -> None:
+    measured = headscope.depth(
+        opened(deep(how)), STREAM, length=16, sequences=8, control=False, validate=False
+    )
+    found = collapse.judge(Evidence(depth=measured), T)
+    if part is None:
+        assert set(parts(found).values()) == {expected}, found.parts
+        assert found.verdict == expected
+    else:
+        assert parts(found)[part] == expected, found.parts
+        assert found.verdict == ("does not hold" if part == FALLS else "mixed")
