@@ -31,7 +31,7 @@ def insights(
     text: shared.Texts = None,
     task: shared.TaskOption = shared.TaskName.fidelity,
     data: shared.TaskData = None,
-    draws: shared.Draws = 20,
+    draws: shared.Draws = 39,
     threshold: Annotated[
         list[str] | None,
         Option(

@@ -51,7 +51,7 @@ def report(
     text: shared.Texts = None,
     task: shared.TaskOption = shared.TaskName.fidelity,
     data: shared.TaskData = None,
-    draws: shared.Draws = 20,
+    draws: shared.Draws = 39,
     pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: Annotated[

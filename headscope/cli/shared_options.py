@@ -70,7 +70,7 @@ TaskOption = Annotated[
 TaskData = Annotated[
     Path | None, Option(help="What that task is measured on. Default: the built-in sample.")
 ]
-Draws = Annotated[int, Option(help="Random sets of heads that they are compared with, 20 or more.")]
+Draws = Annotated[int, Option(help="Random sets of heads that they are compared with, 39 or more.")]
 
 EffectText = Annotated[
     Path | None, Option(help="One sentence a line. Default: the built-in sample.")

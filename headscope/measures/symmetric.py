@@ -12,11 +12,16 @@ the softmax then does with them unchanged (mask, rows)::
 ``signs``      S - A + A o s, s random signs with s_ij = s_ji: the antisymmetric part as large as it
                was at every pair, its direction drawn by chance
 ``noise``      S + R, R independent normal numbers: a change of the same size as ``symmetric``
+``shuffled``   S + f (S'^T - S), S' the scores with the tokens renumbered at random: a step of the
+               same size as ``symmetric`` towards scores of the same make
 ``even``       0: every key that may be seen gets the same weight
 =============  =================================================================================
 
-A softmax does not see what is added to a whole row. So R is as large as A in what it does see:
-both without their rows' means over the keys that a query sees, in the Frobenius norm.
+A softmax does not see what is added to a whole row. So ``noise`` and ``shuffled`` are as large as A
+in what it does see: all without their rows' means over the keys that a query sees, in the Frobenius
+norm. ``shuffled`` is there because noise is too weak a control: it leaves S whole, where half of S
+goes as S and S^T are averaged, and it has no columns, keys that all queries seek. In an untrained
+model S^T is no more than another matrix of that make, so both move the output as far.
 
 A causal mask comes after all this: S - A is made of the scores of both directions, of which the
 softmax then uses the one that looks back. What a model adds to a pair that it never sees (a bias by
@@ -29,12 +34,13 @@ import torch
 from torch import Tensor
 
 from headscope.attention import Mask, masked_softmax
+from headscope.measures.rounding import ROUNDING
 from headscope.measures.visible import visible
 from headscope.widest import widest
 
 #: Every change of the scores, those with something random in them, and how often it is drawn.
-CHANGES = ("symmetric", "pairs", "signs", "noise", "even")
-RANDOM = ("signs", "noise")
+CHANGES = ("symmetric", "pairs", "signs", "noise", "shuffled", "even")
+RANDOM = ("signs", "noise", "shuffled")
 DRAWS = 5
 
 
@@ -106,20 +112,37 @@ def changed_scores(
     if change == "signs":
         upper = draw.sign().triu(1)
         return scores - odd + odd * (upper + upper.mT)
-    noise, size = _visible(draw, seen), _visible(odd, seen)
+    step = _visible(
+        draw if change == "noise" else _renumbered(scores.mT, seen, draw) - scores, seen
+    )
     least = torch.finfo(scores.dtype).tiny
-    return scores + noise * (_norm(size) / _norm(noise).clamp_min(least))
+    return scores + step * (_norm(_visible(odd, seen)) / _norm(step).clamp_min(least))
 
 
 def score_asymmetry(scores: Tensor, seen: Tensor) -> Tensor:
-    """Return ||S - S^T||_F / ||S||_F over real positions, (batch, heads): 0 symmetric, 2 at most.
+    """Return ||S - S^T||_F / ||S||_F as a softmax sees both, (batch, heads).
 
-    0 for scores that are all zero.
+    Over visible pairs, without the means of rows: 0 symmetric, sqrt(2) independent directions, 2
+    antisymmetric. 0 for scores that a softmax does not tell from zero: constant rows.
     """
+    wide = widest(scores)
+    size, whole = _norm(_visible(wide, seen)), _norm(wide * seen)
+    told = size > ROUNDING * whole
+    found = torch.where(told, _norm(_visible(wide - wide.mT, seen)) / size, 0.0)
+    return found[..., 0, 0]
+
+
+def _renumbered(scores: Tensor, seen: Tensor, draw: Tensor) -> Tensor:
+    """Permute a sequence's real positions, rows and columns alike, in each head at random."""
     real = _real(seen)
-    both = real[..., :, None] & real[..., None, :]
-    kept = widest(scores) * both
-    return (_norm(kept - kept.mT) / _norm(kept).clamp_min(1e-300))[..., 0, 0]
+    place = torch.arange(real.shape[-1], device=real.device).expand(real.shape)
+    first = (
+        (~real).to(torch.uint8).argsort(dim=-1, stable=True)
+    )  # real ones in order, then the others
+    drawn = torch.where(real, draw[..., 0], torch.inf).argsort(dim=-1, stable=True)
+    order = torch.empty_like(place).scatter(-1, first, drawn)
+    rows = torch.gather(scores, -2, order[..., None].expand(scores.shape))
+    return torch.gather(rows, -1, order[..., None, :].expand(scores.shape))
 
 
 def _norm(matrix: Tensor) -> Tensor:

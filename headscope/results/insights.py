@@ -97,6 +97,10 @@ class KeptRoles:
         unknown (a single example).
     random : tuple of float
         The metric of each random set of as many heads.
+    sets : int or None
+        How many different sets have as many heads in every layer as the kept ones: random sets are
+        drawn of these (2**53 stands for more). None in results of earlier versions, which drew from
+        all heads of the model alike.
     left_out : int
         Examples that were not measured, as heads had been classified on a sentence of theirs.
     """
@@ -114,6 +118,7 @@ class KeptRoles:
     difference_ci: tuple[float, ...] | None
     random: tuple[float, ...]
     left_out: int = 0
+    sets: int | None = None
 
 
 @dataclass(frozen=True)

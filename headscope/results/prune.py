@@ -184,9 +184,10 @@ class Area:
     ci : tuple of two floats
         95%: bootstrap over examples; for ``random`` Student's t over draws.
     inner, inner_ci : float, tuple of two floats, or None
-        The same over the shares below 1: without the point where the stack has lost all its heads,
-        which cuts a decoder off from the source in the case of cross-attention. None for curves
-        without a point between 0 and 1.
+        The same from the first to the last head removed, over the shares that the curves of all
+        stacks have in common: without the points where the stack has all its heads and none, the
+        last of which cuts a decoder off from the source in the case of cross-attention. None for
+        curves without a point between 0 and 1. Earlier versions counted the point 0 too.
     """
 
     stack: str
@@ -196,6 +197,17 @@ class Area:
     ci: tuple[float, ...]
     inner: float | None = None
     inner_ci: tuple[float, ...] | None = None
+
+    @property
+    def compared(self) -> tuple[float, tuple[float, ...]]:
+        """Value and interval by which stacks are compared: the inner ones where there are any."""
+        return _compared(self.value, self.ci, self.inner, self.inner_ci)
+
+
+def _compared(
+    value: float, ci: tuple[float, ...], inner: float | None, inner_ci: tuple[float, ...] | None
+) -> tuple[float, tuple[float, ...]]:
+    return (value, ci) if inner is None or inner_ci is None else (inner, inner_ci)
 
 
 @dataclass(frozen=True)
@@ -212,6 +224,8 @@ class AreaGap:
         In the metric's unit.
     ci : tuple of two floats
         95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
+    inner, inner_ci : float, tuple of two floats, or None
+        The difference of the inner areas; None in results of earlier versions.
     """
 
     stack: str
@@ -220,6 +234,13 @@ class AreaGap:
     repair: str
     difference: float
     ci: tuple[float, ...]
+    inner: float | None = None
+    inner_ci: tuple[float, ...] | None = None
+
+    @property
+    def compared(self) -> tuple[float, tuple[float, ...]]:
+        """Difference and interval by which stacks are compared, as :attr:`Area.compared`."""
+        return _compared(self.difference, self.ci, self.inner, self.inner_ci)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ class HeadSymmetry(Head):
     Attributes
     ----------
     asymmetry : Estimated
-        ||S - S^T||_F / ||S||_F of its scores, mean over lines.
+        ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
+        over lines.
     symmetric, noise, removed : Effect or None
         The model with this head's scores symmetric; with a random change of the same size; without
         the head. None where heads were not changed one by one.
@@ -85,7 +86,8 @@ class SymmetricResult(Measured):
     heads : tuple of HeadSymmetry
         By layer and head, each changed alone.
     whole : dict of str to DrawnEffect
-        All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``even`` and ``removed``.
+        All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``shuffled``, ``even``,
+        ``removed``.
     whole_difference : Estimated or None
         The task's value with all scores symmetric minus the model's own, with its paired interval;
         None without a task.

@@ -64,10 +64,12 @@ def test_the_terminal_shows_the_stacks_side_by_side(found: PruneResult, folder: 
     assert row[2:] == cells
     assert "Area under each curve: mean token_accuracy" in text
     area = next(a for a in found.areas if a.stack == "cross" and a.method == "fisher-joint")
-    assert f"{area.value:.2f} {area.ci[0]:.1f} {area.ci[1]:.1f}" in text
+    value, ci = area.compared
+    assert f"{value:.2f} {ci[0]:.1f} {ci[1]:.1f}" in text
     gap = next(g for g in found.gaps if (g.stack, g.other) == ("encoder", "cross"))
-    mark = "*" if gap.ci[0] > 0 or gap.ci[1] < 0 else ""
-    assert f"{gap.difference:+.1f}{mark} {gap.ci[0]:+.1f} {gap.ci[1]:+.1f}" in text
+    value, ci = gap.compared
+    mark = "*" if ci[0] > 0 or ci[1] < 0 else ""
+    assert f"{value:+.1f}{mark} {ci[0]:+.1f} {ci[1]:+.1f}" in text
     assert "encoder - decoder" in text
     assert "Decoded greedily, full model: exact match (%)" in text
     bleu = found.stacks[2].curves[0].points[1].metrics["bleu"]

@@ -58,7 +58,7 @@ def insights(
         What the task is measured on; half of the built-in sample by default. Of pairs of source and
         target, the other sections read every third source.
     draws : int
-        Random sets of heads, 20 or more.
+        Random sets of heads, 39 or more.
     limit : int, optional
         Only the first examples that the task is measured on; all by default. The other sections
         have limits of their own in ``settings``.

@@ -16,7 +16,12 @@ import numpy as np
 
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array
-from headscope.measures.areas import area_weights, bootstrap_interval, draws_interval
+from headscope.measures.areas import (
+    area_weights,
+    bootstrap_interval,
+    draws_interval,
+    inner_range,
+)
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.curves import Inputs, Outcome, Swept, cost_of, run
@@ -69,17 +74,31 @@ def run_apart(inputs: Inputs, options: PruneOptions, progress: Iterator[Progress
     loaded, found = inputs.loaded, dict[str, Outcome]()
     for stack in _apart(inputs, options):
         found[stack] = run(_view(inputs, stack), _plain(options), next(progress))
-    swept = {stack: {s.name: s for s in outcome.swept} for stack, outcome in found.items()}
     return Apart(
-        stacks=tuple(_result(loaded.only(stack), outcome) for stack, outcome in found.items()),
-        areas=tuple(_area(stack, s) for stack, curves in swept.items() for s in curves.values()),
-        gaps=tuple(
-            _gap(stack, other, swept[stack][name], swept[other][name])
-            for stack, other in permutations(swept, 2)
-            for name in swept[stack]
-            if name in swept[other]
-        ),
+        tuple(_result(loaded.only(stack), outcome) for stack, outcome in found.items()),
+        *areas_of({stack: outcome.swept for stack, outcome in found.items()}),
     )
+
+
+def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tuple[AreaGap, ...]]:
+    """Return the areas under the whole curves of every stack, and the gaps between stacks.
+
+    Inner areas go from the first to the last head removed, over the shares that the curves of one
+    method have in common in all stacks, so that they can be compared.
+    """
+    by_name: dict[tuple[str, str], dict[str, Swept]] = {}
+    for stack, curves in swept.items():
+        for curve in curves:
+            by_name.setdefault(curve.name, {})[stack] = curve
+    areas, gaps = [], []
+    for curves_of in by_name.values():
+        inner = inner_range(curve.shares for curve in curves_of.values())
+        areas += [_area(stack, curve, inner) for stack, curve in curves_of.items()]
+        gaps += [
+            _gap(stack, other, curves_of[stack], curves_of[other], inner)
+            for stack, other in permutations(curves_of, 2)
+        ]
+    return tuple(areas), tuple(gaps)
 
 
 def _apart(inputs: Inputs, options: PruneOptions) -> tuple[str, ...]:
@@ -117,34 +136,41 @@ def _result(view: LoadedModel, outcome: Outcome) -> StackResult:
     )
 
 
-def _areas(swept: Swept) -> Array:
+Between = tuple[float, float] | None
+
+
+def _areas(swept: Swept, between: Between) -> Array:
     """Return the area in every resample or draw."""
-    areas: Array = area_weights(swept.shares) @ swept.values
+    areas: Array = area_weights(swept.shares, between) @ swept.values
     return areas
+
+
+def _value(swept: Swept, between: Between) -> float:
+    return float(area_weights(swept.shares, between) @ np.asarray(swept.means))
 
 
 def _interval(values: Array, swept: Swept) -> tuple[float, float]:
     return draws_interval(values) if swept.random else bootstrap_interval(values)
 
 
-def _area(stack: str, swept: Swept) -> Area:
-    area = Area(stack, swept.method, swept.repair, *_value(swept))
-    if len(swept.shares) < 3:
-        return area
-    inner = dataclasses.replace(
-        swept, shares=swept.shares[:-1], means=swept.means[:-1], values=swept.values[:-1]
+def _area(stack: str, swept: Swept, inner: Between) -> Area:
+    area = Area(
+        stack,
+        swept.method,
+        swept.repair,
+        _value(swept, None),
+        _interval(_areas(swept, None), swept),
     )
-    value, ci = _value(inner)
-    return dataclasses.replace(area, inner=value, inner_ci=ci)
+    if inner is None:
+        return area
+    ci = _interval(_areas(swept, inner), swept)
+    return dataclasses.replace(area, inner=_value(swept, inner), inner_ci=ci)
 
 
-def _value(swept: Swept) -> tuple[float, tuple[float, float]]:
-    value = float(area_weights(swept.shares) @ np.asarray(swept.means))
-    return value, _interval(_areas(swept), swept)
+def _gap(stack: str, other: str, a: Swept, b: Swept, inner: Between) -> AreaGap:
+    def gap(between: Between) -> tuple[float, tuple[float, float]]:
+        values = _areas(a, between) - _areas(b, between)
+        return _value(a, between) - _value(b, between), _interval(values, a)
 
-
-def _gap(stack: str, other: str, a: Swept, b: Swept) -> AreaGap:
-    means = np.asarray(area_weights(a.shares) @ np.asarray(a.means))
-    difference = float(means - area_weights(b.shares) @ np.asarray(b.means))
-    ci = _interval(_areas(a) - _areas(b), a)
-    return AreaGap(stack, other, a.method, a.repair, difference, ci)
+    of_inner = (None, None) if inner is None else gap(inner)
+    return AreaGap(stack, other, a.method, a.repair, *gap(None), *of_inner)

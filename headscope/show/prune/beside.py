@@ -64,14 +64,16 @@ def _areas(result: PruneResult) -> Iterator[RenderableType]:
     stacks = [stack.stack for stack in result.stacks]
     names = dict.fromkeys((area.method, area.repair) for area in result.areas)
     area_of = {(area.stack, area.method, area.repair): area for area in result.areas}
-    yield Text(f"\nArea under each curve: mean {result.metric} over all shares removed")
+    inner = all(area.inner is not None for area in result.areas)
+    over = "from the first to the last head removed" if inner else "over all shares removed"
+    yield Text(f"\nArea under each curve: mean {result.metric} {over}")
     table = make_table(("removed by", *(x for stack in stacks for x in (stack, "95%"))))
     for name in names:
         cells: list[str] = []
         for stack in stacks:
-            area = area_of[(stack, *name)]
-            low, high = (number(end, result.metric, short=True) for end in area.ci)
-            cells += number(area.value, result.metric), f"{low} {high}"
+            value, ci = area_of[(stack, *name)].compared
+            low, high = (number(end, result.metric, short=True) for end in ci)
+            cells += number(value, result.metric), f"{low} {high}"
         table.add_row(words.short_name(*name), *cells)
     yield table
     pairs = list(combinations(stacks, 2))
@@ -88,9 +90,8 @@ def _areas(result: PruneResult) -> Iterator[RenderableType]:
 
 
 def _gap(result: PruneResult, gap: AreaGap) -> str:
-    value, *ends = (
-        number(x, result.metric, signed=True, short=True) for x in (gap.difference, *gap.ci)
-    )
+    difference, ci = gap.compared
+    value, *ends = (number(x, result.metric, signed=True, short=True) for x in (difference, *ci))
     return f"{value}{'*' if words.is_apart(gap) else ''} {' '.join(ends)}"
 
 

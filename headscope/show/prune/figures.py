@@ -77,8 +77,9 @@ def stack_figure(result: PruneResult) -> Figure | None:
         if chosen is not None:
             name = f"{stack.stack}, {chosen.name}"
             if (area := areas.get(stack.stack)) is not None:
-                ends = words.span(area.ci, result.metric)
-                name += f": area {words.number(area.value, result.metric)} ({ends})"
+                value, ci = area.compared
+                ends = words.span(ci, result.metric)
+                name += f": area {words.number(value, result.metric)} ({ends})"
             _draw_stack(axes, chosen, colour, name, beside=False)
     axes.axhline(result.baseline.value, color="black", lw=0.8)
     draw.note(axes, "full model", (1.0, result.baseline.value), (0, 3), ha="right")

@@ -53,10 +53,19 @@ def _scores_csv(every: Sequence[HeadScores]) -> str:
 
 def _areas_csv(result: PruneResult) -> str:
     """One line per area, then one per gap, which names the other stack."""
-    areas = [(a.stack, "", a.method, a.repair, a.value, *a.ci) for a in result.areas]
-    gaps = [(g.stack, g.other, g.method, g.repair, g.difference, *g.ci) for g in result.gaps]
+    areas = [
+        (a.stack, "", a.method, a.repair, a.value, *a.ci, a.inner, *(a.inner_ci or (None, None)))
+        for a in result.areas
+    ]
+    gaps = [
+        (
+            *(g.stack, g.other, g.method, g.repair, g.difference, *g.ci, g.inner),
+            *(g.inner_ci or (None, None)),
+        )
+        for g in result.gaps
+    ]
     header = ("stack", "less", "method", "repair", "area", "low", "high")
-    return csv_text(header, [*areas, *gaps])
+    return csv_text((*header, "inner", "inner_low", "inner_high"), [*areas, *gaps])
 
 
 def _effects_csv(rows: Sequence[HeadEffect]) -> str:

@@ -55,21 +55,20 @@ def stacks_sentence(result: PruneResult) -> str | None:
     if not areas:
         return None
     first, metric = areas[0], result.metric
-    lowest = min(areas, key=lambda area: result.sign * area.value)
+    lowest = min(areas, key=lambda area: result.sign * area.compared[0])
     gaps = [gap for gap in gaps_of(result, first.method, first.repair) if gap.other == lowest.stack]
     each = " and ".join(_against(result, gap) for gap in gaps)
     return (
         f"Stack by stack ({version_name(first.method, first.repair)}), {STACK_NAMES[lowest.stack]} "
-        f"is the costliest to prune: mean {metric} {number(lowest.value, metric)}; {each}."
+        f"is the costliest to prune: mean {metric} {number(lowest.compared[0], metric)}; {each}."
     )
 
 
 def _against(result: PruneResult, gap: AreaGap) -> str:
     """``the encoder's self-attention +13.27 (+12.60 to +13.95)``."""
-    change, interval = (
-        number(gap.difference, result.metric, signed=True),
-        span(gap.ci, result.metric, signed=True),
-    )
+    difference, ci = gap.compared
+    change = number(difference, result.metric, signed=True)
+    interval = span(ci, result.metric, signed=True)
     doubt = "" if is_apart(gap) else ", not apart"
     return f"{STACK_NAMES[gap.stack]} {change} ({interval}{doubt})"
 
@@ -88,7 +87,8 @@ def gaps_of(result: PruneResult, method: str, repair: str) -> list[AreaGap]:
 
 def is_apart(gap: AreaGap) -> bool:
     """Whether the interval of a gap leaves zero out."""
-    return gap.ci[0] > 0 or gap.ci[1] < 0
+    _, (low, high) = gap.compared
+    return low > 0 or high < 0
 
 
 def verdict(result: PruneResult) -> str:

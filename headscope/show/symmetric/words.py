@@ -12,6 +12,7 @@ CHANGES = {
     "pairs": "pairs symmetric, row and column means kept",
     "signs": "antisymmetric part, random signs",
     "noise": "random change of the same size",
+    "shuffled": "the same step towards scores of shuffled tokens",
     "even": "even attention",
     "removed": "heads removed",
 }
@@ -34,10 +35,12 @@ def whole_sentence(result: SymmetricResult) -> str:
 
 def control_sentence(result: SymmetricResult) -> str:
     """Say what other changes of the scores do."""
-    whole = result.whole
+    whole, shuffled = result.whole, ""
+    if "shuffled" in whole:  # a result of an earlier version has none
+        shuffled = f", the same step towards scores of shuffled tokens {_short(whole['shuffled'])}"
     return (
         "Beside it, in all heads: a random change of the scores of the same size "
-        f"{_short(whole['noise'])}; the antisymmetric part with random signs "
+        f"{_short(whole['noise'])}{shuffled}; the antisymmetric part with random signs "
         f"{_short(whole['signs'])}; only pairs made symmetric, with what each token is sought for "
         f"by all kept, {_short(whole['pairs'])}; even attention {_short(whole['even'])}; no head "
         f"at all {_short(whole['removed'])}."

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 
 import numpy as np
 
+from headscope.measures.rounding import ROUNDING
 from headscope.measures.statistics import t_half_width
 from headscope.results import ControlRank, InsightPart, RankResult, SymmetricResult
 from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.intervals import UNKNOWN, Estimate, every
+from headscope.verdicts.insights.intervals import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    UNKNOWN,
+    Estimate,
+    every,
+)
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 __all__ = ["judge"]
+
+#: Random changes of the scores, each as large as what symmetric scores change.
+_RANDOM = {"noise": "noise", "shuffled": "a step towards the scores of shuffled tokens"}
 
 
 def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
@@ -20,46 +32,77 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
 
     ``||B - B^T||_F / ||B||_F``: 0 where W_Q = W_K, sqrt(2) for independent random factors, 2 where
     B is antisymmetric. What symmetric scores do to the model's output is a part of its own, which
-    counts where it was measured.
+    counts where it was measured. Where W_Q W_K^T was not measured, as in families that rotate
+    queries and keys, the scores of the text take its place.
     """
-    limit, same = thresholds.asymmetry, thresholds.symmetric_cosine
+    limit, rank, symmetric = thresholds.asymmetry, evidence.rank, evidence.symmetric
     rule = (
         f"Holds if every head's W_Q W_K^T (exact) and pattern (lower end of the 95% interval over "
         f"lines) have an asymmetry above {limit:g}, a weak bound, as independent random factors "
-        "have 1.41; and, where that is measured, if making all scores symmetric before the softmax "
-        f"moves the output (upper end of the cosine's interval below {same:g}). Does "
-        "not hold if no head's W_Q W_K^T is above."
+        "have 1.41 (where W_Q W_K^T was not measured or is not the score: if every head's scores "
+        "have); and, where that is measured, if making all scores symmetric before the softmax "
+        "moves the output further than random changes of the scores of the same size (upper end of "
+        "the cosine's interval below the lower end of each of theirs). Does not hold if no head's "
+        "W_Q W_K^T, or scores, are above."
     )
-    rank = evidence.rank
     if rank is None:
-        return Finding("not measured yet", rule, "rank was not part of this run")
+        return _of_scores_alone(symmetric, limit, rule)
     weights = {h.name: h.asymmetry for h in rank.heads if h.asymmetry is not None}
     if not weights:
         return Finding("not applicable", rule, "Every W_Q W_K^T is zero.")
     patterns = _patterns(rank)
-    symmetric = [name for name, value in weights.items() if value <= limit]
+    low = [name for name, value in weights.items() if value <= limit]
     values = _values(rank, weights, patterns)
     values |= {
-        "symmetric_weights": symmetric,
-        "symmetric_patterns": [n for n, p in patterns.items() if p.above(limit) == "does not hold"],
+        "symmetric_weights": low,
+        "symmetric_patterns": [n for n, p in patterns.items() if p.above(limit) == FAILS],
     }
     parts = (
         InsightPart(
             "W_Q W_K^T of every head is asymmetric",
-            "does not hold" if symmetric else "holds",
+            FAILS if low else HOLDS,
             f"least {values['least']:.2f} ({values['least_head']}), no sampling",
         ),
-        _of_patterns(patterns, limit),
-        _of_output(evidence.symmetric, same),
+        _least_of("every head's pattern is asymmetric", patterns, limit),
+        _of_output(symmetric),
     )
-    values |= _function(evidence.symmetric)
+    values |= _function(symmetric)
     return Finding.concluded(
         parts,
         _measured(rank, values),
-        _control(values) + _beside(evidence.symmetric),
+        _control(values) + _beside(symmetric),
         rule,
         values,
-        refuted=len(symmetric) == len(weights),
+        refuted=len(low) == len(weights),
+    )
+
+
+def _of_scores_alone(symmetric: SymmetricResult | None, limit: float, rule: str) -> Finding:
+    """Decide by the scores of a text, whatever W_Q W_K^T is."""
+    if symmetric is None:
+        why = "neither rank nor symmetric was part of this run"
+        return Finding("not measured yet", rule, why)
+    scores = {
+        head.name: Estimate(own.value, own.low, own.high)
+        for head in symmetric.heads
+        if (own := head.asymmetry).value is not None
+    }
+    part = _least_of("every head's scores are asymmetric", scores, limit)
+    low = [name for name, found in scores.items() if found.above(limit) == FAILS]
+    means = [found.mean for found in scores.values()]
+    return Finding.concluded(
+        (part, _of_output(symmetric)),
+        f"W_Q W_K^T was not measured, or is not the score. Asymmetry of the scores over "
+        f"{len(scores)} heads: {part.measured}, median {median(means or [math.nan]):.2f}.",
+        "0 for symmetric scores, 1.41 for independent directions." + _beside(symmetric),
+        rule,
+        {
+            "heads": len(scores),
+            "scores_least": min(means, default=None),
+            "symmetric_scores": low,
+            **_function(symmetric),
+        },
+        refuted=bool(scores) and len(low) == len(scores),
     )
 
 
@@ -75,59 +118,67 @@ def _patterns(rank: RankResult) -> dict[str, Estimate]:
     return found
 
 
-def _of_patterns(patterns: dict[str, Estimate], limit: float) -> InsightPart:
-    name = "every head's pattern is asymmetric"
-    if not patterns:
+def _least_of(name: str, heads: dict[str, Estimate], limit: float) -> InsightPart:
+    """Whether every head lies above, with the one that lies lowest."""
+    if not heads:
         return InsightPart(name, UNKNOWN, "no text was read")
-    least = min(patterns, key=lambda head: patterns[head].mean)
-    return InsightPart(
-        name,
-        every([pattern.above(limit) for pattern in patterns.values()]),
-        f"least {patterns[least]} ({least})",
-    )
+    least = min(heads, key=lambda head: heads[head].mean)
+    verdict = every([found.above(limit) for found in heads.values()])
+    return InsightPart(name, verdict, f"least {heads[least]} ({least})")
 
 
-def _of_output(symmetric: SymmetricResult | None, limit: float) -> InsightPart:
+def _of_output(symmetric: SymmetricResult | None) -> InsightPart:
     """Whether the model makes use of the asymmetry: by its output with all scores symmetric."""
-    name = "symmetric scores change the output"
+    name = "symmetric scores move the output more than random changes"
     if symmetric is None:
         return InsightPart(
             name, "not measured yet", "so whether the model makes use of the asymmetry is open"
         )
-    found = symmetric.whole["symmetric"].cosine
-    if found.value is None:
+    cosines = {
+        change: Estimate(math.nan if found.value is None else found.value, found.low, found.high)
+        for change, drawn in symmetric.whole.items()
+        if (found := drawn.cosine) and change in ("symmetric", *_RANDOM)
+    }
+    if cosines.keys() != {"symmetric", *_RANDOM}:
+        why = "an earlier version's result, without scores of shuffled tokens"
+        return InsightPart(name, "not measured yet", why)
+    if any(math.isnan(found.mean) for found in cosines.values()):
         return InsightPart(name, UNKNOWN, "the embeddings are not finite")
-    cosine = Estimate(found.value, found.low, found.high)
-    text = f"cosine {cosine.mean:.3f} {cosine.interval('.3f')} with all heads symmetric"
+    own = cosines.pop("symmetric")
+    text = f"cosine {own.mean:.3f} {own.interval('.3f')} with all heads symmetric, " + ", ".join(
+        f"{found.mean:.3f} {found.interval('.3f')} with {_RANDOM[change]}"
+        for change, found in cosines.items()
+    )
     equal = symmetric.equivalent_heads.value
     if equal is not None:
         n = len(symmetric.heads)
-        text += f", as far as removing about {equal:.0f} random heads of {n} moves it"
-    return InsightPart(name, cosine.below(limit), text)
+        text += f"; as far as removing about {equal:.0f} random heads of {n} moves it"
+    return InsightPart(name, every([_further(own, found) for found in cosines.values()]), text)
+
+
+def _further(own: Estimate, random: Estimate) -> str:
+    """Whether one change moves the output further than another: its cosine is lower, surely."""
+    if own.low is None or own.high is None or random.low is None or random.high is None:
+        return UNKNOWN
+    if own.high < random.low - ROUNDING:
+        return HOLDS
+    return FAILS if own.low >= random.high - ROUNDING else OPEN
 
 
 def _function(symmetric: SymmetricResult | None) -> dict[str, object]:
     if symmetric is None:
         return {}
-    return {
-        "symmetric_cosine": symmetric.whole["symmetric"].cosine.value,
-        "noise_cosine": symmetric.whole["noise"].cosine.value,
-        "removed_cosine": symmetric.whole["removed"].cosine.value,
-        "equivalent_heads": symmetric.equivalent_heads.value,
-    }
+    cosines = {f"{name}_cosine": drawn.cosine.value for name, drawn in symmetric.whole.items()}
+    return {**cosines, "equivalent_heads": symmetric.equivalent_heads.value}
 
 
 def _beside(symmetric: SymmetricResult | None) -> str:
-    """Say what other changes of all heads do: as many heads removed, noise of the same size."""
+    """Say what other changes of all heads do, as many heads removed first."""
     if symmetric is None:
         return ""
     whole = symmetric.whole
-    found = {name: whole[name].cosine.value for name in ("removed", "noise", "pairs")}
-    texts = {
-        "removed": "all heads removed",
-        "noise": "a random change of the scores of the same size",
-        "pairs": "symmetric pairs alone (sinks kept)",
-    }
+    found = {name: whole[name].cosine.value for name in ("removed", "pairs")}
+    texts = {"removed": "all heads removed", "pairs": "symmetric pairs alone (sinks kept)"}
     shown = (f"{texts[n]} {value:.3f}" for n, value in found.items() if value is not None)
     return f" Cosine with other changes: {', '.join(shown)}."
 

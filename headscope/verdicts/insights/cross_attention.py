@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from headscope.measures.rounding import ROUNDING
 from headscope.results import InsightPart
-from headscope.results.prune import Area, PruneResult
+from headscope.results.prune import Area, AreaGap, PruneResult
 from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.intervals import FAILS, HOLDS, OPEN
+from headscope.verdicts.insights.intervals import FAILS, HOLDS, OPEN, UNKNOWN
+from headscope.verdicts.insights.last_layers import NO_TASK, needs_its_heads
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 __all__ = ["judge"]
 
+#: The stacks that cross-attention is compared with.
+_OTHERS = ("encoder", "decoder")
+
 _RULE = (
-    "Holds if the area under the pruning curve of cross-attention (the metric, averaged over all "
-    "shares of the stack's heads removed) lies below that of the encoder and below that of the "
-    "decoder, 95% intervals apart; does not hold if it lies above both so."
+    "Holds if the area under the pruning curve of cross-attention between the first and the last "
+    "head removed (the metric, averaged over the shares of a stack's heads in between) lies below "
+    "the encoder's and below the decoder's, by the paired 95% interval of the gap; does not hold "
+    "if it lies above both so. Not measured of a model that does the task no better than without "
+    "any head."
 )
 _NEEDS = (
     "Needs the pruning curves of all three stacks: give the task seq2seq with pairs of source and "
@@ -34,20 +40,20 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     if pruned is None or areas.keys() != {"encoder", "decoder", "cross"}:
         return Finding("not measured yet", _RULE, _NEEDS)
     cross = areas["cross"]
-    parts = tuple(
-        InsightPart(
-            f"the curve of cross-attention lies below the {stack}'s",
-            _below(cross, areas[stack], pruned.sign),
-            f"{_shown(cross)} against {_shown(areas[stack])}",
-        )
-        for stack in ("encoder", "decoder")
-    )
+    gaps = {
+        gap.other: gap
+        for gap in pruned.gaps
+        if (gap.stack, gap.method, gap.repair) == ("cross", cross.method, cross.repair)
+    }
+    parts = tuple(_part(stack, areas, gaps.get(stack), pruned.sign) for stack in _OTHERS)
+    if not needs_its_heads(pruned):
+        parts = tuple(InsightPart(part.name, UNKNOWN, NO_TASK) for part in parts)
     random = {a.stack: a for a in pruned.areas if a.method == "random"}
     return Finding.concluded(
         parts,
-        f"Area under the curve of {pruned.metric} with heads removed by {_name(cross)} "
-        f"({pruned.data.examples:,} examples of {pruned.data.name}): {_listed(areas.values())}; "
-        f"the whole model has {pruned.baseline.value:.1f}.",
+        f"Area under the curve of {pruned.metric} with heads removed by {_name(cross)}, between "
+        f"the first and the last head ({pruned.data.examples:,} examples of {pruned.data.name}): "
+        f"{_listed(areas.values())}; the whole model has {pruned.baseline.value:.1f}.",
         " ".join(_controls(areas, random)),
         _RULE,
         {
@@ -57,25 +63,34 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
             "repair": cross.repair,
             "areas": {stack: _values(area) for stack, area in areas.items()},
             "random_areas": {stack: _values(area) for stack, area in random.items()},
-            "gaps": [
-                {"stack": g.stack, "other": g.other, "difference": g.difference, "ci": [*g.ci]}
-                for g in pruned.gaps
-                if (g.stack, g.method, g.repair) == ("cross", cross.method, cross.repair)
-            ],
+            "gaps": [vars(gap) for gap in gaps.values()],
         },
     )
 
 
+def _part(stack: str, areas: dict[str, Area], gap: AreaGap | None, sign: int) -> InsightPart:
+    """Whether cross-attention's area is the worse one; ``sign`` is -1 for a loss."""
+    name = f"the curve of cross-attention lies below the {stack}'s"
+    if gap is None or gap.inner is None or gap.inner_ci is None:
+        return InsightPart(
+            name, UNKNOWN, "no point between the first and the last head removed in all stacks"
+        )
+    low, high = sorted(sign * end for end in gap.inner_ci)
+    equal = ROUNDING * max(abs(areas[s].inner or 0.0) for s in ("cross", stack))
+    verdict = HOLDS if high < -equal else FAILS if low > equal else OPEN
+    shown = f"gap {gap.inner:+.1f} [{gap.inner_ci[0]:+.1f}, {gap.inner_ci[1]:+.1f}]"
+    return InsightPart(name, verdict, shown)
+
+
 def _controls(areas: dict[str, Area], random: dict[str, Area]) -> Iterator[str]:
-    """Say what random heads give, and what is left without the point that has no head at all."""
+    """Say what random heads give, and the areas with the points that do not count."""
     if random:
         yield f"Random heads: {_listed(random.values())}."
-    if all(area.inner is not None for area in areas.values()):
-        inner = (_shown_as(a.stack, a.inner, a.inner_ci) for a in areas.values())
-        yield (
-            "Without the last point, where the stack has lost every head (without cross-attention "
-            f"a decoder knows nothing of the source): {', '.join(inner)}."
-        )
+    whole = ", ".join(f"{a.stack} {_shown(a.value, a.ci)}" for a in areas.values())
+    yield (
+        "With the points where a stack has all its heads and none, which do not count (without "
+        f"cross-attention a decoder knows nothing of the source): {whole}."
+    )
 
 
 def _areas(pruned: PruneResult | None) -> dict[str, Area]:
@@ -88,29 +103,18 @@ def _key(area: Area) -> tuple[str, str]:
     return area.method, area.repair
 
 
-def _below(area: Area, other: Area, sign: int) -> str:
-    """Whether one area is the worse one, intervals apart; ``sign`` is -1 for a loss."""
-    (low, high), (other_low, other_high) = (
-        sorted(sign * end for end in each.ci) for each in (area, other)
-    )
-    return HOLDS if high < other_low else FAILS if low > other_high else OPEN
-
-
 def _name(area: Area) -> str:
     return area.method if area.repair == "none" else f"{area.method} with repair {area.repair}"
 
 
-def _shown(area: Area) -> str:
-    return f"{area.value:.1f} [{area.ci[0]:.1f}, {area.ci[1]:.1f}]"
-
-
-def _shown_as(name: str, value: float | None, ci: tuple[float, ...] | None) -> str:
-    low, high = ci or (math.nan, math.nan)
-    return f"{name} {value:.1f} [{low:.1f}, {high:.1f}]"
+def _shown(value: float | None, ci: Sequence[float] | None) -> str:
+    if value is None or ci is None:
+        return "unknown"
+    return f"{value:.1f} [{ci[0]:.1f}, {ci[1]:.1f}]"
 
 
 def _listed(areas: Iterable[Area]) -> str:
-    return ", ".join(f"{area.stack} {_shown(area)}" for area in areas)
+    return ", ".join(f"{area.stack} {_shown(area.inner, area.inner_ci)}" for area in areas)
 
 
 def _values(area: Area) -> dict[str, object]:

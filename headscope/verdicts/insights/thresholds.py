@@ -24,12 +24,9 @@ class InsightThresholds(ThresholdSet):
         Claim 1: effective rank of W_V over d_head above which a head is wide.
     recovered : float
         Claim 1: R^2 of the attended word's state from which z holds most of it.
-    symmetric_cosine : float
-        Claim 0: symmetric scores in all heads change the output where the cosine to the model's
-        own embeddings lies below this.
-    random_quantile, metric_loss : float
-        Claim 2: the quantile of random sets that the labelled heads must beat, and the share of the
-        metric that they may lose.
+    random_p, metric_loss : float
+        Claim 2: the share of deals, (1 + draws that do as well) / (1 + draws), above which labelled
+        heads are not told from random ones, and the share of the metric that they may lose.
     layer_below, head_within : float
         Claim 3: how far the layers' dims90 must lie below the control's, and how near the heads'
         must lie to theirs, as shares of the control's.
@@ -52,8 +49,7 @@ class InsightThresholds(ThresholdSet):
     asymmetry: float = 0.1
     value_width: float = 0.8
     recovered: float = 0.5
-    symmetric_cosine: float = 0.99
-    random_quantile: float = 0.95
+    random_p: float = 0.05
     metric_loss: float = 0.05
     layer_below: float = 0.10
     head_within: float = 0.10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import permutations
 
 import pytest
 import torch
@@ -80,7 +81,7 @@ def test_symmetric_scores_are_the_mean_of_both_directions(case: str) -> None:
 def test_tied_queries_and_keys_leave_nothing_to_change() -> None:
     q, _, v = draw()
     own = attention_pattern(q, q, scale=SCALE) @ v
-    for change in ("symmetric", "pairs", "signs", "noise"):
+    for change in ("symmetric", "pairs", "signs", "noise", "shuffled"):
         found = changed_attention(change, q, q, v, scale=SCALE, generator=generator())
         torch.testing.assert_close(found, own, rtol=0, atol=1e-9)
     scores, seen = square_scores(q, q, scale=SCALE)
@@ -107,8 +108,8 @@ def test_what_a_token_is_sought_for_by_all_is_no_pair() -> None:
 
 def visible_norm(change: Tensor, seen: Tensor) -> float:
     total = 0.0
-    for i in range(N):
-        row = [float(change[i, j]) for j in range(N) if seen[i, j]]
+    for i in range(len(change)):
+        row = [float(change[i, j]) for j in range(len(change)) if seen[i, j]]
         total += sum((x - sum(row) / len(row)) ** 2 for x in row)
     return total**0.5
 
@@ -123,6 +124,34 @@ def test_noise_is_as_large_as_what_a_softmax_sees_of_the_change(mask: Tensor | N
         sizes = [visible_norm(x[0, h], seen[0, h]) for x in (odd, noise)]
         assert sizes[0] == pytest.approx(sizes[1])
     assert float((odd - noise).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("mask", [None, causal(), torch.tensor([1, 0, 1, 1, 0]).bool()[None]])
+def test_scores_of_shuffled_tokens_are_a_step_as_large_as_the_change(mask: Tensor | None) -> None:
+    """Towards S^T with real positions renumbered, rows and columns alike, and no padding among."""
+    q, k, _ = draw()
+    scores, seen = square_scores(q, k, scale=SCALE, mask=mask)
+    odd = scores - changed_scores("symmetric", scores, seen)
+    new = changed_scores("shuffled", scores, seen, generator())
+    real = [i for i in range(N) if bool(seen[0, 0, i, i])]
+    for h in range(2):
+        step = (new - scores)[0, h]
+        sizes = [
+            visible_norm(x[real][:, real], seen[0, h][real][:, real]) for x in (odd[0, h], step)
+        ]
+        assert sizes[0] == pytest.approx(sizes[1])
+        matches = 0
+        for order in permutations(real):
+            other = scores[0, h].T[list(order)][:, list(order)] - scores[0, h][real][:, real]
+            other = torch.stack(
+                [
+                    (row - row[sees].mean()) * sees
+                    for row, sees in zip(other, seen[0, h][real][:, real], strict=True)
+                ]
+            )
+            mine = step[real][:, real]
+            matches += bool(torch.allclose(mine / mine.norm(), other / other.norm(), atol=1e-9))
+        assert matches == 1
 
 
 def test_random_signs_keep_the_size_of_every_pair() -> None:
@@ -140,7 +169,8 @@ def test_asymmetry_counts_real_positions_only() -> None:
     real = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)
     scores, seen = square_scores(q, k, scale=SCALE, mask=real[None, None, None])
     inner = scores[0, 1, :3, :3]
-    expected = (inner - inner.T).norm() / inner.norm()
+    sizes = [torch.stack([row - row.mean() for row in x]).norm() for x in (inner - inner.T, inner)]
+    expected = sizes[0] / sizes[1]
     assert float(score_asymmetry(scores, seen)[0, 1]) == pytest.approx(float(expected))
 
 

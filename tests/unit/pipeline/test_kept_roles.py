@@ -12,6 +12,7 @@ import headscope
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import Examples, sample_texts
 from headscope.errors import InputError
+from headscope.pipeline.insights import kept_roles
 from headscope.pipeline.insights.kept_roles import _halves, _unseen, measure_kept_roles
 from headscope.pipeline.tasks import make_task
 
@@ -55,8 +56,27 @@ def test_value_is_that_of_the_model_without_the_other_heads(
     task = make_task("fidelity", rest, tiny)
     removed = task.value(task.outputs(headscope.remove_heads(tiny, others)))
     assert found.value == pytest.approx(removed, abs=1e-5)
-    assert len(found.random) == 20
-    assert len(set(found.random)) > 10
+    assert len(found.random) == 39
+    assert found.sets == 4 * 6  # one of four heads in the first layer, two in the second
+    assert 10 < len({round(value, 9) for value in found.random}) <= 24
+
+
+def test_random_sets_have_as_many_heads_in_every_layer(
+    tiny: Any, classified: headscope.ClassifyResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, gates = [], kept_roles._gates
+
+    def recorded(loaded: Any, kept: Any) -> Any:
+        drawn.append([(layer, head) for layer, head in kept])
+        return gates(loaded, kept)
+
+    monkeypatch.setattr(kept_roles, "_gates", recorded)
+    measure_kept_roles(tiny, classified, limit=4)
+    assert len(drawn) == 40  # the labelled heads, and 39 sets
+    for kept in drawn:
+        assert len(set(kept)) == 3
+        assert [layer for layer, _ in sorted(kept)] == [0, 1, 1]
+    assert len(set(map(tuple, drawn))) > 10
 
 
 def test_all_heads_labelled_leave_nothing_to_compare(
@@ -96,5 +116,5 @@ def test_pairs_and_labels_stay_together() -> None:
 
 
 def test_too_few_draws_are_refused(tiny: Any, classified: headscope.ClassifyResult) -> None:
-    with pytest.raises(InputError, match="20 or more"):
-        measure_kept_roles(tiny, classified, draws=19)
+    with pytest.raises(InputError, match="39 or more"):
+        measure_kept_roles(tiny, classified, draws=38)

@@ -1,25 +1,40 @@
-"""Claim 4 from planted areas: it comes out every way, on both sides of its rule."""
+"""Claim 4 from planted curves, and where heads survive: each comes out every way."""
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 
+from headscope.measures.areas import area_weights, inner_range
+from headscope.pipeline.prune.curves import Swept
+from headscope.pipeline.prune.stacks import areas_of
 from headscope.results import PruneResult, ValidationSummary
+from headscope.results.points import Curve, Point
 from headscope.results.prune import Area, AreaGap, Baseline, DataInfo
+from headscope.verdicts.insights import labelled_heads, last_layers
 from headscope.verdicts.insights.cross_attention import judge
-from headscope.verdicts.insights.finding import Evidence
+from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 STACKS = ("encoder", "decoder", "cross")
-#: Middle and half-width of each stack's area.
-Areas = dict[str, tuple[float, float]]
+#: Middle and half-width of the inner gap of cross-attention to each other stack.
+Gaps = dict[str, tuple[float, float]]
 
 
-def pruned(areas: Areas, *, higher: bool = True, methods: tuple[str, ...] = ("random", "x")):
-    made = tuple(
-        Area(stack, method, "none", middle, (middle - half, middle + half))
+def pruned(
+    gaps: Gaps, *, higher: bool = True, stacks: tuple[str, ...] = STACKS, methods=("random", "x")
+):
+    areas = tuple(
+        Area(stack, method, "none", 9.0, (8.0, 9.0), 70.0, (69.0, 71.0))
         for method in methods
-        for stack, (middle, half) in areas.items()
+        for stack in stacks
+    )
+    made = tuple(
+        # The whole areas say the opposite: they do not count.
+        AreaGap("cross", other, "x", "none", -gap, (-gap, -gap), gap, (gap - half, gap + half))
+        for other, (gap, half) in gaps.items()
     )
     return PruneResult(
         schema=2,
@@ -35,46 +50,184 @@ def pruned(areas: Areas, *, higher: bool = True, methods: tuple[str, ...] = ("ra
         shared_layers=False,
         curves=(),
         stack="all",
-        areas=made,
-        gaps=(AreaGap("cross", "encoder", "x", "none", -9.0, (-10.0, -8.0)),),
+        areas=areas,
+        gaps=made,
     )
 
 
+def judged(found: PruneResult | None) -> Finding:
+    return judge(Evidence(prune=found, stacks=STACKS), InsightThresholds())
+
+
 @pytest.mark.parametrize(
-    ("areas", "verdict"),
+    ("encoder", "decoder", "verdict"),
     [
-        ({"encoder": (70.0, 1.0), "decoder": (60.0, 1.0), "cross": (50.0, 1.0)}, "holds"),
-        ({"encoder": (70.0, 1.0), "decoder": (52.1, 1.0), "cross": (50.0, 1.0)}, "holds"),
-        ({"encoder": (70.0, 1.0), "decoder": (51.9, 1.0), "cross": (50.0, 1.0)}, "mixed"),
-        ({"encoder": (70.0, 1.0), "decoder": (40.0, 1.0), "cross": (50.0, 1.0)}, "mixed"),
-        ({"encoder": (40.0, 1.0), "decoder": (30.0, 1.0), "cross": (50.0, 1.0)}, "does not hold"),
+        ((-20.0, 1.0), (-10.0, 1.0), "holds"),
+        ((-20.0, 1.0), (-1.1, 1.0), "holds"),
+        ((-20.0, 1.0), (-0.9, 1.0), "mixed"),
+        ((-20.0, 1.0), (10.0, 1.0), "mixed"),
+        ((10.0, 1.0), (20.0, 1.0), "does not hold"),
+        ((0.0, 0.0), (0.0, 0.0), "mixed"),  # equal curves are neither below nor above
+        ((-1e-6, 0.0), (-1e-6, 0.0), "mixed"),  # nor are those that are equal but for rounding
     ],
 )
-def test_intervals_decide(areas: Areas, verdict: str) -> None:
-    found = judge(Evidence(prune=pruned(areas), stacks=STACKS), InsightThresholds())
+def test_paired_gaps_of_inner_areas_decide(
+    encoder: tuple[float, float], decoder: tuple[float, float], verdict: str
+) -> None:
+    found = judged(pruned({"encoder": encoder, "decoder": decoder}))
     assert found.verdict == verdict
-    assert "x" in found.measured
+    assert "with heads removed by x" in found.measured
     assert "Random heads" in found.control
-    assert found.values["gaps"] == [
-        {"stack": "cross", "other": "encoder", "difference": -9.0, "ci": [-10.0, -8.0]}
-    ]
+    assert [gap["other"] for gap in found.values["gaps"]] == ["encoder", "decoder"]
 
 
 def test_of_a_loss_the_larger_area_is_the_worse() -> None:
-    areas = {"encoder": (1.0, 0.1), "decoder": (2.0, 0.1), "cross": (3.0, 0.1)}
-    evidence = Evidence(prune=pruned(areas, higher=False), stacks=STACKS)
-    assert judge(evidence, InsightThresholds()).verdict == "holds"
+    gaps = {"encoder": (2.0, 0.1), "decoder": (1.0, 0.1)}
+    assert judged(pruned(gaps, higher=False)).verdict == "holds"
+    assert judged(pruned(gaps)).verdict == "does not hold"
+
+
+def test_curves_without_a_point_between_the_ends_are_not_compared() -> None:
+    found = pruned({"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)})
+    gaps = tuple(dataclasses.replace(gap, inner=None, inner_ci=None) for gap in found.gaps)
+    found = dataclasses.replace(found, gaps=gaps)
+    assert judged(found).verdict == "not measured"
+    assert "no point between" in judged(found).parts[0].measured
 
 
 def test_without_the_curves_nothing_is_decided() -> None:
-    known = {"encoder": (70.0, 1.0), "decoder": (60.0, 1.0)}
-    for prune in (
+    known = {"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)}
+    for found in (
         None,
-        pruned({}),
-        pruned(known),
-        pruned({**known, "cross": (1.0, 0.1)}, methods=("random",)),
+        pruned({}, stacks=()),
+        pruned(known, stacks=("encoder", "decoder")),
+        pruned(known, methods=("random",)),
     ):
-        found = judge(Evidence(prune=prune, stacks=STACKS), InsightThresholds())
-        assert found.verdict == "not measured yet"
+        assert judged(found).verdict == "not measured yet"
     assert judge(Evidence(), InsightThresholds()).verdict == "not measured yet"
-    assert judge(Evidence(stacks=("encoder",)), InsightThresholds()).verdict == "not applicable"
+    one = Evidence(stacks=("encoder",))
+    assert judge(one, InsightThresholds()).verdict == "not applicable"
+
+
+# --- the areas ----------------------------------------------------------------------------------
+
+
+def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> Swept:
+    examples = np.random.default_rng(0).normal(scale=0.5, size=200)  # one for all: paired
+    values = np.asarray(means)[:, None] + examples
+    return Swept(method, "none", shares, means, values, random=False)
+
+
+QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def test_curves_that_are_equal_up_to_the_last_point_are_equal() -> None:
+    """With its last point cross-attention's area is the smallest by far; it does not count."""
+    shared = (80.0, 79.0, 75.0, 70.0)
+    curves = {
+        stack: (swept(QUARTERS, (*shared, last)),)
+        for stack, last in (("encoder", 60.0), ("decoder", 60.0), ("cross", 0.0))
+    }
+    areas, gaps = areas_of(curves)
+    whole = {(gap.stack, gap.other): gap for gap in gaps}["cross", "encoder"]
+    assert whole.ci[1] < -7
+    assert (whole.inner, whole.inner_ci) == (0.0, (0.0, 0.0))
+    found = dataclasses.replace(pruned({}), areas=areas, gaps=gaps)
+    assert {part.verdict for part in judged(found).parts} == {"open"}
+    assert judged(found).verdict == "mixed"
+
+
+def test_areas_are_taken_over_the_shares_that_all_curves_have() -> None:
+    """Six heads and four: from 1/4 to 3/4 of them, on straight lines between the points."""
+    sixths = tuple(i / 6 for i in range(7))
+    curves = {
+        "encoder": (swept(sixths, tuple(90.0 - 60 * share for share in sixths)),),
+        "cross": (swept(QUARTERS, (90.0, 80.0, 40.0, 20.0, 0.0)),),
+    }
+    areas, gaps = areas_of(curves)
+    inner = {area.stack: area.inner for area in areas}
+    assert inner["encoder"] == pytest.approx(90 - 60 * 0.5)  # a straight line: its middle
+    assert inner["cross"] == pytest.approx((80 + 2 * 40 + 20) / 4)
+    gap = next(gap for gap in gaps if gap.stack == "cross")
+    assert gap.inner == pytest.approx(45 - 60)
+    assert gap.inner_ci == pytest.approx((-15, -15))  # examples cancel: they are the same
+    assert [area.value for area in areas] == pytest.approx([60.0, (45 + 80 + 40 + 20) / 4])
+
+
+@pytest.mark.parametrize(
+    ("shares", "inner"),
+    [
+        ([QUARTERS, QUARTERS], (0.25, 0.75)),
+        ([(0.0, 0.5, 1.0), QUARTERS], (0.5, 0.5)),
+        ([(0.0, 1.0), QUARTERS], None),
+        ([(0.0, 0.2, 1.0), (0.0, 0.8, 1.0)], None),
+    ],
+)
+def test_the_range_of_inner_areas(shares: list[tuple[float, ...]], inner: object) -> None:
+    assert inner_range(shares) == inner
+    if inner is not None:
+        assert area_weights(shares[0], inner).sum() == pytest.approx(1.0)
+
+
+# --- survivors of a joint pruning (claim 2) ----------------------------------------------------
+
+
+def joint(left: list[int], of: int = 8, *, loss: float = -60.0, cross: bool = True) -> PruneResult:
+    """Encode so many cross-attention heads left by layer, at the middle of a joint curve."""
+    every = [("cross", layer, head) for layer in range(len(left)) for head in range(of)]
+    gone = [place for place in every if place[2] >= left[place[1]]] if cross else []
+    points = [
+        Point(share, tuple(heads), 80.0, (79.0, 81.0), change, (change - 1, change + 1))
+        for share, heads, change in (
+            (0.0, [], 0.0),
+            (0.5, gone, -10.0),
+            (1.0, [*every, ("decoder", 0, 0), ("encoder", 0, 0)], loss),
+        )
+    ]
+    gaps = {"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)}
+    return dataclasses.replace(pruned(gaps), curves=(Curve("x", "none", tuple(points)),))
+
+
+@pytest.mark.parametrize(
+    ("left", "of", "verdict"),
+    [
+        ([0, 1, 2, 6, 8, 8], 8, "holds"),
+        ([8, 8, 6, 2, 1, 0], 8, "does not hold"),
+        ([4, 4, 4, 1, 6, 4], 8, "open"),  # an Arabic-English transliteration model
+        ([0, 1], 1, "not measured"),  # one head of two: no choice of them is rare
+        ([4], 8, "not measured"),  # one layer
+        ([8, 8], 8, "not measured"),  # all are left
+    ],
+)
+def test_survivors_lie_in_the_last_layers_or_not(left: list[int], of: int, verdict: str) -> None:
+    found = last_layers.of_survivors(joint(left, of))
+    assert found.part.verdict == verdict
+
+
+def test_the_interval_of_random_survivors_is_that_of_draws_without_return() -> None:
+    found = last_layers.of_survivors(joint([0, 1, 2, 6, 8, 8])).values
+    layers = np.repeat(np.arange(6), 8)
+    n, k = len(layers), 25
+    std = np.sqrt(layers.var() / k * (n - k) / (n - 1))
+    assert found["survivors_mean_layer"] == pytest.approx((1 + 4 + 18 + 32 + 40) / 25)
+    low, high = found["survivors_random_interval"]
+    assert (low, high) == pytest.approx((2.5 - 1.96 * std, 2.5 + 1.96 * std), abs=0.04)
+
+
+def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads() -> None:
+    """An untrained translator had the areas of claim 4, at an accuracy of 0.5%."""
+    for loss, verdict in ((-60.0, "holds"), (-0.5, "not measured")):
+        found = joint([0, 1, 2, 6, 8, 8], loss=loss)
+        assert judged(found).verdict == verdict
+        assert last_layers.of_survivors(found).part.verdict == verdict
+
+
+def test_survivors_are_a_part_of_claim_2_of_encoder_decoder_models() -> None:
+    name = "cross-attention survives in the last decoder layers"
+    for left, verdict in (([0, 1, 2, 6, 8, 8], "holds"), ([8, 8, 6, 2, 1, 0], "does not hold")):
+        evidence = Evidence(prune=joint(left), stacks=STACKS)
+        found = labelled_heads.judge(evidence, InsightThresholds())
+        assert {part.name: part.verdict for part in found.parts} == {name: verdict}
+        assert found.verdict == "not measured yet"  # nothing was classified
+    one = labelled_heads.judge(Evidence(stacks=("encoder",)), InsightThresholds())
+    assert one.parts == ()

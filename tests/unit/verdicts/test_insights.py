@@ -170,8 +170,11 @@ def test_few_lines_have_a_wide_interval() -> None:
 def test_symmetric_scores_are_a_part_that_waits() -> None:
     found = judge_asymmetry(rank_result(1.3), T)
     assert found.verdict == "holds"
-    assert "symmetric scores change the output" in verdicts(found)
-    assert verdicts(found)["symmetric scores change the output"] == "not measured yet"
+    assert "symmetric scores move the output more than random changes" in verdicts(found)
+    assert (
+        verdicts(found)["symmetric scores move the output more than random changes"]
+        == "not measured yet"
+    )
     assert "where that is measured" in found.rule
 
 
@@ -180,7 +183,7 @@ def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: 
     known: dict[str, Any] = {
         "roles": ("positional", "syntactic", "rare"),
         "kept": ((0, 1), (1, 0)),
-        "n_heads": 6,
+        "n_heads": 24,
         "classified_on": "a",
         "measured_on": "b",
         "examples": 10,
@@ -190,19 +193,31 @@ def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: 
         "value": value,
         "difference_ci": (difference - half, difference + half),
         "random": random,
+        "sets": 144,
     }
     return KeptRoles(**{**known, **fields})
+
+
+def draws(
+    value: float, *, as_well: int = 0, of: int = 39, better: float = 0.995
+) -> tuple[float, ...]:
+    return (value,) * (of - as_well) + (better,) * as_well
 
 
 @pytest.mark.parametrize(
     ("value", "random", "verdict"),
     [
-        (0.99, (0.5,) * 20, "holds"),
-        (0.60, (0.5,) * 20, "mixed"),  # better than random, but too much is lost
-        (0.99, (0.985,) * 10 + (0.995,) * 10, "mixed"),
-        (0.40, (0.5,) * 20, "does not hold"),
-        (0.955, (0.5,) * 20, "mixed"),  # the interval reaches beyond 5%
-        (0.98, (0.99,) * 20, "does not hold"),  # little is lost, yet random heads do better
+        (0.99, draws(0.5), "holds"),
+        (0.99, draws(0.5, as_well=1), "holds"),  # p = 2 / 40
+        (0.99, draws(0.5, as_well=2), "mixed"),  # p = 3 / 40
+        (0.99, draws(0.5, as_well=2, better=0.99), "mixed"),  # as well is enough
+        (0.99, draws(0.5, as_well=2, better=0.99 - 1e-7), "mixed"),  # but for the last bits
+        (0.60, draws(0.5), "mixed"),  # better than random, but too much is lost
+        (0.40, draws(0.5), "does not hold"),
+        (0.955, draws(0.5), "mixed"),  # the interval reaches beyond 5%
+        (0.98, draws(0.99), "does not hold"),  # little is lost, yet random heads do better
+        (0.99, (0.99,) * 39, "mixed"),  # heads that do nothing: any will do
+        (1.0, (1.0,) * 39, "mixed"),
     ],
 )
 def test_labelled_heads_against_random_ones(
@@ -212,19 +227,27 @@ def test_labelled_heads_against_random_ones(
 
 
 def test_a_loss_is_better_when_lower() -> None:
-    low = kept(2.02, (3.0,) * 20, baseline=2.0, higher_is_better=False)
-    high = kept(4.0, (3.0,) * 20, baseline=2.0, higher_is_better=False)
+    low = kept(2.02, draws(3.0), baseline=2.0, higher_is_better=False)
+    high = kept(4.0, draws(3.0), baseline=2.0, higher_is_better=False)
     assert judge_roles(low, T).verdict == "holds"
     assert judge_roles(high, T).verdict == "does not hold"
+
+
+def test_where_few_sets_have_as_many_heads_per_layer_nothing_is_told() -> None:
+    """19 sets: the labelled heads are one of them, so that no p is below 1 / 19."""
+    found = judge_roles(kept(0.99, draws(0.5), sets=19), T)
+    assert found.verdict == "not measured"
+    assert "only 19 sets" in found.parts[0].measured
+    assert judge_roles(kept(0.99, draws(0.5), sets=20), T).verdict == "holds"
+    assert "of all heads alike" in judge_roles(kept(0.99, draws(0.5), sets=None), T).control
 
 
 @pytest.mark.parametrize(
     ("random", "said"),
     [
-        ((0.5,) * 20, "do better than random ones."),
-        ((0.9,) * 20, "do worse than random ones: 20 of 20 random sets do better"),
-        ((0.5,) * 3 + (0.9,) * 17, "worse than the mean of random ones, within their spread: 17"),
-        ((0.5,) * 15 + (0.9,) * 5, "no better than random ones can: 5 of 20"),
+        (draws(0.5), "do better than random ones: 0 of 39 sets do as well."),
+        (draws(0.9), "do worse than random ones: 39 of 39 random sets do as well"),
+        (draws(0.5, as_well=5), "no better than random ones can: 5 of 39"),
     ],
 )
 def test_what_labelled_heads_do_beside_random_ones_is_said_plainly(
@@ -234,7 +257,7 @@ def test_what_labelled_heads_do_beside_random_ones_is_said_plainly(
 
 
 def test_a_single_example_leaves_the_loss_unknown() -> None:
-    found = judge_roles(dataclasses.replace(kept(0.99, (0.5,) * 20), difference_ci=None), T)
+    found = judge_roles(dataclasses.replace(kept(0.99, draws(0.5)), difference_ci=None), T)
     assert found.verdict == "not measured"
     assert "[no interval]" in found.measured
 

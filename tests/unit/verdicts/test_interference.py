@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel
 
 import headscope
 from headscope.results.estimated import Estimated
-from headscope.verdicts.insights import asymmetry, interference
+from headscope.verdicts.insights import interference
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
@@ -163,75 +163,3 @@ def test_orthogonal_keys_are_read_back_better_without_the_softmax() -> None:
     found = interference.judge(Evidence(linear=result), T)
     assert parts(found)[WORSE] == "does not hold"
     assert parts(found)[PREDICTS] == "not measured"  # one head
-
-
-# --- claim 0, by function -----------------------------------------------------------------------
-
-
-def symmetric(cosine: Estimated) -> Any:
-    whole = {name: SimpleNamespace(cosine=Estimated(0.9)) for name in ("noise", "pairs", "removed")}
-    whole["symmetric"] = SimpleNamespace(cosine=cosine)
-    return SimpleNamespace(whole=whole, equivalent_heads=Estimated(40.0), heads=range(72))
-
-
-def rank(value: float) -> Any:
-    head = SimpleNamespace(
-        name="L0H0", asymmetry=value, pattern_asymmetry=SimpleNamespace(mean=1.2, sem=0.01)
-    )
-    return SimpleNamespace(heads=[head], text={"lines": 30}, controls={})
-
-
-def by_function(cosine: Estimated, t: InsightThresholds = T, weights: float = 1.3) -> Finding:
-    return asymmetry.judge(Evidence(rank=rank(weights), symmetric=symmetric(cosine)), t)
-
-
-@pytest.mark.parametrize(
-    ("cosine", "part", "verdict"),
-    [
-        (Estimated(0.7, 0.6, 0.8), "holds", "holds"),
-        (Estimated(0.98, 0.975, 0.9899), "holds", "holds"),
-        (Estimated(0.98, 0.975, 0.99), "open", "mixed"),
-        (Estimated(0.99, 0.985, 0.995), "open", "mixed"),
-        (Estimated(0.995, 0.99, 1.0), "does not hold", "mixed"),
-        (Estimated(0.7), "not measured", "not measured"),
-        (Estimated(None), "not measured", "not measured"),
-    ],
-)
-def test_symmetric_scores_must_move_the_output(cosine: Estimated, part: str, verdict: str) -> None:
-    found = by_function(cosine)
-    assert parts(found)[OUTPUT] == part
-    assert found.verdict == verdict
-
-
-def test_its_threshold_can_be_set_and_its_control_is_told() -> None:
-    cosine = Estimated(0.7, 0.6, 0.8)
-    assert by_function(cosine, InsightThresholds(symmetric_cosine=0.7)).verdict == "mixed"
-    found = by_function(cosine)
-    assert "all heads removed 0.900" in found.control
-    assert "about 40 random heads of 72" in found.parts[2].measured
-    assert by_function(cosine, weights=0.05).verdict == "does not hold"
-
-
-@torch.no_grad()
-def test_a_model_with_tied_queries_and_keys_fails_by_function() -> None:
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=32,
-        max_position_embeddings=40,
-        initializer_range=0.3,
-    )
-    verdicts = []
-    for tied in (False, True):
-        model = BertModel(config).eval()
-        for layer in model.encoder.layer:
-            if tied:
-                layer.attention.self.key.load_state_dict(layer.attention.self.query.state_dict())
-        loaded = headscope.wrap(model, tiny_tokenizer(38))
-        found = headscope.symmetric(loaded, LINES, alone=False)
-        judged = asymmetry.judge(Evidence(rank=rank(1.3), symmetric=found), T)
-        verdicts.append(parts(judged)[OUTPUT])
-    assert verdicts == ["holds", "does not hold"]

@@ -1,0 +1,418 @@
+"""Claims on models that were made to pass or to fail: for every part one of each, measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_translators
+import torch
+from covered_families import COVERED
+from tiny_models import VOCABULARY, WORDS, framed_tokenizer, tiny_tokenizer
+from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel
+
+import headscope
+from headscope.data.plain import as_plain
+from headscope.errors import UnsupportedModelError
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.insights.kept_roles import measure_kept_roles
+from headscope.verdicts.insights import (
+    asymmetry,
+    collapse,
+    cross_attention,
+    labelled_heads,
+    last_layers,
+    low_rank,
+    shared_projections,
+)
+from headscope.verdicts.insights.finding import Evidence, Finding
+from headscope.verdicts.insights.thresholds import InsightThresholds
+
+T = InsightThresholds()
+
+
+def parts(found: Finding) -> dict[str, str]:
+    return {part.name: part.verdict for part in found.parts}
+
+
+def bert(**sizes: Any) -> Any:
+    torch.manual_seed(0)
+    settings = {
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 32,
+        "max_position_embeddings": 64,
+    }
+    return BertModel(BertConfig(**{**settings, **sizes})).eval()
+
+
+def opened(network: Any) -> LoadedModel:
+    return headscope.wrap(network, tiny_tokenizer(62))
+
+
+def layers(network: Any) -> Iterable[Any]:
+    return (layer.attention for layer in network.encoder.layer)
+
+
+STACKS = ("encoder", "decoder", "cross")
+#: Standard deviation of the untrained model's weights.
+SHARP = 0.05
+
+# --- claim 0 ------------------------------------------------------------------------------------
+
+WEIGHTS, PATTERNS = "W_Q W_K^T of every head is asymmetric", "every head's pattern is asymmetric"
+OUTPUT = "symmetric scores move the output more than random changes"
+#: Letters by class: a query of one class looks for keys of the next, c for a.
+CLASSES = ("aeiou", "bdfgh", "lmnrs")
+_KINDS = (0,) * 10 + (1,) * 2 + (2,) * 10
+LINES = [
+    " ".join(CLASSES[kind][(i + j) % 5] for j, kind in enumerate(_KINDS[i % 3 :]))
+    for i in range(24)
+]
+
+
+@torch.no_grad()
+def directed(seeks: tuple[int, ...] = (1, 2, 0), sharpness: float = 2.0) -> Any:
+    """One layer whose tokens have a class each, and seek the class that ``seeks`` says."""
+    network = bert(num_hidden_layers=1, num_attention_heads=1)
+    for name, parameter in network.named_parameters():
+        if "LayerNorm" not in name:
+            parameter.zero_()
+    words = network.embeddings.word_embeddings.weight
+    for kind, letters in enumerate(CLASSES):
+        for letter in letters:
+            words[VOCABULARY.index(letter), 2 * kind : 2 * kind + 2] = torch.tensor([1.0, -1.0])
+    attention = network.encoder.layer[0].attention
+    for kind, sought in enumerate(seeks):
+        attention.self.query.weight[sought, 2 * kind] = sharpness
+        attention.self.key.weight[kind, 2 * kind] = sharpness**0.5
+        attention.self.value.weight[kind, 2 * kind] = 1.0
+        attention.output.dense.weight[10 + kind, kind] = 5.0
+    return network
+
+
+@torch.no_grad()
+def untrained(sharpness: float) -> Any:
+    network = bert(initializer_range=SHARP)
+    for layer in layers(network):
+        layer.self.query.weight *= sharpness
+    return network
+
+
+@torch.no_grad()
+def unread() -> Any:
+    network = directed()
+    network.encoder.layer[0].attention.output.dense.weight.zero_()
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (lambda: directed(), ("holds", "holds", "holds")),
+        (lambda: directed((1, 0, 2)), ("does not hold", "holds", "does not hold")),
+        (lambda: directed(sharpness=1e-3), ("holds", "does not hold", "does not hold")),
+        (unread, ("holds", "holds", "does not hold")),
+        (lambda: untrained(200.0), ("holds", "holds", "open")),
+    ],
+    ids=["directed", "tied", "even", "without use", "untrained and sharp"],
+)
+def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(
+    network: Any, expected: tuple[str, ...]
+) -> None:
+    loaded = opened(network())
+    ranked = headscope.rank(loaded, text=as_plain(LINES), validate=False)
+    moved = headscope.symmetric(loaded, LINES, alone=False, validate=False)
+    found = asymmetry.judge(Evidence(rank=ranked, symmetric=moved), T)
+    assert tuple(parts(found)[name] for name in (WEIGHTS, PATTERNS, OUTPUT)) == expected, (
+        found.parts
+    )
+    if network().config.initializer_range == SHARP:
+        noise, own = (moved.whole[name].cosine for name in ("noise", "symmetric"))
+        assert own.high < noise.low  # which is why noise alone is no control
+
+
+@pytest.mark.parametrize(("tied", "verdict"), [(False, "holds"), (True, "does not hold")])
+def test_rotated_queries_and_keys_are_decided_by_their_scores(tied: bool, verdict: str) -> None:
+    """x_i W_Q R(i - j) W_K^T x_j is symmetric where W_Q = W_K, whatever R turns by."""
+    family = next(family for family in COVERED if family.name == "modernbert")
+    network = family.model(vocab_size=len(VOCABULARY))
+    if tied:
+        for module in network.modules():
+            if hasattr(module, "Wqkv"):
+                width = module.Wqkv.weight.shape[1]
+                module.Wqkv.weight.data[width : 2 * width] = module.Wqkv.weight.data[:width]
+    loaded = headscope.wrap(network, tiny_tokenizer(38))
+    with pytest.raises(UnsupportedModelError, match="rotates queries and keys"):
+        headscope.rank(loaded, validate=False)
+    moved = headscope.symmetric(loaded, LINES[:8], alone=False, validate=False)
+    found = asymmetry.judge(Evidence(symmetric=moved), T)
+    assert parts(found)["every head's scores are asymmetric"] == verdict
+
+
+# --- claim 2, kept heads ------------------------------------------------------------------------
+
+LABELLED = {(0, 1), (0, 5), (1, 2), (1, 3)}
+BETTER, LITTLE = "labelled heads do better than random ones", "little is lost without the others"
+
+
+@pytest.fixture(scope="module")
+def classified() -> headscope.ClassifyResult:
+    """A classification that labels some heads, whatever they do."""
+    found = headscope.classify(opened(eight_heads()), limit=4, validate=False)
+    heads = tuple(
+        dataclasses.replace(h, roles=("syntactic",) if (h.layer, h.head) in LABELLED else ())
+        for h in found.heads
+    )
+    corpus = dataclasses.replace(found.corpus, sha256="other")
+    return dataclasses.replace(found, corpus=corpus, heads=heads)
+
+
+@torch.no_grad()
+def eight_heads(*, loud: Iterable[tuple[int, int]] = (), quiet: float = 1.0) -> Any:
+    """Two layers of eight heads; what the heads that are not loud write is scaled."""
+    network = bert(hidden_size=64, num_attention_heads=8, initializer_range=0.2)
+    for row, layer in enumerate(layers(network)):
+        for head in range(8):
+            if (row, head) not in loud:
+                layer.output.dense.weight[:, 8 * head : 8 * head + 8] *= quiet
+    return network
+
+
+@pytest.mark.parametrize(
+    ("loud", "quiet", "expected"),
+    [
+        (LABELLED, 0.0, {BETTER: "holds", LITTLE: "holds"}),
+        # All of a layer are alike, and the other layer writes nothing: where heads lie is no merit.
+        ({(1, head) for head in range(8)}, 0.0, {BETTER: "does not hold"}),
+        ({(0, 0), (0, 2), (1, 4), (1, 6)}, 0.0, {BETTER: "does not hold", LITTLE: "does not hold"}),
+        ((), 0.0, {BETTER: "does not hold", LITTLE: "holds"}),  # no head does anything
+    ],
+    ids=["labelled", "one layer", "others", "none"],
+)
+def test_kept_heads_must_beat_others_of_their_layers(
+    loud: set[tuple[int, int]],
+    quiet: float,
+    expected: dict[str, str],
+    classified: headscope.ClassifyResult,
+) -> None:
+    loaded = opened(eight_heads(loud=loud, quiet=quiet))
+    kept = measure_kept_roles(loaded, classified, limit=24)
+    assert kept.sets == 28**2
+    found = labelled_heads.judge(Evidence(kept=kept), T)
+    assert {name: parts(found)[name] for name in expected} == expected, found.parts
+
+
+# --- claim 4, and survivors of a joint pruning (claim 2) ----------------------------------------
+
+LAST = "cross-attention survives in the last decoder layers"
+
+
+@torch.no_grad()
+def translator(
+    encoder: float, decoder: float, cross: tuple[float, ...], *, alike: bool = False
+) -> Any:
+    """A BART that writes words, its stacks' outputs scaled: cross-attention's by layer.
+
+    ``alike``: the heads of a layer of cross-attention are copies of one, so each can stand for all.
+    """
+    sizes = {**tiny_translators._SIZES, "encoder_layers": 1, "decoder_layers": len(cross)}
+    sizes["decoder_start_token_id"] = tiny_translators.CLS
+    kinds = {"bart": (BartForConditionalGeneration, BartConfig, sizes)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_translators, "_KINDS", kinds)
+        network = tiny_translators.translator("bart")
+    network.model.encoder.layers[0].self_attn.out_proj.weight *= encoder
+    for layer, scale in zip(network.model.decoder.layers, cross, strict=True):
+        layer.self_attn.out_proj.weight *= decoder
+        attention = layer.encoder_attn
+        attention.out_proj.weight *= scale
+        if alike:
+            for part in (attention.q_proj, attention.k_proj, attention.v_proj):
+                part.weight.copy_(part.weight[:4].repeat(4, 1))
+                part.bias.copy_(part.bias[:4].repeat(4))
+            attention.out_proj.weight.copy_(attention.out_proj.weight[:, :4].repeat(1, 4) / 4)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "step", "expected", "last"),
+    [
+        (lambda: translator(0.0, 0.0, (0.0, 0.0, 1.0)), 0.25, "holds", "holds"),
+        (lambda: translator(0.0, 0.0, (1.0, 1.0, 0.0, 0.0)), 0.25, "holds", "does not hold"),
+        (lambda: translator(5.0, 1.0, (1.0,), alike=True), 0.5, "does not hold", "not measured"),
+        (lambda: translator(0.0, 0.0, (0.0,)), 0.5, "not measured", "not measured"),
+    ],
+    ids=["last layers", "first layers", "heads of cross-attention alike", "no attention"],
+)
+def test_cross_attention_is_judged_by_what_it_does(
+    network: Any, step: float, expected: str, last: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    words = [word for word in WORDS if not word.startswith("##")]
+    sources = tuple(" ".join(rng.choice(words, rng.integers(2, 7))) for _ in range(24))
+    made = network()
+    made.save_pretrained(tmp_path / "model")
+    framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "model")
+    pairs = tiny_translators.own_pairs(made, sources)
+    data = tiny_translators.write_pairs(tmp_path / "pairs.tsv", pairs)
+    pruned = headscope.prune(
+        str(tmp_path / "model"),
+        task="seq2seq",
+        data=data,
+        calibration=data,
+        methods=["fisher-joint"],
+        repairs=["none"],
+        step=step,
+        validate=False,
+        ablation=False,
+    )
+    found = cross_attention.judge(Evidence(prune=pruned, stacks=STACKS), T)
+    assert found.verdict == expected, found.parts
+    assert set(parts(found).values()) == {expected}
+    assert last_layers.of_survivors(pruned).part.verdict == last
+
+
+# --- claim 3 ------------------------------------------------------------------------------------
+
+SHARED, SINGLE = "layers need fewer dimensions than the control", "single heads need about as many"
+
+
+@torch.no_grad()
+def projecting(how: str) -> Any:
+    """Heads of one shared subspace each turned at random, or of three dimensions each."""
+    network = bert(hidden_size=64, num_hidden_layers=3, initializer_range=0.1)
+    for layer in layers(network):
+        for part in (layer.self.query, layer.self.key):
+            heads = part.weight.view(4, 16, 64)
+            if how == "shared":
+                for head in range(1, 4):
+                    heads[head] = torch.linalg.qr(torch.randn(16, 16))[0] @ heads[0]
+            if how == "thin":
+                heads[:, 3:] *= 1e-3
+    return network
+
+
+@pytest.mark.parametrize(
+    ("how", "expected", "verdict"),
+    [
+        ("shared", ("holds", "holds"), "holds"),
+        ("untrained", ("does not hold", "holds"), "does not hold"),
+        ("thin", ("holds", "does not hold"), "mixed"),
+    ],
+)
+def test_heads_share_projections_or_not(how: str, expected: tuple[str, str], verdict: str) -> None:
+    ranked = headscope.rank(opened(projecting(how)), validate=False)
+    found = shared_projections.judge(Evidence(rank=ranked), T)
+    assert (parts(found)[SHARED], parts(found)[SINGLE]) == expected, found.parts
+    assert found.verdict == verdict
+
+
+# --- claims 5 and 7 -----------------------------------------------------------------------------
+
+_WORDS = np.array([word for word in WORDS if not word.startswith("##")])
+STREAM = as_plain([" ".join(np.random.default_rng(i).choice(_WORDS, 12)) for i in range(60)])
+
+
+@torch.no_grad()
+def itself(network: Any, *, at: Iterable[int]) -> None:
+    """Let the heads of some layers look at their own position, and pass on what they see there."""
+    eye = torch.eye(32)
+    for layer in (network.encoder.layer[i].attention for i in at):
+        layer.self.query.weight.copy_(20 * eye)
+        layer.self.key.weight.copy_(20 * eye)
+        layer.self.value.weight.copy_(eye)
+        layer.output.dense.weight.copy_(eye)
+
+
+@torch.no_grad()
+def flat_or_sharp(how: str) -> Any:
+    network = bert(num_attention_heads=4 if how == "untrained" else 1, initializer_range=0.02)
+    if how == "sharp":
+        itself(network, at=(0, 1))
+        places = torch.linalg.qr(torch.randn(64, 64))[0][:, :32]
+        network.embeddings.position_embeddings.weight.copy_(20 * places)
+    return network
+
+
+@pytest.mark.parametrize(("how", "verdict"), [("untrained", "holds"), ("sharp", "does not hold")])
+def test_patterns_are_of_low_rank_or_not(how: str, verdict: str) -> None:
+    """An untrained model's are, and the text says that this is no sign of learning."""
+    loaded = opened(flat_or_sharp(how))
+    measured = headscope.spectrum(
+        loaded, STREAM, length=16, sequences=6, control=True, validate=False
+    )
+    found = low_rank.judge(Evidence(spectrum=measured), T)
+    assert found.verdict == verdict, found.parts
+    assert found.control.startswith("Random weights: mean share 0.9")
+    assert "nothing about learning" in found.control or "no sign of learning" in found.control
+
+
+FALLS, STEPS = "attention alone collapses", "at least as fast as exponentially"
+SKIP, FFN = "the skip connection prevents it", "the feed-forward network slows it"
+NORM = "LayerNorm plays no role"
+
+
+@torch.no_grad()
+def deep(how: str) -> Any:
+    """Four layers of one nearly even head; the feed-forward network undoes what all tokens get."""
+    network = bert(num_hidden_layers=4, num_attention_heads=1, initializer_range=0.2)
+    common = torch.randn(32)
+    common = (common - common.mean()) / (common - common.mean()).norm()
+    for layer in network.encoder.layer:
+        for part in (layer.attention.self.query, layer.attention.self.key):
+            part.weight.copy_(0.3 * torch.eye(32))
+        layer.attention.output.dense.bias.copy_(3 * common)  # the same for all tokens
+        for name, parameter in (
+            *layer.intermediate.named_parameters(),
+            *layer.output.named_parameters(),
+        ):
+            if "dense" in name:
+                parameter.zero_()
+        layer.intermediate.dense.weight[:2] = torch.stack([common, -common])
+        layer.output.dense.weight[:, :2] = torch.stack([-common, common], 1)  # x - common common.x
+        if how == "loud":
+            layer.attention.output.dense.weight *= 1e4
+        if how == "feed-forward adds a constant":
+            layer.output.dense.bias.normal_(std=100.0)
+        if how == "norm adds a constant":
+            layer.attention.output.LayerNorm.bias.normal_(std=10.0)
+    itself(
+        network,
+        at={"itself": range(4), "norm adds a constant": range(4), "levels": (1, 2)}.get(how, ()),
+    )
+    if how == "levels":
+        network.encoder.layer[3].attention.self.query.weight.zero_()
+    return network
+
+
+@pytest.mark.parametrize(
+    ("how", "part", "expected"),
+    [
+        ("collapsing", None, "holds"),
+        ("itself", FALLS, "does not hold"),
+        ("levels", STEPS, "does not hold"),
+        ("loud", SKIP, "does not hold"),
+        ("feed-forward adds a constant", FFN, "does not hold"),
+        ("norm adds a constant", NORM, "does not hold"),
+    ],
+)
+def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(
+    how: str, part: str | None, expected: str
+) -> None:
+    measured = headscope.depth(
+        opened(deep(how)), STREAM, length=16, sequences=8, control=False, validate=False
+    )
+    found = collapse.judge(Evidence(depth=measured), T)
+    if part is None:
+        assert set(parts(found).values()) == {expected}, found.parts
+        assert found.verdict == expected
+    else:
+        assert parts(found)[part] == expected, found.parts
+        assert found.verdict == ("does not hold" if part == FALLS else "mixed")
