@@ -20,10 +20,11 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import Chosen, choose
 from headscope.pipeline.transfer.embedding import Frozen, Reader, Tuned, in_buckets
 from headscope.pipeline.transfer.labelled import Part
+from headscope.pipeline.transfer.updated import Updated
 from headscope.results import CurvePoint
 from headscope.widest import widest
 
-__all__ = ["Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune"]
+__all__ = ["CLASSIFIER_RATE", "Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune"]
 
 #: Learning rate of the classifier where more than the classifier is trained.
 CLASSIFIER_RATE = 3e-3
@@ -136,7 +137,10 @@ def fine_tune(
         own = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
         own.network = own.model
         same = _same_modules(loaded, own)
-        chosen = [Chosen(same[id(c.parameter)], c.entries) for c in choose(loaded, way, seed)]
+        chosen = [
+            dataclasses.replace(c, parameter=same[id(c.parameter)])
+            for c in choose(loaded, way, seed)
+        ]
         reader = Tuned(own, frozen.centre, frozen.scale)
         _train_only(own.model, chosen)
     weight = torch.randn(n_classes, len(frozen.centre), generator=generator) * START
@@ -144,7 +148,7 @@ def fine_tune(
     with torch.no_grad():
         classifier.weight.copy_(weight)
         classifier.bias.zero_()
-    run = _Run(reader, classifier, _Updated(chosen), recipe, generator, budget)
+    run = _Run(reader, classifier, Updated(chosen, seed), recipe, generator, budget)
     return run.train(*parts, frozen)
 
 
@@ -160,57 +164,13 @@ def _train_only(model: nn.Module, chosen: Sequence[Chosen]) -> None:
         p.requires_grad_(id(p) in wanted)
 
 
-class _Updated:
-    """What the optimiser steps: whole parameters, or vectors of their drawn entries.
-
-    A vector is read from its parameter's gradient before a step and written back after it.
-    """
-
-    def __init__(self, chosen: Sequence[Chosen]) -> None:
-        self._drawn = [
-            (c.parameter, c.entries, nn.Parameter(c.parameter.detach().take(c.entries)))
-            for c in chosen
-            if c.entries is not None
-        ]
-        self.whole = [c.parameter for c in chosen if c.entries is None]
-
-    @property
-    def tensors(self) -> list[nn.Parameter]:
-        """What is stepped."""
-        return [*self.whole, *(vector for _, _, vector in self._drawn)]
-
-    def gather(self) -> None:
-        """Hand the gradients over to the vectors."""
-        for parameter, entries, vector in self._drawn:
-            if parameter.grad is not None:
-                vector.grad = parameter.grad.take(entries)
-                parameter.grad = None
-
-    def scatter(self) -> None:
-        """Write the vectors back."""
-        with torch.no_grad():
-            for parameter, entries, vector in self._drawn:
-                parameter.put_(entries, vector)
-
-    def snapshot(self) -> list[Tensor]:
-        """Copy everything that is stepped."""
-        return [tensor.detach().clone() for tensor in self.tensors]
-
-    def restore(self, snapshot: Sequence[Tensor]) -> None:
-        """Go back to a snapshot."""
-        with torch.no_grad():
-            for tensor, value in zip(self.tensors, snapshot, strict=True):
-                tensor.copy_(value)
-        self.scatter()
-
-
 @dataclass
 class _Run:
     """A run under way."""
 
     reader: Reader
     classifier: nn.Linear
-    updated: _Updated
+    updated: Updated
     recipe: Recipe
     generator: torch.Generator
     budget: Budget
