@@ -85,7 +85,7 @@ class TransferRun(TransferCase):
     start_loss, end_loss : float or None
         Training loss before the first step, and over the last batches; None where not finite.
     diverged : bool
-        A loss was not finite, or the training loss ended above its start.
+        A loss was not finite, or the training loss ended more than a tenth above its start.
     failed : bool
         The accuracy is no higher than that of the most frequent training class.
     curve : tuple of CurvePoint
@@ -121,7 +121,7 @@ class TransferStress(TransferCase):
     start_loss, end_loss : float or None
         Training loss before the first step, and over the last batches; None where not finite.
     diverged : bool
-        A loss was not finite, or the training loss ended above its start.
+        A loss was not finite, or the training loss ended more than a tenth above its start.
     """
 
     seed: int
@@ -273,7 +273,8 @@ class TransferSpread:
         Runs of each.
     ratio, low, high : float or None
         Standard deviation of the accuracy over seeds, divided by the other's, with the 95% interval
-        of the F distribution; None where one has no spread, or a single run.
+        of the F distribution, no deviation taken to be below one test example; None for a single
+        run.
     bad, other_bad : int
         Runs that diverged, at 1, 3 and 10 times each one's best rate.
     more_bad, more_bad_low, more_bad_high : float or None

@@ -32,6 +32,9 @@ CLASSIFIER_RATE = 3e-3
 START = 0.02
 #: Share of the steps over which the rate rises from 0; it then falls to 0.
 WARM_UP = 0.1
+#: A training loss that ends this many times above its start has diverged. A run that learns nothing
+#: ends about where it started: on one side or the other, as its last batches happen to be.
+DIVERGED = 1.1
 #: Batches that are sorted by length together, so that little is padded.
 POOL = 8
 
@@ -81,7 +84,7 @@ class Outcome:
     validation_loss : float
         There; infinite where no loss was finite.
     diverged : bool
-        A loss was not finite, or the training loss ended above its start.
+        A loss was not finite, or the training loss ended more than a tenth above its start.
     predict : callable
         From a part of the data to its classes (n,), as the model of that step has them.
     """
@@ -277,7 +280,7 @@ class _Run:
                     p.copy_(value)
         start, end = curve[0].train_loss, curve[-1].train_loss
         lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
-        diverged = lost or (start is not None and end is not None and end > start)
+        diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
 
         def predict(part: Part) -> Array:
             return numpy(self._logits(part).argmax(dim=1))

@@ -35,7 +35,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "all": (3e-5, 1e-4, 4e-4),
 }
 #: Rates that are added to a grid at most, while the best one lies at its edge.
-GROWTH = 4
+GROWTH = 5
 #: Variants whose spread over seeds and divergence are compared at the smallest size.
 SPREAD = ("attention", "layernorm")
 #: Times their best rate: where divergence is counted besides.

@@ -357,7 +357,7 @@ class _Runs:
             none = [point.validation_loss for point in outcome.curve]
         pairs = [(a, b) for a, b in zip(own, none, strict=False) if a is not None and b is not None]
         start = own[0] or math.inf
-        return len(pairs) == len(own) and all(abs(a - b) <= SAME * start for a, b in pairs)
+        return len(pairs) > 1 and all(abs(a - b) <= SAME * start for a, b in pairs)
 
     def _outcome(self, cell: Cell, seed: int, rate: float, *, counts: bool = True) -> Outcome:
         model = self._model(cell.weights, seed)

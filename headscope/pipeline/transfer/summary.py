@@ -180,7 +180,8 @@ def spreads(
     if not set(SPREAD) <= cells.keys():
         return
     ours, theirs = ([done.row.accuracy for done in runs[cells[name]]] for name in SPREAD)
-    value, low, high = spread_ratio(ours, theirs) or (None, None, None)
+    examples = len(runs[cells[SPREAD[0]]][0].hits)
+    value, low, high = spread_ratio(ours, theirs, 100 / examples) or (None, None, None)
     bad, other_bad = (sum(c.diverged for c in counts if c.variant == name) for name in SPREAD)
     tries = sum(c.runs for c in counts if c.variant == SPREAD[0])
     share, share_low, share_high = (
