@@ -282,6 +282,9 @@ class TransferSpread:
         factor.
     tries : int
         Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor.
+    learned : bool
+        Whether a run of the first variant lies above the majority class with its interval. At
+        chance, runs differ by chance.
     """
 
     variant: str
@@ -298,6 +301,7 @@ class TransferSpread:
     more_bad_low: float | None
     more_bad_high: float | None
     tries: int = 0
+    learned: bool = False
 
 
 @dataclass(frozen=True)

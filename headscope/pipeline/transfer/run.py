@@ -186,6 +186,7 @@ def transfer(
     runs = _Runs(_wide(loaded), data, plan, grid, recipe, seed, budget)
     runs.run(progress or silent)
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
+    beside = tuple(baselines(data, plan.sizes, range(seed, seed + seeds)))
     counts = tuple(divergence(done, runs.stress, plan.sizes[0]))
     return TransferResult(
         schema=SCHEMA,
@@ -206,9 +207,9 @@ def transfer(
             cell_row(c, d, runs.parameters[c.variant], runs.found[c].optimum)
             for c, d in done.items()
         ),
-        baselines=tuple(baselines(data, plan.sizes, range(seed, seed + seeds))),
+        baselines=beside,
         differences=tuple(differences(done)),
-        spreads=tuple(spreads(done, counts, plan.sizes[0])),
+        spreads=tuple(spreads(done, counts, beside, plan.sizes[0])),
         runs=tuple(d.row for found in done.values() for d in found),
         searched=tuple(runs.searched),
         missed=tuple(runs.missed),

@@ -173,7 +173,10 @@ def divergence(
 
 
 def spreads(
-    runs: Runs, counts: Sequence[TransferDivergence], smallest: int
+    runs: Runs,
+    counts: Sequence[TransferDivergence],
+    rows: Sequence[TransferBaseline],
+    smallest: int,
 ) -> Iterator[TransferSpread]:
     """Yield how attention and LayerNorm vary over seeds at the smallest size."""
     cells = dict(_spread_cells(runs, smallest))
@@ -183,6 +186,7 @@ def spreads(
     examples = len(runs[cells[SPREAD[0]]][0].hits)
     value, low, high = spread_ratio(ours, theirs, 100 / examples) or (None, None, None)
     bad, other_bad = (sum(c.diverged for c in counts if c.variant == name) for name in SPREAD)
+    majority = next(b.accuracy for b in rows if (b.name, b.size) == ("majority", smallest))
     tries = sum(c.runs for c in counts if c.variant == SPREAD[0])
     share, share_low, share_high = (
         share_difference(bad, tries, other_bad, tries)
@@ -204,6 +208,7 @@ def spreads(
         more_bad_low=share_low,
         more_bad_high=share_high,
         tries=tries,
+        learned=any(done.row.low > majority for done in runs[cells[SPREAD[0]]]),
     )
 
 

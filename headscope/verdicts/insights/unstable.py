@@ -14,8 +14,9 @@ _RULE = (
     "At the smallest size, attention alone against LayerNorm alone: holds if more of its runs "
     "diverge (at 1, 3 and 10 times each one's best learning rate, equally many runs of each; "
     "Newcombe's 95% interval of the difference above 0), or if the accuracy's standard deviation "
-    "over seeds at the best rate is larger (F interval of the ratio above 1); does not hold if "
-    "neither can be (both intervals below), or if no run of attention diverged and its spread is "
+    "over seeds at the best rate is larger (F interval of the ratio above 1; not counted where no "
+    "run of attention beats the majority class, as runs at chance differ by chance); does not hold "
+    "if neither can be (both intervals below), or if no run of attention diverged and its spread is "
     "surely not larger. Not measured unless both best rates were found inside their grids on "
     "development data."
 )
@@ -48,9 +49,7 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
         InsightPart(
             "attention spreads more over seeds",
             wider,
-            "no spread to compare"
-            if spread.ratio is None
-            else f"ratio {Estimate(spread.ratio, spread.low, spread.high)}",
+            _ratio(spread),
         ),
     )
     return Finding(
@@ -72,7 +71,15 @@ def _more(spread: TransferSpread) -> str:
 def _wider(spread: TransferSpread) -> str:
     if spread.ratio is None:
         return UNKNOWN
-    return Estimate(spread.ratio, spread.low, spread.high).above(1.0)
+    found = Estimate(spread.ratio, spread.low, spread.high).above(1.0)
+    return found if spread.learned or found == FAILS else UNKNOWN
+
+
+def _ratio(spread: TransferSpread) -> str:
+    if spread.ratio is None:
+        return "no spread to compare"
+    chance = "" if spread.learned else ", at chance"
+    return f"ratio {Estimate(spread.ratio, spread.low, spread.high)}{chance}"
 
 
 def _verdict(more: str, wider: str, *, never: bool) -> str:

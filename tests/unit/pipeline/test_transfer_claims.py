@@ -1,4 +1,4 @@
-"""Claims 8 to 10 on planted models that are really trained: each part passes on one, fails on another.
+"""Claims 8 to 10 on planted models that are really trained: a part passes on one, fails on another.
 
 The answer is which of two groups a letter belongs to. The models know it: half of the dimensions
 are +1 for letters of one group, -1 for those of the other, and nothing for all other words. Letters
@@ -31,7 +31,7 @@ HELD = slice(0, 8)
 SIGNS = torch.tensor([1.0, -1.0] * 4)
 RATES: dict[str, tuple[float, ...]] = {
     **dict.fromkeys(("head", "layernorm", "biases", "weights", "lora"), (1e-2, 3e-2, 1e-1)),
-    **dict.fromkeys(("attention", "all"), (1e-2, 3e-2, 1e-1)),
+    **dict.fromkeys(("attention", "all"), (3e-3, 1e-2, 3e-2)),
 }
 FEW: dict[str, Any] = {
     "sizes": [32],
@@ -50,7 +50,7 @@ def written(folder: Path, *, wrong: float = 0.0) -> Files:
     """Two words and a letter; the training part has each label wrong with some probability."""
     rng, flips = random.Random(0), random.Random(3)
     paths = []
-    for name, n, letters in (("train", 80, slice(0, 6)), ("test", 300, slice(6, 12))):
+    for name, n, letters in (("train", 160, slice(0, 9)), ("test", 300, slice(9, 12))):
         lines = ["sentence\tlabel\n"]
         for _ in range(n):
             label = rng.choice(list(GROUPS))
@@ -88,7 +88,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return loaded
 
 
-def shut(plain: LoadedModel) -> LoadedModel:
+def shut(plain: LoadedModel, rest: float = 0.03) -> LoadedModel:
     """Nothing but the last norm's gains stands between the group and the classifier: they are 0.
 
     All maps are 0, and no gradient leads out of that: neither weights nor rank-one changes move.
@@ -100,7 +100,7 @@ def shut(plain: LoadedModel) -> LoadedModel:
             if isinstance(module, torch.nn.Linear):
                 module.weight.zero_()
                 module.bias.zero_()
-        layer.output.LayerNorm.weight.fill_(0.03)
+        layer.output.LayerNorm.weight.fill_(rest)
         layer.output.LayerNorm.weight[HELD] = 0
     return loaded
 
@@ -203,7 +203,7 @@ def test_attention_that_diverges_or_spreads_makes_10_hold(
     options: dict[str, Any],
     part: int,
 ) -> None:
-    """Three steps teach it in some runs alone; wrong labels blow up what is read in a small unit."""
+    """Three steps teach it in some runs only; wrong labels blow up what has a small unit."""
     rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-3, 1e-2, 1e-1)}
     given = {**FEW, "variants": ["layernorm", "attention"], "rates": rates, "seeds": 1, **options}
     found = headscope.transfer(make(plain), *written(tmp_path, wrong=wrong), **given)
