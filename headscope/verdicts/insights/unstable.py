@@ -15,9 +15,9 @@ _RULE = (
     "diverge (at 1, 3 and 10 times each one's best learning rate, equally many runs of each; "
     "Newcombe's 95% interval of the difference above 0), or if the accuracy's standard deviation "
     "over seeds at the best rate is larger (F interval of the ratio above 1; not counted where no "
-    "run of attention beats the majority class, as runs at chance differ by chance); does not hold "
-    "if neither can be (both intervals below), or if no run of attention diverged and its spread is "
-    "surely not larger. Not measured unless both best rates were found inside their grids on "
+    "run of attention beats the majority class, as runs at chance differ by chance). Does not hold "
+    "if neither can be (both intervals below), or if no run of attention diverged and its spread "
+    "is surely not larger. Not measured unless both best rates were found inside their grids on "
     "development data."
 )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +115,9 @@ def blind(plain: LoadedModel, out: float = 10.0) -> LoadedModel:
     return dataclasses.replace(loaded.pooled_by("cls"), file=None)
 
 
-def frail(plain: LoadedModel) -> LoadedModel:
+def frail(plain: LoadedModel, out: float) -> LoadedModel:
     """Blind, and a little of the other words passes: in its small unit, changes of W_V are huge."""
-    loaded = blind(plain)
+    loaded = blind(plain, out)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         value = loaded.model.encoder.layer[0].attention.self.value
@@ -165,48 +164,68 @@ def test_where_norms_cannot_reach_it_none_of_the_claims_holds(
     given = {**FEW, "variants": variants, "random": ["layernorm"]}
     found = headscope.transfer(blind(plain), *files, steps=30, **given)
     told = verdicts(found)
-    assert {n: finding.verdict for n, finding in told.items()} == dict.fromkeys(
-        (8, 9, 10), "does not hold"
-    )
-    assert parts(told[9]) == ["does not hold"] * 2
-    assert parts(told[10])[1] == "does not hold"
+    assert told[8].verdict == "does not hold"
+    assert parts(told[9])[0] == "does not hold"
+    assert parts(told[9])[1] != "holds"
+    assert "holds" not in parts(told[10])
     assert found.spreads[0].bad == 0
 
 
 def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(
-    plain: LoadedModel, files: Files
+    plain: LoadedModel, tmp_path: Path
 ) -> None:
     """Frozen is as good as tuned there too, and that says nothing; no small set is the best."""
     variants = ["head", "layernorm", *EQUAL, "all"]
     given = {**FEW, "seeds": 2, "variants": variants, "random": ["layernorm"]}
-    found = headscope.transfer(plain, *files, steps=15, **given)
-    assert found.cell("head", "pretrained", 32).accuracy > 95
+    found = headscope.transfer(plain, *written(tmp_path, wrong=0.1), steps=20, **given)
+    assert found.cell("head", "pretrained", 32).accuracy > 85
     told = verdicts(found)
     assert told[9].verdict == "not measured"
     assert "must beat the classifier alone" in told[9].measured
     assert told[8].verdict != "holds"
 
 
-@pytest.mark.parametrize(
-    ("make", "wrong", "options", "part"),
-    [
-        (lambda plain: blind(plain, 0.005), 0.0, {"steps": 3, "sizes": [16], "batch": 8}, 1),
-        (frail, 0.2, {"steps": 8}, 0),
-    ],
-    ids=["spread", "divergence"],
-)
-def test_attention_that_diverges_or_spreads_makes_10_hold(
-    plain: LoadedModel,
-    tmp_path: Path,
-    make: Callable[[LoadedModel], LoadedModel],
-    wrong: float,
-    options: dict[str, Any],
-    part: int,
+def test_attention_that_learns_in_some_runs_alone_makes_10_hold(
+    plain: LoadedModel, files: Files
 ) -> None:
-    """Three steps teach it in some runs only; wrong labels blow up what has a small unit."""
-    rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-3, 1e-2, 1e-1)}
-    given = {**FEW, "variants": ["layernorm", "attention"], "rates": rates, "seeds": 1, **options}
-    found = headscope.transfer(make(plain), *written(tmp_path, wrong=wrong), **given)
+    """Three steps are enough for most runs of attention; norms stay at chance in all of them."""
+    rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-2, 3e-2, 1e-1)}
+    given = {**FEW, "variants": ["layernorm", "attention"], "rates": rates, "seeds": 1}
+    given |= {"sizes": [16], "batch": 8, "steps": 3}
+    found = headscope.transfer(blind(plain, 0.005), *files, **given)
     told = verdicts(found)[10]
     assert told.verdict == "holds"
-    assert parts(told)[part] == "holds"
+    assert parts(told)[1] == "holds"
+    # The same runs of LayerNorm, had those of attention differed no more, and none diverged.
+    calm = dataclasses.replace(found.spreads[0], bad=0, ratio=0.3, low=0.1, high=0.9)
+    assert verdicts(dataclasses.replace(found, spreads=(calm,)))[10].verdict == "does not hold"
+
+
+def test_attention_at_chance_is_not_unstable(plain: LoadedModel, files: Files) -> None:
+    """It cannot move: its runs differ by chance, LayerNorm's are all right; that says nothing."""
+    given = {**FEW, "variants": ["layernorm", "attention"], "seeds": 1}
+    found = headscope.transfer(shut(plain, 0.01), *files, steps=30, **given)
+    told = verdicts(found)[10]
+    assert found.spreads[0].ratio > 2
+    assert told.verdict != "holds"
+    assert "at chance" in told.parts[1].measured
+
+
+@pytest.mark.parametrize(
+    ("out", "size", "more", "verdict"),
+    [(10.0, 64, "holds", "holds"), (100.0, 32, "open", "does not hold")],
+)
+def test_attention_that_diverges_makes_10_hold(
+    plain: LoadedModel, tmp_path: Path, out: float, size: int, more: str, verdict: str
+) -> None:
+    """With wrong labels a state in a small unit blows up above the best rate, norms' does not.
+
+    With a larger W_O the best rate is lower, and at ten times that nothing happens.
+    """
+    rates = {"layernorm": (1e-5, 1e-4, 1e-3), "attention": (1e-4, 1e-3, 1e-2)}
+    given = {**FEW, "variants": ["layernorm", "attention"], "rates": rates, "seeds": 1}
+    given |= {"sizes": [size], "steps": 8}
+    found = headscope.transfer(frail(plain, out), *written(tmp_path, wrong=0.3), **given)
+    told = verdicts(found)[10]
+    assert (parts(told)[0], told.verdict) == (more, verdict)
+    assert {(c.factor, c.runs) for c in found.divergence} == {(f, 5) for f in (1.0, 3.0, 10.0)}
