@@ -283,7 +283,7 @@ class TransferSpread:
     tries : int
         Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor.
     learned : bool
-        Whether a run of the first variant lies above the majority class with its interval. At
+        Whether a run of the first variant lies above the majority class by twice its interval. At
         chance, runs differ by chance.
     """
 

@@ -208,7 +208,10 @@ def spreads(
         more_bad_low=share_low,
         more_bad_high=share_high,
         tries=tries,
-        learned=any(done.row.low > majority for done in runs[cells[SPREAD[0]]]),
+        # Twice the interval, as the best of several runs at chance lies above it by one.
+        learned=any(
+            2 * r.low - r.accuracy > majority for r in (done.row for done in runs[cells[SPREAD[0]]])
+        ),
     )
 
 

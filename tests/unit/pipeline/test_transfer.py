@@ -200,19 +200,17 @@ def test_the_search_keeps_the_rate_with_the_lowest_validation_loss(
 
 
 @pytest.mark.parametrize(
-    ("rates", "least", "most", "optimum"),
+    ("rates", "optimum"),
     [
-        ((1e-6, 3e-6, 1e-5), 1e-6, 4e-3, "edge"),  # five rates more, and still rising
-        ((30.0, 100.0, 300.0), 1e-2, 300.0, "inside"),
-        ((1e-2,), 1e-2, 1e-2, "not searched"),
+        ((1e-6, 3e-6, 1e-5), "edge"),  # five rates more, and the best is still the highest
+        ((3.0, 10.0, 30.0), "inside"),
+        ((1e-2,), "not searched"),
     ],
 )
 def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(
     bert: LoadedModel,
     words: tuple[Path, Path],
     rates: tuple[float, ...],
-    least: float,
-    most: float,
     optimum: str,
 ) -> None:
     given = {**FEW, "search": True, "seeds": 1}
@@ -221,8 +219,8 @@ def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(
     tried = sorted(t.rate for t in found.searched)
     assert cell.optimum == optimum
     assert set(rates) <= set(tried)
-    assert (tried[0], tried[-1]) == (pytest.approx(least, rel=0.9), pytest.approx(most, rel=0.9))
-    assert len(tried) <= len(rates) + 5
+    grown = {"edge": {5}, "inside": set(range(1, 6)), "not searched": {0}}
+    assert len(tried) - len(rates) in grown[optimum]
     assert (cell.rate in (tried[0], tried[-1])) == (optimum != "inside")
 
 

@@ -45,9 +45,9 @@ EQUAL = ("biases", "weights", "lora")
 Files = tuple[Path, Path]
 
 
-def written(folder: Path, *, wrong: float = 0.0) -> Files:
+def written(folder: Path, *, wrong: float = 0.0, seed: int = 0) -> Files:
     """Two words and a letter; the training part has each label wrong with some probability."""
-    rng, flips = random.Random(0), random.Random(3)
+    rng, flips = random.Random(seed), random.Random(3)
     paths = []
     for name, n, letters in (("train", 160, slice(0, 9)), ("test", 300, slice(9, 12))):
         lines = ["sentence\tlabel\n"]
@@ -67,7 +67,7 @@ def written(folder: Path, *, wrong: float = 0.0) -> Files:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    return written(tmp_path_factory.mktemp("letters"))
+    return written(tmp_path_factory.mktemp("letters"), seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +159,8 @@ def test_where_only_norms_can_reach_the_answer_8_and_9_hold(
 def test_where_norms_cannot_reach_it_none_of_the_claims_holds(
     plain: LoadedModel, files: Files
 ) -> None:
-    """Attention learns to look, always and evenly; so do single weights; norms stay at chance."""
-    variants = ["head", "layernorm", "weights", "attention", "all"]
+    """Attention learns to look, always; so do rank-one changes; norms stay at chance."""
+    variants = ["head", "layernorm", "lora", "attention", "all"]
     given = {**FEW, "variants": variants, "random": ["layernorm"]}
     found = headscope.transfer(blind(plain), *files, steps=30, **given)
     told = verdicts(found)
