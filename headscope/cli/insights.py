@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated
 
 from typer import Option
@@ -9,6 +10,7 @@ from typer import Option
 from headscope.cli import shared_options as shared
 from headscope.cli.arguments import section_settings
 from headscope.cli.command import Call, model_command
+from headscope.cli.output import print_note
 
 EXAMPLES = """Examples:
 
@@ -43,6 +45,10 @@ def insights(
         str | None,
         Option(metavar="NAME,NAME,...", help="Sections not to run, such as transfer."),
     ] = None,
+    budget: Annotated[
+        float,
+        Option(help="Seconds for everything: transfer, which comes last, gets what is left."),
+    ] = 300.0,
     pooling: shared.Pooling = None,
     no_validate: shared.NoValidate = False,
     output: shared.Output = None,
@@ -58,4 +64,6 @@ def insights(
 
     arguments = call.arguments()
     uses = section_of("insights").uses
-    call.run({**arguments, "settings": section_settings(call.context, uses, call.values)})
+    settings = section_settings(call.context, uses, call.values)
+    announce = functools.partial(print_note, quiet=call.values["quiet"])
+    call.run({**arguments, "settings": settings, "announce": announce})

@@ -19,7 +19,7 @@ EXAMPLES = """Examples:
 `headscope transfer demo --variants head,layernorm --seeds 5 --budget 120`
 """
 
-_VARIANTS = "head, layernorm, biases, weights, attention, all"
+_VARIANTS = "head, layernorm, biases, weights, lora, all_biases, attention, all"
 
 
 @model_command("runs")
@@ -38,11 +38,15 @@ def transfer(
     ] = None,
     seeds: Annotated[int, Option(help="Runs of each variant, start and size.")] = 3,
     spread_seeds: Annotated[
-        int, Option(help="Runs of attention and layernorm at the smallest size.")
+        int,
+        Option(
+            help="Runs of attention and layernorm at the smallest size, and at 3 and 10 times "
+            "their best rates."
+        ),
     ] = 5,
     variants: Annotated[
         str | None,
-        Option(metavar="NAME,NAME,...", help=f"What to train: {_VARIANTS}. Default: all six."),
+        Option(metavar="NAME,NAME,...", help=f"What to train: {_VARIANTS}. Default: all eight."),
     ] = None,
     random: Annotated[
         str | None,
@@ -55,7 +59,11 @@ def transfer(
     batch: Annotated[int, Option(help="Examples of a step.")] = 16,
     patience: Annotated[int, Option(help="Validations without gain before a run stops.")] = 3,
     search: Annotated[
-        bool, Option(help="Choose learning rates on validation data; else the middle of the grid.")
+        bool,
+        Option(
+            help="Choose learning rates on validation data, from grids that grow while the best "
+            "one lies at an edge; else the middle of the grid."
+        ),
     ] = True,
     budget: Annotated[float, Option(help="Seconds for all runs; what is not reached is said.")] = (
         540.0

@@ -45,7 +45,8 @@ def crossed(values: Array, floor: float = 1.0) -> Interval:
     variance of the mean is (MS_seeds + MS_examples - MS_rest) / (seeds x examples); the interval
     is Student's t with Satterthwaite's degrees of freedom, so few seeds that differ make it wide.
     No standard error is taken to be below floor / examples: agreement on all examples that were
-    seen is no proof for those that were not.
+    seen is no proof for those that were not. Where all agree, its degrees of freedom are those of
+    the seeds.
     """
     seeds, examples = values.shape
     mean = float(values.mean())
@@ -63,23 +64,30 @@ def crossed(values: Array, floor: float = 1.0) -> Interval:
     )
     means = squares / free / values.size
     variance = max(means[0] + means[1] - means[2], means[0], means[1])
-    free_of_sum = variance**2 / max(float((np.square(means) / free).sum()), 1e-300)
+    spread = float((np.square(means) / free).sum())
+    free_of_sum = variance**2 / spread if spread > 0 else float(seeds - 1)
     error = max(float(np.sqrt(variance)), floor / examples)
     half = float(stats.t.ppf(0.975, max(free_of_sum, 1.0))) * error
     return mean, mean - half, mean + half
 
 
-def spread_ratio(ours: ArrayLike, theirs: ArrayLike) -> Interval | None:
+def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Interval | None:
     """Return the ratio of two standard deviations over seeds, with the F interval.
 
-    Exact for normal values; None where either has fewer than two values or no spread.
+    Exact for normal values. None where either has fewer than two values or no spread. No deviation
+    is taken to be below ``floor``, what one example more would add: runs that agree on all
+    examples that were seen may differ on others.
     """
     a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
-    if min(len(a), len(b)) < 2 or not all(above(x.max(), x.min()) for x in (a, b)):
+    if min(len(a), len(b)) < 2:
         return None
-    ratio = float(a.std(ddof=1) / b.std(ddof=1))
+    # What a spread leaves by rounding is none.
+    spreads = (float(x.std(ddof=1)) if above(x.max(), x.min()) else 0.0 for x in (a, b))
+    mine, other = (max(spread, floor) for spread in spreads)
+    if not mine or not other:
+        return None
     small, large = np.sqrt(stats.f.ppf((0.025, 0.975), len(a) - 1, len(b) - 1))
-    return ratio, ratio / float(large), ratio / float(small)
+    return mine / other, mine / other / float(large), mine / other / float(small)
 
 
 def share_difference(hits: int, trials: int, others: int, other_trials: int) -> Interval:

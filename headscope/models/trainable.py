@@ -11,19 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from headscope.errors import UnsupportedModelError
+from headscope.models.layouts.sites import AttentionSite
 from headscope.models.loaded import LoadedModel
 
 __all__ = ["TRAINED", "Chosen", "choose", "count", "is_norm"]
 
 #: Ways of fine-tuning; every one trains the classifier on top too.
-TRAINED = ("head", "layernorm", "biases", "weights", "attention", "all")
+TRAINED = ("head", "layernorm", "biases", "weights", "lora", "all_biases", "attention", "all")
 #: Classes of transformers that normalise with a gain: LayerNorm, T5LayerNorm, LlamaRMSNorm, ....
 _NORM = re.compile(r"(layer_?|rms_?|no)norm$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A parameter that is trained, or some of its entries.
+    """A parameter that is trained, some of its entries, or a change of it that has rank one.
 
     Attributes
     ----------
@@ -31,12 +32,18 @@ class Chosen:
         Of the model.
     entries : Tensor, (n,), int64, or None
         Which of its entries, counted row by row; None for all of them.
+    rank_one : int or None
+        How many numbers of a and b are trained where b a^T is added to a matrix: b's (rows) come
+        first. None where the parameter itself is trained.
     """
 
     parameter: nn.Parameter
     entries: Tensor | None = None
+    rank_one: int | None = None
 
     def __len__(self) -> int:
+        if self.rank_one is not None:
+            return self.rank_one
         return self.parameter.numel() if self.entries is None else len(self.entries)
 
 
@@ -50,15 +57,17 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
     way : str
         ``head``: nothing. ``layernorm``: gains and biases of every norm. ``biases``: as many
         entries of the other biases, drawn at random. ``weights``: as many entries of the matrices
-        of the layers, drawn at random. ``attention``: W_Q, W_K, W_V, W_O with their biases and
-        what else the attention modules hold. ``all``: every parameter.
+        of the layers, drawn at random. ``lora``: as many numbers of changes of rank one, of W_Q
+        and W_V first, then of the other matrices of the layers, each in a random order.
+        ``all_biases``: every bias, those of norms included. ``attention``: W_Q, W_K, W_V, W_O with
+        their biases and what else the attention modules hold. ``all``: every parameter.
     seed : int
         Of what is drawn.
 
     Raises
     ------
     UnsupportedModelError
-        If the model has no norm with parameters, or not as many of those to draw from.
+        If the model has no norm with parameters, not as many of those to draw from, or no biases.
     """
     if way == "head":
         return []
@@ -69,8 +78,14 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
         return [Chosen(p) for p in parts.attention]
     if way == "all":
         return [Chosen(p) for p in parts.used]
-    drawn_from = parts.biases if way == "biases" else parts.matrices
-    return _drawn(loaded, drawn_from, sum(p.numel() for p in parts.norms), way, seed)
+    if way == "all_biases":
+        if not parts.all_biases:
+            raise UnsupportedModelError(f"{loaded.name} has no biases.")
+        return [Chosen(p) for p in parts.all_biases]
+    n = sum(p.numel() for p in parts.norms)
+    if way == "lora":
+        return _rank_one(loaded, parts, n, seed)
+    return _drawn(loaded, parts.biases if way == "biases" else parts.matrices, n, way, seed)
 
 
 def count(chosen: Sequence[Chosen]) -> int:
@@ -120,15 +135,33 @@ class _Parts:
         """Weights of linear maps and convolutions; no embeddings, most of which are never read."""
         return [p for p in self._others() if p.ndim > 1]
 
+    @property
+    def all_biases(self) -> list[nn.Parameter]:
+        """Every bias, those of norms included."""
+        own = [
+            bias for m in self._modules(is_norm) if (bias := getattr(m, "bias", None)) is not None
+        ]
+        return self._kept([*self.biases, *own])
+
+    @property
+    def queries_and_values(self) -> list[nn.Parameter]:
+        """The matrices that hold W_Q and W_V; fused ones hold W_K too."""
+        maps = [site.projections for site in self._sites()]
+        return self._kept(m.module.weight for own in maps for m in (own.q, own.v))
+
     def _others(self) -> Iterator[nn.Parameter]:
         return (p for p in self.used if id(p) not in self._norm_ids | self._tables)
 
     def _attention_modules(self) -> Iterator[nn.Module]:
+        for site in self._sites():
+            maps = site.projections
+            yield site.module
+            yield from (m.module for m in (maps.q, maps.k, maps.v, maps.out))
+
+    def _sites(self) -> Iterator[AttentionSite]:
         for site in self._loaded.sites:
             if site.stack == "encoder" or not self._loaded.encoder_decoder:
-                maps = site.projections
-                yield site.module
-                yield from (m.module for m in (maps.q, maps.k, maps.v, maps.out))
+                yield site
 
     def _modules(self, wanted: Callable[[nn.Module], bool]) -> list[nn.Module]:
         return [m for m in self._encoder.modules() if wanted(m)]
@@ -175,3 +208,21 @@ def _drawn(
         for i, p in enumerate(source)
         if (owner == i).any()
     ]
+
+
+def _rank_one(loaded: LoadedModel, parts: _Parts, n: int, seed: int) -> list[Chosen]:
+    """Choose matrices whose changes of rank one have ``n`` numbers; the last one is cut to fit."""
+    flat = [p for p in parts.matrices if p.ndim == 2]
+    first = {id(p) for p in parts.queries_and_values}
+    rng = np.random.default_rng((abs(seed), 10))
+    order = sorted(rng.permutation(len(flat)).tolist(), key=lambda i: id(flat[i]) not in first)
+    chosen: list[Chosen] = []
+    for p in (flat[i] for i in order):
+        if n > 0:
+            chosen.append(Chosen(p, rank_one=min(n, sum(p.shape))))
+            n -= len(chosen[-1])
+    if n > 0:
+        raise UnsupportedModelError(
+            f"{loaded.name} has more parameters of norms than rank-one changes of all its matrices."
+        )
+    return chosen

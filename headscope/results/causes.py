@@ -32,13 +32,13 @@ class Loss:
     def above(self) -> bool:
         """Whether the whole interval lies above zero, all heads taken together."""
         ends = self.all_heads or self.interval
-        return bool(ends) and ends[0] > 0.0
+        return ends is not None and ends[0] > 0.0
 
     @property
     def below(self) -> bool:
         """Whether the whole interval lies below zero, all heads taken together."""
         ends = self.all_heads or self.interval
-        return bool(ends) and ends[1] < 0.0
+        return ends is not None and ends[1] < 0.0
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,12 @@ __all__ = [
     "TransferBaseline",
     "TransferCell",
     "TransferDifference",
+    "TransferDivergence",
     "TransferMissed",
     "TransferResult",
     "TransferRun",
     "TransferSpread",
+    "TransferStress",
     "TransferTry",
 ]
 
@@ -52,7 +54,7 @@ class TransferCase:
     ----------
     variant : str
         What was trained beside the classifier: ``head`` (nothing), ``layernorm``, ``biases``,
-        ``weights``, ``attention`` or ``all``.
+        ``weights``, ``lora``, ``all_biases``, ``attention`` or ``all``.
     weights : str
         ``pretrained`` or ``random``: what the model started from.
     size : int
@@ -83,7 +85,7 @@ class TransferRun(TransferCase):
     start_loss, end_loss : float or None
         Training loss before the first step, and over the last batches; None where not finite.
     diverged : bool
-        A loss was not finite, or the training loss ended above its start.
+        A loss was not finite, or the training loss ended more than a tenth above its start.
     failed : bool
         The accuracy is no higher than that of the most frequent training class.
     curve : tuple of CurvePoint
@@ -102,6 +104,49 @@ class TransferRun(TransferCase):
     diverged: bool
     failed: bool
     curve: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True)
+class TransferStress(TransferCase):
+    """One fine-tuning at a multiple of its variant's best rate; only whether it diverged counts.
+
+    Attributes
+    ----------
+    seed : int
+        As a run's; every factor has seeds of its own.
+    factor : float
+        3 or 10.
+    rate : float
+        The factor times the best rate.
+    start_loss, end_loss : float or None
+        Training loss before the first step, and over the last batches; None where not finite.
+    diverged : bool
+        A loss was not finite, or the training loss ended more than a tenth above its start.
+    """
+
+    seed: int
+    factor: float
+    rate: float
+    start_loss: float | None
+    end_loss: float | None
+    diverged: bool
+
+
+@dataclass(frozen=True)
+class TransferDivergence(TransferCase):
+    """How many runs diverged at a multiple of a variant's best rate, of as many of each.
+
+    Attributes
+    ----------
+    factor : float
+        1, 3 or 10.
+    runs, diverged : int
+        That were counted, and of them those that diverged.
+    """
+
+    factor: float
+    runs: int
+    diverged: int
 
 
 @dataclass(frozen=True)
@@ -143,6 +188,9 @@ class TransferCell(TransferCase):
         Standard deviation of the accuracy over seeds.
     diverged, failed : int
         Runs that did; see :class:`TransferRun`.
+    optimum : str
+        Where the rate lies in the grid of the search: ``inside``; ``lowest``, where lower ones
+        would train the classifier alone; at its ``edge``; or ``not searched``.
     """
 
     parameters: int
@@ -154,6 +202,7 @@ class TransferCell(TransferCase):
     spread: float | None
     diverged: int
     failed: int
+    optimum: str = "not searched"
 
 
 @dataclass(frozen=True)
@@ -224,11 +273,18 @@ class TransferSpread:
         Runs of each.
     ratio, low, high : float or None
         Standard deviation of the accuracy over seeds, divided by the other's, with the 95% interval
-        of the F distribution; None where one has no spread, or a single run.
+        of the F distribution, no deviation taken to be below one test example; None for a single
+        run.
     bad, other_bad : int
-        Runs that diverged or failed.
+        Runs that diverged, at 1, 3 and 10 times each one's best rate.
     more_bad, more_bad_low, more_bad_high : float or None
-        Difference of their shares, with Newcombe's 95% interval; None from a single run.
+        Difference of their shares, with Newcombe's 95% interval; None from a single run of each
+        factor.
+    tries : int
+        Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor.
+    learned : bool
+        Whether a run of the first variant lies above the majority class by twice its interval. At
+        chance, runs differ by chance.
     """
 
     variant: str
@@ -244,6 +300,8 @@ class TransferSpread:
     more_bad: float | None
     more_bad_low: float | None
     more_bad_high: float | None
+    tries: int = 0
+    learned: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,9 +312,12 @@ class TransferMissed(TransferCase):
     ----------
     seed : int
         Of the run.
+    factor : float
+        Times the best rate.
     """
 
     seed: int
+    factor: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -297,6 +358,10 @@ class TransferResult(Measured):
         What the budget did not reach.
     not_possible : dict of str to str
         Variants that this model does not have, and why.
+    stress : tuple of TransferStress
+        Runs at 3 and 10 times the best rate, which count for divergence alone.
+    divergence : tuple of TransferDivergence
+        What ``spreads`` sum up, by factor.
     """
 
     task: str
@@ -318,6 +383,8 @@ class TransferResult(Measured):
     searched: tuple[TransferTry, ...]
     missed: tuple[TransferMissed, ...]
     not_possible: dict[str, str]
+    stress: tuple[TransferStress, ...] = ()
+    divergence: tuple[TransferDivergence, ...] = ()
 
     def cell(self, variant: str, weights: str, size: int) -> TransferCell | None:
         """Return a cell; None where no run of it was reached."""
@@ -363,6 +430,10 @@ class TransferResult(Measured):
     def searched_frame(self) -> pandas.DataFrame:
         """One row per tried learning rate (pandas)."""
         return self._frame(list(map(vars, self.searched)))
+
+    def divergence_frame(self) -> pandas.DataFrame:
+        """One row per variant and multiple of its best rate (pandas)."""
+        return self._frame(list(map(vars, self.divergence)))
 
     @staticmethod
     def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:

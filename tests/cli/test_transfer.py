@@ -52,7 +52,7 @@ def test_a_budget_that_ends_is_said(run: Run, model: Path) -> None:
     done = run("transfer", model, *FEW, "--budget", 1e-6)
     assert done.code == 0
     said = " ".join(done.stdout.split())
-    assert "The budget of 1e-06 s did not reach 24 of 24 runs" in said
+    assert "The budget of 1e-06 s did not reach 36 of 36 runs" in said
     assert "LayerNorm only (random, 32 examples): 2 runs" in said
 
 
@@ -73,10 +73,24 @@ def test_diff_knows_its_numbers(run: Run, model: Path, folder: Path, tmp_path: P
     assert "1 (0.500 to 1.500)" in done.stdout
 
 
+def test_insights_says_beforehand_how_long_it_takes(run: Run, model: Path) -> None:
+    """One budget for all of it: what the others leave is transfer's."""
+    skip = "classify,rank,spectrum,depth,flow,linear,symmetric"
+    done = run("insights", model, "--skip", skip, "--budget", 0.01, "--format", "json")
+    assert done.code == 0, done.stderr
+    assert "insights measures transfer: about" in done.stderr
+    assert "ends 0.01 s after the start (budget). Skip transfer to leave out" in done.stderr
+    verdicts = {i["number"]: i["verdict"] for i in json.loads(done.stdout)["insights"]}
+    assert {verdicts[n] for n in (8, 9, 10)} == {"not measured"}
+    refused = run("insights", model, "--budget", 0)
+    assert refused.code == 1
+    assert "budget is 0 seconds" in refused.stderr
+
+
 def test_insights_can_skip_it(run: Run, model: Path) -> None:
     skip = "transfer,classify,rank,spectrum,depth"
-    done = run("insights", model, "--skip", skip, "--format", "json")
-    assert done.code == 0, done.stderr
+    done = run("insights", model, "--skip", skip, "--format", "json", "--quiet")
+    assert (done.code, done.stderr) == (0, "")
     verdicts = {i["number"]: i["verdict"] for i in json.loads(done.stdout)["insights"]}
     assert {verdicts[n] for n in (8, 9, 10)} == {"not measured yet"}
     refused = run("insights", model, "--skip", "transfers")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headscope.data.corpus import as_corpus
 from headscope.errors import InputError, UnsupportedModelError
+from headscope.pipeline.insights.expected import Whole, announcement, expected_seconds
 from headscope.pipeline.insights.kept_roles import DRAWS, measure_kept_roles
 from headscope.pipeline.insights.translation import prune_stacks, with_sources
 from headscope.pipeline.opening import Model, open_for_tasks, public_function
@@ -22,6 +24,9 @@ from headscope.results.measured import warnings_of
 from headscope.verdicts.insights.finding import Evidence
 from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
+
+#: Seconds of the whole command: what is left of them when the rest is done is transfer's.
+BUDGET = 300.0
 
 
 @public_function
@@ -36,9 +41,11 @@ def insights(
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     skip: Sequence[str] = (),
     sections: Sections | None = None,
+    budget: float = BUDGET,
     validate: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
+    announce: Callable[[str], None] | None = None,
     command: str = "headscope.insights",
     **options: Any,
 ) -> InsightsResult:
@@ -69,8 +76,13 @@ def insights(
     sections : Sections, optional
         What has been measured already with these settings. A claim whose section it lacks is not
         measured; without it all of them are run but those of ``skip``.
+    budget : float
+        Seconds of the whole run. Transfer comes last and gets what the others leave; they are
+        never cut short. Nothing is run that long where ``sections`` are given.
     seed : int
         Of the sections and of the random sets of heads.
+    announce : callable, optional
+        Told in a sentence, before anything is measured, what is run and about how long it takes.
     validate, progress, command, **options
         As :func:`headscope.classify` takes them.
 
@@ -98,18 +110,30 @@ def insights(
     _check_names(skip)
     for name, table in (settings or {}).items():
         check_settings(name, table)
+    if not budget > 0:
+        raise InputError(f"The budget is {budget:g} seconds; give more than 0.")
+    started = time.monotonic()
     loaded = open_for_tasks(model, **options)
     loaded.pooling.check()
     validation = require_valid(loaded, validate)
     thresholds = thresholds or InsightThresholds()
     settings, tell = settings or {}, progress or silent
     translating = loaded.encoder_decoder and task == "seq2seq"
+    last: Run | None = None
     if sections is None:
         if translating:
             settings = with_sources(settings, data)
-        run = Run(loaded, settings, seed, command, check=validate, progress=tell)
         names = [name for name in section_of("insights").uses if name not in ("prune", *skip)]
-        sections = run_sections(names, run).sections
+        first = [name for name in names if name != "transfer"]
+        parts = [*first, *(["insights"] if "classify" in first else [])]
+        parts += ["transfer"] if "transfer" in names else []
+        expected = expected_seconds(loaded, parts, budget)
+        if announce is not None:
+            announce(announcement(expected, budget))
+        tell = Whole(expected, tell)
+        run = Run(loaded, settings, seed, command, check=validate, progress=tell)
+        sections = run_sections(first, run).sections
+        last = run if "transfer" in names else None
         tell = part_of("insights", tell)
     if translating and sections.prune is None:
         sections = dataclasses.replace(
@@ -129,6 +153,12 @@ def insights(
                 corpus=as_corpus(settings.get("classify", {}).get("corpus")),
                 progress=tell,
             )
+    if last is not None:
+        left = max(budget - (time.monotonic() - started), 1.0)
+        table = settings.get("transfer", {})
+        limits = {**settings, "transfer": {**table, "budget": min(left, table.get("budget", left))}}
+        tuned = run_sections(["transfer"], dataclasses.replace(last, settings=limits)).sections
+        sections = dataclasses.replace(sections, transfer=tuned.transfer)
     evidence = Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
     found = scoreboard(thresholds, evidence)
     return InsightsResult(

@@ -26,7 +26,7 @@ from headscope.results import SECTIONS, Sections, section_of
 from headscope.results.thresholds import ThresholdSet
 
 #: Arguments that a run of sections decides for itself, and those that name or make files.
-_GIVEN = {"model", "validate", "progress", "command", "options", "settings", "sections"}
+_GIVEN = {"model", "validate", "progress", "announce", "command", "options", "settings", "sections"}
 _FILES = {"state", "resume", "folder", "save", "save_dense", "benchmark"}
 
 

@@ -16,6 +16,9 @@ from headscope.pipeline.transfer.labelled import Part
 
 __all__ = ["Frozen", "Reader", "Tuned", "in_buckets"]
 
+#: Relative to the largest entry: a few hundred times what rounding leaves of float32 embeddings.
+_ROUNDING = 1e-5
+
 
 class Reader(Protocol):
     """Turns examples into what the classifier reads."""
@@ -66,8 +69,10 @@ class Frozen:
         self._raw, self._known = Tuned(loaded), known
         own = self._of(train, range(len(train)))
         self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
-        flat = spread <= 1e-6 * spread.max()  # a dimension that says nothing stays small
-        self.scale = torch.where(flat, spread.max().clamp(min=1e-12), spread)
+        # A dimension that differs by rounding alone says nothing, and its noise stays small.
+        rounding = _ROUNDING * own.abs().max().clamp(min=1e-12)
+        unit = spread.max() if spread.max() > rounding else rounding / _ROUNDING
+        self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
 
     def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
         """Look up some examples."""

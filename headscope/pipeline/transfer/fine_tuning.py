@@ -20,10 +20,11 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import Chosen, choose
 from headscope.pipeline.transfer.embedding import Frozen, Reader, Tuned, in_buckets
 from headscope.pipeline.transfer.labelled import Part
+from headscope.pipeline.transfer.updated import Updated
 from headscope.results import CurvePoint
 from headscope.widest import widest
 
-__all__ = ["Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune"]
+__all__ = ["CLASSIFIER_RATE", "Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune"]
 
 #: Learning rate of the classifier where more than the classifier is trained.
 CLASSIFIER_RATE = 3e-3
@@ -31,6 +32,9 @@ CLASSIFIER_RATE = 3e-3
 START = 0.02
 #: Share of the steps over which the rate rises from 0; it then falls to 0.
 WARM_UP = 0.1
+#: A training loss that ends this many times above its start has diverged. A run that learns nothing
+#: ends about where it started: on one side or the other, as its last batches happen to be.
+DIVERGED = 1.1
 #: Batches that are sorted by length together, so that little is padded.
 POOL = 8
 
@@ -80,7 +84,7 @@ class Outcome:
     validation_loss : float
         There; infinite where no loss was finite.
     diverged : bool
-        A loss was not finite, or the training loss ended above its start.
+        A loss was not finite, or the training loss ended more than a tenth above its start.
     predict : callable
         From a part of the data to its classes (n,), as the model of that step has them.
     """
@@ -136,7 +140,10 @@ def fine_tune(
         own = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
         own.network = own.model
         same = _same_modules(loaded, own)
-        chosen = [Chosen(same[id(c.parameter)], c.entries) for c in choose(loaded, way, seed)]
+        chosen = [
+            dataclasses.replace(c, parameter=same[id(c.parameter)])
+            for c in choose(loaded, way, seed)
+        ]
         reader = Tuned(own, frozen.centre, frozen.scale)
         _train_only(own.model, chosen)
     weight = torch.randn(n_classes, len(frozen.centre), generator=generator) * START
@@ -144,7 +151,7 @@ def fine_tune(
     with torch.no_grad():
         classifier.weight.copy_(weight)
         classifier.bias.zero_()
-    run = _Run(reader, classifier, _Updated(chosen), recipe, generator, budget)
+    run = _Run(reader, classifier, Updated(chosen, seed), recipe, generator, budget)
     return run.train(*parts, frozen)
 
 
@@ -160,57 +167,13 @@ def _train_only(model: nn.Module, chosen: Sequence[Chosen]) -> None:
         p.requires_grad_(id(p) in wanted)
 
 
-class _Updated:
-    """What the optimiser steps: whole parameters, or vectors of their drawn entries.
-
-    A vector is read from its parameter's gradient before a step and written back after it.
-    """
-
-    def __init__(self, chosen: Sequence[Chosen]) -> None:
-        self._drawn = [
-            (c.parameter, c.entries, nn.Parameter(c.parameter.detach().take(c.entries)))
-            for c in chosen
-            if c.entries is not None
-        ]
-        self.whole = [c.parameter for c in chosen if c.entries is None]
-
-    @property
-    def tensors(self) -> list[nn.Parameter]:
-        """What is stepped."""
-        return [*self.whole, *(vector for _, _, vector in self._drawn)]
-
-    def gather(self) -> None:
-        """Hand the gradients over to the vectors."""
-        for parameter, entries, vector in self._drawn:
-            if parameter.grad is not None:
-                vector.grad = parameter.grad.take(entries)
-                parameter.grad = None
-
-    def scatter(self) -> None:
-        """Write the vectors back."""
-        with torch.no_grad():
-            for parameter, entries, vector in self._drawn:
-                parameter.put_(entries, vector)
-
-    def snapshot(self) -> list[Tensor]:
-        """Copy everything that is stepped."""
-        return [tensor.detach().clone() for tensor in self.tensors]
-
-    def restore(self, snapshot: Sequence[Tensor]) -> None:
-        """Go back to a snapshot."""
-        with torch.no_grad():
-            for tensor, value in zip(self.tensors, snapshot, strict=True):
-                tensor.copy_(value)
-        self.scatter()
-
-
 @dataclass
 class _Run:
     """A run under way."""
 
     reader: Reader
     classifier: nn.Linear
-    updated: _Updated
+    updated: Updated
     recipe: Recipe
     generator: torch.Generator
     budget: Budget
@@ -317,7 +280,7 @@ class _Run:
                     p.copy_(value)
         start, end = curve[0].train_loss, curve[-1].train_loss
         lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
-        diverged = lost or (start is not None and end is not None and end > start)
+        diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
 
         def predict(part: Part) -> Array:
             return numpy(self._logits(part).argmax(dim=1))

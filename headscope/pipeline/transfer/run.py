@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,23 +23,35 @@ from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.transfer.embedding import Frozen
 from headscope.pipeline.transfer.fine_tuning import (
+    CLASSIFIER_RATE,
     Outcome,
     OutOfTime,
     Recipe,
     fine_tune,
 )
 from headscope.pipeline.transfer.labelled import Labelled, label, read, subset
-from headscope.pipeline.transfer.plan import Cell, Plan, Stopwatch, make_plan, rate_grid
+from headscope.pipeline.transfer.plan import (
+    GROWTH,
+    Cell,
+    Plan,
+    Step,
+    Stopwatch,
+    beyond,
+    make_plan,
+    rate_grid,
+)
 from headscope.pipeline.transfer.summary import (
     Done,
     baselines,
     cell_row,
     differences,
+    divergence,
     run_row,
     spreads,
+    stress_row,
 )
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA, TransferMissed, TransferResult, TransferTry
+from headscope.results import SCHEMA, TransferMissed, TransferResult, TransferStress, TransferTry
 
 __all__ = ["report_defaults", "transfer"]
 
@@ -46,18 +59,19 @@ __all__ = ["report_defaults", "transfer"]
 BUDGET = 540.0
 #: How often a run validates, if it is not stopped early.
 VALIDATIONS = 5
+#: Share of the first validation loss by which two runs may differ and still train the same.
+SAME = 0.01
 #: What is trained from random weights: those that claims or the papers compare.
 RANDOM = ("head", "layernorm", "attention", "all")
 
 
 def report_defaults() -> dict[str, Any]:
-    """Return what a report and the scoreboard do in place of the defaults: a minute's worth."""
+    """Return what a report and the scoreboard do in place of the defaults: a few minutes' worth."""
     return {
         "budget": 240.0,
-        "search": False,
         "sizes": (128,),
+        "variants": ("head", "layernorm", "biases", "weights", "lora", "attention", "all"),
         "random": ("head", "layernorm"),
-        "spread_seeds": 3,
         "steps": 25,
         "test_limit": 128,
     }
@@ -104,18 +118,21 @@ def transfer(
         Training examples; 64 and all that there are by default.
     seeds, spread_seeds : int
         Runs of each cell; and of attention and LayerNorm at the smallest size, where their spread
-        is compared.
+        is compared, and as many at 3 and 10 times the best rate, where they may diverge.
     variants, random : sequence of str
-        What to train (``head``, ``layernorm``, ``biases``, ``weights``, ``attention``, ``all``)
-        from pretrained weights; and from random ones, at the largest size.
+        What to train (``head``, ``layernorm``, ``biases``, ``weights``, ``lora``, ``all_biases``,
+        ``attention``, ``all``) from pretrained weights; and from random ones, at the largest size.
     steps, batch, patience : int
         Most steps of a run, examples of a step, and validations that may bring nothing.
     rates : mapping of str to sequence of float, optional
-        Learning rates to try of a variant, in place of the documented ones.
+        Learning rates that the search for a variant's best one starts from, in place of the
+        documented ones; a single one is taken as it is.
     search : bool
-        Choose each cell's rate on the validation part; else the middle one of its grid is taken.
+        Choose each cell's rate on the validation part, from a grid that grows while its best rate
+        lies at an edge; else the middle one of the grid is taken.
     budget : float
-        Seconds for all runs. What it does not reach is listed in the result.
+        Seconds for all runs. What claims need comes first; what it does not reach is listed in
+        the result.
     train_limit, test_limit : int
         Examples drawn of each file at random; 0 for all of them.
     seed : int
@@ -164,11 +181,12 @@ def transfer(
         spread_seeds=spread_seeds,
     )
     every = -(-steps // VALIDATIONS)
-    runs = _Runs(
-        _wide(loaded), data, plan, grid, Recipe(0.0, steps, batch, every, patience), seed, budget
-    )
+    recipe = Recipe(0.0, steps, batch, every, patience)
+    runs = _Runs(_wide(loaded), data, plan, grid, recipe, seed, budget)
     runs.run(progress or silent)
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
+    beside = tuple(baselines(data, plan.sizes, range(seed, seed + seeds)))
+    counts = tuple(divergence(done, runs.stress, plan.sizes[0]))
     return TransferResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=command, seed=seed, data=source),
@@ -184,14 +202,19 @@ def transfer(
         steps=steps,
         batch=batch,
         budget=budget,
-        cells=tuple(cell_row(c, d, runs.parameters[c.variant]) for c, d in done.items()),
-        baselines=tuple(baselines(data, plan.sizes, range(seed, seed + seeds))),
+        cells=tuple(
+            cell_row(c, d, runs.parameters[c.variant], runs.found[c].optimum)
+            for c, d in done.items()
+        ),
+        baselines=beside,
         differences=tuple(differences(done)),
-        spreads=tuple(spreads(done, plan.sizes[0])),
+        spreads=tuple(spreads(done, counts, beside, plan.sizes[0])),
         runs=tuple(d.row for found in done.values() for d in found),
         searched=tuple(runs.searched),
         missed=tuple(runs.missed),
         not_possible=runs.not_possible,
+        stress=tuple(runs.stress),
+        divergence=counts,
     )
 
 
@@ -207,6 +230,14 @@ def _wide(loaded: LoadedModel) -> LoadedModel:
     return cast(loaded, "float32") if half else loaded
 
 
+@dataclass(frozen=True)
+class _Rate:
+    """What a search found: the best rate, and where in its grid it lies."""
+
+    rate: float
+    optimum: str
+
+
 @dataclass
 class _Runs:
     """All runs of a plan, done one after the other."""
@@ -219,26 +250,38 @@ class _Runs:
     seed: int
     budget: float
     done: dict[Cell, list[Done]] = field(default_factory=dict)
+    found: dict[Cell, _Rate] = field(default_factory=dict)
+    stress: list[TransferStress] = field(default_factory=list)
     searched: list[TransferTry] = field(default_factory=list)
     missed: list[TransferMissed] = field(default_factory=list)
     not_possible: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)
 
     def run(self, progress: Progress) -> None:
-        """Do what the budget allows, seed by seed; list the rest."""
+        """Do what the budget allows, what claims need first; list the rest."""
         self._watch = Stopwatch(self.budget)
         self._known: dict[tuple[str, int], dict[object, Tensor]] = {}
         self._count()
-        rates: dict[Cell, float] = {}
-        wanted = [pair for pair in self.plan.rounds() if pair[1].variant not in self.not_possible]
-        for i, (number, cell) in enumerate(wanted):
+        steps = [s for s in self.plan.steps() if s.cell.variant not in self.not_possible]
+        self._progress, self._ran = progress, 0
+        # Runs of a search count one by one, so that the time that remains can be told from them.
+        self._all = len(steps) + sum(len(self.grid[s.cell.variant]) - 1 for s in steps if s.first)
+        for i, step in enumerate(steps):
             try:
                 self._watch.check()
-                self._one(number, cell, rates)
+                self._one(step)
             except OutOfTime:
-                row = TransferMissed(cell.variant, cell.weights, cell.size, self.seed + number)
-                self.missed.append(row)
-            progress("runs", i + 1, len(wanted))
+                self._miss(step)
+            if self._watch.spent:
+                for other in steps[i + 1 :]:
+                    self._miss(other)
+                break
+        progress("runs", self._all, self._all)
+
+    def _miss(self, step: Step) -> None:
+        cell = step.cell
+        where = cell.variant, cell.weights, cell.size, self.seed + step.seed
+        self.missed.append(TransferMissed(*where, step.factor))
 
     def _count(self) -> None:
         """Count what each variant trains; one that the model does not have is left out."""
@@ -250,53 +293,89 @@ class _Runs:
                     raise
                 self.not_possible[variant] = str(error)
 
-    def _one(self, number: int, cell: Cell, rates: dict[Cell, float]) -> None:
-        seed = self.seed + number
-        if number == 0:
-            rate, outcome = self._searched(cell, seed)
-            rates[cell] = rate
-        elif cell in rates:
-            rate = rates[cell]
-            outcome = self._outcome(cell, seed, rate)
+    def _one(self, step: Step) -> None:
+        cell, seed = step.cell, self.seed + step.seed
+        if step.first:
+            outcome = self._search(cell, seed)
+        elif cell in self.found:
+            outcome = self._outcome(cell, seed, self.found[cell].rate * step.factor)
         else:
             raise OutOfTime  # its rate was never found
-        found = run_row(cell, seed, rate, outcome, self.data)
-        self.done.setdefault(cell, []).append(found)
+        rate = self.found[cell].rate * step.factor
+        if step.factor > 1:
+            self.stress.append(stress_row(step, seed, rate, outcome))
+        else:
+            self.done.setdefault(cell, []).append(run_row(cell, seed, rate, outcome, self.data))
 
-    def _searched(self, cell: Cell, seed: int) -> tuple[float, Outcome]:
-        """Try every rate of the grid; return the one with the lowest validation loss."""
-        tried: list[tuple[float, float]] = []
-        best: tuple[float, Outcome] | None = None
-        for rate in self.grid[cell.variant]:
+    def _search(self, cell: Cell, seed: int) -> Outcome:
+        """Find the rate with the lowest validation loss; return its run.
+
+        The grid grows while the best rate lies at its edge, :data:`GROWTH` times at most.
+        """
+        losses: dict[float, float] = {}
+        best: Outcome | None = None
+        waiting = list(self.grid[cell.variant])
+        most = len(waiting) + GROWTH
+        while waiting:
+            rate = waiting.pop(0)
             outcome = self._outcome(cell, seed, rate)
-            tried.append((rate, outcome.validation_loss))
-            if best is None or outcome.validation_loss < best[1].validation_loss:
-                best = rate, outcome
+            losses[rate] = outcome.validation_loss
+            chosen = min(losses, key=lambda r: (losses[r], r))
+            best = outcome if best is None or chosen == rate else best
+            further = beyond(losses, chosen) if not waiting and len(losses) < most else None
+            if further is not None and not self._nothing_below(cell, seed, losses, chosen, best):
+                waiting.append(further)
+                self._all += 1
         if best is None:
             raise OutOfTime
-        for rate, loss in tried:
-            self.searched.append(
-                TransferTry(
-                    cell.variant, cell.weights, cell.size, rate, finite(loss), rate == best[0]
-                )
-            )
+        optimum = "not searched" if len(losses) < 2 else "inside"
+        if beyond(losses, chosen) is not None:
+            nothing = self._nothing_below(cell, seed, losses, chosen, best)
+            optimum = "lowest" if nothing else "edge"
+        self.found[cell] = _Rate(chosen, optimum)
+        where = cell.variant, cell.weights, cell.size
+        for rate, loss in sorted(losses.items()):
+            self.searched.append(TransferTry(*where, rate, finite(loss), rate == chosen))
         return best
 
-    def _outcome(self, cell: Cell, seed: int, rate: float) -> Outcome:
+    def _nothing_below(
+        self, cell: Cell, seed: int, rates: Iterable[float], chosen: float, best: Outcome
+    ) -> bool:
+        """Whether the best rate is the lowest and does what a rate of 0 would, step by step.
+
+        That is training the classifier alone; where the classifier alone is what is trained, it is
+        doing nothing.
+        """
+        if chosen > min(rates):
+            return False
+        own = [point.validation_loss for point in best.curve]
+        if cell.variant == "head":
+            none = own[:1] * len(own)
+        else:
+            alone = dataclasses.replace(cell, variant="head")
+            outcome = self._outcome(alone, seed, CLASSIFIER_RATE, counts=False)
+            none = [point.validation_loss for point in outcome.curve]
+        pairs = [(a, b) for a, b in zip(own, none, strict=False) if a is not None and b is not None]
+        start = own[0] or math.inf
+        return len(pairs) > 1 and all(abs(a - b) <= SAME * start for a, b in pairs)
+
+    def _outcome(self, cell: Cell, seed: int, rate: float, *, counts: bool = True) -> Outcome:
         model = self._model(cell.weights, seed)
         train = subset(self.data.train, cell.size, seed)
         known = self._known.setdefault((cell.weights, seed if cell.weights == "random" else 0), {})
-        recipe = dataclasses.replace(self.recipe, rate=rate)
-        return fine_tune(
+        outcome = fine_tune(
             model,
             cell.variant,
             (train, self.data.validation),
             Frozen(model, train, known),
-            recipe,
+            dataclasses.replace(self.recipe, rate=rate),
             n_classes=len(self.data.classes),
             seed=seed,
             budget=self._watch,
         )
+        self._ran += counts
+        self._progress("runs", self._ran, self._all)
+        return outcome
 
     def _model(self, weights: str, seed: int) -> LoadedModel:
         """Return what a run starts from; random weights are those of its seed."""

@@ -14,19 +14,30 @@ from headscope.measures.paired_change import interval_of
 from headscope.measures.seeds import Interval, crossed, share_difference, spread_ratio
 from headscope.pipeline.transfer.fine_tuning import Outcome
 from headscope.pipeline.transfer.labelled import Labelled, subset
-from headscope.pipeline.transfer.plan import EQUAL, SPREAD, Cell
+from headscope.pipeline.transfer.plan import EQUAL, FACTORS, SPREAD, Cell, Step
 from headscope.results import (
     TransferBaseline,
     TransferCell,
     TransferDifference,
+    TransferDivergence,
     TransferRun,
     TransferSpread,
+    TransferStress,
 )
 
-__all__ = ["Done", "baselines", "cell_row", "differences", "run_row", "spreads"]
+__all__ = [
+    "Done",
+    "baselines",
+    "cell_row",
+    "differences",
+    "divergence",
+    "run_row",
+    "spreads",
+    "stress_row",
+]
 
 #: What LayerNorm alone is compared with, both from pretrained weights.
-_BESIDE = ("head", *EQUAL, "attention", "all")
+_BESIDE = ("head", *EQUAL, "all_biases", "attention", "all")
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,15 @@ def run_row(cell: Cell, seed: int, rate: float, outcome: Outcome, data: Labelled
     return Done(row, (outputs["predicted"] == outputs["label"]).astype(float))
 
 
-def cell_row(cell: Cell, done: Sequence[Done], parameters: int) -> TransferCell:
+def stress_row(step: Step, seed: int, rate: float, outcome: Outcome) -> TransferStress:
+    """Describe a run at a multiple of the best rate."""
+    cell, curve = step.cell, outcome.curve
+    ends = curve[0].train_loss, curve[-1].train_loss
+    where = cell.variant, cell.weights, cell.size, seed
+    return TransferStress(*where, step.factor, rate, *ends, outcome.diverged)
+
+
+def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) -> TransferCell:
     """Sum up the runs of a cell."""
     mean, low, high = _points(np.stack([d.hits for d in done]))
     found = [d.row.accuracy for d in done]
@@ -91,6 +110,7 @@ def cell_row(cell: Cell, done: Sequence[Done], parameters: int) -> TransferCell:
         spread=float(np.std(found, ddof=1)) if len(found) > 1 else None,
         diverged=sum(d.row.diverged for d in done),
         failed=sum(d.row.failed for d in done),
+        optimum=optimum,
     )
 
 
@@ -137,18 +157,43 @@ def _points(values: Array) -> Interval:
     return crossed(100 * values, floor=100.0)
 
 
-def spreads(runs: Runs, smallest: int) -> Iterator[TransferSpread]:
+def divergence(
+    runs: Runs, stress: Sequence[TransferStress], smallest: int
+) -> Iterator[TransferDivergence]:
+    """Yield how many runs of attention and LayerNorm diverged, as many runs of each factor."""
+    cells = _spread_cells(runs, smallest)
+    by_case = {(name, 1.0): [done.row.diverged for done in runs[cell]] for name, cell in cells}
+    for row in stress:
+        by_case.setdefault((row.variant, row.factor), []).append(row.diverged)
+    cases = [(name, factor) for name in SPREAD for factor in (1.0, *FACTORS)]
+    n = min(len(by_case.get(case, ())) for case in cases)
+    if n:
+        for name, factor in cases:
+            bad = sum(by_case[name, factor][:n])
+            yield TransferDivergence(name, "pretrained", smallest, factor, n, bad)
+
+
+def spreads(
+    runs: Runs,
+    counts: Sequence[TransferDivergence],
+    rows: Sequence[TransferBaseline],
+    smallest: int,
+) -> Iterator[TransferSpread]:
     """Yield how attention and LayerNorm vary over seeds at the smallest size."""
-    cells = {c.variant: c for c in runs if (c.weights, c.size) == ("pretrained", smallest)}
+    cells = dict(_spread_cells(runs, smallest))
     if not set(SPREAD) <= cells.keys():
         return
-    ours, theirs = ([done.row for done in runs[cells[name]]] for name in SPREAD)
-    ratio = spread_ratio([r.accuracy for r in ours], [r.accuracy for r in theirs])
-    bad, other_bad = (sum(r.diverged or r.failed for r in rows) for rows in (ours, theirs))
-    more = share_difference(bad, len(ours), other_bad, len(theirs))
-    several = min(len(ours), len(theirs)) > 1
-    value, low, high = ratio or (None, None, None)
-    share, share_low, share_high = more if several else (None, None, None)
+    ours, theirs = ([done.row.accuracy for done in runs[cells[name]]] for name in SPREAD)
+    examples = len(runs[cells[SPREAD[0]]][0].hits)
+    value, low, high = spread_ratio(ours, theirs, 100 / examples) or (None, None, None)
+    bad, other_bad = (sum(c.diverged for c in counts if c.variant == name) for name in SPREAD)
+    majority = next(b.accuracy for b in rows if (b.name, b.size) == ("majority", smallest))
+    tries = sum(c.runs for c in counts if c.variant == SPREAD[0])
+    share, share_low, share_high = (
+        share_difference(bad, tries, other_bad, tries)
+        if tries > len(counts) // 2
+        else (None, None, None)
+    )
     yield TransferSpread(
         variant=SPREAD[0],
         other=SPREAD[1],
@@ -163,7 +208,17 @@ def spreads(runs: Runs, smallest: int) -> Iterator[TransferSpread]:
         more_bad=share,
         more_bad_low=share_low,
         more_bad_high=share_high,
+        tries=tries,
+        # Twice the interval, as the best of several runs at chance lies above it by one.
+        learned=any(
+            2 * r.low - r.accuracy > majority for r in (done.row for done in runs[cells[SPREAD[0]]])
+        ),
     )
+
+
+def _spread_cells(runs: Runs, smallest: int) -> list[tuple[str, Cell]]:
+    kind = "pretrained", smallest
+    return [(c.variant, c) for c in runs if (c.weights, c.size) == kind and c.variant in SPREAD]
 
 
 def baselines(

@@ -18,6 +18,8 @@ _COLOURS = {
     "layernorm": draw.PURPLE,
     "biases": draw.SKY,
     "weights": draw.GREEN,
+    "lora": draw.ORANGE,
+    "all_biases": draw.BLUE,
     "attention": draw.VERMILION,
     "all": draw.BLACK,
 }
@@ -93,7 +95,7 @@ def learning_curves(result: TransferResult) -> Figure:
         for name, colour in _COLOURS.items()
         if name in shown
     ]
-    columns = 6 if len(panels) > 2 else 3
+    columns = 4 if len(panels) > 2 else 3
     draw.legend_beside(figure, "outside lower center", columns, handles=handles)
     return figure
 

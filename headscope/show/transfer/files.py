@@ -8,7 +8,7 @@ from headscope.show.folders import folder_files
 
 
 def transfer_files(result: TransferResult) -> dict[str, bytes]:
-    """Return the tables (cells, runs, curves, differences, rates) and the two figures."""
+    """Return the tables, from cells to the rates that were tried, and the two figures."""
     from headscope.show.transfer.figures import accuracy_figure, learning_curves
 
     csv = {
@@ -16,6 +16,7 @@ def transfer_files(result: TransferResult) -> dict[str, bytes]:
         "transfer_runs": frame_csv(result.runs_frame()),
         "transfer_curves": frame_csv(result.curves_frame()),
         "transfer_differences": frame_csv(result.differences_frame()),
+        "transfer_divergence": frame_csv(result.divergence_frame()),
         "transfer_rates": frame_csv(result.searched_frame()),
     }
     figures = {"transfer": accuracy_figure(result), "transfer_curves": learning_curves(result)}

@@ -20,7 +20,9 @@ def section(result: TransferResult) -> Part:
     texts = (
         words.task_sentence(result),
         words.result_sentence(result),
+        words.search_sentence(result),
         words.wrong_sentence(result),
+        words.divergence_sentence(result),
         words.impossible_sentence(result),
         words.missed_sentence(result),
     )

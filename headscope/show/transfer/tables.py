@@ -14,6 +14,9 @@ from headscope.show.transfer import words
 
 _COLUMNS = ("trained", "parameters", "rate", "seeds", "accuracy", "95%", "sd", "bad")
 
+#: Behind a rate that is not known to be the best one.
+_MARKS = {"edge": "!", "not searched": "?"}
+
 
 def transfer_report(result: TransferResult) -> Iterator[RenderableType]:
     """Show what was run, the comparison, a table for each size and start, and what went wrong."""
@@ -32,10 +35,13 @@ def transfer_report(result: TransferResult) -> Iterator[RenderableType]:
                 yield _table(cells, _baselines(result, size, weights))
     yield Text(
         "\nAccuracy x 100 on the test part; its interval is over seeds and examples. sd: over "
-        "seeds.\nbad: runs that diverged, and runs no better than the majority class."
+        "seeds.\nbad: runs that diverged, and runs no better than the majority class.\n"
+        "rate: best on the validation part; ! at the edge of what was searched, ? not searched."
     )
     for text in (
+        words.search_sentence(result),
         words.wrong_sentence(result),
+        words.divergence_sentence(result),
         words.impossible_sentence(result),
         words.missed_sentence(result),
     ):
@@ -60,7 +66,7 @@ def _row(cell: TransferCell) -> tuple[str, ...]:
     return (
         words.VARIANTS[cell.variant],
         f"{cell.parameters:,}",
-        f"{cell.rate:g}",
+        f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
         str(cell.seeds),
         f"{cell.accuracy:.1f}",
         words.interval(cell.low, cell.high),

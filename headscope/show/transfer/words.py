@@ -13,6 +13,8 @@ VARIANTS = {
     "layernorm": "LayerNorm only",
     "biases": "as many biases",
     "weights": "as many weights",
+    "lora": "rank-1 LoRA, as many",
+    "all_biases": "all biases",
     "attention": "attention only",
     "all": "everything",
 }
@@ -38,6 +40,7 @@ def result_sentence(result: TransferResult) -> str:
     found = (
         ("as many biases", result.difference("layernorm", "biases")),
         ("as many weights", result.difference("layernorm", "weights")),
+        ("rank-1 LoRA of that size", result.difference("layernorm", "lora")),
         ("attention only", result.difference("layernorm", "attention")),
         ("everything", result.difference("layernorm", "all")),
         (
@@ -71,8 +74,8 @@ def wrong_sentence(result: TransferResult) -> str:
     diverged = sum(run.diverged for run in result.runs)
     failed = sum(run.failed for run in result.runs)
     text = (
-        f"Of {len(result.runs)} runs {diverged} diverged, and {failed} did no better than the "
-        "majority class."
+        f"Of {len(result.runs)} runs at the best rates {diverged} diverged, and {failed} did no "
+        "better than the majority class."
     )
     for spread in result.spreads:
         if spread.ratio is not None and spread.low is not None and spread.high is not None:
@@ -81,6 +84,35 @@ def wrong_sentence(result: TransferResult) -> str:
                 f"{spread.ratio:.2f} [{spread.low:.2f}, {spread.high:.2f}] times LayerNorm's."
             )
     return text
+
+
+def divergence_sentence(result: TransferResult) -> str:
+    """Say how many runs diverged at multiples of the best rates; empty where none were made."""
+    by_variant: dict[str, list[str]] = {}
+    for count in result.divergence:
+        found = f"{count.diverged} of {count.runs} runs at {count.factor:g}x"
+        by_variant.setdefault(VARIANTS[count.variant], []).append(found)
+    if not by_variant:
+        return ""
+    parts = [f"{name} {joined(found)}" for name, found in by_variant.items()]
+    return (
+        f"Diverged with {result.sizes[0]} examples, by multiples of each one's best rate: "
+        f"{'; '.join(parts)}."
+    )
+
+
+def search_sentence(result: TransferResult) -> str:
+    """Say which learning rates are no known optimum; empty where all are."""
+    edge = [c for c in result.cells if c.optimum == "edge"]
+    text = ""
+    if edge:
+        names = [
+            f"{VARIANTS[c.variant]} ({c.weights}, {c.size} examples, {c.rate:g})" for c in edge
+        ]
+        text = f"The best rate lies at the edge of what was searched: {joined(names)}."
+    if any(c.optimum == "not searched" for c in result.cells):
+        text += " Rates marked ? were not searched."
+    return text.strip()
 
 
 def missed_sentence(result: TransferResult) -> str:
@@ -92,7 +124,7 @@ def missed_sentence(result: TransferResult) -> str:
         f"{VARIANTS[variant]} ({weights}, {size} examples): {n} {plural(n, 'run')}"
         for (variant, weights, size), n in counts.items()
     ]
-    total = len(result.missed) + len(result.runs)
+    total = len(result.missed) + len(result.runs) + len(result.stress)
     return (
         f"The budget of {result.budget:g} s did not reach {len(result.missed)} of {total} runs: "
         f"{'; '.join(parts)}."

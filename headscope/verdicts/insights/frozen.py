@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headscope.results import InsightPart, TransferDifference
 from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.intervals import FAILS, HOLDS, OPEN, UNKNOWN, Estimate
+from headscope.verdicts.insights.intervals import UNKNOWN, Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds
-from headscope.verdicts.insights.tuned import accuracies, reached
+from headscope.verdicts.insights.tuned import accuracies, reached, unsettled
 
 __all__ = ["judge"]
 
@@ -18,7 +18,20 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
         return Finding("not measured yet", rule, "transfer was not part of this run")
     gap = found.difference("layernorm", "all")
     over = found.difference("layernorm", "layernorm", other_weights="random")
+    worth = found.difference("all", "head")
     size = found.sizes[-1]
+    measured = (
+        f"Accuracy on '{found.task}', {size} training examples: "
+        f"{accuracies(found, ('layernorm', 'all', 'head'), size)}. {reached(found)}"
+    )
+    open_ends = unsettled(found, ("layernorm", "all", "head"), size, random=("layernorm",))
+    if worth is None or worth.low is None or worth.low <= 0:
+        open_ends += (
+            " Tuning everything must beat the classifier alone by interval, else as good as tuned "
+            f"means nothing: {_shown(worth, 'everything lies', 1)}."
+        )
+    if open_ends:
+        return Finding("not measured", rule, f"{open_ends.strip()} {measured}")
     parts = (
         InsightPart(
             "frozen layers do about as well as tuned ones",
@@ -33,8 +46,7 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     )
     return Finding.concluded(
         parts,
-        f"Accuracy on '{found.task}', {size} training examples: "
-        f"{accuracies(found, ('layernorm', 'all', 'head'), size)}. {reached(found)}",
+        measured,
         f"From random weights: {accuracies(found, ('layernorm', 'head'), size, 'random')}.",
         rule,
         {
@@ -47,20 +59,19 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
 def _rule(t: InsightThresholds) -> str:
     return (
         "Frozen means that LayerNorm and the classifier alone are trained. Holds if everything "
-        f"trained lies less than {t.tuning_gap:g} points above that, and the 95% interval over "
-        f"seeds and test examples of the gap reaches down to 0 or lies below {t.tuning_gap:g}; "
-        "and if it lies above the same with random weights by interval."
+        f"trained lies less than {t.tuning_gap:g} points above that with the whole 95% interval "
+        "over seeds and test examples of the paired gap (non-inferiority), and if it lies above "
+        "the same with random weights by interval. Not measured unless tuning everything beats the "
+        "classifier alone by interval, and unless every best learning rate was found inside its "
+        "grid on development data."
     )
 
 
 def _near(gap: TransferDifference | None, limit: float) -> str:
-    """Whether everything gains little: not told from nothing, or surely below the limit."""
+    """Whether everything surely gains less than the limit."""
     if gap is None or gap.low is None or gap.high is None:
         return UNKNOWN
-    mean, low, high = -gap.mean, -gap.high, -gap.low
-    if mean < limit and (low <= 0 or high < limit):
-        return HOLDS
-    return FAILS if mean >= limit and low > 0 else OPEN
+    return Estimate(-gap.mean, -gap.high, -gap.low).below(limit)
 
 
 def _shown(found: TransferDifference | None, what: str, sign: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from headscope.measures.paired_change import FEWEST
 from headscope.measures.rounding import ROUNDING
 from headscope.results import InsightPart, KeptRoles
 from headscope.verdicts.insights import last_layers
@@ -81,7 +82,7 @@ def _judged(
         ),
         InsightPart(
             "little is lost without the others",
-            loss.below(thresholds.metric_loss),
+            _little(kept, loss, thresholds.metric_loss),
             f"{loss.mean:.1%} {loss.interval('.1%')}",
         ),
         *(() if last is None else (last.part,)),
@@ -125,6 +126,17 @@ def _loss(kept: KeptRoles, lost: float, sign: float) -> Estimate:
     ends = sorted(-sign * end / scale for end in kept.difference_ci or ())
     low, high = ends or (None, None)
     return Estimate(lost / scale, low, high)
+
+
+def _little(kept: KeptRoles, loss: Estimate, limit: float) -> str:
+    """Whether little is lost: by the interval, or by the loss that all examples agree on.
+
+    Where outputs of all examples changed alike, or not at all beyond rounding, resamples do not
+    differ and give no interval; a few examples may agree by chance.
+    """
+    if loss.low is None and kept.examples >= FEWEST:
+        return HOLDS if loss.mean < limit else FAILS
+    return loss.below(limit)
 
 
 def _plainly(beats: str, worse: bool, as_well: int, draws: int) -> str:

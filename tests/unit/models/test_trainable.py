@@ -39,7 +39,7 @@ def test_equal_sets_are_equal_and_apart(family: str) -> None:
     model = tiny(family)
     norms = names(model, "layernorm")
     assert norms
-    for way, dims in (("biases", {1}), ("weights", {2, 3})):
+    for way, dims in (("biases", {1}), ("weights", {2, 3}), ("lora", {2})):
         drawn = names(model, way)
         assert sum(drawn.values()) == sum(norms.values())
         assert not set(drawn) & set(norms)
@@ -59,6 +59,21 @@ def test_draws_depend_on_the_seed_and_are_all_different() -> None:
     for chosen in choose(loaded, "weights"):
         assert len(set(chosen.entries.tolist())) == len(chosen)
         assert int(chosen.entries.max()) < chosen.parameter.numel()
+
+
+def test_rank_one_changes_are_of_queries_and_values_first_and_cut_to_the_size() -> None:
+    drawn = names(tiny("bert"), "lora")
+    first = {n for n in drawn if ".query." in n or ".value." in n}
+    assert len(first) == 2 * 3
+    assert all(drawn[name] == 2 * 32 for name in first)
+    assert sum(drawn[name] for name in set(drawn) - first) == 2 * 32
+
+
+def test_all_biases_hold_those_of_norms() -> None:
+    model = tiny("bert")
+    found = set(names(model, "all_biases"))
+    assert found == {n for n, _ in model.named_parameters() if "bias" in n and "pooler" not in n}
+    assert {n for n in names(model, "layernorm") if "bias" in n} < found
 
 
 def test_choosing_leaves_no_trace() -> None:

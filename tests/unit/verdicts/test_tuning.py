@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headscope.results import (
+    TransferCell,
     TransferDifference,
     TransferMissed,
     TransferResult,
@@ -27,6 +28,19 @@ def difference(other: str, ends: Ends, weights: str = "pretrained") -> TransferD
     return TransferDifference("layernorm", "pretrained", other, weights, 64, 3, *ends)
 
 
+def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
+    """One for each variant and start; ``optimum`` says where the best rates lie."""
+    names = ("head", "layernorm", "biases", "weights", "lora", "attention", "all")
+    return tuple(
+        TransferCell(
+            *(name, weights, 64, 10, 1e-3, 3, 80.0, 70.0, 90.0, 1.0, 0, 0),
+            others.get(name if weights == "pretrained" else f"random_{name}", optimum),
+        )
+        for weights in ("pretrained", "random")
+        for name in names
+    )
+
+
 def result(*differences: TransferDifference, **fields: Any) -> TransferResult:
     plain = {
         "schema": 2,
@@ -43,7 +57,7 @@ def result(*differences: TransferDifference, **fields: Any) -> TransferResult:
         "steps": 8,
         "batch": 16,
         "budget": 60.0,
-        "cells": (),
+        "cells": cells(),
         "baselines": (),
         "spreads": (),
         "runs": (),
@@ -57,32 +71,65 @@ def result(*differences: TransferDifference, **fields: Any) -> TransferResult:
 # --- claim 8 ------------------------------------------------------------------------------------
 
 
-def eighth(biases: Ends, weights: Ends) -> Finding:
-    found = result(difference("biases", biases), difference("weights", weights))
+WON: Ends = (8.0, 2.0, 14.0)
+
+
+def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Finding:
+    ends = {"biases": biases, "weights": weights, "lora": lora}
+    found = result(*(difference(name, own) for name, own in ends.items()), **fields)
     return small_set.judge(Evidence(transfer=found), T)
 
 
 @pytest.mark.parametrize(
-    ("biases", "weights", "verdict"),
+    ("biases", "weights", "lora", "verdict"),
     [
-        ((5.0, 0.1, 9.9), (8.0, 2.0, 14.0), "holds"),
-        ((5.0, 0.0, 10.0), (8.0, 2.0, 14.0), "mixed"),  # the interval touches 0
-        ((-5.0, -9.0, -1.0), (8.0, 2.0, 14.0), "does not hold"),  # beaten by one is enough
-        ((-5.0, -9.0, 0.0), (-2.0, -4.0, 0.0), "does not hold"),
-        ((1.0, -3.0, 5.0), (2.0, -1.0, 5.0), "mixed"),
-        ((5.0, None, None), (8.0, None, None), "not measured"),  # a single seed
+        ((5.0, 0.1, 9.9), WON, WON, "holds"),
+        ((5.0, 0.0, 10.0), WON, WON, "mixed"),  # the interval touches 0
+        ((-5.0, -9.0, -1.0), WON, WON, "does not hold"),  # beaten by one is enough
+        (WON, WON, (-5.0, -9.0, -1.0), "does not hold"),
+        (WON, WON, (5.0, -1.0, 11.0), "mixed"),
+        ((-5.0, -9.0, 0.0), (-2.0, -4.0, 0.0), (-1.0, -2.0, 0.0), "does not hold"),
+        ((1.0, -3.0, 5.0), (2.0, -1.0, 5.0), (1.0, -3.0, 5.0), "mixed"),
+        *([(*[(5.0, None, None)] * 3, "not measured")]),  # a single seed
     ],
 )
-def test_layernorm_against_as_many_others(biases: Ends, weights: Ends, verdict: str) -> None:
-    assert eighth(biases, weights).verdict == verdict
+def test_layernorm_against_as_many_others(
+    biases: Ends, weights: Ends, lora: Ends, verdict: str
+) -> None:
+    assert eighth(biases, weights, lora).verdict == verdict
 
 
 def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_not_count() -> None:
-    weights = difference("weights", (8.0, 2.0, 14.0))
-    missed = small_set.judge(Evidence(transfer=result(weights)), T)
+    others = difference("weights", WON), difference("lora", WON)
+    missed = small_set.judge(Evidence(transfer=result(*others)), T)
     assert missed.verdict == "not measured"
-    none = result(weights, not_possible={"biases": "it has none"})
+    none = result(*others, not_possible={"biases": "it has none"})
     assert small_set.judge(Evidence(transfer=none), T).verdict == "holds"
+
+
+@pytest.mark.parametrize("optimum", ["edge", "not searched"])
+def test_a_rate_that_is_no_known_optimum_leaves_its_claims_not_measured(optimum: str) -> None:
+    concerned = {
+        "layernorm": (True, True, True),
+        "weights": (True, False, False),
+        "biases": (True, False, False),
+        "lora": (True, False, False),
+        "head": (False, True, False),
+        "all": (False, True, False),
+        "random_layernorm": (False, True, False),
+        "attention": (False, False, True),
+        "random_head": (False, False, False),
+    }
+    for name, expected in concerned.items():
+        found = cells(**{name: optimum})
+        told = (
+            eighth(WON, WON, cells=found),
+            ninth((1.0, 0.2, 1.8), ABOVE, cells=found),
+            tenth((4.0, 1.5, 9.0), (0.0, -0.4, 0.4), cells=found),
+        )
+        assert tuple(f.verdict == "not measured" for f in told) == expected
+        assert all(f.verdict == "holds" for f, lost in zip(told, expected, strict=True) if not lost)
+    assert eighth(WON, WON, cells=cells("lowest")).verdict == "holds"
 
 
 def test_without_a_run_nothing_is_said() -> None:
@@ -96,56 +143,65 @@ def test_without_a_run_nothing_is_said() -> None:
 # --- claim 9 ------------------------------------------------------------------------------------
 
 
-def ninth(gap: Ends, over: Ends, **thresholds: float) -> Finding:
-    """``gap``: everything minus LayerNorm alone; ``over``: pretrained minus random weights."""
+ABOVE: Ends = (20.0, 10.0, 30.0)
+
+
+def ninth(
+    gap: Ends, over: Ends, worth: Ends = ABOVE, thresholds: InsightThresholds = T, **fields: Any
+) -> Finding:
+    """Everything minus LayerNorm alone, pretrained minus random weights, everything minus head."""
     mean, low, high = gap
     own = (-mean, None if high is None else -high, None if low is None else -low)
     found = result(
         difference("all", own),
         difference("layernorm", over, weights="random"),
+        dataclasses.replace(difference("head", worth), variant="all"),
         difference("x", own),
+        **fields,
     )
-    return frozen.judge(Evidence(transfer=found), dataclasses.replace(T, **thresholds))
-
-
-ABOVE: Ends = (20.0, 10.0, 30.0)
+    return frozen.judge(Evidence(transfer=found), thresholds)
 
 
 @pytest.mark.parametrize(
-    ("gap", "over", "verdict"),
+    ("gap", "over", "worth", "verdict"),
     [
-        ((1.9, -3.0, 7.0), ABOVE, "holds"),  # small, and not told from nothing
-        ((1.0, 0.2, 1.8), ABOVE, "holds"),  # told from nothing, but surely small
-        ((-4.0, -6.0, -2.0), ABOVE, "holds"),  # frozen is better
-        ((2.0, 0.1, 4.0), ABOVE, "mixed"),  # just at the limit, and apart
-        ((2.0, -1.0, 5.0), ABOVE, "mixed"),
-        ((1.9, 0.1, 3.7), ABOVE, "mixed"),
-        ((8.0, 4.0, 12.0), ABOVE, "mixed"),
-        ((8.0, 4.0, 12.0), (-1.0, -3.0, 0.0), "does not hold"),
-        ((1.0, -3.0, 5.0), (0.5, -2.0, 3.0), "mixed"),
-        ((1.0, None, None), (20.0, None, None), "not measured"),
+        ((1.9, -3.0, 7.0), ABOVE, ABOVE, "mixed"),  # small, but who knows
+        ((1.0, 0.2, 1.8), ABOVE, ABOVE, "holds"),  # told from nothing, but surely small
+        ((0.5, -1.0, 2.0), ABOVE, ABOVE, "mixed"),  # the interval touches the limit
+        ((-4.0, -6.0, -2.0), ABOVE, ABOVE, "holds"),  # frozen is better
+        ((2.5, 0.1, 4.9), ABOVE, ABOVE, "mixed"),
+        ((8.0, 4.0, 12.0), ABOVE, ABOVE, "mixed"),
+        ((8.0, 4.0, 12.0), (-1.0, -3.0, 0.0), ABOVE, "does not hold"),
+        ((1.0, 0.2, 1.8), (0.5, -2.0, 3.0), ABOVE, "mixed"),
+        ((1.0, None, None), (20.0, None, None), ABOVE, "not measured"),
+        ((1.0, 0.2, 1.8), ABOVE, (3.0, 0.0, 6.0), "not measured"),  # tuning gains nothing
+        ((8.0, 4.0, 12.0), (-1.0, -3.0, 0.0), (-3.0, -6.0, -1.0), "not measured"),
+        ((1.0, 0.2, 1.8), ABOVE, (3.0, None, None), "not measured"),
     ],
 )
-def test_frozen_against_tuned(gap: Ends, over: Ends, verdict: str) -> None:
-    assert ninth(gap, over).verdict == verdict
+def test_frozen_against_tuned(gap: Ends, over: Ends, worth: Ends, verdict: str) -> None:
+    assert ninth(gap, over, worth).verdict == verdict
 
 
 def test_the_gap_is_a_threshold() -> None:
     wide = (8.0, 4.0, 12.0)
     assert ninth(wide, ABOVE).parts[0].verdict == "does not hold"
-    assert ninth(wide, ABOVE, tuning_gap=13.0).parts[0].verdict == "holds"
+    generous = dataclasses.replace(T, tuning_gap=13.0)
+    assert ninth(wide, ABOVE, thresholds=generous).parts[0].verdict == "holds"
     assert "8.00 [4.00, 12.00]" in ninth(wide, ABOVE).parts[0].measured
 
 
 # --- claim 10 -----------------------------------------------------------------------------------
 
 
-def tenth(ratio: Ends | None, more: Ends | None, bad: int = 0, **fields: Any) -> Finding:
+def tenth(
+    ratio: Ends | None, more: Ends | None, bad: int = 0, *, learned: bool = True, **fields: Any
+) -> Finding:
     value, low, high = ratio or (None, None, None)
     share, share_low, share_high = more or (None, None, None)
     spread = TransferSpread(
         *("attention", "layernorm", 64, 6, 6, value, low, high),
-        *(bad, 0, share, share_low, share_high),
+        *(bad, 0, share, share_low, share_high, 18, learned),
     )
     return unstable.judge(Evidence(transfer=result(spreads=(spread,), **fields)), T)
 
@@ -168,6 +224,16 @@ def test_divergence_or_spread(
     ratio: Ends | None, more: Ends | None, bad: int, verdict: str
 ) -> None:
     assert tenth(ratio, more, bad).verdict == verdict
+
+
+def test_runs_at_chance_differ_by_chance() -> None:
+    """A spread that attention has because it learned nothing does not make the claim hold."""
+    more = (0.0, -0.4, 0.4)
+    assert tenth((4.0, 1.5, 9.0), more).verdict == "holds"
+    chance = tenth((4.0, 1.5, 9.0), more, learned=False)
+    assert chance.verdict == "mixed"
+    assert "at chance" in chance.parts[1].measured
+    assert tenth((0.2, 0.1, 0.9), more, learned=False).verdict == "does not hold"
 
 
 def test_only_the_smallest_size_counts() -> None:

@@ -13,6 +13,10 @@ def collect(result: TransferResult, facts: Facts) -> None:
         interval = None if cell.low is None or cell.high is None else (cell.low, cell.high)
         facts.number(name, "accuracy", Number.within(cell.accuracy, interval))
         facts.text(name, "diverged or failed", f"{cell.diverged}, {cell.failed} of {cell.seeds}")
+        facts.text(name, "best rate", cell.optimum)
+    for count in result.divergence:
+        name = f"{count.variant}, {count.size} examples, {count.factor:g} times its best rate"
+        facts.text(name, "diverged", f"{count.diverged} of {count.runs}")
     for row in result.baselines:
         interval = None if row.low is None or row.high is None else (row.low, row.high)
         name = f"{row.name}, {row.size} examples"
