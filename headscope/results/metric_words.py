@@ -1,8 +1,15 @@
-"""What the metrics of tasks are called, and how many of their digits mean something."""
+"""What the metrics of tasks are called, how many digits mean something, and what a loss is called.
+
+The sentences that the terminal, the report and model cards share are here, so that they agree.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headscope.results.max_drop import MaxDrop
 
 #: What the metrics are called, and what is good.
 METRIC_NAMES = {
@@ -15,6 +22,14 @@ METRIC_NAMES = {
     "bleu": "BLEU",
     "bleu_characters": "BLEU of characters",
 }
+#: The same in a sentence.
+SHORT_NAMES = {
+    "cosine": "the cosine",
+    "loss": "the loss",
+    "spearman": "Spearman",
+    "token_accuracy": "token accuracy",
+}
+_LOWER_IS_BETTER = ("loss",)
 
 
 def number(value: float | None, metric: str, *, signed: bool = False, short: bool = False) -> str:
@@ -26,6 +41,82 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
-def span(interval: Iterable[float], metric: str, *, signed: bool = False) -> str:
-    """Write both ends of an interval of a metric."""
+def span(interval: Iterable[float] | None, metric: str, *, signed: bool = False) -> str:
+    """Write both ends of an interval of a metric; one that is not known is never a zero."""
+    if interval is None:
+        return "not known"
     return " to ".join(number(value, metric, signed=signed) for value in interval)
+
+
+def percent(level: float) -> str:
+    """Write a level of confidence: ``95%``, ``99.17%``."""
+    return f"{100 * level:.4g}%"
+
+
+def amount(value: float, metric: str) -> str:
+    """Write a difference with its unit: ``1.10 points``, ``0.190 nats``; a cosine has none."""
+    unit = {"cosine": "", "loss": " nats"}.get(metric, " points")
+    text = number(value, metric)
+    if value > 0 and not float(text):  # it is small, not nothing
+        return f"less than {text[:-1]}1{unit}"
+    return f"{text}{unit}"
+
+
+def most_lost(metric: str, ci: Sequence[float]) -> float:
+    """Return the bad end of a change's interval as a loss; negative where the metric gets better.
+
+    Parameters
+    ----------
+    metric : str
+        Name of the metric.
+    ci : sequence of two floats
+        Interval of value minus baseline.
+    """
+    return max(ci) if metric in _LOWER_IS_BETTER else -min(ci)
+
+
+def change_words(
+    metric: str, difference: float | None, ci: Sequence[float] | None, level: float = 0.95
+) -> str:
+    """Say what a paired interval allows to be said: how much is lost at most, or what is gained.
+
+    Parameters
+    ----------
+    metric : str
+        Name of the metric.
+    difference, ci : float, sequence of two floats, or None
+        Value minus baseline with its paired interval; an interval may be unknown.
+    level : float
+        Of the interval.
+    """
+    name = SHORT_NAMES.get(metric, metric)
+    if difference is None or ci is None:
+        return "what is lost at most is not known"
+    if most_lost(metric, ci) < 0:
+        ends = sorted(abs(end) for end in ci)
+        verb = "falls" if difference < 0 else "rises"
+        size = amount(abs(difference), metric)
+        return f"{name} {verb} by {size} ({percent(level)}: {span(ends, metric)})"
+    lost = amount(most_lost(metric, ci), metric)
+    lost = lost if lost.startswith("less") else f"at most {lost}"
+    if metric in _LOWER_IS_BETTER:
+        return f"{name} rises by {lost} ({percent(level)})"
+    are = "are lost" if lost.endswith("points") else f"of {name} is lost"
+    return f"{lost} {are} ({percent(level)})"
+
+
+def refused_words(metric: str, found: MaxDrop) -> str:
+    """Say every number that was refused before one was confirmed; empty where none was.
+
+    Parameters
+    ----------
+    metric : str
+        Name of the metric.
+    found : MaxDrop
+        The search.
+    """
+    refused = [
+        f"{look.heads} heads (up to {amount(look.most_lost, metric)}, {percent(look.level)})"
+        for look in found.refusals
+    ]
+    return f" Refused before: {', '.join(refused)}." if refused else ""

@@ -42,8 +42,8 @@ class Point:
     ci : tuple of two floats
         95% bootstrap interval over examples; for ``random`` the lowest and highest draw.
     difference, difference_ci, p_value : float, tuple of two floats, float, or None
-        Value minus the unpruned model's on the same examples, with its paired bootstrap interval
-        and two-sided p-value; None for ``random``.
+        Value minus the unpruned model's on the same examples, with its paired interval and
+        two-sided p-value; None for ``random``.
     metrics : dict
         Every metric of the task.
     roles_left : dict of str to int
@@ -52,6 +52,8 @@ class Point:
         Empty unless ``random``.
     spread : float or None
         Standard deviation over draws.
+    level : float
+        Of ``difference_ci``: higher where smaller numbers of heads were tried after a refusal.
     """
 
     fraction: float
@@ -65,6 +67,7 @@ class Point:
     roles_left: dict[str, int] | None = None
     draws: tuple[Draw, ...] = ()
     spread: float | None = None
+    level: float = 0.95
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         loaded.network.save_pretrained(folder / "demo")
         loaded.tokenizer.save_pretrained(folder / "demo")
         for name, seed in (("stsb-test.csv", 1), ("stsb-train.csv", 2)):
-            texts = sentences(seed, 96)
+            texts = sentences(seed, 160)
             states = [
                 loaded.forward(*loaded.pad([loaded.tokenizer(t)["input_ids"]])) for t in texts
             ]
@@ -80,6 +80,10 @@ def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
     return tmp_path
 
 
+def lines(folder: Path) -> list[str]:
+    return (folder / "stsb-test.csv").read_text().splitlines(keepends=True)
+
+
 def removed(result: dict[str, Any]) -> set[tuple[int, int]]:
     return {(layer, head) for layer, head in result["saved"][0]["heads_removed"]}
 
@@ -94,7 +98,7 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run: Run, at_desk: Pa
     most = result["max_drop"]
     assert (most["count"], most["wanted"], most["refused"]) == (len(IDLE), 0.5, None)
     for part in (most["chosen"], most["confirmed"]):
-        assert part["examples"] == 24
+        assert part["examples"] == 40
         assert part["difference"] == pytest.approx(0.0, abs=1e-6)
     assert most["one_more"]["heads"] == len(IDLE) + 1
     assert most["one_more"]["difference"] < -0.5
@@ -173,20 +177,20 @@ def test_the_result_survives_json_and_is_shown(result: PruneResult) -> None:
     assert len(looks_csv(result.max_drop).splitlines()) == 1 + len(result.max_drop.looks)
     assert even_csv(result).splitlines()[1].startswith("fisher-joint,none,1,4,")
     text = " ".join(sentence for sentence in section(result).texts)
-    assert "4 of 16 heads (25%) can go for a loss of at most 0.5" in text
+    assert "4 of 16 heads (25%) are confirmed to cost at most 0.50 points" in text
     assert "at most 1 in 20" in text
     facts = Facts("prune")
     collector_of("prune").collect(result, facts)
-    assert facts.numbers["prune", "a loss of at most 0.5", "heads removed"].value == 4
+    assert facts.numbers["prune", "confirmed to cost at most 0.5", "heads removed"].value == 4
 
 
 def test_without_saving_it_reports(run: Run, at_desk: Path) -> None:
     found = run(*PLAIN, "--max-drop", "0.5", "--repair", "none")
     assert found.code == 0, found.stderr
     text = " ".join(found.stdout.split())
-    assert f"{len(IDLE)} of 16 heads (31%) can go for a loss of at most 0.5" in text
+    assert f"{len(IDLE)} of 16 heads (31%) are confirmed to cost at most 0.50 points" in text
     assert "confirmed on the other" in text
-    assert "With one head more it is" in text
+    assert "With one head more, on the same examples:" in text
     assert "Tried" in text
 
 
@@ -251,7 +255,11 @@ def test_what_contradicts_itself_is_refused(options: dict[str, Any], says: str) 
 
 
 def test_too_few_examples_are_refused(run: Run, at_desk: Path) -> None:
-    found = run(*PLAIN, "--max-drop", "0.5", "--limit", "19")
+    found = run(*PLAIN, "--max-drop", "0.5", "--limit", "59")
     assert found.code == 1
-    assert "gives 19 examples" in found.stderr
+    assert "limit is 59, and max_drop needs 60" in found.stderr
+    (at_desk / "few.csv").write_text("".join(lines(at_desk)[:59]))
+    found = run(*("few.csv" if w == "stsb-test.csv" else w for w in PLAIN), "--max-drop", "0.5")
+    assert found.code == 1
+    assert "gives 59 examples, and max_drop needs 60" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1

@@ -36,12 +36,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Version:
-    """One pruned model of a curve, and the point that it was measured as."""
+    """One pruned model of a curve, and the point that it was measured as.
+
+    ``places`` are those of the evaluation examples that the point speaks of; None for all.
+    """
 
     method: str
     repair: Repair
     made: Repaired
     point: Point
+    places: Array | None = None
 
     @property
     def name(self) -> tuple[str, Repair]:

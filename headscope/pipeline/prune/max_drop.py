@@ -1,4 +1,4 @@
-"""The most heads that cost at most so much: chosen on one half of the data, confirmed on the other.
+"""A number of heads that costs at most so much: chosen on one half, confirmed on the other.
 
 ::
 
@@ -8,6 +8,9 @@ The choosing half is searched by bisection, candidate by candidate. The confirmi
 at once. If it does not confirm the number, smaller ones are tried there: a list that is fixed
 before the first of them is looked at, each at level 1 - 0.05 / (length of the list), so that all of
 them together fail as seldom as one interval of 95%.
+
+What the result says of the model that was found (its point, the unpruned model, random heads, one
+head more) is measured on the confirming half alone: on the other half it was chosen for its value.
 """
 
 from __future__ import annotations
@@ -61,8 +64,7 @@ def find_most(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outc
     Raises
     ------
     InputError
-        If there are too few examples, the unpruned model's values mean nothing, or no number of
-        heads is confirmed.
+        If the unpruned model's values mean nothing, or no number of heads is confirmed.
     """
     assert options.max_drop is not None
     parts = prepare(inputs, options, progress)
@@ -206,14 +208,18 @@ def _outcome(
 ) -> Outcome:
     """Measure what stands beside the model that was found: nothing removed, random, one more."""
     candidate, number = chosen.candidate, confirmed.number
-    model = tries.model(candidate, number)
-    point = parts.measure.point(model.made, outputs=model.outputs)
-    version = Version(candidate.method, candidate.repair, model.made, point)
-    here = dataclasses.replace(parts, counts=(0, number * tries.step))
+    model, places = tries.model(candidate, number), tries.halves.confirming
+    parts = dataclasses.replace(
+        parts, counts=(0, number * tries.step), measure=parts.measure.on(places)
+    )
+    measured = parts.measure.point(model.made, outputs=model.outputs)
+    found = confirmed.judged.change
+    point = parts.measure.judged(measured, found.difference, (found.low, found.high), found.level)
+    version = Version(candidate.method, candidate.repair, model.made, point, places)
     nothing = parts.point(parts.repaired(candidate.repair, ()))
     curves = [Curve(candidate.method, candidate.repair.value, (nothing, point))]
     if "random" in parts.options.method_names:
-        curves.append(random_curve(here))
+        curves.append(random_curve(parts))
     max_drop = _described(tries, chosen, confirmed, _one_more(parts, tries, chosen, number, point))
     even = _even(parts, version, candidate.ranking)
     ablation, kept_alone = tables(parts)
@@ -277,6 +283,7 @@ def _described(
         confirmed=_part(heads, confirmed.judged.change),
         refused=_part(first, confirmed.first.change) if again else None,
         planned=confirmed.planned,
+        measured_on="confirming",
         one_more=one_more,
         looks=tuple(tries.looks),
         shared=tries.halves.shared,

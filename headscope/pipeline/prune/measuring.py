@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +65,7 @@ class Measurer:
         self._findings = findings or Findings()
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
         self._roles = roles
+        self._places: Array | None = None
         self._n_heads = sum(site.n_heads for site in loaded.sites)
         self._full = self._findings.arrays(["full"], lambda: task.outputs(loaded, all_metrics=True))
         self._drawn = task.resampled(self._full, seed=seed)
@@ -71,10 +74,29 @@ class Measurer:
         #: By id(point): the point, and its value in every resample.
         self._resampled: dict[int, tuple[Point, Array]] = {}
 
+    def on(self, places: Array) -> Measurer:
+        """Return what measures the same models on some of the examples only.
+
+        Parameters
+        ----------
+        places : array of int
+            Places of these examples among all.
+        """
+        part = copy.copy(self)
+        part._places = places
+        part._drawn = self._task.resampled(part.here(self._full), seed=self._seed)
+        part._points, part._values, part._resampled = {}, {}, {}
+        return part
+
+    def here(self, outputs: Outputs) -> Outputs:
+        """Pick the examples that are measured on from the outputs of all."""
+        return outputs if self._places is None else at(outputs, self._places)
+
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
-        found = self._task.interval(self._full, seed=self._seed)
-        return Baseline(found.value, (found.low, found.high), self._task.metrics(self._full))
+        full = self.here(self._full)
+        found = self._task.interval(full, seed=self._seed)
+        return Baseline(found.value, (found.low, found.high), self._task.metrics(full))
 
     def degenerate(self) -> str | None:
         """Say why the unpruned model's values mean nothing, if they do not."""
@@ -130,10 +152,11 @@ class Measurer:
         return self._described(repaired, self.outputs(repaired, all_metrics))
 
     def _described(self, repaired: Repaired, outputs: Outputs) -> Point:
-        """Make the point of a model whose outputs are known."""
+        """Make the point of a model whose outputs on all examples are known."""
+        outputs, full = self.here(outputs), self.here(self._full)
         values = self._task.resampled(outputs, seed=self._seed)
         found = self._task.interval(
-            outputs, self._full, seed=self._seed, drawn=self._drawn, values=values
+            outputs, full, seed=self._seed, drawn=self._drawn, values=values
         )
         assert found.difference_low is not None
         assert found.difference_high is not None
@@ -151,6 +174,14 @@ class Measurer:
         self._resampled[id(point)] = (point, values)
         return point
 
+    def judged(
+        self, point: Point, difference: float, ci: tuple[float, float], level: float
+    ) -> Point:
+        """Return a point with the interval that it was judged by, its resamples known as before."""
+        judged = dataclasses.replace(point, difference=difference, difference_ci=ci, level=level)
+        self._resampled[id(judged)] = (judged, self.resamples(point))
+        return judged
+
     def resamples(self, point: Point) -> Array:
         """Return a point's value in every bootstrap resample, or in every draw of random heads."""
         if point.draws:
@@ -160,11 +191,12 @@ class Measurer:
     def _value(self, repaired: Repaired) -> float:
         """Return the metric alone: no interval is shown of a single draw."""
         if repaired.removed not in self._values:
-            self._values[repaired.removed] = self._task.value(self.outputs(repaired, False))
+            outputs = self.here(self.outputs(repaired, False))
+            self._values[repaired.removed] = self._task.value(outputs)
         return self._values[repaired.removed]
 
     def outputs(self, repaired: Repaired, all_metrics: bool) -> Outputs:
-        """Run a pruned model over the evaluation data: its outputs, example by example."""
+        """Run a pruned model over all evaluation data: its outputs, example by example."""
         if not repaired.removed:
             return self._full
         what = ["outputs", all_metrics, *name_of(self._loaded, repaired)]
@@ -196,6 +228,11 @@ class Measurer:
             if head not in removed:
                 left.update(role.roles)
         return dict(sorted(left.items()))
+
+
+def at(outputs: Outputs, places: Array) -> dict[str, Array]:
+    """Pick examples from outputs by their places."""
+    return {name: values[places] for name, values in outputs.items()}
 
 
 def original_names(loaded: LoadedModel, heads: Sequence[Place]) -> tuple[Name, ...]:

@@ -24,6 +24,9 @@ CALIBRATION_LIMIT = 1024
 STEP, DRAWS = 0.25, 5
 #: Fewest random sets that say anything about spread.
 FEWEST_DRAWS = 5
+#: Fewest evaluation examples of a search, both halves together: with 20 of them 7% of searches
+#: named a number that cost too much.
+FEWEST = 60
 #: The name of the curve of heads that were removed by hand.
 MANUAL = "manual"
 
@@ -195,6 +198,11 @@ class PruneOptions:
             raise InputError(
                 f"max_drop is {self.max_drop:g}; give 0 or more, in the unit of the task's metric "
                 "(0.5 is half a point of accuracy)."
+            )
+        if self.limit is not None and self.limit < FEWEST:
+            raise InputError(
+                f"limit is {self.limit}, and max_drop needs {FEWEST} or more examples (better "
+                "hundreds): one half to choose on and one to confirm on."
             )
         if self.manual or self.fractions or self.step != STEP:
             raise InputError(

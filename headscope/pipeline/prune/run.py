@@ -29,6 +29,7 @@ from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, Pru
 from headscope.pipeline.prune.setting_up import Inputs
 from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, stages_of
+from headscope.pipeline.prune.tries import check_enough
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.processes.sharing import alone, current
@@ -123,9 +124,10 @@ def prune(
         Time the full model against the pruned one, which is the one that would be saved; with
         ``export`` also both as ONNX.
     max_drop : float, optional
-        Instead of fractions: remove the most heads that cost at most this much of the metric, in
-        its own unit, the upper end of the paired 95% interval included. The number is chosen on one
-        half of the evaluation data and confirmed on the other.
+        Instead of fractions: find a number of heads that is confirmed to cost at most this much of
+        the metric, in its own unit, the bad end of the paired 95% interval included. It is chosen
+        on one half of the evaluation data and confirmed on the other, which all values then speak
+        of; there must be 60 examples or more.
     even : bool
         Remove the same number of heads in every layer, and say what that costs.
     standalone : bool
@@ -250,7 +252,10 @@ def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Input
         check_exportable(loaded)
     if choices.save or choices.save_dense:
         check_saves(loaded, standalone=choices.standalone)
-    evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
+    evaluation = sources.evaluation_for(loaded)
+    if choices.max_drop is not None:
+        check_enough(evaluation)
+    calibration = sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
     wanted = choices.roles and choices.task != "seq2seq"
