@@ -335,7 +335,7 @@ def test_a_folder_that_does_not_measure_as_the_curve_is_not_kept(
     found = run(*command)
     assert found.code == 1
     assert found.stdout == ""
-    assert "nothing was kept" in found.stderr
+    assert "the folder was not kept" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
     assert (desk / "small" / "model.safetensors").read_bytes() == before
     both = ("--save", "one", "--save-dense", "two")

@@ -22,13 +22,13 @@ import numpy as np
 
 from headscope.errors import InputError
 from headscope.measures.paired_change import Change
-from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.choosing import scores_of
 from headscope.pipeline.prune.curves import Outcome, Version, random_curve, tables
 from headscope.pipeline.prune.even import even_price
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.prune.setting_up import Inputs, Parts, prepare
+from headscope.pipeline.prune.steps import Steps, after_search
 from headscope.pipeline.prune.tries import LEVEL, Candidate, Judged, Tries
 from headscope.pruning.even import EvenRanking
 from headscope.pruning.method import Ranking
@@ -58,7 +58,7 @@ class Confirmed(NamedTuple):
     planned: int
 
 
-def find_most(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
+def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
     """Search for the number of heads, and describe the model that lost them.
 
     Raises
@@ -67,7 +67,7 @@ def find_most(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outc
         If the unpruned model's values mean nothing, or no number of heads is confirmed.
     """
     assert options.max_drop is not None
-    parts = prepare(inputs, options, progress)
+    parts = prepare(inputs, options, steps)
     _check_meaning(parts)
     tries = Tries(parts, options.max_drop)
     names = (name for name in options.method_names if name != "random")
@@ -212,6 +212,7 @@ def _outcome(
     parts = dataclasses.replace(
         parts, counts=(0, number * tries.step), measure=parts.measure.on(places)
     )
+    parts.steps.expect(after_search(parts.options, candidate.repair))
     measured = parts.measure.point(model.made, outputs=model.outputs)
     found = confirmed.judged.change
     point = parts.measure.judged(measured, found.difference, (found.low, found.high), found.level)
@@ -223,7 +224,6 @@ def _outcome(
     max_drop = _described(tries, chosen, confirmed, _one_more(parts, tries, chosen, number, point))
     even = _even(parts, version, candidate.ranking)
     ablation, kept_alone = tables(parts)
-    parts.steps.finish()
     return Outcome(
         baseline=parts.measure.baseline(),
         curves=tuple(curves),

@@ -90,7 +90,7 @@ class Measurer:
 
     def here(self, outputs: Outputs) -> Outputs:
         """Pick the examples that are measured on from the outputs of all."""
-        return outputs if self._places is None else at(outputs, self._places)
+        return at(outputs, self._places)
 
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
@@ -230,9 +230,9 @@ class Measurer:
         return dict(sorted(left.items()))
 
 
-def at(outputs: Outputs, places: Array) -> dict[str, Array]:
-    """Pick examples from outputs by their places."""
-    return {name: values[places] for name, values in outputs.items()}
+def at(outputs: Outputs, places: Array | None) -> Outputs:
+    """Pick examples from outputs by their places; None for all."""
+    return outputs if places is None else {name: values[places] for name, values in outputs.items()}
 
 
 def original_names(loaded: LoadedModel, heads: Sequence[Place]) -> tuple[Name, ...]:

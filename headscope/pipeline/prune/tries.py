@@ -186,4 +186,3 @@ def _rounded(count: int) -> int:
     """Leave two digits of a number that is a guess, rounded up."""
     unit = int(10 ** max(0, len(str(count)) - 2))
     return -(-count // unit) * unit
-

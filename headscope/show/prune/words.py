@@ -16,14 +16,11 @@ from headscope.results import (
 )
 from headscope.results.kept_model import FailedArtefact
 from headscope.results.metric_words import METRIC_NAMES as METRIC_NAMES
-from headscope.results.metric_words import (
-    SHORT_NAMES,
-    amount,
-    change_words,
-    percent,
-    refused_words,
-)
+from headscope.results.metric_words import SHORT_NAMES, refused_words
+from headscope.results.metric_words import amount as amount
+from headscope.results.metric_words import change_words as change_words
 from headscope.results.metric_words import number as number
+from headscope.results.metric_words import percent as percent
 from headscope.results.metric_words import span as span
 from headscope.results.prune import Area, AreaGap
 
