@@ -113,7 +113,7 @@ class Steps:
     def expect(self, steps: Mapping[str, float]) -> None:
         """Say anew what is left of this part."""
         if self._parts:
-            self._parts[0] = (self._parts[0][0], Counter(steps))  # type: ignore[arg-type]
+            self._parts[0] = (self._parts[0][0], Counter(steps))
 
     def price(self, kind: str, cost: Cost) -> None:
         """Say anew what a kind of step costs."""
