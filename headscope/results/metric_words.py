@@ -72,7 +72,7 @@ def most_lost(metric: str, ci: Sequence[float]) -> float:
     ci : sequence of two floats
         Interval of value minus baseline.
     """
-    return max(ci) if metric in _LOWER_IS_BETTER else -min(ci)
+    return 0.0 + (max(ci) if metric in _LOWER_IS_BETTER else -min(ci))  # no -0.0
 
 
 def change_words(
