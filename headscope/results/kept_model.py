@@ -97,7 +97,8 @@ class FailedArtefact:
     Attributes
     ----------
     option : str
-        What asked for it: ``save``, ``save_dense``, ``export`` or ``benchmark``.
+        What asked for it: ``save``, ``save_dense``, ``export`` or ``benchmark``; ``card`` for the
+        speed that cards of a run without a benchmark name.
     folder : str or None
         Where it should have been written; nothing of it is there.
     reason : str

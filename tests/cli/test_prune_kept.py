@@ -365,7 +365,7 @@ def test_a_folder_that_fails_at_the_end_takes_nothing_else_with_it(
     spoil(monkeypatch, lambda weight: weight * 3.0, from_call=4)
     found = run(*BY_HAND, "--save", "one", "--save-dense", "two", "-o", "out")
     assert found.code == 1
-    assert "--save-dense could not be made" in found.stderr
+    assert "save_dense could not be made" in found.stderr
     assert "puts out something else" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
     result = json.loads(found.stdout)

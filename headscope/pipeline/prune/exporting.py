@@ -24,7 +24,7 @@ from headscope.models.onnx.folder import FLOAT32, INT8, describe_folder
 from headscope.models.onnx.graph import EMBEDDING, HIDDEN, LOGITS, OPSET, write_graph
 from headscope.models.onnx.quantisation import quantize
 from headscope.models.onnx.session import Graph, runtime_version
-from headscope.pipeline.prune.agreement import distance
+from headscope.pipeline.prune.same_outputs import distance
 from headscope.pipeline.prune.curves import Inputs, Version
 from headscope.pipeline.prune.measuring import at
 from headscope.pipeline.prune.options import PruneOptions

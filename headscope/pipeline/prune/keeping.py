@@ -26,7 +26,7 @@ from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import trial_folder, whole_folder, write_model
 from headscope.models.sentence_files import MODULES
-from headscope.pipeline.prune.agreement import Agreement, compare
+from headscope.pipeline.prune.same_outputs import Agreement, compare
 from headscope.pipeline.prune.curves import Inputs, Version
 from headscope.pipeline.prune.exporting import Graphs, export_measured, graphs_beside, try_export
 from headscope.pipeline.prune.measuring import at, compact_model
@@ -110,7 +110,8 @@ def rehearse(
         fitting_lengths(loaded)
     if not options.folders or sum(site.n_heads for site in loaded.sites) < 2:
         return
-    sites = loaded.sites if options.even else loaded.sites[:1]
+    widest = max(loaded.sites, key=lambda site: site.n_heads)
+    sites = loaded.sites if options.even and widest.n_heads > 1 else [widest]
     trial = remove_heads(loaded, [(s.stack, s.layer, s.head_ids[0]) for s in sites], share=True)
     few = [padded(task.rows[:_TRIED], loaded.pad_id, loaded.device)]
     sizes: dict[Path, int] = {}
@@ -159,9 +160,9 @@ def _device(folder: Path) -> int:
 
 @dataclass
 class _Room:
-    """A folder that is written under another name, until everything is well.
+    """A folder that is written under another name, until ``stack`` is left.
 
-    ``discard`` takes it away, ``keep`` gives it its name; what it holds is said by ``facts``.
+    It gets its name then, or goes if that is by an error; ``facts`` say what it holds.
     """
 
     option: str
@@ -238,14 +239,17 @@ def keep(
                 )
         described = dataclasses.replace(result, speed=speed)
         if rooms and not options.benchmark:
-            described = dataclasses.replace(result, speed=_card_speed(inputs.loaded, compact))
+            with tries.attempt("card", None):
+                card_speed = _card_speed(inputs.loaded, compact)
+                described = dataclasses.replace(result, speed=card_speed)
+            steps.did("card")
         done = []
         for room in rooms:
             with tries.attempt(room.option, room.folder):
                 assert room.facts is not None
-                card = model_card(described, inputs.loaded, room.facts)
-                (room.path / CARD).write_text(card, encoding="utf-8")
-                room.stack.close()  # now it gets its name
+                with room.stack:  # at whose end it gets its name, or goes
+                    card = model_card(described, inputs.loaded, room.facts)
+                    (room.path / CARD).write_text(card, encoding="utf-8")
                 done.append(room)
     return dataclasses.replace(
         result,
@@ -267,7 +271,7 @@ def failure(result: PruneResult) -> ArtefactError | None:
     """Return the error that says what of a result could not be made; None if all was."""
     if not result.failed:
         return None
-    names = [f"--{failed.option.replace('_', '-')}" for failed in result.failed]
+    names = [failed.option for failed in result.failed]
     reasons = " ".join(failed.reason for failed in result.failed)
     return ArtefactError(
         f"{' and '.join(names)} could not be made, and everything else that was found is kept: "

@@ -278,9 +278,8 @@ def saved_sentence(saved: SavedModel, metric: str) -> str:
 
 def failed_sentence(failed: FailedArtefact) -> str:
     """Say what could not be made, and why."""
-    option = f"--{failed.option.replace('_', '-')}"
     where = "" if failed.folder is None else f" {failed.folder}"
-    return f"Not made: {option}{where}. {failed.reason}"
+    return f"Not made: {failed.option}{where}. {failed.reason}"
 
 
 def exported_sentence(exported: ExportedModel, metric: str) -> str:
