@@ -24,10 +24,10 @@ from headscope.models.onnx.folder import FLOAT32, INT8, describe_folder
 from headscope.models.onnx.graph import EMBEDDING, HIDDEN, LOGITS, OPSET, write_graph
 from headscope.models.onnx.quantisation import quantize
 from headscope.models.onnx.session import Graph, runtime_version
-from headscope.pipeline.prune.same_outputs import distance
 from headscope.pipeline.prune.curves import Inputs, Version
 from headscope.pipeline.prune.measuring import at
 from headscope.pipeline.prune.options import PruneOptions
+from headscope.pipeline.prune.same_outputs import distance
 from headscope.pipeline.prune.speed import GraphFiles
 from headscope.pipeline.tasks import Task
 from headscope.results import ExportedModel

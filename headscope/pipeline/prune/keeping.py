@@ -26,12 +26,12 @@ from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.saving import trial_folder, whole_folder, write_model
 from headscope.models.sentence_files import MODULES
-from headscope.pipeline.prune.same_outputs import Agreement, compare
 from headscope.pipeline.prune.curves import Inputs, Version
 from headscope.pipeline.prune.exporting import Graphs, export_measured, graphs_beside, try_export
 from headscope.pipeline.prune.measuring import at, compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
+from headscope.pipeline.prune.same_outputs import Agreement, compare
 from headscope.pipeline.prune.sources import Sources
 from headscope.pipeline.prune.speed import benchmark, fitting_lengths
 from headscope.pipeline.prune.steps import Cost, Steps
