@@ -5,6 +5,7 @@ The sentences that the terminal, the report and model cards share are here, so t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,8 @@ def percent(level: float) -> str:
 
 def amount(value: float, metric: str) -> str:
     """Write a difference with its unit: ``1.10 points``, ``0.190 nats``; a cosine has none."""
+    if not math.isfinite(value):
+        return "an unknown amount"
     unit = {"cosine": "", "loss": " nats"}.get(metric, " points")
     text = number(value, metric)
     if value > 0 and not float(text):  # it is small, not nothing
@@ -85,12 +88,12 @@ def change_words(
     metric : str
         Name of the metric.
     difference, ci : float, sequence of two floats, or None
-        Value minus baseline with its paired interval; an interval may be unknown.
+        Value minus baseline with its paired interval; one that is unknown is None, or infinite.
     level : float
         Of the interval.
     """
     name = SHORT_NAMES.get(metric, metric)
-    if difference is None or ci is None:
+    if difference is None or ci is None or not all(map(math.isfinite, ci)):
         return "what is lost at most is not known"
     if most_lost(metric, ci) < 0:
         ends = sorted(abs(end) for end in ci)

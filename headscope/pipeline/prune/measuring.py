@@ -175,7 +175,7 @@ class Measurer:
         return point
 
     def judged(
-        self, point: Point, difference: float, ci: tuple[float, float], level: float
+        self, point: Point, difference: float, ci: tuple[float, ...] | None, level: float
     ) -> Point:
         """Return a point with the interval that it was judged by, its resamples known as before."""
         judged = dataclasses.replace(point, difference=difference, difference_ci=ci, level=level)

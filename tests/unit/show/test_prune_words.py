@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from headscope.results import Baseline, Curve, DataInfo, Point, PruneResult, ValidationSummary
@@ -18,6 +20,7 @@ from headscope.show.prune.words import leading_point, verdict
         ("spearman", 0.73, (0.0, 1.5), "at most 0.00 points are lost (95%)"),
         ("accuracy", 0.0, (-0.004, 0.4), "less than 0.01 points are lost (95%)"),
         ("accuracy", 0.0, None, "what is lost at most is not known"),
+        ("accuracy", 0.0, (-math.inf, math.inf), "what is lost at most is not known"),
         ("loss", 0.05, (0.03, 0.19), "the loss rises by at most 0.190 nats (95%)"),
         ("loss", -0.05, (-0.19, -0.03), "the loss falls by 0.050 nats (95%: 0.030 to 0.190)"),
         ("cosine", -0.02, (-0.031, -0.01), "at most 0.0310 of the cosine is lost (95%)"),
