@@ -77,7 +77,17 @@ class ResumeError(HeadscopeError):
 
 
 class ArtefactError(HeadscopeError):
-    """A model that was written, loaded again, is not worth what the one in memory was."""
+    """What was written, opened again, is not what was measured, or could not be made.
+
+    Attributes
+    ----------
+    result : object or None
+        What the run found out all the same, such as a ``PruneResult``; None if nothing.
+    """
+
+    def __init__(self, text: str, result: object | None = None) -> None:
+        super().__init__(text)
+        self.result = result
 
 
 class LostProcessError(HeadscopeError):

@@ -20,6 +20,7 @@ from headscope.cli.arguments import OptionError, arguments
 from headscope.cli.output import command_line, print_result, progress_bar, result_folder
 from headscope.cli.settings import given
 from headscope.cli.shared_options import of_every_model_command
+from headscope.errors import ArtefactError
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,17 @@ class Call:
             progress_bar(self.values["quiet"], self.unit) as progress,
         ):
             told = {"progress": progress} if self.unit else {}
-            result = self.result(function, {**keywords, **told})
+            failure = None
+            try:
+                result = self.result(function, {**keywords, **told})
+            except ArtefactError as error:  # what was found out is not lost with a folder
+                if error.result is None:
+                    raise
+                result, failure = error.result, error
             write(result)
         print_result(self.command, result, self.values["format"])
+        if failure is not None:
+            raise failure
         return result
 
     def result(self, function: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +119,20 @@ def command_line() -> str:
     return shlex.join(["headscope", *words])
 
 
+def time_left(done: float, total: float, since: float) -> str:
+    """Write how many seconds are left of a run that was told of ``since`` seconds ago.
+
+    Something is left until the run says that nothing is. A step that takes longer than it was
+    expected to will take some time yet.
+    """
+    if done >= total:
+        return "done"
+    left = round(max(total - done - since, 0.1 * since, 1))
+    hours, minutes = divmod(left // 60, 60)
+    clock = f"{hours}:{minutes:02}:{left % 60:02}" if hours else f"{minutes}:{left % 60:02}"
+    return f"about {clock} left"
+
+
 @contextmanager
 def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, int], None] | None]:
     """Show a bar on stderr while a pass runs; nothing without a unit or where it is no terminal."""
@@ -126,18 +141,42 @@ def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, 
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    from headscope.pipeline.progress import SECONDS
+
+    class Count(MofNCompleteColumn):
+        """How many of how many; nothing for seconds, of which the next column speaks."""
+
+        def render(self, task: Task) -> Text:
+            return Text("") if task.fields["told"] else super().render(task)
+
+    class Left(Remaining):
+        """How long it will take: as the run itself says, else by the speed so far."""
+
+        max_refresh = 0.5
+
+        def render(self, task: Task) -> Text:
+            if not task.fields["told"]:
+                return super().render(task)
+            since = time.monotonic() - task.fields["told"]
+            left = time_left(task.completed, task.total or 0, since)
+            return Text(left, style="progress.remaining")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), Count(), Left())
     console = Console(stderr=True)
     # Steps differ in cost: the time that remains is told from the last ten minutes, not seconds.
     with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
         tasks: dict[str, Any] = {}
 
         def update(name: str, done: int, total: int) -> None:
+            in_seconds = name.rpartition(", ")[2] == SECONDS
             if name not in tasks:
-                tasks[name] = bar.add_task(f"{unit} ({name})", total=total)
-            bar.update(tasks[name], completed=done, total=total)
+                text = name.replace(SECONDS, "in all") if in_seconds else f"{unit} ({name})"
+                tasks[name] = bar.add_task(text, total=total, told=0.0)
+            told = time.monotonic() if in_seconds else 0.0
+            bar.update(tasks[name], completed=done, total=total, told=told)
 
         yield update

@@ -117,8 +117,8 @@ def prune(
     max_drop: Annotated[
         float | None,
         Option(
-            help="Remove the most heads that cost at most this much of the metric, the upper end "
-            "of the 95% interval included; instead of --fraction."
+            help="Instead of --fraction: find a number of heads that is confirmed to cost at most "
+            "this much of the metric, the bad end of the 95% interval included."
         ),
     ] = None,
     even: Annotated[

@@ -18,7 +18,15 @@ from headscope.models.source import is_hub_id
 from headscope.results import ExportedModel, PruneResult
 from headscope.results.heads import layer_name
 from headscope.results.measured import warnings_of
-from headscope.results.metric_words import METRIC_NAMES, number, span
+from headscope.results.metric_words import (
+    METRIC_NAMES,
+    amount,
+    change_words,
+    number,
+    percent,
+    refused_words,
+    span,
+)
 from headscope.results.points import Point
 from headscope.results.speed import SpeedResult, SpeedRow
 from headscope.safe_text import markdown, visible
@@ -149,9 +157,11 @@ def _header(result: PruneResult, loaded: LoadedModel, point: Point, facts: CardF
         task_type=task,
         dataset_type="file",
         dataset_name=Path(visible(result.data.name)).name,
+        dataset_split=None if result.max_drop is None else "confirming half",
         metric_type=result.metric,
-        metric_value=round(facts.measured, 6),
+        metric_value=round(point.value, 6),
         metric_name=METRIC_NAMES.get(result.metric, result.metric),
+        metric_args=_certainty(result, point),
     )
     inherited = _inherited(loaded)
     data = ModelCardData(
@@ -164,6 +174,27 @@ def _header(result: PruneResult, loaded: LoadedModel, point: Point, facts: CardF
     )
     text: str = data.to_yaml().strip()
     return text
+
+
+def _certainty(result: PruneResult, point: Point) -> dict[str, Any]:
+    """Say how sure the header's value is; of a search everything that its number rests on."""
+
+    def ends(ci: Sequence[float] | None) -> list[float] | None:
+        return None if ci is None else [round(end, 6) for end in ci]
+
+    known: dict[str, Any] = {
+        "examples": result.measured_examples,
+        "interval": ends(point.ci),
+        "full_model": round(result.baseline.value, 6),
+    }
+    if point.difference is not None:
+        known["difference"] = round(point.difference, 6)
+        known["difference_interval"] = ends(point.difference_ci)
+        known["difference_level"] = round(point.level, 6)
+    if (found := result.max_drop) is not None:
+        known["max_drop"] = found.wanted
+        known["refused_heads"] = [look.heads for look in found.refusals]
+    return known
 
 
 def _inherited(loaded: LoadedModel) -> dict[str, Any]:
@@ -203,26 +234,25 @@ def _title(result: PruneResult, point: Point) -> str:
 def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
     metric, full = result.metric, result.baseline.value
     lost = "are gone from the weights" if facts.form != "dense" else "are zeros"
-    return (
+    change = change_words(metric, point.difference, point.difference_ci, point.level)
+    text = (
         f"{len(point.heads_removed)} of {result.n_heads} attention heads ({point.fraction:.0%}) "
         f"{lost}. {_name(metric)}: {number(full, metric)} with all heads, "
-        f"{number(point.value, metric)} without these (change "
-        f"{number(point.difference, metric, signed=True)}"
-        f"{_between(point.difference_ci, metric)}). Made by "
-        "[headscope](https://pypi.org/project/headscope/)."
+        f"{number(point.value, metric)} without these; {change}. "
     )
+    if (found := result.max_drop) is not None:
+        text += (
+            f"The number of heads is one that is confirmed to cost at most "
+            f"{amount(found.wanted, metric)}: chosen on {found.chosen.examples:,} examples and "
+            f"confirmed on {found.confirmed.examples:,} others, which had no say in the choice; "
+            f"all values are of these.{refused_words(metric, found)} "
+        )
+    return f"{text}Made by [headscope](https://pypi.org/project/headscope/)."
 
 
 def _name(metric: str) -> str:
     name = METRIC_NAMES.get(metric, metric)
     return name[0].upper() + name[1:]
-
-
-def _between(interval: Sequence[float] | None, metric: str) -> str:
-    """Write a paired interval; one that is not known is left out, never zero."""
-    if interval is None:
-        return ""
-    return f", 95% interval {span(interval, metric, signed=True)}"
 
 
 def _heads_table(point: Point, loaded: LoadedModel) -> Iterator[str]:
@@ -240,20 +270,25 @@ def _heads_table(point: Point, loaded: LoadedModel) -> Iterator[str]:
 
 def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterator[str]:
     metric = result.metric
-    yield f"| {_name(metric)} | value | 95% interval |\n|---|---|---|"
+    yield f"| {_name(metric)} | value | interval (95% unless said) |\n|---|---|---|"
     full, interval = number(result.baseline.value, metric), span(result.baseline.ci, metric)
     if result.task == "fidelity":  # a model's distance to itself
         interval = "by definition"
     yield f"| all {result.n_heads} heads | {full} | {interval} |"
     yield f"| this model | {number(point.value, metric)} | {span(point.ci, metric)} |"
-    if point.difference is not None and point.difference_ci is not None:
+    if point.difference is not None:
         change = number(point.difference, metric, signed=True)
-        yield f"| change (paired) | {change} | {span(point.difference_ci, metric, signed=True)} |"
+        level = "" if point.level == 0.95 else f" ({percent(point.level)})"
+        ends = span(point.difference_ci, metric, signed=True)
+        yield f"| change (paired) | {change} | {ends}{level} |"
+    if (found := result.max_drop) is not None:
+        yield f"| loss that was allowed | {number(found.wanted, metric)} | |"
     yield f"| this folder, opened again | {number(facts.measured, metric)} | |"
     for graph in facts.graphs[1:]:
         yield f"| {graph.file} ({graph.weights}) | {number(graph.measured, metric)} | |"
+    used = "" if result.max_drop is None else f"{result.measured_examples:,} confirming of "
     yield (
-        f"\nMeasured on {_data(result.data.name, result.data.sha256)}: "
+        f"\nMeasured on {_data(result.data.name, result.data.sha256)}: {used}"
         f"{result.data.examples:,} examples, {result.data.skipped:,} left out as too long."
     )
     for warning in (*result.warnings, *warnings_of(result)):
@@ -302,7 +337,7 @@ def _made(result: PruneResult) -> Iterator[str]:
         how = "with labels" if chosen.labels else "no labels used"
         data = _data(chosen.name, chosen.sha256)
         yield f"* Chosen on {data}: {chosen.examples:,} examples, {how}"
-    passed = "passed" if result.validation.passed else "failed"
+    passed = {True: "passed", False: "failed", None: "not run"}[result.validation.passed]
     yield f"* Check that headscope's attention is the model's own: {passed}"
     versions = ", ".join(
         f"{name} {result.provenance[name]}" for name in ("headscope", "torch", "transformers")

@@ -34,6 +34,7 @@ __all__ = [
     "check_target",
     "save",
     "save_dense",
+    "trial_folder",
     "whole_folder",
     "write_model",
 ]
@@ -277,6 +278,24 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
         yield temporary
         for path in (temporary, *temporary.rglob("*")):  # what is temporary is its owner's alone
             path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@contextmanager
+def trial_folder(folder: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder where :func:`whole_folder` would, and take it away in any case.
+
+    Raises
+    ------
+    InputError
+        As :func:`whole_folder`.
+    """
+    with suppress(_TrialOverError), whole_folder(folder) as temporary:
+        yield temporary
+        raise _TrialOverError
+
+
+class _TrialOverError(Exception):
+    """Lets :func:`whole_folder` take everything away."""
 
 
 def _take_away(folder: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 #: Told (what is measured, done, all) after every batch or step.
 Progress = Callable[[str, int, int], None]
+#: What a run that knows its time says of itself: seconds so far, and in all as far as is known now.
+SECONDS = "seconds"
 
 
 def silent(what: str, done: int, total: int) -> None:

@@ -32,7 +32,7 @@ class ExportedModel:
     max_difference : float
         Largest absolute difference of any output to that model's, at real tokens.
     value : float
-        The task's metric of the pruned torch model.
+        The task's metric of the pruned torch model, as its curve has it.
     measured : float
         The same of the graph, run by onnxruntime on the same data.
     difference, difference_ci : float, tuple of two floats, or None

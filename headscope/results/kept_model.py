@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Candidate", "KeptModel", "SavedModel"]
+__all__ = ["Candidate", "FailedArtefact", "KeptModel", "SavedModel"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class KeptModel:
     fraction : float
         Share of the model's heads that it lost.
     value : float
-        The task's metric on the evaluation data: a point of the curve of that method and repair.
+        The task's metric: a point of the curve of that method and repair, so with ``max_drop`` on
+        the confirming half of the evaluation data, else on all of them.
     candidates : tuple of Candidate
         All that might have been kept; the first of the best on the calibration data is. Empty where
         there was one only, which nothing had to be measured for.
@@ -68,10 +69,13 @@ class SavedModel:
     value : float or None
         What the curve says that the model is worth.
     measured : float or None
-        What the folder is worth, loaded again from disk, on the same data.
+        What the folder is worth, loaded again from disk, on the same data. A rank correlation or a
+        rate may differ a little from ``value``: outputs that differ by rounding can swap a tie.
     opens : str or None
         What opens it besides headscope: ``import headscope`` before transformers,
         ``trust_remote_code`` or ``transformers`` alone.
+    max_difference : float or None
+        Largest difference of any output to the measured model's, on all evaluation data.
     """
 
     folder: str
@@ -83,3 +87,24 @@ class SavedModel:
     value: float | None = None
     measured: float | None = None
     opens: str | None = None
+    max_difference: float | None = None
+
+
+@dataclass(frozen=True)
+class FailedArtefact:
+    """Something that was asked for beside the numbers and could not be made.
+
+    Attributes
+    ----------
+    option : str
+        What asked for it: ``save``, ``save_dense``, ``export`` or ``benchmark``; ``card`` for the
+        speed that cards of a run without a benchmark name.
+    folder : str or None
+        Where it should have been written; nothing of it is there.
+    reason : str
+        One sentence.
+    """
+
+    option: str
+    folder: str | None
+    reason: str

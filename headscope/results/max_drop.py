@@ -1,4 +1,4 @@
-"""The most heads that cost at most so much, and how sure that is, as values."""
+"""A number of heads that is confirmed to cost at most so much, as values."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class DropLook:
 
 @dataclass(frozen=True)
 class OneMore:
-    """The model that lost one head more, on all evaluation data.
+    """The model that lost one head more, on the examples that the curves were measured on.
 
     Attributes
     ----------
@@ -91,7 +91,9 @@ class OneMore:
 
 @dataclass(frozen=True)
 class MaxDrop:
-    """The most heads that cost at most ``wanted``: chosen on one part, confirmed on the other.
+    """A number of heads that costs at most ``wanted``: chosen on one part, confirmed on the other.
+
+    A larger number may cost as little: it is one that is confirmed, not the largest there is.
 
     Attributes
     ----------
@@ -119,6 +121,9 @@ class MaxDrop:
         Sentences that stand in both parts, because too many examples hang together by them.
     per_layer : int or None
         Heads that every layer lost, where all were to lose equally many.
+    measured_on : str
+        ``confirming``: baseline, curves, ``one_more``, kept and saved models of the same result are
+        measured on the part that had no say in the choice. ``all`` in results of earlier versions.
     """
 
     wanted: float
@@ -133,3 +138,9 @@ class MaxDrop:
     looks: tuple[DropLook, ...] = ()
     shared: int = 0
     per_layer: int | None = None
+    measured_on: str = "all"
+
+    @property
+    def refusals(self) -> tuple[DropLook, ...]:
+        """Every number that the confirming part refused before it allowed one."""
+        return tuple(x for x in self.looks if x.part == "confirming" and not x.allowed)

@@ -1,9 +1,16 @@
-"""What the metrics of tasks are called, and how many of their digits mean something."""
+"""What the metrics of tasks are called, how many digits mean something, and what a loss is called.
+
+The sentences that the terminal, the report and model cards share are here, so that they agree.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headscope.results.max_drop import MaxDrop
 
 #: What the metrics are called, and what is good.
 METRIC_NAMES = {
@@ -16,6 +23,14 @@ METRIC_NAMES = {
     "bleu": "BLEU",
     "bleu_characters": "BLEU of characters",
 }
+#: The same in a sentence.
+SHORT_NAMES = {
+    "cosine": "the cosine",
+    "loss": "the loss",
+    "spearman": "Spearman",
+    "token_accuracy": "token accuracy",
+}
+_LOWER_IS_BETTER = ("loss",)
 
 
 def scale_of(metric: str) -> float | None:
@@ -38,3 +53,79 @@ def span(interval: Iterable[float] | None, metric: str, *, signed: bool = False)
     if not all(map(math.isfinite, ends)) or not ends:
         return "no interval"
     return " to ".join(number(value, metric, signed=signed) for value in ends)
+
+
+def percent(level: float) -> str:
+    """Write a level of confidence: ``95%``, ``99.17%``."""
+    return f"{100 * level:.4g}%"
+
+
+def amount(value: float, metric: str) -> str:
+    """Write a difference with its unit: ``1.10 points``, ``0.190 nats``; a cosine has none."""
+    if not math.isfinite(value):
+        return "an unknown amount"
+    unit = {"cosine": "", "loss": " nats"}.get(metric, " points")
+    text = number(value, metric)
+    if value > 0 and not float(text):  # it is small, not nothing
+        return f"less than {text[:-1]}1{unit}"
+    return f"{text}{unit}"
+
+
+def most_lost(metric: str, ci: Sequence[float]) -> float:
+    """Return the bad end of a change's interval as a loss; negative where the metric gets better.
+
+    Parameters
+    ----------
+    metric : str
+        Name of the metric.
+    ci : sequence of two floats
+        Interval of value minus baseline.
+    """
+    return 0.0 + (max(ci) if metric in _LOWER_IS_BETTER else -min(ci))  # no -0.0
+
+
+def change_words(
+    metric: str, difference: float | None, ci: Sequence[float] | None, level: float = 0.95
+) -> str:
+    """Say what a paired interval allows to be said: how much is lost at most, or what is gained.
+
+    Parameters
+    ----------
+    metric : str
+        Name of the metric.
+    difference, ci : float, sequence of two floats, or None
+        Value minus baseline with its paired interval; one that is unknown is None, or infinite.
+    level : float
+        Of the interval.
+    """
+    name = SHORT_NAMES.get(metric, metric)
+    if difference is None or ci is None or not all(map(math.isfinite, ci)):
+        return "what is lost at most is not known"
+    if most_lost(metric, ci) < 0:
+        ends = sorted(abs(end) for end in ci)
+        verb = "falls" if difference < 0 else "rises"
+        size = amount(abs(difference), metric)
+        return f"{name} {verb} by {size} ({percent(level)}: {span(ends, metric)})"
+    lost = amount(most_lost(metric, ci), metric)
+    lost = lost if lost.startswith("less") else f"at most {lost}"
+    if metric in _LOWER_IS_BETTER:
+        return f"{name} rises by {lost} ({percent(level)})"
+    are = "are lost" if lost.endswith("points") else f"of {name} is lost"
+    return f"{lost} {are} ({percent(level)})"
+
+
+def refused_words(metric: str, found: MaxDrop) -> str:
+    """Say every number that was refused before one was confirmed; empty where none was.
+
+    Parameters
+    ----------
+    metric : str
+        Name of the metric.
+    found : MaxDrop
+        The search.
+    """
+    refused = [
+        f"{look.heads} heads (up to {amount(look.most_lost, metric)}, {percent(look.level)})"
+        for look in found.refusals
+    ]
+    return f" Refused before: {', '.join(refused)}." if refused else ""

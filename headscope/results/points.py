@@ -43,7 +43,7 @@ class Point:
         95% interval over examples; for ``random`` the lowest and highest draw. None where it is
         unknown.
     difference, difference_ci, p_value : float, tuple of two floats, float, or None
-        Value minus the unpruned model's on the same examples, with its paired 95% interval and
+        Value minus the unpruned model's on the same examples, with its paired interval and
         two-sided p-value; None for ``random``. The interval is None, and p is 1, where it is
         unknown, and where no head is removed: there the difference is 0 by definition.
     metrics : dict
@@ -54,6 +54,8 @@ class Point:
         Empty unless ``random``.
     spread : float or None
         Standard deviation over draws.
+    level : float
+        Of ``difference_ci``: higher where smaller numbers of heads were tried after a refusal.
     """
 
     fraction: float
@@ -67,6 +69,7 @@ class Point:
     roles_left: dict[str, int] | None = None
     draws: tuple[Draw, ...] = ()
     spread: float | None = None
+    level: float = 0.95
 
 
 @dataclass(frozen=True)

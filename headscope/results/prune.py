@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headscope.results.even import EvenPrice
 from headscope.results.exported import ExportedModel
 from headscope.results.heads import Head, layer_name, place_name
-from headscope.results.kept_model import KeptModel, SavedModel
+from headscope.results.kept_model import FailedArtefact, KeptModel, SavedModel
 from headscope.results.max_drop import MaxDrop
 from headscope.results.measured import Measured
 from headscope.results.points import Curve, Point
@@ -291,12 +291,14 @@ class PruneResult(Measured):
     gaps : tuple of AreaGap
         Between each two of them.
     max_drop : MaxDrop or None
-        How the number of heads was found that cost at most so much; None unless it was asked for.
+        How a number of heads was found that costs at most so much; None unless it was asked for.
     even : tuple of EvenPrice
         Models that lost the same number of heads in every layer beside those that did not have to;
         empty unless it was asked for.
     exported : tuple of ExportedModel
         The graphs that it was written as; empty unless asked for.
+    failed : tuple of FailedArtefact
+        What was asked for beside the numbers and could not be made.
     """
 
     task: str
@@ -324,6 +326,15 @@ class PruneResult(Measured):
     max_drop: MaxDrop | None = None
     even: tuple[EvenPrice, ...] = ()
     exported: tuple[ExportedModel, ...] = ()
+    failed: tuple[FailedArtefact, ...] = ()
+
+    @property
+    def measured_examples(self) -> int:
+        """Examples that baseline and curves are measured on: with ``max_drop`` one half."""
+        found = self.max_drop
+        if found is not None and found.measured_on == "confirming":
+            return found.confirmed.examples
+        return self.data.examples
 
     @property
     def sign(self) -> int:

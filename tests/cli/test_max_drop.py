@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from tiny_models import tiny_bert
 from torch.nn.functional import normalize
 
 import headscope
 from headscope.pipeline.prune import PruneOptions
 from headscope.results import PruneResult, from_dict, to_dict
+from headscope.results.metric_words import number
+from headscope.show.prune import words
 from headscope.show.prune.max_drop import even_csv, looks_csv
 from headscope.show.prune.page import section
 from headscope.verdicts.diff.facts import collector_of
@@ -59,7 +62,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         loaded.network.save_pretrained(folder / "demo")
         loaded.tokenizer.save_pretrained(folder / "demo")
         for name, seed in (("stsb-test.csv", 1), ("stsb-train.csv", 2)):
-            texts = sentences(seed, 96)
+            texts = sentences(seed, 160)
             states = [
                 loaded.forward(*loaded.pad([loaded.tokenizer(t)["input_ids"]])) for t in texts
             ]
@@ -80,6 +83,10 @@ def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
     return tmp_path
 
 
+def lines(folder: Path) -> list[str]:
+    return (folder / "stsb-test.csv").read_text().splitlines(keepends=True)
+
+
 def removed(result: dict[str, Any]) -> set[tuple[int, int]]:
     return {(layer, head) for layer, head in result["saved"][0]["heads_removed"]}
 
@@ -94,7 +101,7 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run: Run, at_desk: Pa
     most = result["max_drop"]
     assert (most["count"], most["wanted"], most["refused"]) == (len(IDLE), 0.5, None)
     for part in (most["chosen"], most["confirmed"]):
-        assert part["examples"] == 24
+        assert part["examples"] == 40
         assert part["difference"] == pytest.approx(0.0, abs=1e-6)
     assert most["one_more"]["heads"] == len(IDLE) + 1
     assert most["one_more"]["difference"] < -0.5
@@ -107,8 +114,44 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run: Run, at_desk: Pa
     small = headscope.load(saved["folder"])
     kept = {(site.layer, head) for site in small.sites for head in site.head_ids}
     assert kept == {(layer, head) for layer in range(4) for head in range(4)} - IDLE
-    again = headscope.measure(small, "similarity", "stsb-test.csv")
-    assert again.value == pytest.approx(saved["value"], abs=1e-4)
+    check_card(result)
+
+
+def check_card(result: dict[str, Any]) -> None:
+    """The card and its header say of the confirming half what the JSON and the terminal say."""
+    most, card = (
+        result["max_drop"],
+        ModelCard.load(Path(result["saved"][0]["folder"]) / "README.md"),
+    )
+    part = most["confirmed"]
+    (entry,) = card.data.to_dict()["model-index"]
+    (metric,) = entry["results"][0]["metrics"]
+    said = metric["args"]
+    assert metric["value"] == pytest.approx(part["value"], abs=1e-6)
+    assert entry["results"][0]["dataset"]["split"] == "confirming half"
+    assert (said["examples"], said["max_drop"]) == (part["examples"], most["wanted"])
+    assert (said["refused_heads"], said["difference_level"]) == ([], part["level"])
+    assert said["full_model"] == pytest.approx(part["baseline"], abs=1e-6)
+    assert said["difference"] == pytest.approx(part["difference"], abs=1e-6)
+    assert said["difference_interval"] == pytest.approx(part["ci"], abs=1e-6)
+    (curve,) = (c for c in result["curves"] if c["method"] != "random")
+    for value in (
+        result["kept"]["value"],
+        result["saved"][0]["value"],
+        curve["points"][1]["value"],
+    ):
+        assert value == part["value"]
+    assert result["baseline"]["value"] == part["baseline"]
+    assert curve["points"][1]["difference_ci"] == part["ci"]
+    shown = number(part["value"], "spearman")
+    assert f"| this model | {shown} |" in card.text
+    assert f"confirmed on {part['examples']} others" in card.text
+    most_lost = words.change_words("spearman", part["difference"], part["ci"])
+    human = words.verdict(from_dict(PruneResult, result))
+    for sentence in (card.text, human):
+        assert most_lost in sentence
+        assert "confirmed to cost at most 0.50 points" in sentence
+    assert f"{number(part['baseline'], 'spearman')} -> {shown}" in human
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +179,7 @@ class Told:
         self.steps: list[tuple[int, int]] = []
 
     def append_step(self, what: str, done: int, total: int) -> None:
-        if what == "all":
+        if what == "seconds":
             self.steps.append((done, total))
 
 
@@ -158,10 +201,11 @@ def test_even_takes_one_idle_head_of_each_layer(result: PruneResult) -> None:
     assert price.difference == pytest.approx(0.0, abs=1e-6)  # four idle heads go either way
 
 
-def test_steps_are_planned_and_the_bar_is_full_at_the_end(result: PruneResult) -> None:
-    assert sorted(TOLD.steps) == TOLD.steps
-    assert len({total for _, total in TOLD.steps}) == 1
-    assert TOLD.steps[-1][0] == TOLD.steps[-1][1]
+def test_something_is_left_until_the_search_ends(result: PruneResult) -> None:
+    done, total = zip(*TOLD.steps, strict=True)
+    assert list(done) == sorted(done)
+    assert all(so_far < in_all for so_far, in_all in TOLD.steps[:-1])
+    assert done[-1] == total[-1]
 
 
 def test_the_result_survives_json_and_is_shown(result: PruneResult) -> None:
@@ -173,20 +217,20 @@ def test_the_result_survives_json_and_is_shown(result: PruneResult) -> None:
     assert len(looks_csv(result.max_drop).splitlines()) == 1 + len(result.max_drop.looks)
     assert even_csv(result).splitlines()[1].startswith("fisher-joint,none,1,4,")
     text = " ".join(sentence for sentence in section(result).texts)
-    assert "4 of 16 heads (25%) can go for a loss of at most 0.5" in text
+    assert "4 of 16 heads (25%) are confirmed to cost at most 0.50 points" in text
     assert "at most 1 in 20" in text
     facts = Facts("prune")
     collector_of("prune").collect(result, facts)
-    assert facts.numbers["prune", "a loss of at most 0.5", "heads removed"].value == 4
+    assert facts.numbers["prune", "confirmed to cost at most 0.5", "heads removed"].value == 4
 
 
 def test_without_saving_it_reports(run: Run, at_desk: Path) -> None:
     found = run(*PLAIN, "--max-drop", "0.5", "--repair", "none")
     assert found.code == 0, found.stderr
     text = " ".join(found.stdout.split())
-    assert f"{len(IDLE)} of 16 heads (31%) can go for a loss of at most 0.5" in text
+    assert f"{len(IDLE)} of 16 heads (31%) are confirmed to cost at most 0.50 points" in text
     assert "confirmed on the other" in text
-    assert "With one head more it is" in text
+    assert "With one head more, on the same examples:" in text
     assert "Tried" in text
 
 
@@ -251,7 +295,11 @@ def test_what_contradicts_itself_is_refused(options: dict[str, Any], says: str) 
 
 
 def test_too_few_examples_are_refused(run: Run, at_desk: Path) -> None:
-    found = run(*PLAIN, "--max-drop", "0.5", "--limit", "19")
+    found = run(*PLAIN, "--max-drop", "0.5", "--limit", "59")
     assert found.code == 1
-    assert "gives 19 examples" in found.stderr
+    assert "limit is 59, and max_drop needs 60" in found.stderr
+    (at_desk / "few.csv").write_text("".join(lines(at_desk)[:59]))
+    found = run(*("few.csv" if w == "stsb-test.csv" else w for w in PLAIN), "--max-drop", "0.5")
+    assert found.code == 1
+    assert "gives 59 examples, and max_drop needs 60" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1

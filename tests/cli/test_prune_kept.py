@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import re
 import shlex
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
@@ -20,12 +24,13 @@ from tiny_translators import write_translator
 import headscope
 from headscope.cli.prune import EXAMPLES
 from headscope.data.examples import sample_texts
+from headscope.errors import ArtefactError
 from headscope.models.saving import write_model
 from headscope.pipeline.classify import classify
 from headscope.pipeline.prune import PruneOptions
 from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.prune.speed import benchmark
-from headscope.results import to_json
+from headscope.results import PruneResult, to_json
 
 Run = Callable[..., Any]
 DOCS = Path(__file__).parents[2] / "docs" / "prune.md"
@@ -136,7 +141,8 @@ def check_card(result: dict[str, Any], saved: dict[str, Any]) -> None:
     card = ModelCard.load(Path(saved["folder"]) / "README.md")
     (entry,) = card.data.to_dict()["model-index"]
     (metric,) = entry["results"][0]["metrics"]
-    assert metric["value"] == pytest.approx(saved["measured"], abs=1e-6)
+    assert metric["value"] == pytest.approx(saved["value"], abs=1e-6)
+    assert metric["args"]["examples"] == result["data"]["examples"]
     assert (entry["results"][0]["dataset"]["name"]) == Path(result["data"]["name"]).name
     removed = card.text.partition("## Heads removed")[2].partition("\n## ")[0]
     assert len(re.findall(r"\bH\d+", removed)) == len(saved["heads_removed"])
@@ -318,32 +324,140 @@ def test_what_names_no_single_model_is_refused(
         assert not (desk / "small").exists()
 
 
-@pytest.mark.parametrize("form", ["--save", "--save-dense"])
-def test_a_folder_that_does_not_measure_as_the_curve_is_not_kept(
-    run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch, form: str
+def spoil(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any], *, from_call: int = 1
 ) -> None:
-    """Weights that change on their way to the disk; an earlier save stays what it was."""
-    command = ("prune", "demo", *SIMILAR, "--method", "fisher", "--fraction", "0.5", form, "small")
-    assert run(*command).code == 0
-    before = (desk / "small" / "model.safetensors").read_bytes()
+    """Let the weights of W_O change on their way to the disk, from some folder on."""
+    calls = count(1)
 
-    def spoiled(loaded: Any, room: Path, *args: Any, **kwargs: Any) -> None:
-        write_model(loaded, room, *args, **kwargs)
-        weights = load_file(room / "model.safetensors")
-        name = next(name for name in weights if name.endswith("attention.output.dense.weight"))
-        weights[name] = weights[name] * 3.0
-        save_file(weights, room / "model.safetensors", metadata={"format": "pt"})
+    def spoiled(loaded: Any, room: Path, *args: Any, **kwargs: Any) -> str:
+        opens = write_model(loaded, room, *args, **kwargs)
+        if next(calls) >= from_call:
+            weights = load_file(room / "model.safetensors")
+            for name in weights:
+                if name.endswith("attention.output.dense.weight"):
+                    weights[name] = change(weights[name])
+            save_file(weights, room / "model.safetensors", metadata={"format": "pt"})
+        return opens
 
     monkeypatch.setattr("headscope.pipeline.prune.keeping.write_model", spoiled)
-    found = run(*command)
-    assert found.code == 1
-    assert found.stdout == ""
-    assert "nothing was kept" in found.stderr
+
+
+BY_HAND = ("prune", "demo", *SIMILAR, "--no-validate", "--heads", "L0H1,L2H3")
+
+
+def test_a_folder_that_would_hold_another_model_is_refused_before_the_run(
+    run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(*BY_HAND, "--save", "small").code == 0
+    before = (desk / "small" / "model.safetensors").read_bytes()
+    spoil(monkeypatch, lambda weight: weight * 3.0)
+    found = run(*BY_HAND, "--save", "small")
+    assert (found.code, found.stdout) == (1, "")
+    assert "puts out something else" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
     assert (desk / "small" / "model.safetensors").read_bytes() == before
-    both = ("--save", "one", "--save-dense", "two")
-    assert run(*command[:-2], *both).code == 1
-    assert not [path for path in desk.iterdir() if path.name.strip(".")[:3] in ("one", "two")]
+
+
+def test_a_folder_that_fails_at_the_end_takes_nothing_else_with_it(
+    run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two folders are tried and one is written; what stands in the fourth is another model."""
+    assert run(*BY_HAND, "--save-dense", "two").code == 0
+    before = (desk / "two" / "model.safetensors").read_bytes()
+    spoil(monkeypatch, lambda weight: weight * 3.0, from_call=4)
+    found = run(*BY_HAND, "--save", "one", "--save-dense", "two", "-o", "out")
+    assert found.code == 1
+    assert "save_dense could not be made" in found.stderr
+    assert "puts out something else" in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 1
+    result = json.loads(found.stdout)
+    assert json.loads((desk / "out" / "prune.json").read_text()) == result
+    assert [saved["folder"] for saved in result["saved"]] == ["one"]
+    check_folder(result, result["saved"][0])
+    (failed,) = result["failed"]
+    assert (failed["option"], failed["folder"]) == ("save_dense", "two")
+    assert (desk / "two" / "model.safetensors").read_bytes() == before
+    assert {path.name for path in desk.iterdir() if path.name.startswith(".")} == set()
+
+
+def test_whatever_a_folder_fails_of_the_numbers_are_kept(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count(1)
+
+    def full_disk(*args: Any, **kwargs: Any) -> str:
+        if next(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return write_model(*args, **kwargs)
+
+    monkeypatch.setattr("headscope.pipeline.prune.keeping.write_model", full_disk)
+    with pytest.raises(ArtefactError, match="No space left") as failed:
+        headscope.prune("demo", heads="L0H1", limit=8, roles=False, validate=False, save="small")
+    found = failed.value.result
+    assert isinstance(found, PruneResult)
+    assert found.curves[0].points[0].heads_removed == ((0, 1),)
+    assert found.saved == ()
+    assert not (desk / "small").exists()
+
+
+def test_near_ties_that_swap_are_no_reason_to_refuse(
+    run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentences whose words change places embed alike here, but for rounding: there is no order.
+
+    Rounding decides which pair ranks higher, and the correlation with gold jumps by far more.
+    """
+    loaded = headscope.load("demo")
+    with torch.no_grad():
+        loaded.model.embeddings.position_embeddings.weight.zero_()
+    loaded.network.save_pretrained(desk / "bag")
+    loaded.tokenizer.save_pretrained(desk / "bag")
+    words, text = ["the", "cat", "sat", "on", "a", "mat", "and", "it", "was", "red"], ""
+    for i in range(12):
+        draw = random.Random(i)
+        first, second = draw.sample(words, 6), draw.sample(words, 4)
+        for gold in (0.0, 5.0):
+            text += f"{' '.join(draw.sample(first, 6))},{' '.join(second)},{gold + i / 12}\n"
+    (desk / "ties.csv").write_text(text, encoding="utf-8")
+    noise = torch.Generator().manual_seed(0)
+
+    def rounded(weight: torch.Tensor) -> torch.Tensor:
+        return weight * (1 + 1e-6 * torch.randn(weight.shape, generator=noise))
+
+    spoil(monkeypatch, rounded)
+    found = run(
+        *("prune", "bag", "--task", "similarity", "--data", "ties.csv", "--heads", "L0H1"),
+        *("--no-roles", "--no-validate", "--save", "small", "--format", "json"),
+    )
+    assert found.code == 0, found.stderr
+    (saved,) = json.loads(found.stdout)["saved"]
+    assert abs(saved["measured"] - saved["value"]) > 1e-3, "no near-tie swapped"
+    assert saved["max_difference"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--save", "a", "--save-dense", "a/b"), "lies inside another folder"),
+        (("--save", "out", "-o", "out"), "is, or lies in, one that a model is saved in"),
+        (("--save", "a", "-o", "a/results"), "is, or lies in, one that a model is saved in"),
+        (("--save", "stsb-test.csv/small"), "cannot be made"),
+        (("--save", "full-disk"), "make room"),
+    ],
+)
+def test_what_could_not_be_written_at_the_end_is_refused_before_the_run(
+    run: Run, desk: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.setattr("headscope.pipeline.prune.run.run", None)  # nothing is measured
+    if "full-disk" in more:
+        full = SimpleNamespace(free=100)
+        monkeypatch.setattr("headscope.pipeline.prune.keeping.shutil.disk_usage", lambda _: full)
+    before = {path.name for path in desk.iterdir()}
+    found = run(*BY_HAND, *more)
+    assert (found.code, found.stdout) == (1, "")
+    assert says in found.stderr
+    assert {path.name for path in desk.iterdir()} == before
 
 
 def test_half_precision_is_measured_as_it_is_saved(run: Run, desk: Path) -> None:

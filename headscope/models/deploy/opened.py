@@ -60,13 +60,13 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
         except Exception as error:  # transformers raises many kinds
             said = " ".join(str(error).split())[:200] or type(error).__name__
             raise ArtefactError(
-                f"transformers does not open what was written ({said}), so nothing was kept; "
-                "please report this."
+                f"transformers does not open what was written ({said}), so the folder was not "
+                "kept; please report this."
             ) from error
     if not same:
         raise ArtefactError(
             "transformers opens what was written as a model that computes something else, so "
-            "nothing was kept; please report this."
+            "the folder was not kept; please report this."
         )
 
 

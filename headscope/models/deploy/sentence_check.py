@@ -51,13 +51,13 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
         except Exception as error:  # it raises many kinds
             said = " ".join(str(error).split())[:200] or type(error).__name__
             raise ArtefactError(
-                f"sentence-transformers does not open what was written ({said}), so nothing was "
-                "kept; delete modules.json from the model's folder if it is not needed."
+                f"sentence-transformers does not open what was written ({said}), so the folder was "
+                "not kept; delete modules.json from the model's folder if it is not needed."
             ) from error
     if not close(_ours(loaded), theirs, loaded.dtype):
         raise ArtefactError(
             "sentence-transformers embeds texts otherwise than headscope with what was written, so "
-            "nothing was kept; please report this."
+            "the folder was not kept; please report this."
         )
     return True
 

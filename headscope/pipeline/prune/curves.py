@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 
 from headscope.measures.accumulator import Array
-from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.choosing import by_hand, random_rankings, scores_of
 from headscope.pipeline.prune.even import even_price
 from headscope.pipeline.prune.options import MANUAL, PruneOptions
 from headscope.pipeline.prune.repairing import Repair, Repaired
-from headscope.pipeline.prune.setting_up import Inputs, Parts, cost_of, prepare
+from headscope.pipeline.prune.setting_up import Inputs, Parts, prepare
 from headscope.pipeline.prune.single_heads import ablation_table, kept_alone_table
+from headscope.pipeline.prune.steps import Steps
 from headscope.pruning.even import EvenRanking
 from headscope.pruning.method import Ranking
 from headscope.results.even import EvenPrice
@@ -27,7 +27,6 @@ __all__ = [
     "Outcome",
     "Swept",
     "Version",
-    "cost_of",
     "random_curve",
     "run",
     "tables",
@@ -36,12 +35,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Version:
-    """One pruned model of a curve, and the point that it was measured as."""
+    """One pruned model of a curve, and the point that it was measured as.
+
+    ``places`` are those of the evaluation examples that the point speaks of; None for all.
+    """
 
     method: str
     repair: Repair
     made: Repaired
     point: Point
+    places: Array | None = None
 
     @property
     def name(self) -> tuple[str, Repair]:
@@ -114,7 +117,7 @@ class Swept:
         return self.method, self.repair
 
 
-def run(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
+def run(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
     """Do what the options say, on what was opened.
 
     Raises
@@ -122,7 +125,7 @@ def run(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
     InputError
         If the one model that is to be kept would lose no head, or all of them.
     """
-    parts = prepare(inputs, options, progress)
+    parts = prepare(inputs, options, steps)
     made = _by_hand(parts) if options.manual else _chosen(parts)
     ablation, kept_alone = tables(parts)
     return Outcome(

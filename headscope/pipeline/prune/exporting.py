@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -23,14 +23,16 @@ from headscope.models.onnx.folder import FLOAT32, INT8, describe_folder
 from headscope.models.onnx.graph import EMBEDDING, HIDDEN, LOGITS, OPSET, write_graph
 from headscope.models.onnx.quantisation import quantize
 from headscope.models.onnx.session import Graph, runtime_version
-from headscope.models.saving import whole_folder
 from headscope.pipeline.prune.curves import Inputs, Version
+from headscope.pipeline.prune.measuring import at
 from headscope.pipeline.prune.options import PruneOptions
+from headscope.pipeline.prune.same_outputs import distance
 from headscope.pipeline.prune.speed import GraphFiles
 from headscope.pipeline.tasks import Task
 from headscope.results import ExportedModel
 
-#: Largest difference between a graph's outputs and the pruned torch model's.
+#: Largest difference between a graph's outputs and the pruned torch model's, relative to the
+#: largest output if that exceeds 1.
 TOLERANCE = 1e-4
 #: How many texts each batch holds that both are compared on, and tokens of the longest text.
 _BATCHES, _LONGEST = (1, 2, 4, 8, 16, 32), 512
@@ -46,12 +48,13 @@ class _Found:
     path: Path
     texts: int
     difference: float
+    relative: float
     outputs: Outputs
 
 
 @dataclass(frozen=True)
 class Graphs:
-    """Graphs that were written and measured; ``room`` is where they lie until all is well."""
+    """Graphs that were written and measured; ``room`` is where they lie for now."""
 
     room: Path
     models: tuple[ExportedModel, ...]
@@ -63,11 +66,12 @@ def export_measured(
     inputs: Inputs,
     options: PruneOptions,
     provenance: dict[str, Any],
-    stack: ExitStack,
-) -> Graphs | None:
+    folder: Path,
+    room: Path,
+) -> Graphs:
     """Write the graphs that were asked for, open them in onnxruntime, compare and measure them.
 
-    The folder gets its name when ``stack`` is left without an error.
+    They are written into ``room``, which is to be called ``folder``.
 
     Raises
     ------
@@ -76,13 +80,10 @@ def export_measured(
     UnsupportedModelError
         If the model cannot be written as a graph.
     """
-    if options.export is None:
-        return None
-    folder, task = Path(options.export[1]), inputs.evaluation
-    room = stack.enter_context(whole_folder(folder))
+    task = inputs.evaluation
     write_graph(compact, room / FLOAT32, typed=task.rows[0].types is not None)
     found = [_examined(compact, room / FLOAT32, task)]
-    _check(found[0], compact, folder)
+    _check(found[0].difference, found[0].relative, found[0].texts, compact, folder)
     if options.quantize is not None:
         quantize(room / FLOAT32, room / INT8)
         found.append(_examined(compact, room / INT8, task))
@@ -92,14 +93,27 @@ def export_measured(
     return Graphs(room, tuple(models))
 
 
+def try_export(
+    trial: LoadedModel, room: Path, task: Task, batches: Sequence[Padded], options: PruneOptions
+) -> None:
+    """Write a model as the graphs that will be asked for, and open them, before a long run."""
+    write_graph(trial, room / FLOAT32, typed=task.rows[0].types is not None)
+    names = [FLOAT32]
+    if options.quantize is not None:
+        quantize(room / FLOAT32, room / INT8)
+        names.append(INT8)
+    found = [_largest(trial, Graph(room / name), batches) for name in names]
+    _check(*found[0], sum(len(batch.index) for batch in batches), trial, room)
+
+
 def _examined(compact: LoadedModel, path: Path, task: Task) -> _Found:
     graph = Graph(path)
     batches = list(_compared(compact, task))
-    difference = max(_difference(compact, graph, batch) for batch in batches)
+    difference, relative = _largest(compact, graph, batches)
     tokens = _FEW_TOKENS if compact.task_head == "mlm" else BATCH_TOKENS
     outputs = task.outputs_of(graph, task.batches(compact, tokens))
     texts = sum(len(batch.index) for batch in batches)
-    return _Found(graph, path, texts, difference, outputs)
+    return _Found(graph, path, texts, difference, relative, outputs)
 
 
 def _compared(loaded: LoadedModel, task: Task) -> Iterator[Padded]:
@@ -124,31 +138,32 @@ def _repeated(rows: Sequence[Row], loaded: LoadedModel) -> Row:
     return dataclasses.replace(rows[0], ids=tuple(ids), types=types, masked=(), gold=())
 
 
-def _difference(loaded: LoadedModel, graph: Graph, batch: Padded) -> float:
-    """Return the largest absolute difference of any output, padding aside; NaN if there is one."""
-    with torch.inference_mode():
-        hidden, logits = loaded.run(*batch.inputs)
-        pooled = loaded.pooling.embed(hidden, batch.attention_mask)
-    ours = {HIDDEN: hidden, LOGITS: logits, EMBEDDING: pooled}
-    differences = []
-    for name, theirs in graph.run(*batch.inputs).items():
-        expected = ours[name]
-        assert expected is not None
-        differences.append(_real(expected - theirs, batch).abs().max())
-    return float(torch.stack(differences).max())
+def _largest(loaded: LoadedModel, graph: Graph, batches: Sequence[Padded]) -> tuple[float, float]:
+    """Return the largest difference of any output, padding aside, absolute and relative."""
+    found = []
+    for batch in batches:
+        with torch.inference_mode():
+            hidden, logits = loaded.run(*batch.inputs)
+            pooled = loaded.pooling.embed(hidden, batch.attention_mask)
+        ours = {HIDDEN: hidden, LOGITS: logits, EMBEDDING: pooled}
+        for name, theirs in graph.run(*batch.inputs).items():
+            expected = ours[name]
+            assert expected is not None
+            found.append(distance(_real(expected, batch), _real(theirs, batch)))
+    largest, relative = torch.tensor(found, dtype=torch.float64).max(dim=0).values.tolist()
+    return largest, relative
 
 
 def _real(values: Tensor, batch: Padded) -> Tensor:
     return values[batch.attention_mask.bool()] if values.dim() == 3 else values
 
 
-def _check(found: _Found, compact: LoadedModel, folder: Path) -> None:
-    if found.difference <= TOLERANCE:  # NaN is no less
+def _check(largest: float, relative: float, texts: int, compact: LoadedModel, folder: Path) -> None:
+    if relative <= TOLERANCE:  # NaN is no less
         return
     raise ArtefactError(
         f"The graph written for {folder} differs from the pruned model {compact.name} by "
-        f"{found.difference:.2g} on {found.texts} texts, more than {TOLERANCE:g}, so nothing was "
-        "kept; please report this."
+        f"{largest:.2g} on {texts} texts, so the folder was not kept; please report this."
     )
 
 
@@ -175,14 +190,17 @@ def _exported(
         texts=found.texts,
         max_difference=found.difference,
         value=version.point.value,
-        measured=task.value(found.outputs),
-        **({} if found is first else _beside(found, first, task, options.seed)),
+        measured=task.value(at(found.outputs, version.places)),
+        **({} if found is first else _beside(found, first, version, task, options.seed)),
     )
 
 
-def _beside(found: _Found, first: _Found, task: Task, seed: int) -> dict[str, Any]:
+def _beside(
+    found: _Found, first: _Found, version: Version, task: Task, seed: int
+) -> dict[str, Any]:
     """Compare the metric of a graph with that of the one in float32, example by example."""
-    beside = task.change(first.outputs, found.outputs, seed=seed)
+    first_outputs, outputs = (at(each.outputs, version.places) for each in (first, found))
+    beside = task.change(first_outputs, outputs, seed=seed)
     return {"difference": beside.difference, "difference_ci": beside.ci}
 
 

@@ -1,40 +1,54 @@
-"""The one pruned model that is kept: chosen by name, written, loaded again, measured, timed."""
+"""The one pruned model that is kept: chosen by name, written, opened again, compared, timed.
+
+What a run found out is never lost with what it was to leave behind: each folder stands or falls by
+itself, and one that cannot be made is listed in the result with the reason.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from contextlib import ExitStack
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headscope.errors import ArtefactError
+from headscope.data.pair_rows import padded
+from headscope.errors import ArtefactError, HeadscopeError, InputError
 from headscope.measures.rounding import tied
 from headscope.models.card import CARD, CardFacts, model_card
+from headscope.models.compact import remove_heads
 from headscope.models.deploy.sentence_check import check_embeds
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load
 from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
-from headscope.models.saving import whole_folder, write_model
-from headscope.pipeline.progress import Progress
+from headscope.models.saving import trial_folder, whole_folder, write_model
+from headscope.models.sentence_files import MODULES
 from headscope.pipeline.prune.curves import Inputs, Version
-from headscope.pipeline.prune.exporting import Graphs, export_measured, graphs_beside
-from headscope.pipeline.prune.measuring import compact_model
+from headscope.pipeline.prune.exporting import Graphs, export_measured, graphs_beside, try_export
+from headscope.pipeline.prune.measuring import at, compact_model
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
-from headscope.pipeline.prune.speed import benchmark
+from headscope.pipeline.prune.same_outputs import Agreement, compare
+from headscope.pipeline.prune.sources import Sources
+from headscope.pipeline.prune.speed import benchmark, fitting_lengths
+from headscope.pipeline.prune.steps import Cost, Steps
 from headscope.pipeline.tasks import Task
-from headscope.results import Candidate, KeptModel, PruneResult, SavedModel
+from headscope.results import Candidate, FailedArtefact, KeptModel, PruneResult, SavedModel
 from headscope.results.speed import SpeedResult
 
-#: Largest difference between the curve's value and the loaded folder's, in the metric's own unit.
-TOLERANCE = 1e-4
 #: What a card's speed is measured on where no benchmark was asked for, and for how long.
 CARD_TOKENS, CARD_BATCH, CARD_SECONDS = 128, 8, 2.0
+#: Evaluation examples that a dry run reads.
+_TRIED = 4
 
 
-def choose(versions: Sequence[Version], inputs: Inputs) -> tuple[Version, KeptModel]:
+def choose(
+    versions: Sequence[Version], inputs: Inputs, did: Callable[[], None]
+) -> tuple[Version, KeptModel]:
     """Pick the candidate that is best on the calibration data; the only one is not measured.
 
     The evaluation data have no say: their values would no longer be those of unseen data. Of equals
@@ -44,7 +58,10 @@ def choose(versions: Sequence[Version], inputs: Inputs) -> tuple[Version, KeptMo
     if len(versions) > 1:
         # Several candidates come of methods or repairs, which read calibration data.
         task = inputs.calibration or inputs.evaluation
-        values = [_value(task, inputs.loaded, version.made) for version in versions]
+        values = []
+        for version in versions:
+            values.append(_value(task, inputs.loaded, version.made))
+            did()
         sign = 1 if task.higher_is_better else -1
         best = versions[int((sign * tied(values)).argmax())]
         candidates = tuple(
@@ -60,61 +77,260 @@ def _value(task: Task, loaded: LoadedModel, made: Repaired) -> float:
         return task.value(task.outputs(loaded, made.gates.to(loaded.device)))
 
 
+# --- before the run -------------------------------------------------------------------------------
+
+
+def rehearse(
+    loaded: LoadedModel, sources: Sources, task: Task, options: PruneOptions, steps: Steps
+) -> None:
+    """Write, open and compare every kind of folder once, of a model without some heads.
+
+    What would refuse at the end refuses here, before the long part: folders that cannot be written,
+    a full disk, packages that are missing, programs that do not open what is written. Nothing of it
+    stays.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The model before it is pruned.
+    sources : Sources
+        The examples as they were read.
+    task : Task
+        On the evaluation data.
+    options : PruneOptions
+        What will be kept.
+    steps : Steps
+        Of the run: what a folder takes here, it will take at the end.
+
+    Raises
+    ------
+    HeadscopeError
+        As the end of the run would.
+    """
+    if options.benchmark:
+        fitting_lengths(loaded)
+    if not options.folders or sum(site.n_heads for site in loaded.sites) < 2:
+        return
+    widest = max(loaded.sites, key=lambda site: site.n_heads)
+    sites = loaded.sites if options.even and widest.n_heads > 1 else [widest]
+    trial = remove_heads(loaded, [(s.stack, s.layer, s.head_ids[0]) for s in sites], share=True)
+    few = [padded(task.rows[:_TRIED], loaded.pad_id, loaded.device)]
+    sizes: dict[Path, int] = {}
+    for option, folder in options.folders:
+        with trial_folder(folder) as room:
+            if option != "export":
+                form = COMPACT if option == "save" else DENSE
+                _write(trial, room, form, options, "dry run", "none", {})
+                found = compare(task, trial, _opened(room, folder, trial, sources, task), few)
+                _check(found, folder, loaded)
+            elif not options.manual:  # else it would take as long as the run itself
+                try_export(trial, room, task, few, options)
+            sizes[folder] = sum(path.stat().st_size for path in room.rglob("*"))
+        if option != "export" or not options.manual:
+            steps.did(f"try {option}")
+            seconds = steps.took(f"try {option}")
+            steps.price(option, Cost(steps.cost(option).passes, seconds))
+            if option == "export":
+                alone = seconds / (1 + 0.3 * (options.quantize is not None))
+                steps.price("graph of the full model", Cost(seconds=alone))
+    _check_space(sizes)
+
+
+def _check_space(sizes: Mapping[Path, int]) -> None:
+    """Refuse folders that would not fit on the disk together."""
+    for device in {_device(folder) for folder in sizes}:
+        needed = sum(size for folder, size in sizes.items() if _device(folder) == device)
+        free = min(shutil.disk_usage(_there(f)).free for f in sizes if _device(f) == device)
+        if free < needed:
+            raise InputError(
+                f"{', '.join(map(str, sizes))} would take about {needed / 1e6:.0f} MB, and "
+                f"{free / 1e6:.0f} MB are free; make room, or choose another disk."
+            )
+
+
+def _there(folder: Path) -> Path:
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def _device(folder: Path) -> int:
+    return _there(folder).stat().st_dev
+
+
+# --- after it -------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Room:
+    """A folder that is written under another name, until ``stack`` is left.
+
+    It gets its name then, or goes if that is by an error; ``facts`` say what it holds.
+    """
+
+    option: str
+    folder: Path
+    stack: ExitStack
+    path: Path
+    facts: CardFacts | None = None
+    saved: SavedModel | None = None
+    graphs: Graphs | None = None
+
+
+class _Attempts:
+    """Runs what may fail without taking the rest with it; remembers what failed, and why."""
+
+    def __init__(self) -> None:
+        self.failed: list[FailedArtefact] = []
+
+    @contextmanager
+    def attempt(self, option: str, folder: Path | None) -> Iterator[None]:
+        """Note a failure of the block instead of passing it on."""
+        try:
+            yield
+        except Exception as error:  # torch, onnx and safetensors raise many kinds
+            where = None if folder is None else str(folder)
+            self.failed.append(FailedArtefact(option, where, _reason(error)))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, HeadscopeError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"The system refused: {error}."
+    said = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {said}; please report this."
+
+
 def keep(
     version: Version,
     result: PruneResult,
     inputs: Inputs,
     options: PruneOptions,
-    progress: Progress,
+    steps: Steps,
 ) -> PruneResult:
-    """Write every folder that was asked for, open it again, measure, time and describe it.
+    """Write every folder that was asked for, open it again, compare, time and describe it.
 
     Returns
     -------
     PruneResult
-        ``result`` with what was saved, exported and timed.
-
-    Raises
-    ------
-    ArtefactError
-        If what was written, opened again, is not the measured model: by more than
-        :data:`TOLERANCE` in the metric, or in what transformers, sentence-transformers or
-        onnxruntime make of it. Then no folder is left, and those that were there before are as they
-        were.
+        ``result`` with what was saved, exported and timed. What could not be made is listed in
+        ``failed``: then nothing of that folder is left, and what was there before is as it was.
     """
     compact = compact_model(inputs.loaded, inputs.units, version.made)
-    provenance = result.provenance
-    with ExitStack() as stack:
-        written = [
-            _saved(compact, version, inputs, options, provenance, (Path(folder), form, stack))
-            for folder, form in ((options.save, COMPACT), (options.save_dense, DENSE))
-            if folder is not None
-        ]
-        graphs = export_measured(compact, version, inputs, options, provenance, stack)
-        speed = _timed(compact, inputs, options, graphs, progress) if options.benchmark else None
-        result = dataclasses.replace(
-            result,
-            saved=tuple(saved for saved, _ in written),
-            exported=graphs.models if graphs else (),
-            speed=speed,
-        )
-        _describe(compact, result, written, graphs, inputs.loaded)
-    return result
+    tries, rooms, speed = _Attempts(), list[_Room](), None
+    with ExitStack() as all_rooms:  # an interrupted run leaves none of them
+        for option, folder in options.folders:
+            with tries.attempt(option, folder), ExitStack() as stack:
+                room = _Room(option, folder, stack, stack.enter_context(whole_folder(folder)))
+                _fill(room, compact, version, inputs, options, result.provenance)
+                room.stack = stack.pop_all()
+                all_rooms.push(room.stack)
+                rooms.append(room)
+            steps.did(option)
+        graphs = next((room.graphs for room in rooms if room.graphs), None)
+        if options.benchmark:
+            with tries.attempt("benchmark", None), graphs_beside(inputs.loaded, graphs) as files:
+                if files is not None:
+                    steps.did("graph of the full model")
+                speed = benchmark(
+                    inputs.loaded,
+                    compact,
+                    seed=options.seed,
+                    progress=partial(_shape_done, steps),
+                    graphs=files,
+                )
+        described = dataclasses.replace(result, speed=speed)
+        if rooms and not options.benchmark:
+            with tries.attempt("card", None):
+                card_speed = _card_speed(inputs.loaded, compact)
+                described = dataclasses.replace(result, speed=card_speed)
+            steps.did("card")
+        done = []
+        for room in rooms:
+            with tries.attempt(room.option, room.folder):
+                assert room.facts is not None
+                with room.stack:  # at whose end it gets its name, or goes
+                    card = model_card(described, inputs.loaded, room.facts)
+                    (room.path / CARD).write_text(card, encoding="utf-8")
+                done.append(room)
+    return dataclasses.replace(
+        result,
+        saved=tuple(room.saved for room in done if room.saved),
+        exported=tuple(model for room in done if room.graphs for model in room.graphs.models),
+        speed=speed,
+        failed=tuple(tries.failed),
+    )
 
 
-def _saved(
+def _shape_done(steps: Steps, what: str, done: int, total: int) -> None:
+    """Tell how far the benchmark has come; each shape is a step of its own."""
+    if done > 0:
+        steps.did(f"shape {done - 1}")
+    steps(what, done, total)
+
+
+def failure(result: PruneResult) -> ArtefactError | None:
+    """Return the error that says what of a result could not be made; None if all was."""
+    if not result.failed:
+        return None
+    names = [failed.option for failed in result.failed]
+    reasons = " ".join(failed.reason for failed in result.failed)
+    return ArtefactError(
+        f"{' and '.join(names)} could not be made, and everything else that was found is kept: "
+        f"{reasons}",
+        result=result,
+    )
+
+
+def _fill(
+    room: _Room,
     compact: LoadedModel,
     version: Version,
     inputs: Inputs,
     options: PruneOptions,
     provenance: dict[str, Any],
-    where: tuple[Path, str, ExitStack],
-) -> tuple[SavedModel, Path]:
-    """Write one folder under another name, load it again, and measure what it holds."""
-    folder, form, stack = where
+) -> None:
+    """Write one folder, open it again, and compare and measure what it holds."""
+    folder, task = room.folder, inputs.evaluation
+    if room.option == "export":
+        room.graphs = export_measured(
+            compact, version, inputs, options, provenance, folder, room.path
+        )
+        models = room.graphs.models
+        room.facts = CardFacts("onnx", "onnxruntime", models[0].measured, graphs=models)
+        return
+    form = COMPACT if room.option == "save" else DENSE
     method, repair, point = version.method, version.repair.value, version.point
-    room = stack.enter_context(whole_folder(folder))
-    opens = write_model(
+    opens = _write(compact, room.path, form, options, method, repair, provenance)
+    again = _opened(room.path, folder, inputs.loaded, inputs.sources, task)
+    found = compare(task, compact, again)
+    _check(found, folder, inputs.loaded)
+    measured = task.value(at(found.outputs, version.places))
+    room.saved = SavedModel(
+        folder=str(folder),
+        form=form,
+        method=method,
+        repair=repair,
+        heads_removed=point.heads_removed,
+        fraction=point.fraction,
+        value=point.value,
+        measured=measured,
+        opens=opens,
+        max_difference=found.largest,
+    )
+    sentences = (room.path / MODULES).is_file()
+    room.facts = CardFacts(form, opens, measured, sentences)
+
+
+def _write(
+    compact: LoadedModel,
+    room: Path,
+    form: str,
+    options: PruneOptions,
+    method: str,
+    repair: str,
+    provenance: dict[str, Any],
+) -> str:
+    return write_model(
         compact,
         room,
         form,
@@ -123,74 +339,40 @@ def _saved(
         provenance=provenance,
         standalone=options.standalone and form == COMPACT,
     )
-    measured = _measured(room, folder, inputs)
-    _check(measured, version, folder, inputs.evaluation)
-    found = (point.heads_removed, point.fraction, point.value, measured)
-    return SavedModel(str(folder), form, method, repair, *found, opens=opens), room
 
 
-def _measured(room: Path, folder: Path, inputs: Inputs) -> float:
-    """Load what was written and measure it; its own tokenizer must give the same tokens."""
-    loaded, task = inputs.loaded, inputs.evaluation
+def _opened(
+    room: Path, folder: Path, loaded: LoadedModel, sources: Sources, task: Task
+) -> LoadedModel:
+    """Load what was written; its own tokenizer must give the same tokens."""
     again = load(
         str(room.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
     )
     check_embeds(again, room)
     if loaded.pooling.origin == "option":
         again = again.pooled_by(loaded.pooling.modes[0])
-    if list(inputs.sources.evaluation_for(again).rows) != list(task.rows):
+    if list(sources.evaluation_for(again).rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
-            "than the model's own, so nothing was kept."
+            "than the model's own, so the folder was not kept."
         )
-    return task.value(task.outputs(again))
+    return again
 
 
-def _check(measured: float, version: Version, folder: Path, task: Task) -> None:
-    expected = version.point.value
-    if abs(measured - expected) <= TOLERANCE:
+def _check(found: Agreement, folder: Path, loaded: LoadedModel) -> None:
+    """Refuse a folder whose model puts out something else; its metric is no proof either way."""
+    if found.holds(loaded.dtype):
         return
     raise ArtefactError(
-        f"The model written for {folder} has a {task.metric} of {measured:.6g} where "
-        f"{version.method} with repair {version.repair.value} had {expected:.6g}, so nothing was "
-        "kept; give dtype float32 if weights were rounded, else please report this."
+        f"The model written for {folder}, opened again, puts out something else than the measured "
+        f"one (a difference of {found.largest:.2g}), so the folder was not kept; give dtype "
+        "float32 if weights were rounded, else please report this."
     )
 
 
-def _timed(
-    compact: LoadedModel,
-    inputs: Inputs,
-    options: PruneOptions,
-    graphs: Graphs | None,
-    progress: Progress,
-) -> SpeedResult:
-    """Time the full model against the one that is kept, and their graphs where it was exported."""
-    with graphs_beside(inputs.loaded, graphs) as files:
-        return benchmark(inputs.loaded, compact, seed=options.seed, progress=progress, graphs=files)
-
-
-def _describe(
-    compact: LoadedModel,
-    result: PruneResult,
-    written: Sequence[tuple[SavedModel, Path]],
-    graphs: Graphs | None,
-    full: LoadedModel,
-) -> None:
-    """Put a card into every folder; without a benchmark its speed is that of one usual input."""
-    if not written and graphs is None:
-        return
-    if result.speed is None:
-        lengths = (min(CARD_TOKENS, full.max_length),)
-        speed = benchmark(
-            full, compact, lengths=lengths, batch_sizes=(CARD_BATCH,), seconds=CARD_SECONDS
-        )
-        result = dataclasses.replace(result, speed=speed)
-    for saved, room in written:
-        assert saved.measured is not None
-        assert saved.opens is not None
-        sentences = (room / "modules.json").is_file()
-        facts = CardFacts(saved.form, saved.opens, saved.measured, sentences)
-        (room / CARD).write_text(model_card(result, full, facts), encoding="utf-8")
-    if graphs is not None:
-        facts = CardFacts("onnx", "onnxruntime", graphs.models[0].measured, graphs=graphs.models)
-        (graphs.room / CARD).write_text(model_card(result, full, facts), encoding="utf-8")
+def _card_speed(full: LoadedModel, compact: LoadedModel) -> SpeedResult:
+    """Time one usual input, for cards of a run without a benchmark."""
+    lengths = (min(CARD_TOKENS, full.max_length),)
+    return benchmark(
+        full, compact, lengths=lengths, batch_sizes=(CARD_BATCH,), seconds=CARD_SECONDS
+    )

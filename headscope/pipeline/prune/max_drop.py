@@ -1,4 +1,4 @@
-"""The most heads that cost at most so much: chosen on one half of the data, confirmed on the other.
+"""A number of heads that costs at most so much: chosen on one half, confirmed on the other.
 
 ::
 
@@ -8,6 +8,9 @@ The choosing half is searched by bisection, candidate by candidate. The confirmi
 at once. If it does not confirm the number, smaller ones are tried there: a list that is fixed
 before the first of them is looked at, each at level 1 - 0.05 / (length of the list), so that all of
 them together fail as seldom as one interval of 95%.
+
+What the result says of the model that was found (its point, the unpruned model, random heads, one
+head more) is measured on the confirming half alone: on the other half it was chosen for its value.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ from typing import NamedTuple
 from headscope.errors import InputError
 from headscope.measures.paired_change import Change
 from headscope.measures.rounding import above
-from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.choosing import scores_of
 from headscope.pipeline.prune.curves import Outcome, Version, random_curve, tables
 from headscope.pipeline.prune.even import even_price
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.prune.setting_up import Inputs, Parts, prepare
+from headscope.pipeline.prune.steps import Steps, after_search
 from headscope.pipeline.prune.tries import LEVEL, Candidate, Judged, Tries
 from headscope.pruning.even import EvenRanking
 from headscope.pruning.method import Ranking
@@ -54,17 +57,16 @@ class Confirmed(NamedTuple):
     planned: int
 
 
-def find_most(inputs: Inputs, options: PruneOptions, progress: Progress) -> Outcome:
+def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
     """Search for the number of heads, and describe the model that lost them.
 
     Raises
     ------
     InputError
-        If there are too few examples, the unpruned model's values mean nothing, or no number of
-        heads is confirmed.
+        If the unpruned model's values mean nothing, or no number of heads is confirmed.
     """
     assert options.max_drop is not None
-    parts = prepare(inputs, options, progress)
+    parts = prepare(inputs, options, steps)
     _check_meaning(parts)
     tries = Tries(parts, options.max_drop)
     names = (name for name in options.method_names if name != "random")
@@ -206,18 +208,22 @@ def _outcome(
 ) -> Outcome:
     """Measure what stands beside the model that was found: nothing removed, random, one more."""
     candidate, number = chosen.candidate, confirmed.number
-    model = tries.model(candidate, number)
-    point = parts.measure.point(model.made, outputs=model.outputs)
-    version = Version(candidate.method, candidate.repair, model.made, point)
-    here = dataclasses.replace(parts, counts=(0, number * tries.step))
+    model, places = tries.model(candidate, number), tries.halves.confirming
+    parts = dataclasses.replace(
+        parts, counts=(0, number * tries.step), measure=parts.measure.on(places)
+    )
+    parts.steps.expect(after_search(parts.options, candidate.repair))
+    measured = parts.measure.point(model.made, outputs=model.outputs)
+    found = confirmed.judged.change
+    point = parts.measure.judged(measured, found.difference, found.ci, found.level)
+    version = Version(candidate.method, candidate.repair, model.made, point, places)
     nothing = parts.point(parts.repaired(candidate.repair, ()))
     curves = [Curve(candidate.method, candidate.repair.value, (nothing, point))]
     if "random" in parts.options.method_names:
-        curves.append(random_curve(here))
+        curves.append(random_curve(parts))
     max_drop = _described(tries, chosen, confirmed, _one_more(parts, tries, chosen, number, point))
     even = _even(parts, version, candidate.ranking)
     ablation, kept_alone = tables(parts)
-    parts.steps.finish()
     return Outcome(
         baseline=parts.measure.baseline(),
         curves=tuple(curves),
@@ -274,6 +280,7 @@ def _described(
         confirmed=_part(heads, confirmed.judged.change),
         refused=_part(first, confirmed.first.change) if again else None,
         planned=confirmed.planned,
+        measured_on="confirming",
         one_more=one_more,
         looks=tuple(tries.looks),
         shared=tries.halves.shared,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +66,7 @@ class Measurer:
         self._findings = findings or Findings()
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
         self._roles = roles
+        self._places: Array | None = None
         self._n_heads = sum(site.n_heads for site in loaded.sites)
         self._full = self._findings.arrays(["full"], lambda: task.outputs(loaded, all_metrics=True))
         self._drawn = task.resampled(self._full, seed=seed)
@@ -72,10 +75,29 @@ class Measurer:
         #: By id(point): the point, what its model puts out, and its value in every resample.
         self._measured_points: dict[int, tuple[Point, Outputs, Array]] = {}
 
+    def on(self, places: Array) -> Measurer:
+        """Return what measures the same models on some of the examples only.
+
+        Parameters
+        ----------
+        places : array of int
+            Places of these examples among all.
+        """
+        part = copy.copy(self)
+        part._places = places
+        part._drawn = self._task.resampled(part.here(self._full), seed=self._seed)
+        part._points, part._values, part._measured_points = {}, {}, {}
+        return part
+
+    def here(self, outputs: Outputs) -> Outputs:
+        """Pick the examples that are measured on from the outputs of all."""
+        return at(outputs, self._places)
+
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
-        found = self._task.interval(self._full, seed=self._seed)
-        return Baseline(found.value, found.ci, self._task.metrics(self._full))
+        full = self.here(self._full)
+        found = self._task.interval(full, seed=self._seed)
+        return Baseline(found.value, found.ci, self._task.metrics(full))
 
     def degenerate(self) -> str | None:
         """Say why the unpruned model's values mean nothing, if they do not."""
@@ -131,13 +153,12 @@ class Measurer:
         return self._described(repaired, self.outputs(repaired, all_metrics))
 
     def _described(self, repaired: Repaired, outputs: Outputs) -> Point:
-        """Make the point of a model whose outputs are known."""
+        """Make the point of a model whose outputs on all examples are known."""
+        itself = outputs is self._full  # differs by nothing, whatever the examples
+        outputs, full = self.here(outputs), self.here(self._full)
         values = self._task.resampled(outputs, seed=self._seed)
         alone = self._task.interval(outputs, seed=self._seed, values=values)
-        beside = self._task.change(
-            self._full, outputs, seed=self._seed, drawn=self._drawn, values=values
-        )
-        itself = outputs is self._full  # differs by nothing, whatever the examples
+        beside = self._task.change(full, outputs, seed=self._seed, drawn=self._drawn, values=values)
         point = Point(
             fraction=self._fraction(repaired),
             heads_removed=self._names(repaired),
@@ -159,6 +180,14 @@ class Measurer:
         )
         return self._task.change(old, new, seed=self._seed, drawn=drawn, values=values)
 
+    def judged(
+        self, point: Point, difference: float, ci: tuple[float, ...] | None, level: float
+    ) -> Point:
+        """Return a point with the interval that it was judged by, its resamples known as before."""
+        judged = dataclasses.replace(point, difference=difference, difference_ci=ci, level=level)
+        self._measured_points[id(judged)] = (judged, *self._measured_points[id(point)][1:])
+        return judged
+
     def resamples(self, point: Point) -> Array:
         """Return a point's value in every bootstrap resample, or in every draw of random heads."""
         if point.draws:
@@ -168,11 +197,12 @@ class Measurer:
     def _value(self, repaired: Repaired) -> float:
         """Return the metric alone: no interval is shown of a single draw."""
         if repaired.removed not in self._values:
-            self._values[repaired.removed] = self._task.value(self.outputs(repaired, False))
+            outputs = self.here(self.outputs(repaired, False))
+            self._values[repaired.removed] = self._task.value(outputs)
         return self._values[repaired.removed]
 
     def outputs(self, repaired: Repaired, all_metrics: bool) -> Outputs:
-        """Run a pruned model over the evaluation data: its outputs, example by example."""
+        """Run a pruned model over all evaluation data: its outputs, example by example."""
         if not repaired.removed:
             return self._full
         what = ["outputs", all_metrics, *name_of(self._loaded, repaired)]
@@ -204,6 +234,11 @@ class Measurer:
             if head not in removed:
                 left.update(role.roles)
         return dict(sorted(left.items()))
+
+
+def at(outputs: Outputs, places: Array | None) -> Outputs:
+    """Pick examples from outputs by their places; None for all."""
+    return outputs if places is None else {name: values[places] for name, values in outputs.items()}
 
 
 def original_names(loaded: LoadedModel, heads: Sequence[Place]) -> tuple[Name, ...]:

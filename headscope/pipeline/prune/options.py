@@ -24,6 +24,9 @@ CALIBRATION_LIMIT = 1024
 STEP, DRAWS = 0.25, 5
 #: Fewest random sets that say anything about spread.
 FEWEST_DRAWS = 5
+#: Fewest evaluation examples of a search, both halves together: with 20 of them 7% of searches
+#: named a number that cost too much.
+FEWEST = 60
 #: The name of the curve of heads that were removed by hand.
 MANUAL = "manual"
 
@@ -139,6 +142,13 @@ class PruneOptions:
         return bool(self.save or self.save_dense or self.benchmark or self.export)
 
     @property
+    def folders(self) -> tuple[tuple[str, Path], ...]:
+        """Name and folder of each option that writes a model."""
+        graph = None if self.export is None else self.export[1]
+        wanted = (("save", self.save), ("save_dense", self.save_dense), ("export", graph))
+        return tuple((option, Path(folder)) for option, folder in wanted if folder is not None)
+
+    @property
     def candidates(self) -> tuple[tuple[str, Repair], ...]:
         """Method and repair of each model that may be kept, by name and before the run.
 
@@ -198,6 +208,11 @@ class PruneOptions:
                 f"max_drop is {self.max_drop:g}; give 0 or more, in the unit of the task's metric "
                 "(0.5 is half a point of accuracy)."
             )
+        if self.limit is not None and self.limit < FEWEST:
+            raise InputError(
+                f"limit is {self.limit}, and max_drop needs {FEWEST} or more examples (better "
+                "hundreds): one half to choose on and one to confirm on."
+            )
         if self.manual or self.fractions or self.step != STEP:
             raise InputError(
                 "max_drop finds out how many heads can go; leave out fractions, step, heads and "
@@ -250,10 +265,21 @@ class PruneOptions:
                 f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
                 f"{'everything' if self.shares[-1] else 'nothing'}."
             )
-        graph = None if self.export is None else self.export[1]
-        wanted = (self.save, self.save_dense, graph)
-        folders = [Path(folder) for folder in wanted if folder is not None]
-        for folder in folders:
+        places = [folder.resolve() for _, folder in self.folders]
+        for _, folder in self.folders:
             check_target(folder)
-        if len({folder.resolve() for folder in folders}) < len(folders):
+        if len(set(places)) < len(places):
             raise InputError("save, save_dense and export name the same folder; give each its own.")
+        inside = {place for place in places if set(place.parents) & set(places)}
+        if inside:
+            raise InputError(
+                f"{', '.join(map(str, sorted(inside)))} lies inside another folder that is to be "
+                "written; give each its own."
+            )
+        if self.state is not None:
+            output = Path(self.state).resolve().parent
+            if {output, *output.parents} & set(places):
+                raise InputError(
+                    f"The folder of results {output} is, or lies in, one that a model is saved in; "
+                    "give each its own."
+                )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,20 @@ from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.prune.curves import Outcome, run
 from headscope.pipeline.prune.findings import open_findings
-from headscope.pipeline.prune.keeping import choose, keep
+from headscope.pipeline.prune.keeping import choose, failure, keep, rehearse
 from headscope.pipeline.prune.max_drop import find_most
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
 from headscope.pipeline.prune.setting_up import Inputs
 from headscope.pipeline.prune.sources import open_sources
-from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, stages_of
+from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, runs_of
+from headscope.pipeline.prune.steps import (
+    Steps,
+    costs_of,
+    keeping_steps,
+    opening_steps,
+    time_a_pass,
+)
+from headscope.pipeline.prune.tries import check_enough
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.processes.sharing import alone, current
@@ -122,9 +132,10 @@ def prune(
         Time the full model against the pruned one, which is the one that would be saved; with
         ``export`` also both as ONNX.
     max_drop : float, optional
-        Instead of fractions: remove the most heads that cost at most this much of the metric, in
-        its own unit, the upper end of the paired 95% interval included. The number is chosen on one
-        half of the evaluation data and confirmed on the other.
+        Instead of fractions: find a number of heads that is confirmed to cost at most this much of
+        the metric, in its own unit, the bad end of the paired 95% interval included. It is chosen
+        on one half of the evaluation data and confirmed on the other, which all values then speak
+        of; there must be 60 examples or more.
     even : bool
         Remove the same number of heads in every layer, and say what that costs.
     standalone : bool
@@ -164,7 +175,8 @@ def prune(
     ValidationFailedError
         If our attention does not equal the model's.
     ArtefactError
-        If a saved model, loaded again, is not worth what the curve says; nothing is kept then.
+        If a folder that was asked for could not be made, or holds another model than the measured
+        one. Nothing of that folder is left; ``error.result`` is the result with all the rest.
 
     Examples
     --------
@@ -225,36 +237,62 @@ def prune_with(
     choices : PruneOptions
         What to do.
     """
-    tell = progress or silent
-    inputs = _open(model, choices, options)
-    stages = stages_of(inputs, choices, tell)
+    steps = Steps(progress or silent)
+    inputs = _open(model, choices, options, steps)
+    steps.begin()
     measured = run if choices.max_drop is None else find_most
-    outcome = measured(inputs, choices, next(stages))
-    apart = run_apart(inputs, choices, stages)
+    outcome = measured(inputs, choices, steps)
+    apart = run_apart(inputs, choices, steps)
     result = _result(inputs, choices, outcome, apart, command)
     if not choices.keeps or current().rank > 0:
+        steps.finish()
         return result
+    steps.begin()
     with alone():  # what is kept is written, opened again and timed by the first process
-        return _kept(result, inputs, choices, outcome, tell)
+        result = _kept(result, inputs, choices, outcome, steps)
+    steps.finish()
+    if (error := failure(result)) is not None:
+        raise error
+    return result
 
 
-def _open(model: Model, choices: PruneOptions, options: dict[str, Any]) -> Inputs:
+def _open(model: Model, choices: PruneOptions, options: dict[str, Any], steps: Steps) -> Inputs:
     """Read the data, then open and validate the model, then find out what its heads do."""
     known = None if isinstance(choices.roles, bool) else read_classification(choices.roles)
     sources = open_sources(choices)
     loaded = open_for_tasks(model, pooling=choices.pooling, **options)
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, choices.stack, choices.task)
+    start = time.monotonic()
     if choices.export is not None:
         check_exportable(loaded)
+    traced = time.monotonic() - start
     if choices.save or choices.save_dense:
         check_saves(loaded, standalone=choices.standalone)
-    evaluation, calibration = sources.evaluation_for(loaded), sources.calibration_for(loaded)
+    evaluation = sources.evaluation_for(loaded)
+    if choices.max_drop is not None:
+        check_enough(evaluation)
+    calibration = sources.calibration_for(loaded)
     validation = require_valid(loaded, choices.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
     wanted = choices.roles and choices.task != "seq2seq"
-    if known is None and wanted and loaded.stacks == ("encoder",):
+    classified = known is None and bool(wanted) and loaded.stacks == ("encoder",)
+    one_pass = time_a_pass(loaded, evaluation)
+    steps.plan(
+        costs_of(choices, loaded, evaluation, calibration, one_pass, traced),
+        [
+            ("", opening_steps(choices, classified=classified)),
+            *runs_of(loaded, choices),
+            ("", keeping_steps(choices, loaded)),
+        ],
+        one_pass,
+    )
+    if choices.keeps and current().rank == 0:
+        with alone():
+            rehearse(loaded, sources, evaluation, choices, steps)
+    if classified:
         known = classify(loaded, validate=False, seed=choices.seed)
+        steps.did("roles")
     roles = KnownRoles({}) if known is None else find_roles(loaded, known)
     data = (sources.data, sources.calibration)
     hashes = [None if examples is None else examples.sha256 for examples in data]
@@ -300,11 +338,11 @@ def _result(
 
 
 def _kept(
-    result: PruneResult, inputs: Inputs, choices: PruneOptions, outcome: Outcome, progress: Progress
+    result: PruneResult, inputs: Inputs, choices: PruneOptions, outcome: Outcome, steps: Steps
 ) -> PruneResult:
     """Save, export and time the one model that is kept; all are of the same."""
-    version, kept = choose(outcome.versions, inputs)
-    return keep(version, dataclasses.replace(result, kept=kept), inputs, choices, progress)
+    version, kept = choose(outcome.versions, inputs, partial(steps.did, "compared"))
+    return keep(version, dataclasses.replace(result, kept=kept), inputs, choices, steps)
 
 
 def _describe(task: Task, labels: bool | None) -> DataInfo:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.known_roles import KnownRoles
-from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import count_for
 from headscope.pipeline.prune.findings import Findings
@@ -17,7 +16,7 @@ from headscope.pipeline.prune.measuring import Measurer
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair, Repaired, repair
 from headscope.pipeline.prune.sources import Sources
-from headscope.pipeline.prune.steps import Steps, plan
+from headscope.pipeline.prune.steps import Steps, steps_of
 from headscope.pipeline.tasks import Task
 from headscope.pruning.even import EvenRanking
 from headscope.pruning.method import Given, Ranking
@@ -127,7 +126,7 @@ class Parts:
             self.steps.did(what)
 
 
-def prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> Parts:
+def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Parts:
     """Gather what a run works with, and measure the unpruned model.
 
     Raises
@@ -151,7 +150,7 @@ def prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> Parts:
         budget=inner[0] if len(inner) == 1 else n // 2,
         largest=max(inner, default=n),
         seed=options.seed,
-        progress=progress,
+        progress=steps,
     )
     measure = Measurer(
         inputs.loaded,
@@ -161,7 +160,8 @@ def prepare(inputs: Inputs, options: PruneOptions, progress: Progress) -> Parts:
         roles=inputs.roles.by_place,
         findings=inputs.findings,
     )
-    return Parts(inputs, options, units, counts, given, measure, _steps(inputs, options, progress))
+    steps.did("measured")
+    return Parts(inputs, options, units, counts, given, measure, steps)
 
 
 def layers_of(units: Units, options: PruneOptions) -> int:
@@ -176,18 +176,11 @@ def counts_of(units: Units, options: PruneOptions) -> tuple[int, ...]:
     return tuple(sorted({step * count_for(share, each) for share in options.shares}))
 
 
-def cost_of(inputs: Inputs, options: PruneOptions) -> float:
-    """Say how many passes over the evaluation data a run will take, about."""
-    return _steps(inputs, options, silent).total
-
-
-def _steps(inputs: Inputs, options: PruneOptions, progress: Progress) -> Steps:
-    units = inputs.units
-    counts = counts_of(units, options)
+def planned(loaded: LoadedModel, options: PruneOptions) -> Counter[str]:
+    """List the steps of a run on a model, or on one stack of it."""
+    units = units_of(loaded)
     most = len(units) // layers_of(units, options) - 1
-    return plan(
-        options, inputs.evaluation, inputs.calibration, counts, len(units), progress, most=most
-    )
+    return steps_of(options, counts_of(units, options), len(units), most)
 
 
 def _check_count(count: int, n: int) -> None:

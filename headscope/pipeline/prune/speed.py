@@ -100,12 +100,7 @@ def benchmark(
     InputError
         If no length fits the model.
     """
-    fitting = [n for n in lengths if n <= full.max_length]
-    if not fitting or min((*fitting, *batch_sizes), default=0) < 1:
-        raise InputError(
-            f"No length of {list(lengths)} with batches of {list(batch_sizes)} can be timed: "
-            f"{full.name} takes 1 to {full.max_length} tokens."
-        )
+    fitting = fitting_lengths(full, lengths, batch_sizes)
     shapes = [(n, size) for n in fitting for size in batch_sizes]
     rows = []
     sessions = [] if graphs is None else [Graph(path) for path in graphs.every]
@@ -131,6 +126,48 @@ def benchmark(
         rows=tuple(rows),
         onnxruntime=None if graphs is None else runtime_version(),
     )
+
+
+def shapes_of(full: LoadedModel) -> list[tuple[int, int]]:
+    """List the shapes that a benchmark times by default: length and batch size."""
+    return [(n, size) for n in LENGTHS if n <= full.max_length for size in BATCH_SIZES]
+
+
+def seconds_of_shape(one: float, graphs: int) -> float:
+    """Say about how many seconds one shape takes.
+
+    Parameters
+    ----------
+    one : float
+        Seconds of one pass of one model.
+    graphs : int
+        How many graphs are timed beside the two models.
+    """
+
+    def in_turns(runs: int) -> float:
+        turn = runs * one
+        return min((1 + _MOST) * turn, max(_SECONDS + turn, (1 + _FEWEST) * turn))
+
+    return in_turns(2 + graphs) + in_turns(2) + (in_turns(2) if graphs else 0.0)
+
+
+def fitting_lengths(
+    full: LoadedModel, lengths: Sequence[int] = LENGTHS, batch_sizes: Sequence[int] = BATCH_SIZES
+) -> list[int]:
+    """Return the lengths that a model can be timed at.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    fitting = [n for n in lengths if n <= full.max_length]
+    if not fitting or min((*fitting, *batch_sizes), default=0) < 1:
+        raise InputError(
+            f"No length of {list(lengths)} with batches of {list(batch_sizes)} can be timed: "
+            f"{full.name} takes 1 to {full.max_length} tokens."
+        )
+    return fitting
 
 
 def _tokens(loaded: LoadedModel, length: int, size: int, seed: int) -> Tensor:

@@ -8,7 +8,7 @@ Michel et al. 2019, arXiv:1905.10650, section 4 (encoder, decoder and cross-atte
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections import Counter
 from itertools import permutations
 from typing import NamedTuple
 
@@ -23,10 +23,10 @@ from headscope.measures.areas import (
     inner_range,
 )
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.prune.curves import Inputs, Outcome, Swept, cost_of, run
+from headscope.pipeline.prune.curves import Inputs, Outcome, Swept, run
 from headscope.pipeline.prune.options import PruneOptions
-from headscope.pipeline.prune.steps import stages
+from headscope.pipeline.prune.setting_up import planned
+from headscope.pipeline.prune.steps import Steps
 from headscope.results.prune import Area, AreaGap, StackResult
 
 
@@ -59,21 +59,18 @@ class Apart(NamedTuple):
     gaps: tuple[AreaGap, ...] = ()
 
 
-def stages_of(inputs: Inputs, options: PruneOptions, progress: Progress) -> Iterator[Progress]:
-    """Share one progress bar among the joint run and those of each stack alone, in this order."""
-    stacks = _apart(inputs, options)
-    alone = [(stack, cost_of(_view(inputs, stack), _plain(options))) for stack in stacks]
-    return stages(progress, [("", cost_of(inputs, options)), *alone])
+def runs_of(loaded: LoadedModel, options: PruneOptions) -> list[tuple[str, Counter[str]]]:
+    """List the steps of the joint run and of those of each stack alone, in this order, by name."""
+    alone = [(s, planned(loaded.only(s), _plain(options))) for s in _apart(loaded, options)]
+    return [("", planned(loaded, options)), *alone]
 
 
-def run_apart(inputs: Inputs, options: PruneOptions, progress: Iterator[Progress]) -> Apart:
-    """Prune each stack of a model alone; nothing where there is only one, or heads were named.
-
-    ``progress`` gives what each of these runs tells.
-    """
+def run_apart(inputs: Inputs, options: PruneOptions, steps: Steps) -> Apart:
+    """Prune each stack of a model alone; nothing where there is only one, or heads were named."""
     loaded, found = inputs.loaded, dict[str, Outcome]()
-    for stack in _apart(inputs, options):
-        found[stack] = run(_view(inputs, stack), _plain(options), next(progress))
+    for stack in _apart(loaded, options):
+        steps.begin()
+        found[stack] = run(_view(inputs, stack), _plain(options), steps)
     return Apart(
         tuple(_result(loaded.only(stack), outcome) for stack, outcome in found.items()),
         *areas_of({stack: outcome.swept for stack, outcome in found.items()}),
@@ -101,16 +98,25 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
     return tuple(areas), tuple(gaps)
 
 
-def _apart(inputs: Inputs, options: PruneOptions) -> tuple[str, ...]:
+def _apart(loaded: LoadedModel, options: PruneOptions) -> tuple[str, ...]:
     """List the stacks that are pruned alone besides."""
-    stacks = inputs.loaded.stacks
+    stacks = loaded.stacks
     joint_only = options.manual or options.max_drop is not None
     return () if len(stacks) < 2 or joint_only else stacks
 
 
 def _plain(options: PruneOptions) -> PruneOptions:
     """Leave out what is done once with all stacks: keeping a model, and the single heads."""
-    return dataclasses.replace(options, save=None, save_dense=None, benchmark=False, ablation=False)
+    return dataclasses.replace(
+        options,
+        save=None,
+        save_dense=None,
+        standalone=False,
+        export=None,
+        quantize=None,
+        benchmark=False,
+        ablation=False,
+    )
 
 
 def _view(inputs: Inputs, stack: str) -> Inputs:

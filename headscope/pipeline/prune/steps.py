@@ -1,119 +1,312 @@
-"""How far a run has come: steps of about one pass over the evaluation data, counted in advance."""
+"""How long a run will take: every step that is known to come, priced before it begins.
+
+A step costs passes over the evaluation data, seconds that do not depend on them, or both. Passes
+are priced by a short trial before anything else is done. Whatever was done is measured, and what is
+left is priced anew by it: a kind of step that was done by its own time, others by the pace so far.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from headscope.pipeline.progress import Progress
+from headscope.data.batches import buckets
+from headscope.data.pair_rows import padded
+from headscope.models.gating import gated
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.progress import SECONDS, Progress
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair
+from headscope.pipeline.prune.speed import seconds_of_shape, shapes_of
 from headscope.pipeline.tasks import Task
+from headscope.processes.sharing import current
 
-#: Passes over the calibration data that a step of a run is worth, a backward pass counted as two.
-#: Methods that are missing here run so long that they have a bar of their own, or take no pass.
-_METHOD = {"fisher-joint": 9.0, "fisher": 3.0, "importance-token": 3.0, "importance-example": 3.0}
+#: Passes over the calibration data that a step is worth, a backward pass counted as two.
+_METHOD = {
+    "fisher-joint": 9.0,
+    "fisher": 3.0,
+    "importance-token": 3.0,
+    "importance-example": 3.0,
+    "confidence": 1.0,
+    "fisher-relinearised": 55.0,
+    "fisher-mean": 58.0,
+    "gates": 60.0,
+    "topk": 60.0,
+}
 _REPAIR = {Repair.none: 0.0, Repair.scale: 16.0, Repair.mean: 17.0, Repair.refit: 50.0}
+#: Tokens that finding roles on the built-in sample is worth.
+_CLASSIFIED = 60_000
+#: Writing a folder and opening it, in seconds, and parameters for each second more.
+_SAVED, _PARAMETERS = 2.0, 40e6
+#: How much longer it takes to write a graph and open it than to trace the model, and to make it
+#: small besides.
+_EXPORTED, _QUANTIZED = 7.0, 2.0
+#: Timing the one input of a card, in seconds.
+_CARD = 5.0
+#: Steps of a kind whose mean time is that of the next one.
+_RECENT = 5
+
+
+class Cost(NamedTuple):
+    """What one step of a kind takes: passes over the evaluation data, and seconds besides."""
+
+    passes: float = 0.0
+    seconds: float = 0.0
 
 
 class Steps:
-    """Counts steps down and tells a progress function, so that it can say when the run will end.
+    """Tells how many seconds a run has taken and will take, from the steps that are left.
 
     Parameters
     ----------
     progress : callable
-        Told ("all", passes done, passes in all).
-    sizes : mapping of str to float
-        For each kind of work, what one piece of it costs: passes over the evaluation data.
-    total : float
-        What all of it costs.
-
-    Attributes
-    ----------
-    total : float
-        As given.
+        Told (:data:`~headscope.pipeline.progress.SECONDS`, so far, in all) after every step. In all
+        is more than so far until :meth:`finish`.
+    clock : callable
+        Gives seconds.
     """
 
-    def __init__(self, progress: Progress, sizes: Mapping[str, float], total: float) -> None:
-        self._progress, self._sizes, self.total = progress, sizes, total
-        self._done = 0.0
+    def __init__(self, progress: Progress, clock: Callable[[], float] = time.monotonic) -> None:
+        self._progress, self._clock = progress, clock
+        self._start = self._mark = clock()
+        self._costs: dict[str, Cost] = {}
+        self._parts: list[tuple[str, Counter[str]]] = []
+        self._took: dict[str, list[float]] = {}
+        #: Passes that were timed, and their seconds; the trial counts as one.
+        self._passes, self._seconds = 0.0, 0.0
+        #: A step that says itself how far it has come: its kind and share.
+        self._within: tuple[str, float] | None = None
+
+    def plan(
+        self,
+        costs: Mapping[str, Cost],
+        parts: Sequence[tuple[str, Counter[str]]],
+        pass_seconds: float,
+    ) -> None:
+        """Say what each kind of step costs, and how many of each come.
+
+        Parameters
+        ----------
+        costs : mapping of str to Cost
+            By kind.
+        parts : sequence of (str, Counter)
+            Name of each part of the run, in their order, and its steps by kind. What is left of a
+            part when the next one begins was not needed.
+        pass_seconds : float
+            Seconds of a pass over the evaluation data, as far as is known.
+        """
+        self._costs.update(costs)
+        self._parts = list(parts)
+        self._passes, self._seconds = 1.0, pass_seconds
+        self._mark = self._clock()
+        self._tell()
+
+    def begin(self) -> None:
+        """Go on to the next part."""
+        del self._parts[:1]
+        self._within, self._mark = None, self._clock()
+        self._tell()
+
+    def expect(self, steps: Mapping[str, float]) -> None:
+        """Say anew what is left of this part."""
+        if self._parts:
+            self._parts[0] = (self._parts[0][0], Counter(steps))
+
+    def price(self, kind: str, cost: Cost) -> None:
+        """Say anew what a kind of step costs."""
+        self._costs[kind] = cost
+
+    def cost(self, kind: str) -> Cost:
+        """Return what a kind of step costs; nothing if it is not known."""
+        return self._costs.get(kind, Cost())
+
+    def took(self, kind: str) -> float:
+        """Return the seconds of the last step of a kind; 0 if there was none."""
+        return self._took.get(kind, [0.0])[-1]
 
     def did(self, kind: str) -> None:
-        """Note one piece of work; one that is not counted changes nothing."""
-        self._done = min(self._done + self._sizes.get(kind, 0.0), self.total)
-        self._progress("all", round(self._done), max(1, round(self.total)))
+        """Note the end of a step, which began where the last one ended."""
+        now = self._clock()
+        seconds, self._mark, self._within = now - self._mark, now, None
+        if kind in self._costs:
+            passes, fixed = self._costs[kind]
+            self._took.setdefault(kind, []).append(seconds)
+            if passes > 0:
+                self._passes += passes
+                self._seconds += max(0.0, seconds - fixed)
+            if self._parts and self._parts[0][1][kind] > 0:
+                self._parts[0][1][kind] -= 1
+        self._tell()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Pass on what a long step tells of itself, and count it by its share."""
+        name = self._parts[0][0] if self._parts else ""
+        self._progress(f"{name}, {what}" if name else what, done, total)
+        if what in self._costs and 0 < done < total:
+            self._within = (what, done / total)
+            self._tell()
+
+    def left(self) -> float:
+        """Return the seconds that are left, as far as is known now."""
+        seconds = sum(
+            count * self._price(kind) for _, steps in self._parts for kind, count in steps.items()
+        )
+        if self._within is not None and self._parts:
+            kind, share = self._within
+            if self._parts[0][1][kind] > 0:
+                spent = self._clock() - self._mark
+                seconds += spent / share * (1 - share) - self._price(kind)
+        return max(seconds, 1.0)
 
     def finish(self) -> None:
-        """Fill the bar where fewer steps were needed than planned."""
-        self._done = self.total
-        self._progress("all", max(1, round(self.total)), max(1, round(self.total)))
+        """Say that nothing is left."""
+        so_far = round(self._clock() - self._start)
+        self._progress(SECONDS, max(so_far, 1), max(so_far, 1))
+
+    def _price(self, kind: str) -> float:
+        if recent := self._took.get(kind, [])[-_RECENT:]:
+            return sum(recent) / len(recent)
+        cost = self._costs.get(kind, Cost())
+        return cost.passes * self._seconds / max(self._passes, 1e-9) + cost.seconds
+
+    def _tell(self) -> None:
+        so_far = self._clock() - self._start
+        if self._parts:
+            self._progress(SECONDS, int(so_far), max(math.ceil(so_far + self.left()), 2))
 
 
-def stages(progress: Progress, parts: Sequence[tuple[str, float]]) -> Iterator[Progress]:
-    """Yield what each part of a run in several parts tells, so that all fill one bar.
+# --- what a run of prune will do -----------------------------------------------------------------
+
+
+def size_of(task: Task) -> int:
+    """Return the tokens of all rows of a task."""
+    return sum(len(row) for row in task.rows)
+
+
+def time_a_pass(
+    loaded: LoadedModel, task: Task, clock: Callable[[], float] = time.monotonic
+) -> float:
+    """Return about how many seconds one pass over the rows of a task takes: three batches of it."""
+    batches = list(buckets(task.rows))
+    tried = [batches[i] for i in sorted({0, len(batches) // 2, len(batches) - 1})]
+    tokens, seconds = 0, 0.0
+    with gated(loaded) as run:
+        for i, rows in enumerate([tried[0], *tried]):  # the first fills caches and is not counted
+            start = clock()
+            task.outputs_of(run, [padded(rows, loaded.pad_id, loaded.device)])
+            if i > 0:
+                seconds += clock() - start
+                tokens += sum(map(len, rows))
+    return seconds / tokens * size_of(task) / current().size
+
+
+def costs_of(
+    options: PruneOptions,
+    loaded: LoadedModel,
+    evaluation: Task,
+    calibration: Task | None,
+    pass_seconds: float,
+    traced: float,
+) -> dict[str, Cost]:
+    """Price every kind of step.
 
     Parameters
     ----------
-    progress : callable
-        Told ("all", passes done, passes in all) of all parts together; what a part tells of single
-        methods is told under the part's name.
-    parts : sequence of (str, float)
-        Name of each part, empty for the first, and what it costs.
+    options : PruneOptions
+        What will be done.
+    loaded : LoadedModel
+        The model.
+    evaluation, calibration : Task
+        What is measured and chosen on.
+    pass_seconds : float
+        As :func:`time_a_pass` gave it.
+    traced : float
+        Seconds that it took to trace the model for an export; 0 without one.
     """
-    whole = max(1, round(sum(cost for _, cost in parts)))
-    before = 0.0
-    for name, cost in parts:
-        yield partial(_tell, progress, name, round(before), whole)
-        before += cost
+    tokens, n_heads = size_of(evaluation), sum(site.n_heads for site in loaded.sites)
+    share = size_of(calibration) / tokens if calibration is not None else 0.0
+    methods = _METHOD | {"ablation": n_heads, "ablation-greedy": n_heads**2 / 2}
+    costs = {name: Cost(passes * share) for name, passes in methods.items()}
+    costs |= {kind.value: Cost(passes * share) for kind, passes in _REPAIR.items()}
+    costs |= {name: Cost(1.0) for name in ("measured", "alone")}
+    costs |= {name: Cost(share) for name in ("kept alone", "compared")}
+    costs["roles"] = Cost(_CLASSIFIED / tokens)
+    parameters = sum(p.numel() for p in loaded.network.parameters())
+    written = _SAVED + parameters / _PARAMETERS
+    exported = traced * (_EXPORTED + _QUANTIZED * (options.quantize is not None))
+    for option in ("save", "save_dense"):
+        costs[f"try {option}"], costs[option] = Cost(seconds=written), Cost(2.0, written)
+    graphs = 1 + (options.quantize is not None)
+    costs["try export"], costs["export"] = Cost(seconds=exported), Cost(1.2 * graphs, exported)
+    costs["graph of the full model"] = Cost(seconds=traced * _EXPORTED)
+    costs["card"] = Cost(seconds=_CARD)
+    for i, (length, size) in enumerate(shapes_of(loaded)):
+        one = pass_seconds / tokens * length * size
+        graphs = 0 if options.export is None else 2 + (options.quantize is not None)
+        costs[f"shape {i}"] = Cost(seconds=seconds_of_shape(one, graphs))
+    return costs
 
 
-def _tell(
-    progress: Progress, name: str, before: int, whole: int, what: str, done: int, total: int
-) -> None:
-    if what == "all":
-        progress("all", min(before + done, whole), whole)
-    else:
-        progress(f"{name}, {what}" if name else what, done, total)
+def opening_steps(options: PruneOptions, *, classified: bool) -> Counter[str]:
+    """List what comes before the run proper: dry run and roles."""
+    steps = Counter({"roles": int(classified)})
+    tried = (o for o, _ in options.folders if not (o == "export" and options.manual))
+    steps.update(f"try {option}" for option in tried)
+    return steps
 
 
-def plan(
-    options: PruneOptions,
-    evaluation: Task,
-    calibration: Task | None,
-    counts: tuple[int, ...],
-    n_units: int,
-    progress: Progress,
-    *,
-    most: int,
-) -> Steps:
-    """Add up what a run will do.
+def steps_of(options: PruneOptions, counts: Sequence[int], n_units: int, most: int) -> Counter[str]:
+    """List what a run over curves, a search or named heads does.
 
     ``counts`` are the units that the points of the curves remove, ``most`` is the largest number
-    that a search for the right one may try.
+    that a search may try.
     """
-    share = len(calibration.rows) / len(evaluation.rows) if calibration is not None else 0.0
-    sizes = {name: cost * share for name, cost in _METHOD.items()}
-    sizes |= {kind.value: cost * share for kind, cost in _REPAIR.items()}
-    sizes |= {"measured": 1.0, "alone": 1.0, "kept alone": share}
+    steps: Counter[str] = Counter({"measured": 1})  # the unpruned model
+    methods = [name for name in options.method_names if name != "random"]
+    steps.update(methods)
     inner = sum(0 < count < n_units for count in counts) or 1
-    models = [1 + sizes[kind] for kind in options.repair_kinds]
-    total = 0.0
-    for name in options.method_names:
-        total += inner * options.draws if name == "random" else sizes.get(name, 0.0)
-    methods = sum(name != "random" for name in options.method_names)
     if options.max_drop is not None:
-        total += _tried(models * methods, most) + max(models) * (1 + options.even)
+        candidates = sorted((kind for _, kind in options.candidates), key=list(Repair).index)
+        for i, kind in enumerate(candidates):  # many models of the first, a few of the others
+            tries = most.bit_length() + 1 if i == 0 else 3
+            steps.update({kind.value: tries, "measured": tries})
+        steps.update(after_search(options, candidates[-1]))
     else:
-        total += methods * inner * sum(models) * (1 + options.even)
+        models = len(methods) * inner * (1 + options.even)
+        for kind in options.repair_kinds:
+            steps.update({kind.value: models, "measured": models})
+        if "random" in options.method_names:
+            steps["measured"] += inner * options.draws
     if options.manual:
-        total += sum(models)
-        total += options.draws if options.keep_roles else 0
+        for kind in options.repair_kinds:
+            steps.update({kind.value: 1, "measured": 1})
+        steps["measured"] += options.draws if options.keep_roles else 0
     if options.tables:
-        total += n_units * (1 + share)
-    return Steps(progress, sizes, total)
+        steps.update({"alone": n_units, "kept alone": n_units})
+    return steps
 
 
-def _tried(models: Sequence[float], most: int) -> float:
-    """Cost of a search up to ``most``: many models of the first kind, a few of the others."""
-    first, *others = sorted(models)
-    return (most.bit_length() + 1) * first + 3 * sum(others)
+def after_search(options: PruneOptions, kind: Repair) -> Counter[str]:
+    """List what comes once a search has found its number: random heads, one more, even layers."""
+    steps: Counter[str] = Counter()
+    if "random" in options.method_names:
+        steps["measured"] += options.draws
+    if options.even:
+        steps.update({"measured": 1, kind.value: 1})
+    return steps
+
+
+def keeping_steps(options: PruneOptions, loaded: LoadedModel) -> Counter[str]:
+    """List what is done with the model that is kept."""
+    steps: Counter[str] = Counter(option for option, _ in options.folders)
+    if options.keeps and len(options.candidates) > 1 and options.max_drop is None:
+        steps["compared"] = len(options.candidates)
+    if options.benchmark:
+        steps.update(f"shape {i}" for i in range(len(shapes_of(loaded))))
+        steps["graph of the full model"] = int(options.export is not None)
+    elif options.folders:
+        steps["card"] = 1
+    return steps

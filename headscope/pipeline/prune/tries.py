@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +13,14 @@ from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import RESAMPLES, Outputs
 from headscope.measures.paired_change import Change, paired_change
+from headscope.pipeline.prune.measuring import at
+from headscope.pipeline.prune.options import FEWEST
 from headscope.pipeline.prune.repairing import Repair, Repaired
 from headscope.pipeline.prune.setting_up import Parts, layers_of
 from headscope.pipeline.tasks import Task
 from headscope.pruning.method import Ranking
 from headscope.results.max_drop import DropLook
 
-#: Fewest examples of a half: the interval of fewer says nothing.
-FEWEST = 10
 #: Of intervals, unless several smaller numbers share it.
 LEVEL = 0.95
 #: What rounding may add to a loss, in any metric's unit: far below the digits that are shown.
@@ -70,24 +70,28 @@ class Halves:
 
 
 def halves_of(task: Task, seed: int) -> Halves:
-    """Split the examples of a task at random, no sentence on both sides where that can be.
+    """Split the examples of a task at random, no sentence on both sides where that can be."""
+    sentences = [
+        [text for row in rows for text in sentences_of(row)] for rows in task.rows_of_examples
+    ]
+    first, second = halve(sentences, seed)
+    shared = shared_sentences(sentences, first, second)
+    return Halves(np.array(first), np.array(second), shared)
+
+
+def check_enough(task: Task) -> None:
+    """Refuse a search on so few examples that its intervals would not hold.
 
     Raises
     ------
     InputError
-        If there are too few.
+        If there are fewer than :data:`headscope.pipeline.prune.options.FEWEST`.
     """
-    sentences = [
-        [text for row in rows for text in sentences_of(row)] for rows in task.rows_of_examples
-    ]
-    if len(sentences) < 2 * FEWEST:
+    if task.n_examples < FEWEST:
         raise InputError(
-            f"{task.data.name} gives {len(sentences)} examples, and max_drop needs {2 * FEWEST} or "
+            f"{task.data.name} gives {task.n_examples} examples, and max_drop needs {FEWEST} or "
             "more (better hundreds): one half to choose on and one to confirm on."
         )
-    first, second = halve(sentences, seed)
-    shared = shared_sentences(sentences, first, second)
-    return Halves(np.array(first), np.array(second), shared)
 
 
 class Tries:
@@ -156,8 +160,8 @@ class Tries:
         places, task = self.halves.places(part), self._task
         change = paired_change(
             task.table[task.metric],
-            _at(self._parts.measure.full, places),
-            _at(outputs, places),
+            at(self._parts.measure.full, places),
+            at(outputs, places),
             level=level,
             seed=self._parts.options.seed,
             resamples=RESAMPLES if level == LEVEL else _RESAMPLES_FAR,
@@ -182,8 +186,3 @@ def _rounded(count: int) -> int:
     """Leave two digits of a number that is a guess, rounded up."""
     unit = int(10 ** max(0, len(str(count)) - 2))
     return -(-count // unit) * unit
-
-
-def _at(outputs: Mapping[str, Array], places: Array) -> dict[str, Array]:
-    """Pick examples."""
-    return {name: values[places] for name, values in outputs.items()}

@@ -130,8 +130,8 @@ class Task:
         return self.metrics(outputs)[self.metric]
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
-        """Return every metric of the task by name; rates and correlations are times 100."""
-        ones = np.ones((1, self.n_examples))
+        """Return every metric by name, of all examples or some; rates are times 100."""
+        ones = np.ones((1, len(next(iter(outputs.values())))))
         return {name: float(metric(outputs, ones)[0]) for name, metric in self.table.items()}
 
     def interval(self, outputs: Outputs, *, seed: int = 0, values: Array | None = None) -> Estimate:

@@ -146,7 +146,7 @@ class Seq2Seq(Task):
         """Return the metrics of what was measured; token accuracy alone if nothing was decoded."""
         if "exact" in outputs:
             return super().metrics(outputs)
-        value = self.table[self.metric](outputs, np.ones((1, self.n_examples)))
+        value = self.table[self.metric](outputs, np.ones((1, len(outputs["correct"]))))
         return {self.metric: float(value[0])}
 
     def _judged(self, texts: Sequence[str]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Tables of the search for the most heads, and of even layers against uneven ones."""
+"""Tables of the search for a number of heads, and of even layers against uneven ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def max_drop_report(result: PruneResult, found: MaxDrop) -> Iterator[RenderableT
     """Show both halves, one head more, and every model that was tried."""
     name = words.version_name(found.method, found.repair)
     yield Text(
-        f"\nMost heads for a loss of at most {found.wanted:g} ({result.metric}): {found.count} of "
-        f"{result.n_heads}, {name}"
+        f"\nA number of heads that is confirmed to cost at most "
+        f"{words.amount(found.wanted, result.metric)}: {found.count} of {result.n_heads}, {name}"
     )
-    table = make_table(("", "heads", "examples", result.metric, "loss", "interval", "level"))
+    columns = ("", "heads", "examples", result.metric, "change", "interval", "level")
+    table = make_table(columns)
     for text, part in _parts(result, found):
         table.add_row(text, *_cells(result, part))
     yield table
@@ -35,20 +36,20 @@ def _parts(result: PruneResult, found: MaxDrop) -> Iterator[tuple[str, DropPart]
         yield "refused by the other", found.refused
     yield "confirmed on the other", found.confirmed
     if (more := found.one_more) is not None:
-        whole = (result.data.examples, result.baseline.value)
+        whole = (result.measured_examples, result.baseline.value)
         one_more = DropPart(more.heads, *whole, more.value, more.difference, more.ci, 0.95)
-        yield "one more, both halves", one_more
+        where = "the same" if found.measured_on == "confirming" else "both halves"
+        yield f"one more, {where}", one_more
 
 
 def _cells(result: PruneResult, part: DropPart) -> tuple[str, ...]:
-    lost = words.loss(result, part.difference, part.ci)
     return (
         str(part.heads),
         f"{part.examples:,}",
         number(part.value, result.metric),
-        number(lost[0], result.metric, signed=True),
-        words.span(lost[1:], result.metric, signed=True),
-        f"{100 * part.level:.4g}%",
+        number(part.difference, result.metric, signed=True),
+        words.span(part.ci, result.metric, signed=True),
+        words.percent(part.level),
     )
 
 

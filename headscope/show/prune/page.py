@@ -18,11 +18,12 @@ SCALES = (Scale("importance", "Pruning rank (1 is kept longest)"),)
 
 
 def section(result: PruneResult) -> Part:
-    """How many heads can go, the curves, and what was exported."""
+    """What is left without some heads, the curves, and what was exported."""
     sentences = [words.verdict(result), words.stacks_sentence(result), words.even_sentence(result)]
     if result.max_drop is not None:
         sentences += words.search_notes(result, result.max_drop)
     sentences += [words.exported_sentence(found, result.metric) for found in result.exported]
+    sentences += [words.failed_sentence(failed) for failed in result.failed]
     sentences += result.warnings
     texts = [visible(text) for text in sentences if text is not None]
     return Part("prune", "Pruning", texts, _chart(result))
@@ -103,26 +104,27 @@ def _first_removed(result: PruneResult) -> dict[Place, tuple[float, str]]:
 
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
-    """What can go, and the point nearest to half of the heads, best method against random."""
+    """What a search confirmed, and the point that the headline speaks of against random heads."""
     if (found := result.max_drop) is not None:
-        lost, _, most = words.loss(result, found.confirmed.difference, found.confirmed.ci)
+        part = found.confirmed
         yield KeyNumber(
-            f"heads that can go for a loss of at most {found.wanted:g} {result.metric}",
+            f"heads confirmed to cost at most {words.amount(found.wanted, result.metric)} of "
+            f"{result.metric}",
             f"{found.count} of {result.n_heads}",
-            f"loss {number(lost, result.metric)}, up to {number(most, result.metric)}",
+            words.change_words(result.metric, part.difference, part.ci, part.level),
             Estimated(found.count),
         )
-    curves = [curve for curve in words.chosen_curves(result) if curve.points]
-    if not curves:
+    leading = words.leading_point(result)
+    if leading is None or leading[0].method == "random":
         return
-    curve = max(curves, key=lambda curve: result.sign * words.middle(curve).value)
-    point, metric = words.middle(curve), result.metric
-    random = next((c for c in result.curves if c.method == "random" and c.points), None)
+    (curve, point), metric = leading, result.metric
+    beside = [p for c in result.curves if c.method == "random" for p in c.points]
+    random = next((p for p in beside if p.fraction == point.fraction), None)
     near = f" [{words.span(point.ci, metric)}]" if point.ci else ""
     yield KeyNumber(
         f"{metric} with {point.fraction:.0%} of heads removed",
         f"{number(point.value, metric)}{near} by {curve.name}",
         f"whole model {number(result.baseline.value, metric)}"
-        + (f", random heads {number(words.middle(random).value, metric)}" if random else ""),
+        + (f", random heads {number(random.value, metric)}" if random else ""),
         Estimated(point.value, *(point.ci or ())),
     )

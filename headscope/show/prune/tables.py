@@ -57,8 +57,10 @@ def _header(result: PruneResult) -> Iterator[Text]:
         how = "with labels" if chosen.labels else "no labels used"
         yield Text(f"Chosen  on {chosen.name}: {chosen.examples:,} examples, {how}")
     full, interval = number(result.baseline.value, result.metric), result.baseline.ci
+    half = result.measured_examples
+    where = "" if half == data.examples else f", on the {half:,} that had no say in the choice"
     known = f" (95% interval {words.span(interval, result.metric)})" if interval else ""
-    yield Text(f"Full    {full}{known}")
+    yield Text(f"Full    {full}{known}{where}")
 
 
 def _curves(result: PruneResult) -> Iterator[RenderableType]:
@@ -72,8 +74,9 @@ def _curves(result: PruneResult) -> Iterator[RenderableType]:
             style="dim",
         )
         return
+    level = words.percent(max((p.level for c in result.curves for p in c.points), default=0.95))
     yield make_table(
-        ("removed by", "heads", result.metric, "95%", "change", "95%", "p"),
+        ("removed by", "heads", result.metric, "95%", "change", level, "p"),
         (
             _point_cells(result, curve, point)
             for curve in result.curves
@@ -174,6 +177,8 @@ def _kept(result: PruneResult) -> Iterator[RenderableType]:
         yield Text(words.saved_sentence(saved, result.metric))
     for exported in result.exported:
         yield Text(words.exported_sentence(exported, result.metric))
+    for failed in result.failed:
+        yield Text(words.failed_sentence(failed), style="yellow")
     if result.speed is not None:
         yield Text("")
         yield from speed_report(result.speed)

@@ -15,8 +15,13 @@ from headscope.results import (
     PruneResult,
     SavedModel,
 )
+from headscope.results.kept_model import FailedArtefact
 from headscope.results.metric_words import METRIC_NAMES as METRIC_NAMES
+from headscope.results.metric_words import SHORT_NAMES, refused_words
+from headscope.results.metric_words import amount as amount
+from headscope.results.metric_words import change_words as change_words
 from headscope.results.metric_words import number as number
+from headscope.results.metric_words import percent as percent
 from headscope.results.metric_words import span as span
 from headscope.results.prune import Area, AreaGap
 
@@ -92,37 +97,53 @@ def is_apart(gap: AreaGap) -> bool:
 
 
 def verdict(result: PruneResult) -> str:
-    """Say how many heads can go: by the curve that allows most without a significant loss."""
+    """Say what is left of the metric at one point, which was settled before it was measured.
+
+    That is the number that ``max_drop`` confirmed, the model that is kept, the heads that were
+    named, or else :func:`leading_point`. What may be lost is the bad end of the paired interval.
+    """
     if result.max_drop is not None:
-        return most_sentence(result, result.max_drop)
-    kept = _kept_curve(result)
-    if result.curves and result.curves[0].method == "manual":
-        point = (kept or result.curves[0]).points[0]
-        return _one(result, f"these {len(point.heads_removed)} of {result.n_heads} heads", point)
-    if result.task == "fidelity":
-        return _nearness(result)
-    if kept is not None:  # the model that the user holds in hand
-        point = kept.points[-1]
-        without = f"{len(point.heads_removed)} of {result.n_heads} heads, by {kept.name}"
-        return _one(result, without, point)
-    allowed = [
-        ((len(point.heads_removed), result.sign * point.value), curve, point)
-        for curve in result.curves
-        for point in curve.points
-        if point.p_value is not None and not _is_worse(result, point)
-    ]
-    best = max(allowed, key=lambda item: item[0], default=None)
-    if best is None or best[0][0] == 0:
-        return (
-            "Every number of removed heads that was tried makes the model significantly worse "
-            "(95% paired bootstrap)."
-        )
-    (count, _), curve, point = best
-    return (
-        f"{count} of {result.n_heads} heads ({point.fraction:.0%}) can go without a significant "
-        f"loss: {_by(curve)}, {number(result.baseline.value, result.metric)} -> "
-        f"{number(point.value, result.metric)} (95% paired bootstrap)."
-    )
+        return drop_sentence(result, result.max_drop)
+    leading = leading_point(result)
+    if leading is None:
+        return "Nothing was removed."
+    curve, point = leading
+    if result.task == "fidelity" and curve.method != "manual":
+        return _nearness(result, curve, point)
+    metric = result.metric
+    if curve.method == "manual":
+        repaired = f" (repair {curve.repair})" if curve.repair != "none" else ""
+        text = f"Without these {_of_all(result, point)} heads{repaired}"
+    elif curve.method == "random":
+        text = f"With {_of_all(result, point)} heads removed at random"
+    else:
+        text = f"With {_of_all(result, point)} heads removed ({_by(curve)})"
+    text += f": {SHORT_NAMES.get(metric, metric)} "
+    text += f"{number(result.baseline.value, metric)} -> {number(point.value, metric)}"
+    if curve.method == "random":
+        return f"{text}, mean of {len(point.draws)} draws ({span(point.ci, metric)})."
+    return f"{text}; {change_words(metric, point.difference, point.difference_ci, point.level)}."
+
+
+def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
+    """Return the curve and the point that are spoken of; their values have no say in the choice.
+
+    The model that is kept; else, of the method and repair that were named first, the point nearest
+    to half of the heads. None where nothing was removed anywhere.
+    """
+    kept = result.kept
+    curves = chosen_curves(result) or list(result.curves)
+    if kept is not None:
+        curves = [result.curve(kept.method, kept.repair)]
+    for curve in curves:
+        points = [point for point in curve.points if point.heads_removed]
+        if points:
+            return curve, min(points, key=lambda point: abs(point.fraction - 0.5))
+    return None
+
+
+def _of_all(result: PruneResult, point: Point) -> str:
+    return f"{len(point.heads_removed)} of {result.n_heads}"
 
 
 def loss(
@@ -136,48 +157,44 @@ def loss(
     return 0.0 - result.sign * difference, low, high
 
 
-def most_sentence(result: PruneResult, found: MaxDrop) -> str:
-    """Say how many heads can go for the loss that was allowed, and what one more costs."""
+def drop_sentence(result: PruneResult, found: MaxDrop) -> str:
+    """Say what the half that had no say in the choice confirms, and what one more head costs."""
     name, metric = version_name(found.method, found.repair), result.metric
-    lost, *interval = loss(result, found.confirmed.difference, found.confirmed.ci)
-    text = (
-        f"{found.count} of {result.n_heads} heads ({found.count / result.n_heads:.0%}) can go for "
-        f"a loss of at most {found.wanted:g}: without them ({name}) the loss of {metric} is "
-        f"{number(lost, metric)} ({100 * found.confirmed.level:.4g}% interval "
-        f"{span(interval, metric)}) on the {found.confirmed.examples:,} examples that the number "
-        "was not chosen on."
+    part = found.confirmed
+    return (
+        f"{found.count} of {result.n_heads} heads ({found.count / result.n_heads:.0%}) are "
+        f"confirmed to cost at most {amount(found.wanted, metric)}: on the {part.examples:,} "
+        f"examples that had no say in the choice, {SHORT_NAMES.get(metric, metric)} "
+        f"{number(part.baseline, metric)} -> {number(part.value, metric)} without them ({name}); "
+        f"{change_words(metric, part.difference, part.ci, part.level)}."
+        f"{refused_words(metric, found)} {_one_more(result, found)}"
     )
-    return f"{text} {_one_more(result, found)}"
 
 
 def _one_more(result: PruneResult, found: MaxDrop) -> str:
     more, metric = found.one_more, result.metric
     if more is None:
         return "One more would be all of them."
-    lost, *interval = loss(result, more.difference, more.ci)
-    step, *ends = loss(result, more.step, more.step_ci)
     count = more.heads - found.count
+    where = "the same" if found.measured_on == "confirming" else "all"
     return (
-        f"With {'one head' if count == 1 else f'{count} heads'} more it is {number(lost, metric)} "
-        f"({span(interval, metric)}) on all examples, {number(step, metric, signed=True)} "
-        f"({span(ends, metric, signed=True)}) beyond this model's."
+        f"With {'one head' if count == 1 else f'{count} heads'} more, on {where} examples: "
+        f"{number(more.value, metric)}, {change_words(metric, more.difference, more.ci)}."
     )
 
 
 def search_notes(result: PruneResult, found: MaxDrop) -> list[str]:
     """Say how sure the number is, and what else a reader should know of the search."""
     notes = [
-        "Of searches like this one at most 1 in 20 names a number that costs more (as far as "
-        "intervals hold). A larger number may be allowed too: values need not fall with "
-        "every head."
+        "Of searches like this one at most 1 in 20 names a number that costs more (as far as the "
+        "intervals hold). It is a number that is confirmed, not the largest: a larger one may be "
+        "allowed too, since values need not fall with every head."
     ]
     if found.refused is not None:
-        lost, *interval = loss(result, found.refused.difference, found.refused.ci)
         notes.append(
-            f"{found.refused.heads} heads were chosen, and the other half did not confirm them "
-            f"(loss {number(lost, result.metric)}, up to {number(interval[1], result.metric)}). Of "
+            f"{found.refused.heads} heads were chosen, and the other half did not confirm them. Of "
             f"{found.planned} smaller numbers that were planned for it, {found.count} is the first "
-            f"that holds, each at {100 * found.confirmed.level:.4g}%."
+            f"that holds, each at {percent(found.confirmed.level)}."
         )
     if found.shared:
         notes.append(f"{found.shared:,} sentences stand in both halves: too many hang together.")
@@ -201,59 +218,29 @@ def even_sentence(result: PruneResult) -> str | None:
     )
 
 
-def _nearness(result: PruneResult) -> str:
-    """Compare the best curve with random heads where about half is removed.
+def _nearness(result: PruneResult, curve: Curve, point: Point) -> str:
+    """Say how near to the full model a pruned one stays, beside as many random heads.
 
-    Any change takes the cosine to the full model below 1, so its significance says nothing.
+    The full model is at 1 by definition, so what is lost is plain from the value itself.
     """
-    chosen = chosen_curves(result)
-    best = max(chosen or result.curves, key=lambda curve: middle(curve).value)
-    found = _kept_curve(result) or best
-    point = middle(found)
-    random = next((middle(c) for c in result.curves if c.method == "random" and chosen), None)
-    beside = "" if random is None else f"; random heads: {number(random.value, result.metric)}"
+    metric = result.metric
+    controls = [c for c in result.curves if c.method == "random" and c is not curve]
+    beside = [p for c in controls for p in c.points if p.fraction == point.fraction]
+    random = f"; random heads: {number(beside[0].value, metric)}" if beside else ""
     return (
-        f"With {len(point.heads_removed)} of {result.n_heads} heads removed by {_by(found)} the "
-        f"pooled states keep a cosine of {number(point.value, result.metric)} to the "
-        f"full model's{beside}."
+        f"With {_of_all(result, point)} heads removed ({_by(curve)}) the pooled states keep a "
+        f"cosine of {number(point.value, metric)} to the full model's "
+        f"({'draws' if point.draws else '95%'}: {span(point.ci, metric)}){random}."
     )
 
 
 def _by(curve: Curve) -> str:
-    return curve.method + (f" and repair {curve.repair}" if curve.repair != "none" else "")
-
-
-def middle(curve: Curve) -> Point:
-    """Return the point nearest to half of the heads removed."""
-    return min(curve.points, key=lambda point: abs(point.fraction - 0.5))
+    return curve.method + (f", repair {curve.repair}" if curve.repair != "none" else "")
 
 
 def chosen_curves(result: PruneResult) -> list[Curve]:
     """Return the curves of methods that choose heads, not of random heads."""
     return [curve for curve in result.curves if curve.method != "random"]
-
-
-def _is_worse(result: PruneResult, point: Point) -> bool:
-    """Whether the whole interval of the change lies on the bad side of zero."""
-    if point.difference_ci is None or not point.heads_removed:
-        return False
-    return all(result.sign * end < 0 for end in point.difference_ci)
-
-
-def _one(result: PruneResult, without: str, point: Point) -> str:
-    """Say what one pruned model is worth."""
-    metric = result.metric
-    return (
-        f"Without {without}: {number(result.baseline.value, metric)} -> "
-        f"{number(point.value, metric)} (change {number(point.difference, metric, signed=True)}, "
-        f"{'95% interval ' if point.difference_ci else ''}"
-        f"{span(point.difference_ci, metric, signed=True)})."
-    )
-
-
-def _kept_curve(result: PruneResult) -> Curve | None:
-    kept = result.kept
-    return None if kept is None else result.curve(kept.method, kept.repair)
 
 
 def kept_sentence(result: PruneResult, kept: KeptModel) -> str:
@@ -286,10 +273,19 @@ def saved_sentence(saved: SavedModel, metric: str) -> str:
     text = f"Saved to {saved.folder}: {form}; {_OPENS.get(saved.opens or saved.form)} opens it."
     if saved.measured is None:
         return text
-    return (
-        f"{text} Loaded again and measured: {metric} {number(saved.measured, metric)}, on the "
-        f"curve {number(saved.value, metric)}."
+    text += (
+        f" Loaded again and measured: {metric} {number(saved.measured, metric)}, on the curve "
+        f"{number(saved.value, metric)}"
     )
+    if saved.max_difference is None:
+        return f"{text}."
+    return f"{text}; largest difference of any output {saved.max_difference:.1e}."
+
+
+def failed_sentence(failed: FailedArtefact) -> str:
+    """Say what could not be made, and why."""
+    where = "" if failed.folder is None else f" {failed.folder}"
+    return f"Not made: {failed.option}{where}. {failed.reason}"
 
 
 def exported_sentence(exported: ExportedModel, metric: str) -> str:

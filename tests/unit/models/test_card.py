@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.models.card import CardFacts, model_card
 from headscope.models.loaded import LoadedModel
-from headscope.results import PruneResult
+from headscope.results import DropLook, DropPart, MaxDrop, PruneResult, ValidationSummary
+from headscope.show.prune.words import verdict
 
 SOURCE_CARD = "---\nlicense: apache-2.0\nlanguage: en\ntags: [x]\n---\n# The full model\n"
 
@@ -81,3 +83,36 @@ def test_a_source_card_that_cannot_be_read(
     finally:
         path.write_text(SOURCE_CARD, encoding="utf-8")
     assert "license" not in header
+
+
+def test_a_check_that_was_not_run_did_not_fail(model: LoadedModel, result: PruneResult) -> None:
+    line = "Check that headscope's attention is the model's own: "
+    for passed, word in ((True, "passed"), (False, "failed"), (None, "not run")):
+        said = dataclasses.replace(result, validation=ValidationSummary(passed))
+        assert f"{line}{word}\n" in model_card(said, model, _facts(result))
+
+
+def test_what_a_search_refused_is_told(model: LoadedModel, result: PruneResult) -> None:
+    """Number, level and how much might be lost; the chosen number and all that came before."""
+    part = DropPart(3, 120, 1.0, 0.98, -0.02, (-0.03, -0.01), 0.975)
+    looks = tuple(
+        DropLook("fisher", "none", heads, where, 0.05, lost, 0.975, allowed)
+        for heads, where, lost, allowed in (
+            (6, "choosing", 0.04, True),
+            (5, "confirming", 0.0712, False),
+            (4, "confirming", 0.0623, False),
+            (3, "confirming", 0.03, True),
+        )
+    )
+    found = MaxDrop(
+        *(0.05, 3, "fisher", "none", part, part, part, 2, None, looks), measured_on="confirming"
+    )
+    said = dataclasses.replace(result, max_drop=found)
+    text = model_card(said, model, _facts(result))
+    assert "Refused before: 5 heads (up to 0.0712, 97.5%), 4 heads (up to 0.0623, 97.5%)." in text
+    args = ModelCard(text).data.to_dict()["model-index"][0]["results"][0]["metrics"][0]["args"]
+    assert args["refused_heads"] == [5, 4]
+    assert (args["max_drop"], args["examples"]) == (0.05, 120)
+    headline = verdict(said)
+    assert "Refused before: 5 heads (up to 0.0712, 97.5%), 4 heads" in headline
+    assert "at most 0.0300 of the cosine is lost (97.5%)" in headline

@@ -22,7 +22,7 @@ def collect(result: PruneResult, facts: Facts) -> None:
         sign = 0 if area.method == "random" else result.sign
         facts.metric(where, f"mean {metric}", Number.within(area.value, area.ci, sign))
     if (found := result.max_drop) is not None:
-        where = f"a loss of at most {found.wanted:g}"
+        where = f"confirmed to cost at most {found.wanted:g}"
         facts.number(where, "heads removed", Number(found.count, None, 1))
     for price in result.even:
         where = f"{price.method}, {price.repair}, {price.per_layer} heads from every layer"

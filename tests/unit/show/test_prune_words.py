@@ -1,0 +1,84 @@
+"""What may be said of a loss: how much at most, never that nothing is lost."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headscope.results import Baseline, Curve, DataInfo, Point, PruneResult, ValidationSummary
+from headscope.results.metric_words import change_words
+from headscope.show.prune.page import key_numbers, section
+from headscope.show.prune.words import leading_point, verdict
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "ci", "says"),
+    [
+        ("spearman", -0.33, (-1.1, 0.4), "at most 1.10 points are lost (95%)"),
+        ("spearman", 0.73, (0.07, 1.5), "Spearman rises by 0.73 points (95%: 0.07 to 1.50)"),
+        ("spearman", 0.73, (0.0, 1.5), "at most 0.00 points are lost (95%)"),
+        ("accuracy", 0.0, (-0.004, 0.4), "less than 0.01 points are lost (95%)"),
+        ("accuracy", 0.0, None, "what is lost at most is not known"),
+        ("accuracy", 0.0, (-math.inf, math.inf), "what is lost at most is not known"),
+        ("loss", 0.05, (0.03, 0.19), "the loss rises by at most 0.190 nats (95%)"),
+        ("loss", -0.05, (-0.19, -0.03), "the loss falls by 0.050 nats (95%: 0.030 to 0.190)"),
+        ("cosine", -0.02, (-0.031, -0.01), "at most 0.0310 of the cosine is lost (95%)"),
+    ],
+)
+def test_a_change_is_told_by_the_bad_end_of_its_interval(
+    metric: str, difference: float, ci: tuple[float, float] | None, says: str
+) -> None:
+    assert change_words(metric, difference, ci) == says
+
+
+def point(count: int, value: float, width: float) -> Point:
+    heads = tuple((0, head) for head in range(count))
+    change = value - 80.0
+    ends = (change - width, change + width)
+    return Point(count / 8, heads, value, (value - 9, value + 9), change, ends, 0.4)
+
+
+def curves(width: float) -> tuple[Curve, ...]:
+    points = [point(0, 80.0, 0.0), point(2, 79.0, width), point(4, 70.0, width), point(8, 9, width)]
+    better = [point(0, 80.0, 0.0), point(2, 81.0, width), point(4, 79.5, width), point(8, 9, width)]
+    return Curve("fisher", "none", tuple(points)), Curve("fisher", "scale", tuple(better))
+
+
+def result(width: float) -> PruneResult:
+    data = DataInfo("x.csv", "0", "similarity", 16, 0)
+    return PruneResult(
+        schema=1,
+        provenance={"model": {}},
+        validation=ValidationSummary(None),
+        task="similarity",
+        metric="spearman",
+        higher_is_better=True,
+        baseline=Baseline(80.0, (71.0, 89.0), {"spearman": 80.0}),
+        data=data,
+        calibration=None,
+        n_heads=8,
+        shared_layers=False,
+        curves=curves(width),
+    )
+
+
+def test_intervals_that_say_nothing_are_no_leave_to_remove_all() -> None:
+    """With 16 examples no loss was significant, and it was said that all heads can go."""
+    wide = result(75.0)
+    assert verdict(wide) == (
+        "With 4 of 8 heads removed (fisher): Spearman 80.00 -> 70.00; at most 85.00 points are "
+        "lost (95%)."
+    )
+    said = " ".join(section(wide).texts) + str(list(key_numbers(wide)))
+    assert "significant" not in said
+    assert "can go" not in said
+
+
+def test_the_point_that_is_spoken_of_is_not_picked_by_its_value() -> None:
+    """The other repair and the smaller number are better, and were named later."""
+    found = leading_point(result(1.0))
+    assert found is not None
+    assert (found[0].repair, found[1].value) == ("none", 70.0)
+    (key,) = key_numbers(result(1.0))
+    assert key.text.startswith("70.00")
