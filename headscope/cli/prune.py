@@ -24,7 +24,7 @@ EXAMPLES = """Examples:
 
 `headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller`
 
-`headscope prune ./my-marian --task seq2seq --data pairs.tsv --stack cross`
+`headscope prune ./my-marian --task seq2seq --data a.tsv --calibration b.tsv`
 
 `headscope prune demo --fraction 0.5 --repair scale --save small --benchmark`
 """

@@ -79,6 +79,8 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     for name in ("my-bert", "my-sst2", "my-mlm", "my-marian", "pairs.tsv", "others.tsv"):
         (tmp_path / name).symlink_to(models / name)
+    for name, other in (("a.tsv", "pairs.tsv"), ("b.tsv", "others.tsv")):
+        (tmp_path / name).symlink_to(models / other)
     for name, end in (
         *(("stsb-test.csv", ""), ("stsb-train.csv", " was it")),
         *(("test.csv", ""), ("train.csv", " was it")),
