@@ -92,7 +92,11 @@ def test_unchanged_examples_leave_a_change_open() -> None:
     assert found.value == found.baseline == accuracy(outputs, np.ones((1, 400)))[0]
 
 
-@pytest.mark.parametrize("metric", [TOKENS, macro_f1, matthews, accuracy], ids=str)
+@pytest.mark.parametrize(
+    "metric",
+    [TOKENS, macro_f1, matthews, accuracy],
+    ids=["tokens", "macro_f1", "matthews", "accuracy"],
+)
 def test_no_right_or_wrong_answer_has_an_interval_without_width(metric: Metric) -> None:
     sizes = np.full(59, 8.0)
     same: Outputs = {"correct": sizes, "tokens": sizes} if metric is TOKENS else classes(59, 1.0, 2)
