@@ -14,6 +14,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs from all tests but those that ask for one: ``auto`` is the CPU everywhere."""
+    if "gpu" not in (config.option.markexpr or "").split():
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 #: What one process with the demo model, its control and a few results in it may need.
 _WORKER_BYTES = 3 << 30
 _MOST_WORKERS = 8

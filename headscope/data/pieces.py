@@ -177,11 +177,16 @@ def encodings_of(
     try:
         return list(model.tokenizer(*texts, **options, **fixed).encodings)
     except Exception as error:  # tokenizers raises no more special kind
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise CorpusError(
-            f"The tokenizer of {model.name} cannot read the text ({said}); check that its files "
-            "belong to the model."
-        ) from error
+        raise unreadable(model, error) from error
+
+
+def unreadable(model: TextModel, error: Exception) -> CorpusError:
+    """Make one sentence of what a tokenizer that fails has said."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return CorpusError(
+        f"The tokenizer of {model.name} cannot read the text ({said}); check that its files "
+        "belong to the model."
+    )
 
 
 def _known(model: TextModel, encoding: Encoding) -> Encoding:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from headscope.data.pieces import encodings_of
+from headscope.data.pieces import unreadable
 from headscope.errors import HeadscopeError
 from headscope.models.loaded import LoadedModel
 
@@ -102,7 +102,11 @@ def _probe(loaded: LoadedModel, name: str, sequences: list[list[int]]) -> Probe:
 def _tokenized(loaded: LoadedModel) -> list[list[int]]:
     assert loaded.tokenizer is not None
     texts = [*_TEXT, " ".join(_TEXT * (_long(loaded) // 50))]
-    *short, long = [list(encoding.ids) for encoding in encodings_of(loaded, texts)]
+    try:
+        encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
+    except Exception as error:  # tokenizers raises no more special kind
+        raise unreadable(loaded, error) from error
+    *short, long = [list(ids) for ids in encoded["input_ids"]]
     room = _long(loaded)
     return [*short, long if len(long) <= room else long[: room - 1] + long[-1:]]
 

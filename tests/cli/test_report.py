@@ -182,7 +182,7 @@ def test_a_model_that_is_not_known_gets_its_certificate_and_nothing_else(
     [
         (("--only", "clasify"), "no section 'clasify'"),
         (("--only", "depth", "--skip", "depth"), "No section is left"),
-        (("--draws", "5"), "20 or more"),
+        (("--draws", "5"), "39 or more"),
     ],
 )
 def test_slips_are_said_and_nothing_is_left(

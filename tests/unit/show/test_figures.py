@@ -152,7 +152,9 @@ def _causes(figure: Any, data: Json) -> Checks:
     pairs = sorted((x, y) for line in roles for x, y in zip(*line, strict=True))
     yield pairs, sorted((cause["noise"]["loss"], cause["zero"]["loss"]) for _, cause in causes)
     for axes in (left, right):
-        yield from has_ends(axes, [cause["zero"]["interval"] for _, cause in causes], 1)
+        zeros = [cause["zero"] for _, cause in causes]
+        ends = [zero["interval"] or 2 * [zero["loss"]] for zero in zeros]
+        yield from has_ends(axes, ends, 1)
 
 
 @of("classify", "prefix_matching")
@@ -278,12 +280,12 @@ def _flow(figure: Any, data: Json) -> Checks:
         x = np.arange(len(sigma) + 1) / len(sigma)
         yield from has_lines(left, (x, [0, *(sigma.cumsum() / sigma.sum())]))
     clouds = [c.get_offsets() for c in right.collections]
-    for cloud, (target, _) in zip(clouds, _TARGETS, strict=True):
+    for cloud, target in zip(clouds, _TARGETS, strict=True):
         wanted = [head["recovery"][target]["value"] for head in data["heads"]]
         yield cloud[:, 1].filled(np.nan), np.array(wanted, dtype=float)
 
 
-_TARGETS = [(name, "") for name in ("whole", "directions", "token", "value", "other")]
+_TARGETS = ("whole", "directions", "token", "value", "gaussian", "other")
 
 
 @of("flow", "flow_trees")
@@ -356,7 +358,8 @@ def _curves(figure: Any, data: Json) -> Checks:
     for i, curve in enumerate(data["curves"]):
         x = [point["fraction"] for point in curve["points"]]
         yield from has_lines(axes, (x, [point["value"] for point in curve["points"]]))
-        corners = [(p["fraction"], end) for p in curve["points"] for end in p["ci"]]
+        ends = ((p["fraction"], p["ci"] or 2 * [p["value"]]) for p in curve["points"])
+        corners = [(fraction, end) for fraction, both in ends for end in both]
         yield band(axes, i), np.unique(np.round(corners, 9), axis=0)
     assert axes.lines[-1].get_ydata()[0] == data["baseline"]["value"]
 

@@ -257,9 +257,16 @@ def test_what_labelled_heads_do_beside_random_ones_is_said_plainly(
 
 
 def test_a_single_example_leaves_the_loss_unknown() -> None:
-    found = judge_roles(dataclasses.replace(kept(0.99, draws(0.5)), difference_ci=None), T)
+    alone = dataclasses.replace(kept(0.99, draws(0.5)), difference_ci=None, examples=1)
+    found = judge_roles(alone, T)
     assert found.verdict == "not measured"
     assert "[no interval]" in found.measured
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(0.99, "holds"), (0.90, "mixed")])
+def test_a_loss_that_all_examples_agree_on_needs_no_interval(value: float, verdict: str) -> None:
+    alike = dataclasses.replace(kept(value, draws(0.5)), difference_ci=None)
+    assert judge_roles(alike, T).verdict == verdict
 
 
 def test_without_labelled_heads_there_is_nothing_to_compare() -> None:
