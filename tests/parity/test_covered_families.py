@@ -80,7 +80,10 @@ def test_a_family_of_the_table(family: Family, tmp_path: Path) -> None:
     compact = headscope.remove_heads(loaded, removed)
     assert float((states(loaded) - expected).abs().max()) > 1e-3  # the heads matter
     compact.network.set_attn_implementation("eager")
-    torch.testing.assert_close(states(compact), expected, rtol=0, atol=1e-5)
+    size = max(
+        1.0, float(expected.abs().max())
+    )  # of float32 states: other CPUs add in other orders
+    torch.testing.assert_close(states(compact), expected, rtol=0, atol=1e-5 * size)
 
     headscope.save(compact, tmp_path / "x")
     again = headscope.load(

@@ -88,9 +88,11 @@ def test_a_layer_of_rounding_stays_one() -> None:
 def test_a_constant_is_one(seed: int) -> None:
     rng = np.random.default_rng(seed)
     even, other = noisy(np.full(24, 0.7), seed), rng.normal(size=24)
+    layers = np.repeat(np.arange(4), 6)
     for ranks in (True, False):
-        assert math.isnan(correlate(even, other, ranks=ranks).value)
-        assert math.isnan(correlate(other, even, ranks=ranks, given=rng.normal(size=24)).value)
+        assert math.isnan(correlate(even, other, layers, ranks=ranks).value)
+        given = rng.normal(size=24)
+        assert math.isnan(correlate(other, even, layers, ranks=ranks, given=given).value)
     assert spread_ratio([0.1, 0.1, 0.1], other) is None
     assert spread_ratio(other, noisy(np.full(3, 80.0), seed)) is None
     one = np.ones((1, 24))
