@@ -113,7 +113,9 @@ def with_output(planted: Planted, *, sink: bool) -> Any:
     blind = torch.cat([words[2:4], model.embeddings.position_embeddings.weight.double()])
     mean = words[5:].mean(dim=0)
     # What all words have in common, less what special tokens and positions have of it.
-    reads = mean - torch.linalg.lstsq(blind.t(), mean[:, None]).solution[:, 0] @ blind
+    reads = (
+        mean - torch.linalg.lstsq(blind.t(), mean[:, None], driver="gelsd").solution[:, 0] @ blind
+    )
     value = model.encoder.layer[1].attention.self.value
     if sink:
         value.weight[:64] = torch.outer(torch.ones(64).double(), reads / reads.norm()).float()
