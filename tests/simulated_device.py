@@ -214,6 +214,7 @@ def simulated_device(patch: pytest.MonkeyPatch, *, float64: bool = True) -> Iter
     patch.setattr(torch._C._nn, "_parse_to", _parsed)
     patch.setattr(torch.cuda, "is_available", lambda: True)
     patch.setattr(torch.cuda, "device_count", lambda: 1)
+    patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     patch.setattr(torch.cuda, "synchronize", lambda *_: None)
     # Else a module that moves would keep its old tensors and exchange their memory.
     patch.setattr(torch.__future__, "_overwrite_module_params_on_conversion", True)
