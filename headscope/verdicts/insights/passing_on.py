@@ -153,6 +153,8 @@ def _values(flow: FlowResult, wide: list[float], above: int) -> dict[str, object
 
 def _measured(flow: FlowResult) -> str:
     found = flow.recovery
+    if found.value.value is None:
+        return f"What z recovers was not measured: {flow.not_measured.get('value', 'no numbers')}."
     return (
         f"A linear readout of z recovers {_percent(found.value)} of the variance of the attended "
         f"word's state in the space that W_V reads, and {_percent(found.whole)} of all that is "
