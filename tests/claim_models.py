@@ -40,19 +40,32 @@ def mixed_lines(n: int, seed: int = 0) -> list[str]:
     return [" ".join(VOCABULARY[i] for i in rng.permutation(PIECES)[:LENGTH]) for _ in range(n)]
 
 
-def untrained(n_layers: int = 2, seed: int = 0) -> BertModel:
+def untrained(
+    n_layers: int = 2, seed: int = 0, *, width: int = D_MODEL, n_heads: int = N_HEADS
+) -> BertModel:
     """Give a BERT with transformers' random weights."""
     config = BertConfig(
         vocab_size=len(VOCABULARY),
-        hidden_size=D_MODEL,
+        hidden_size=width,
         num_hidden_layers=n_layers,
-        num_attention_heads=N_HEADS,
+        num_attention_heads=n_heads,
         intermediate_size=16,
         max_position_embeddings=64,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return BertModel(config).eval()
+
+
+@torch.no_grad()
+def keep_states(model: BertModel, states: Tensor) -> None:
+    """Let each piece have a state (pieces, d_model) that stays as it is through all layers."""
+    model.embeddings.word_embeddings.weight.copy_(states)
+    model.embeddings.position_embeddings.weight.zero_()
+    model.embeddings.token_type_embeddings.weight.zero_()
+    for layer in model.encoder.layer:
+        for dense in (layer.attention.output.dense, layer.output.dense):
+            dense.weight.zero_()
 
 
 @torch.no_grad()
@@ -68,12 +81,8 @@ def of_topics(n_layers: int = 2, seed: int = 0) -> BertModel:
         of_topic[PIECES[start : start + TOPIC]] = of_topic[PIECES[start]].clone()
     of_word = torch.randn(len(VOCABULARY), D_MODEL - D_HEAD, generator=generator)
     states = torch.cat([2 * of_topic, 0.7 * of_word], 1)
-    model.embeddings.word_embeddings.weight.copy_(states)
-    model.embeddings.position_embeddings.weight.zero_()
-    model.embeddings.token_type_embeddings.weight.zero_()
+    keep_states(model, states)
     for layer in model.encoder.layer:
-        for dense in (layer.attention.output.dense, layer.output.dense):
-            dense.weight.zero_()
         layer.attention.self.query.weight.zero_()
     read(model, topic_values(seed))
     return model
@@ -110,26 +119,12 @@ def of_keys(
     softmax can. Without ``signs`` all cosines are positive.
     """
     width = n_heads * d_head
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=width,
-        num_hidden_layers=n_layers,
-        num_attention_heads=n_heads,
-        intermediate_size=16,
-        max_position_embeddings=64,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = BertModel(config).eval()
+    model = untrained(n_layers, width=width, n_heads=n_heads)
     states = torch.randn(len(VOCABULARY), width, generator=torch.Generator().manual_seed(0))
     states[:, 0] = 1.0
     states[::2, 0] = -1.0 if signs else 1.0
-    model.embeddings.word_embeddings.weight.copy_(states)
-    model.embeddings.position_embeddings.weight.zero_()
-    model.embeddings.token_type_embeddings.weight.zero_()
+    keep_states(model, states)
     for layer in model.encoder.layer:
-        for dense in (layer.attention.output.dense, layer.output.dense):
-            dense.weight.zero_()
         key = torch.zeros(n_heads, d_head, width)
         for head in range(n_heads):
             cosine = 0.15 + 0.4 * head / (n_heads - 1)

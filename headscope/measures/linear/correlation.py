@@ -13,13 +13,11 @@ import numpy as np
 from scipy import stats
 
 from headscope.measures.accumulator import Array
-from headscope.measures.rounding import EPS, tied
+from headscope.measures.rounding import ROUNDING, tied
 from headscope.measures.statistics import t_half_width
 
 #: Fewer layers than this give no interval, fewer heads no correlation of a layer.
 LAYERS, HEADS = 4, 4
-#: Numbers whose range is below this share of their size are one number.
-_CONSTANT = 64 * EPS
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def correlate(
     if n < LAYERS:
         return Correlated(float(np.tanh(mean)), np.nan, np.nan, np.nan, n)
     error = float(z.std(ddof=1)) / np.sqrt(n)
-    if error <= _CONSTANT * abs(mean):  # all at the bound: what independent heads would vary by
+    if error <= ROUNDING * abs(mean):  # all at the bound: what independent heads would vary by
         error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n
     half = float(t_half_width(error, np.array(n)))
     p = 2 * float(stats.t.sf(abs(mean) / error, n - 1)) if error else 1.0
@@ -94,7 +92,7 @@ def correlate(
 
 def _correlation(sides: list[Array], ranks: bool) -> float:
     """Correlate the first two numbers of one layer; NaN where one is constant."""
-    if any(np.ptp(side) <= _CONSTANT * np.abs(side).max() for side in sides[:2]):
+    if any(np.ptp(side) <= ROUNDING * np.abs(side).max() for side in sides[:2]):
         return np.nan
     # Heads that are equal on paper get equal ranks.
     x, y, *given = (stats.rankdata(tied(side)) if ranks else side for side in sides)
@@ -103,7 +101,7 @@ def _correlation(sides: list[Array], ranks: bool) -> float:
     for side in (x, y):
         rest = side - design @ np.linalg.lstsq(design, side, rcond=None)[0]
         # What a fit explains to the last digit leaves rounding, which correlates with nothing.
-        if np.linalg.norm(rest) <= _CONSTANT * np.linalg.norm(side):
+        if np.linalg.norm(rest) <= ROUNDING * np.linalg.norm(side):
             return np.nan
         left.append(rest / np.linalg.norm(rest))
     return float(left[0] @ left[1])

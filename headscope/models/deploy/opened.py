@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import class_for
 
-__all__ = ["TEXTS", "agrees", "check_opens", "close"]
+__all__ = ["TEXTS", "TOLERANCES", "agrees", "check_opens", "close", "distance"]
 
 #: Largest difference of a state or logit, relative to the largest if that exceeds 1.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
@@ -90,9 +91,20 @@ def agrees(loaded: LoadedModel, network: Any) -> bool:
 
 def close(expected: Tensor, found: Tensor, dtype: str) -> bool:
     """Whether two results of the same model are equal as far as its type of numbers allows."""
-    limit = TOLERANCES[dtype] * max(1.0, float(expected.abs().max()))
-    same = expected.shape == found.shape
-    return same and float((expected.double() - found.double()).abs().max()) <= limit
+    return distance(expected, found)[1] <= TOLERANCES[dtype]
+
+
+def distance(expected: Tensor, found: Tensor) -> tuple[float, float]:
+    """Return the largest absolute difference, and what it is of the largest output above 1.
+
+    NaN where the shapes differ, which is below no limit.
+    """
+    if expected.shape != found.shape:
+        return math.nan, math.nan
+    if not expected.numel():
+        return 0.0, 0.0
+    largest = float((expected.double() - found.double()).abs().max())
+    return largest, largest / max(1.0, float(expected.abs().max()))
 
 
 def _opened(loaded: LoadedModel, folder: Path, standalone: bool) -> Any:

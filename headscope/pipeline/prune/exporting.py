@@ -18,6 +18,7 @@ from headscope.data.batches import BATCH_TOKENS
 from headscope.data.token_rows import Padded, Row, pad_rows
 from headscope.errors import ArtefactError
 from headscope.measures.metrics import Outputs
+from headscope.models.deploy.opened import distance
 from headscope.models.loaded import LoadedModel
 from headscope.models.onnx.folder import FLOAT32, INT8, describe_folder
 from headscope.models.onnx.graph import EMBEDDING, HIDDEN, LOGITS, OPSET, write_graph
@@ -26,7 +27,6 @@ from headscope.models.onnx.session import Graph, runtime_version
 from headscope.pipeline.prune.curves import Inputs, Version
 from headscope.pipeline.prune.measuring import at
 from headscope.pipeline.prune.options import PruneOptions
-from headscope.pipeline.prune.same_outputs import distance
 from headscope.pipeline.prune.speed import GraphFiles
 from headscope.pipeline.tasks import Task
 from headscope.results import ExportedModel

@@ -15,16 +15,13 @@ from torch import Tensor
 
 from headscope.data.token_rows import Padded
 from headscope.measures.metrics import Outputs
+from headscope.models.deploy.opened import TOLERANCES, distance
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks import Task
 
-__all__ = ["TOLERANCES", "Agreement", "compare", "distance"]
-
-#: Largest difference of an output, relative to the largest output if that exceeds 1: what the
-#: certificate allows between two ways to compute the same states.
-TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
+__all__ = ["Agreement", "compare"]
 
 
 @dataclass(frozen=True)
@@ -88,12 +85,3 @@ def compare(
     outputs = task.outputs_of(run, task.batches(measured) if batches is None else batches)
     largest, relative = torch.tensor(found, dtype=torch.float64).max(dim=0).values.tolist()
     return Agreement(outputs, largest, relative)
-
-
-def distance(expected: Tensor, found: Tensor) -> tuple[float, float]:
-    """Return the largest absolute difference, and what it is of the largest output above 1."""
-    if expected.shape != found.shape or not expected.numel():
-        same = expected.shape == found.shape
-        return (0.0, 0.0) if same else (float("nan"), float("nan"))
-    largest = float((expected.double() - found.double()).abs().max())
-    return largest, largest / max(1.0, float(expected.abs().max()))

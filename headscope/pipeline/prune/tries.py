@@ -13,6 +13,7 @@ from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import RESAMPLES, Outputs
 from headscope.measures.paired_change import Change, paired_change
+from headscope.measures.rounding import above
 from headscope.pipeline.prune.measuring import at
 from headscope.pipeline.prune.options import FEWEST
 from headscope.pipeline.prune.repairing import Repair, Repaired
@@ -23,8 +24,6 @@ from headscope.results.max_drop import DropLook
 
 #: Of intervals, unless several smaller numbers share it.
 LEVEL = 0.95
-#: What rounding may add to a loss, in any metric's unit: far below the digits that are shown.
-_ROUNDING = 1e-6
 #: Resamples of an interval of a higher level, whose ends lie farther out.
 _RESAMPLES_FAR = 10 * RESAMPLES
 
@@ -168,9 +167,8 @@ class Tries:
         )
         sign = 1 if task.higher_is_better else -1
         most_lost = change.most_lost(sign)
-        return Judged(
-            change, -sign * change.difference, most_lost, most_lost <= self.wanted + _ROUNDING
-        )
+        allowed = not above(most_lost, self.wanted)
+        return Judged(change, -sign * change.difference, most_lost, bool(allowed))
 
     def mend(self, judged: Judged) -> str:
         """Say what would help a model that is not allowed: more examples, or a larger bound."""

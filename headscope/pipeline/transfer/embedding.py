@@ -11,13 +11,11 @@ from torch import Tensor
 
 from headscope.data.batches import buckets
 from headscope.data.token_rows import Row, pad_rows
+from headscope.measures.rounding import ROUNDING
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.transfer.labelled import Part
 
 __all__ = ["Frozen", "Reader", "Tuned", "in_buckets"]
-
-#: Relative to the largest entry: a few hundred times what rounding leaves of float32 embeddings.
-_ROUNDING = 1e-5
 
 
 class Reader(Protocol):
@@ -70,8 +68,8 @@ class Frozen:
         own = self._of(train, range(len(train)))
         self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
         # A dimension that differs by rounding alone says nothing, and its noise stays small.
-        rounding = _ROUNDING * own.abs().max().clamp(min=1e-12)
-        unit = spread.max() if spread.max() > rounding else rounding / _ROUNDING
+        rounding = ROUNDING * own.abs().max().clamp(min=1e-12)
+        unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
         self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
 
     def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
