@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from headscope.data.plain import encode_lines, sample_plain
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import Progress
+from headscope.pipeline.progress import SECONDS, Progress
 
 __all__ = ["Whole", "announcement", "expected_seconds"]
 
@@ -58,27 +59,53 @@ def _minutes(seconds: float) -> str:
 
 
 class Whole:
-    """Tells beside every part how far the whole run has come, in the seconds that it will take.
+    """Tells beside every part how many seconds the whole run has taken and will take.
+
+    What was expected is priced anew by the pace so far; transfer ends with the budget.
 
     Parameters
     ----------
     expected : dict of str to float
         Seconds of each part, in their order.
+    budget : float
+        Seconds until transfer ends.
     progress : Progress
-        Who is told.
+        Told what every part tells, and :data:`~headscope.pipeline.progress.SECONDS`, so far, in
+        all, which is more than so far until :meth:`finish`.
+    clock : callable
+        Gives seconds.
     """
 
-    def __init__(self, expected: dict[str, float], progress: Progress) -> None:
-        self._expected, self._progress = expected, progress
-        self._most = 0.0
+    def __init__(
+        self,
+        expected: dict[str, float],
+        budget: float,
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._expected, self._budget, self._progress = expected, budget, progress
+        self._clock, self._start = clock, clock()
+        self._all, self._done = sum(expected.values()), 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Tell of a part ("name, what"), and of the whole."""
-        names = list(self._expected)
-        name = what.partition(",")[0]
+        names, name = list(self._expected), what.partition(",")[0]
         if name in names:
             before = sum(self._expected[other] for other in names[: names.index(name)])
             now = before + self._expected[name] * done / max(total, 1)
-            self._most = max(self._most, now)  # a part may count several things, one by one
-            self._progress("all", round(self._most), round(sum(self._expected.values())))
+            self._done = max(self._done, now)  # a part may count several things, one by one
+            so_far = self._clock() - self._start
+            self._progress(SECONDS, int(so_far), math.ceil(so_far + max(self._left(so_far), 1.0)))
         self._progress(what, done, total)
+
+    def finish(self) -> None:
+        """Say that nothing is left."""
+        so_far = max(round(self._clock() - self._start), 1)
+        self._progress(SECONDS, so_far, so_far)
+
+    def _left(self, so_far: float) -> float:
+        trust = 0.05 * self._all  # in what was expected, until as much has been done
+        pace = (so_far + trust) / (self._done + trust)
+        tuning = min(self._expected.get("transfer", 0.0), self._all - self._done)
+        others = pace * (self._all - self._done - tuning)
+        return others + min(pace * tuning, max(self._budget - so_far - others, 0.0))

@@ -120,6 +120,7 @@ def insights(
     settings, tell = settings or {}, progress or silent
     translating = loaded.encoder_decoder and task == "seq2seq"
     last: Run | None = None
+    whole: Whole | None = None
     if sections is None:
         if translating:
             settings = with_sources(settings, data)
@@ -130,7 +131,7 @@ def insights(
         expected = expected_seconds(loaded, parts, budget)
         if announce is not None:
             announce(announcement(expected, budget))
-        tell = Whole(expected, tell)
+        tell = whole = Whole(expected, budget - (time.monotonic() - started), tell)
         run = Run(loaded, settings, seed, command, check=validate, progress=tell)
         sections = run_sections(first, run).sections
         last = run if "transfer" in names else None
@@ -159,6 +160,8 @@ def insights(
         limits = {**settings, "transfer": {**table, "budget": min(left, table.get("budget", left))}}
         tuned = run_sections(["transfer"], dataclasses.replace(last, settings=limits)).sections
         sections = dataclasses.replace(sections, transfer=tuned.transfer)
+    if whole is not None:
+        whole.finish()
     evidence = Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
     found = scoreboard(thresholds, evidence)
     return InsightsResult(
