@@ -21,7 +21,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import class_for
 
-__all__ = ["TEXTS", "TOLERANCES", "agrees", "check_opens", "close", "distance"]
+__all__ = ["TEXTS", "agrees", "check_opens", "close", "distance"]
 
 #: Largest difference of a state or logit, relative to the largest if that exceeds 1.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
