@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Estimated"]
+__all__ = ["UNKNOWN", "Estimated"]
 
 
 @dataclass(frozen=True)
@@ -39,3 +39,7 @@ class Estimated:
     def half_width(self) -> float | None:
         """Half of the interval's width, or None."""
         return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
+
+
+#: What results of older versions do not hold, and what was not measured.
+UNKNOWN = Estimated(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headscope.results.estimated import Estimated
+from headscope.results.estimated import UNKNOWN, Estimated
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
 from headscope.results.rank import ControlStatistics, MatrixRank
@@ -27,9 +27,6 @@ __all__ = [
     "Trees",
     "ValueControl",
 ]
-
-#: What results of older versions do not hold.
-_UNKNOWN = Estimated(None)
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,8 @@ class Recovery:
     token: Estimated
     value: Estimated
     other: Estimated
-    token_directions: Estimated = _UNKNOWN
-    gaussian: Estimated = _UNKNOWN
+    token_directions: Estimated = UNKNOWN
+    gaussian: Estimated = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -350,8 +347,8 @@ class FlowResult(Measured):
     graph: Graph
     trees: Trees | None
     control: FlowControl | None
-    over_gaussian: Estimated = _UNKNOWN
-    token_over_directions: Estimated = _UNKNOWN
+    over_gaussian: Estimated = UNKNOWN
+    token_over_directions: Estimated = UNKNOWN
     not_measured: dict[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> pandas.DataFrame:

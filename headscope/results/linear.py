@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
-from headscope.results.estimated import Estimated
+from headscope.results.estimated import UNKNOWN, Estimated
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
 
@@ -23,10 +23,6 @@ __all__ = [
     "LinearResult",
     "StoredKeys",
 ]
-
-
-#: What results of older versions do not hold.
-_UNKNOWN = Estimated(None)
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ class StoredKeys:
     softmax: Estimated
     softmax_own: Estimated
     difference: Estimated
-    difference_own: Estimated = _UNKNOWN
+    difference_own: Estimated = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -219,7 +215,7 @@ class LinearControl:
     means: tuple[LinearError, ...]
     correlations: tuple[HeadCorrelation, ...]
     stored: StoredKeys
-    over_random: Estimated = _UNKNOWN
+    over_random: Estimated = UNKNOWN
     draws: int = 1
 
 

@@ -30,11 +30,10 @@ SHORT_NAMES = {
     "spearman": "Spearman",
     "token_accuracy": "token accuracy",
 }
-_LOWER_IS_BETTER = ("loss",)
 
 
 def scale_of(metric: str) -> float | None:
-    """Return the best value that a metric can have: 1 or 100; None for a loss, which has none."""
+    """Return the best value that a metric can have: 1 or 100; None for a loss: less is better."""
     return {"cosine": 1.0, "loss": None}.get(metric, 100.0)
 
 
@@ -81,7 +80,7 @@ def most_lost(metric: str, ci: Sequence[float]) -> float:
     ci : sequence of two floats
         Interval of value minus baseline.
     """
-    return 0.0 + (max(ci) if metric in _LOWER_IS_BETTER else -min(ci))  # no -0.0
+    return 0.0 + (max(ci) if scale_of(metric) is None else -min(ci))  # no -0.0
 
 
 def change_words(
@@ -108,7 +107,7 @@ def change_words(
         return f"{name} {verb} by {size} ({percent(level)}: {span(ends, metric)})"
     lost = amount(most_lost(metric, ci), metric)
     lost = lost if lost.startswith("less") else f"at most {lost}"
-    if metric in _LOWER_IS_BETTER:
+    if scale_of(metric) is None:
         return f"{name} rises by {lost} ({percent(level)})"
     are = "are lost" if lost.endswith("points") else f"of {name} is lost"
     return f"{lost} {are} ({percent(level)})"
