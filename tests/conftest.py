@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import random
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+import frozen
 import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -15,8 +20,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say what happens to the frozen answers of slow oracles, and in which order tests run."""
+    parser.addoption("--recompute-oracles", action="store_true", help="compare frozen answers")
+    parser.addoption("--freeze-oracles", action="store_true", help="keep new answers of oracles")
+    parser.addoption(
+        "--shuffle", type=int, metavar="SEED", help="files, and their tests, at random"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Hide GPUs from all tests but those that ask for one: ``auto`` is the CPU everywhere."""
+    frozen.recompute = config.option.recompute_oracles
+    frozen.freeze = config.option.freeze_oracles
     if "gpu" not in (config.option.markexpr or "").split():
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -38,9 +54,17 @@ def pytest_xdist_auto_num_workers() -> int:
 _LONGEST = ("test_memory.py", "test_resume.py", "test_prune_stacks.py", "test_docs.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the tests that take longest; the others keep their order."""
-    items.sort(key=lambda item: item.path.name not in _LONGEST)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Start with the tests that take longest, or put all in the random order that was asked for."""
+    if config.option.shuffle is None:
+        items.sort(key=lambda item: item.path.name not in _LONGEST)
+        return
+    order = random.Random(config.option.shuffle)
+    files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
+    order.shuffle(files)
+    for tests in files:
+        order.shuffle(tests)
+    items[:] = [item for tests in files for item in tests]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -78,3 +102,19 @@ def demo():
     import headscope
 
     return headscope.load("demo")
+
+
+@pytest.fixture(scope="session")
+def measured(demo: Any) -> Callable[..., Any]:
+    """Call a function of headscope once for the same arguments: ``measured("rank", fresh=False)``.
+
+    The model is the packaged one, or a folder's (``model=``); all arguments are hashable.
+    """
+    import headscope
+
+    @functools.cache
+    def call(function: str, *, model: str | None = None, **options: Any) -> Any:
+        opened = demo if model is None else headscope.load(model)
+        return getattr(headscope, function)(opened, **options)
+
+    return call

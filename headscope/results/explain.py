@@ -17,6 +17,15 @@ __all__ = ["ExplainResult", "ExplainedHead", "ExplainStep", "Matrix", "StepCheck
 Values = tuple[float | None, ...]
 
 
+#: Matrices that tables, figures and comparisons read, by step.
+_NEEDED = {
+    "scores": ("q k^T", "scores", "sequence scale"),
+    "mask": ("other direction",),
+    "softmax": ("pattern",),
+    "mix": ("heads",),
+}
+
+
 @dataclass(frozen=True)
 class Matrix:
     """Some numbers of a step.
@@ -39,6 +48,13 @@ class Matrix:
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: tuple[Values, ...]
+
+    def __post_init__(self) -> None:
+        widths = {len(row) for row in self.values}
+        if self.rows and len(self.rows) != len(self.values):
+            raise TypeError(f"the matrix {self.name!r} has other rows than names of rows")
+        if len(widths) > 1 or (self.columns and widths - {len(self.columns)}):
+            raise TypeError(f"the matrix {self.name!r} has rows of different lengths")
 
     @property
     def whole(self) -> bool:
@@ -90,6 +106,11 @@ class ExplainStep:
     numbers: dict[str, float | None]
     matrices: tuple[Matrix, ...]
     checks: tuple[StepCheck, ...]
+
+    def __post_init__(self) -> None:
+        absent = set(_NEEDED.get(self.key, ())) - {matrix.name for matrix in self.matrices}
+        if absent:
+            raise TypeError(f"the step {self.key!r} lacks its matrix {min(absent)!r}")
 
     def matrix(self, name: str) -> Matrix:
         """Return the matrix of a name.

@@ -98,6 +98,15 @@ def test_junk_anywhere(documents: Any, which: int, where: int, junk: Any, revers
     assert whole == documents[command], "what is shown is not changed"
 
 
+@pytest.mark.parametrize("junk", [[], [{"name": "heads", "shape": [], "rows": [], "columns": []}]])
+def test_a_step_without_its_matrix_is_refused(junk: Any, documents: Any) -> None:
+    steps = documents["explain"]["steps"]
+    mix = [step["key"] for step in steps].index("mix")
+    document = changed(documents["explain"], "steps", mix, "matrices", to=junk)
+    with pytest.raises(InputError, match=r"new \(explain\) is damaged"):
+        results_of(document, "new")
+
+
 @pytest.mark.parametrize("command", ["classify", "rank", "spectrum", "depth", "prune"])
 def test_provenance_of_another_shape(command: str, documents: Any) -> None:
     old = results_of(documents[command], "old")
