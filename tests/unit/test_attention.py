@@ -21,13 +21,10 @@ from headscope.attention import (
     AttentionWeights,
     attention_by_head,
     attention_fused,
-    attention_pattern,
     causal_mask,
     combine_masks,
-    default_scale,
     key_padding_mask,
     masked_softmax,
-    project,
     project_out,
     stream_attention,
 )
@@ -42,27 +39,16 @@ MASKS = ("none", "padding", "causal", "both", "per head", "any")
 @st.composite
 def problems(draw: st.DrawFn, masks: tuple[str, ...] = MASKS) -> Problem:
     """Small shapes with n_q != n_k, d_v != d_head, and a mask that may leave rows empty."""
-    batch, n_heads, d_head = (draw(st.integers(1, 3)) for _ in range(3))
-    d_v, d_model, n_q, n_k = (draw(st.integers(1, 5)) for _ in range(4))
-    seed = draw(st.integers(0, 2**32))
-    kind = draw(st.sampled_from(masks))
-    return Problem(batch, n_heads, d_model, d_head, d_v, n_q, n_k, kind, seed)
+    sizes = {name: draw(st.integers(1, 3)) for name in ("batch", "n_heads", "d_head")}
+    sizes |= {name: draw(st.integers(1, 5)) for name in ("d_v", "d_model", "n_q", "n_k")}
+    return Problem(**sizes, kind=draw(st.sampled_from(masks)), seed=draw(st.integers(0, 2**32)))
 
 
 class Problem:
     """Random float64 tensors of one shape; ``allowed`` is the mask written out in full."""
 
     def __init__(
-        self,
-        batch: int = 2,
-        n_heads: int = 3,
-        d_model: int = 6,
-        d_head: int = 2,
-        d_v: int = 2,
-        n_q: int = 4,
-        n_k: int = 5,
-        kind: str = "none",
-        seed: int = 0,
+        self, *, batch=2, n_heads=3, d_model=6, d_head=2, d_v=2, n_q=4, n_k=5, kind="none", seed=0
     ) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         self.text = f"{batch=} {n_heads=} {d_model=} {d_head=} {d_v=} {n_q=} {n_k=} {kind=} {seed=}"
@@ -164,9 +150,6 @@ FORMS: dict[str, Form] = {
 each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 
 
-# --- the definition ---------------------------------------------------------------------------
-
-
 @few
 @given(
     p=problems(),
@@ -237,9 +220,6 @@ def test_chunks_are_as_large_as_allowed() -> None:
     }
 
 
-# --- against torch's own ----------------------------------------------------------------------
-
-
 @few
 @given(p=problems(), scale=st.none() | st.floats(0.05, 3.0))
 def test_stream_equals_torch_sdpa(p: Problem, scale: float | None) -> None:
@@ -283,9 +263,6 @@ def test_equals_multihead_attention(form: Form, n_heads: int, attn_mask: str, pa
     torch.testing.assert_close(form(p, mask=mask), expected, **CLOSE)
 
 
-# --- masks ------------------------------------------------------------------------------------
-
-
 def test_causal_and_padding_masks_are_what_they_say() -> None:
     valid = torch.tensor([[1, 1, 0], [1, 0, 1]])
     mask = combine_masks(None, key_padding_mask(valid), causal_mask(4, 3))
@@ -312,9 +289,7 @@ def test_additive_masks_equal_the_boolean_one(form: Form, p: Problem) -> None:
 
 
 @each_form
-def test_finite_additive_mask_is_added_to_the_scores(
-    form: Form,
-) -> None:
+def test_finite_additive_mask_is_added_to_the_scores(form: Form) -> None:
     p = Problem()
     bias = p.random(1, 3, 4, 5)
     q, k, v = p.qkv()
@@ -326,13 +301,11 @@ def test_finite_additive_mask_is_added_to_the_scores(
     torch.testing.assert_close(out, z_heads + p.weights.b_O, **CLOSE)
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        *[(5,), (4, 5), (4, 1), (1, 5), (3, 4, 5), (3, 1, 5), (1, 4, 5), (2, 1, 1, 5)],
-        *[(2, 3, 1, 1), (1, 3, 4, 5), (2, 1, 4, 5), (2, 3, 4, 5), (1, 1, 1, 1)],
-    ],
-)
+SHAPES = [(5,), (4, 5), (4, 1), (1, 5), (3, 4, 5), (3, 1, 5), (1, 4, 5), (2, 1, 1, 5)]
+SHAPES += [(2, 3, 1, 1), (1, 3, 4, 5), (2, 1, 4, 5), (2, 3, 4, 5), (1, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @each_form
 def test_mask_of_any_broadcastable_shape(form: Form, shape: tuple[int, ...]) -> None:
     p = Problem(seed=3)
@@ -376,37 +349,12 @@ def test_empty_row_is_zero_warned_about_and_harmless_to_the_gradient(
     torch.testing.assert_close(got, (other.x_q.grad, other.x_k.grad), **CLOSE)
 
 
-@each_form
-def test_empty_row_of_one_head_only(form: Form) -> None:
-    p = Problem()
-    p.allowed[0, 1, 3] = False
-    with pytest.warns(MaskedRowWarning):
-        out, pattern = form(p, mask=p.allowed)
-    expected_out, expected, _ = by_definition(p)
-    np.testing.assert_allclose(pattern, expected, **CLOSE)
-    np.testing.assert_allclose(out, expected_out, **CLOSE)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_extreme_scores_stay_finite_and_masked_keys_zero(dtype: torch.dtype) -> None:
     scores = torch.tensor([[-3e4, -3e4, 3e4], [3e4, -3e4, 0.0], [-3e4, -3e4, -3e4]], dtype=dtype)
     pattern = masked_softmax(scores, torch.tensor([True, True, False]))
     expected = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], dtype=dtype)
     torch.testing.assert_close(pattern, expected, rtol=0, atol=0)
-
-
-# --- scale, gate, heads -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("d_head", [1, 2, 16, 64])
-def test_default_scale_is_one_over_the_root_of_the_heads_width(d_head: int) -> None:
-    assert default_scale(d_head) == pytest.approx(d_head**-0.5, rel=1e-15)
-    q = torch.full((1, d_head), 1.0, dtype=torch.float64)
-    k = torch.stack([q[0], torch.zeros(d_head)])  # scores d_head and 0
-    odds = attention_pattern(q, k)[0, 0] / attention_pattern(q, k)[0, 1]
-    assert float(odds) == pytest.approx(math.exp(math.sqrt(d_head)))
-    odds = attention_pattern(q, k, scale=0.1)[0, 0] / attention_pattern(q, k, scale=0.1)[0, 1]
-    assert float(odds) == pytest.approx(math.exp(0.1 * d_head))
 
 
 def heads_of(weights: AttentionWeights, heads: list[int]) -> AttentionWeights:
@@ -435,9 +383,7 @@ def test_gate_zero_removes_the_head_with_its_value_bias_but_not_the_layers(
 
 
 @each_form
-def test_permuting_heads_permutes_patterns_only(
-    form: Form,
-) -> None:
+def test_permuting_heads_permutes_patterns_only(form: Form) -> None:
     p, order = Problem(kind="padding"), [2, 0, 1]
     out, pattern = form(p, mask=p.mask)
     p.weights = heads_of(p.weights, order)
@@ -478,48 +424,23 @@ def test_cost_does_not_grow_with_the_number_of_heads() -> None:
     assert flops == 2 * 2 * (8 * 8 * (4 + 5 + 5 + 4) + 2 * 8 * 4 * 5)
 
 
-# --- the canonical weights --------------------------------------------------------------------
+#: Shapes that do not go with 3 heads, d_model 6, d_head 2 and d_v 4.
+WRONG_SHAPES = {
+    "W_Q": [(6, 6), (2, 6, 2), (3, 6, 1)],
+    "W_K": [(6, 6), (2, 6, 2), (3, 6, 1)],
+    "W_V": [(2, 6, 4), (3, 6, 1)],
+    "W_O": [(2, 4, 6), (3, 1, 6), (12, 6)],
+    "b_Q": [(6,), (3, 1)],
+    "b_K": [(2, 2), (1, 2)],
+    "b_V": [(3, 2), (3, 1)],
+    "b_O": [(1,), (3, 6)],
+}
 
 
-def test_weights_know_their_sizes() -> None:
-    w = Problem(n_heads=3, d_model=6, d_head=2, d_v=4).weights
-    assert (w.n_heads, w.d_model, w.d_head) == (3, 6, 2)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [
-        ("W_Q", (6, 6)),
-        ("W_Q", (2, 6, 2)),
-        ("W_Q", (3, 6, 1)),
-        ("W_K", (2, 6, 2)),
-        ("W_K", (3, 6, 1)),
-        ("W_K", (6, 6)),
-        ("W_V", (2, 6, 4)),
-        ("W_V", (3, 6, 1)),
-        ("W_O", (2, 4, 6)),
-        ("W_O", (3, 1, 6)),
-        ("W_O", (12, 6)),
-        ("b_Q", (6,)),
-        ("b_Q", (3, 1)),
-        ("b_K", (2, 2)),
-        ("b_K", (1, 2)),
-        ("b_V", (3, 2)),
-        ("b_V", (3, 1)),
-        ("b_O", (1,)),
-        ("b_O", (3, 6)),
-    ],
-)
-def test_weights_refuse_inconsistent_shapes(name: str, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", WRONG_SHAPES)
+def test_weights_know_their_sizes_and_refuse_inconsistent_shapes(name: str) -> None:
     weights = Problem(n_heads=3, d_model=6, d_head=2, d_v=4).weights
-    with pytest.raises(ValueError, match=r"[Wb]_[QKVO] has"):
-        replace(weights, **{name: torch.zeros(shape, dtype=torch.float64)})
-
-
-def test_project_and_project_out_are_the_stacked_products() -> None:
-    p = Problem(d_v=4)
-    z = p.random(2, 3, 4, 4)
-    _, _, v = p.qkv()
-    torch.testing.assert_close(project(p.x_k, p.weights.W_V, p.weights.b_V), v, **CLOSE)
-    expected = torch.einsum("bhne,hed->bnd", z, p.weights.W_O) + p.weights.b_O
-    torch.testing.assert_close(project_out(z, p.weights), expected, **CLOSE)
+    assert (weights.n_heads, weights.d_model, weights.d_head) == (3, 6, 2)
+    for shape in WRONG_SHAPES[name]:
+        with pytest.raises(ValueError, match=r"[Wb]_[QKVO] has"):
+            replace(weights, **{name: torch.zeros(shape, dtype=torch.float64)})

@@ -14,8 +14,6 @@ from headscope.cli.app import app
 
 PACKAGE = Path(__file__).parents[2] / "headscope"
 FILES = sorted(PACKAGE.rglob("*.py"))
-#: Below the command line nobody knows flags.
-LIBRARY = ("data", "measures", "models", "pipeline", "pruning", "results", "verdicts")
 #: Files that have one meaning wherever they stand: what each command has of its kind.
 KINDS = {"__init__", "run", "tables", "words", "figures", "files", "page", "thresholds"}
 #: Concepts that several floors have a part of, apart from the commands themselves.
@@ -38,7 +36,10 @@ def _strings(path: Path) -> Iterator[str]:
             yield node.value
 
 
-@pytest.mark.parametrize("floor", LIBRARY)
+FLOORS = ("data", "measures", "models", "pipeline", "pruning", "results", "verdicts")
+
+
+@pytest.mark.parametrize("floor", FLOORS)  # below the command line nobody knows flags
 def test_library_messages_name_parameters_and_no_flags(floor: str) -> None:
     found = {
         str(path.relative_to(PACKAGE)): text

@@ -46,9 +46,6 @@ def one(line: str, **options: Any) -> EncodedSentence:
     return found
 
 
-# --- alignment --------------------------------------------------------------------------------
-
-
 def test_alignment() -> None:
     found = one("The cats sat on zoo .")
     pieces = [VOCABULARY[i] for i in found.ids]
@@ -56,50 +53,29 @@ def test_alignment() -> None:
     assert found.word_of.tolist() == [-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, -1]
     assert found.first.tolist() == [1, 2, 4, 5, 6, 9]
     assert len(found) == 11
+    (odd,) = encoder().encode(iter([Sentence(("don't", "20 000", "..."))]))
+    assert odd is not None
+    assert odd.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1], "each is one word"
 
 
-def test_a_word_with_punctuation_or_a_space_is_one_word() -> None:
-    sentence = Sentence(("don't", "20 000", "..."))
-    (found,) = encoder().encode(iter([sentence]))
-    assert found is not None
-    assert found.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1]
-
-
-@pytest.mark.parametrize("word", ["\u200b", "\x01", "\ufeff"])
-def test_a_word_without_a_piece_skips_the_sentence(word: str) -> None:
-    sentences = [Sentence(("the", "cat")), Sentence(("the", word, "cat")), Sentence(("a",))]
-    found = list(encoder().encode(iter(sentences)))
-    assert [item is None for item in found] == [False, True, False]
-
-
-def test_a_long_sentence_is_skipped_not_cut() -> None:
+def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_is_lost() -> None:
+    for word in ("\u200b", "\x01", "\ufeff"):
+        sentences = [Sentence(("the", "cat")), Sentence(("the", word, "cat")), Sentence(("a",))]
+        found = list(encoder().encode(iter(sentences)))
+        assert [item is None for item in found] == [False, True, False]
     found = encode("the cat sat", "the cat sat on", max_length=5)
-    assert found[0] is not None
-    assert len(found[0]) == 5
-    assert found[1] is None
-
-
-def test_nothing_is_lost_between_chunks() -> None:
+    assert [item and len(item) for item in found] == [5, None]
     lines = [f"the cat {'s' * (i % 7 + 1)}" for i in range(600)]
-    found = encode(*lines)
-    assert [" ".join(item.sentence.words) for item in found if item] == lines
-
-
-def test_ids_beyond_the_embedding() -> None:
+    assert [" ".join(item.sentence.words) for item in encode(*lines) if item] == lines
     with pytest.raises(CorpusError, match="do not belong together"):
         encode("the zebra", vocab_size=20)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [".", "...", "?!", "-", "$", "\u00bf", "+", "\u2026", "a", "a.", "3", "_", "'s", "\u4f60"],
-)
-def test_punctuation(word: str) -> None:
-    expected = all(unicodedata.category(char).startswith(("P", "S")) for char in word)
-    assert is_punctuation(word) is expected
-
-
-# --- rarity -----------------------------------------------------------------------------------
+def test_punctuation() -> None:
+    words = [".", "...", "?!", "-", "$", "¿", "+", "…", "a", "a.", "3", "_", "'s", "你"]
+    for word in words:
+        expected = all(unicodedata.category(char).startswith(("P", "S")) for char in word)
+        assert is_punctuation(word) is expected
 
 
 @pytest.mark.parametrize(
@@ -124,15 +100,9 @@ def test_rarity(line: str, expected: tuple[tuple[int, ...], ...] | None) -> None
 
 
 def test_skipped_when_a_tied_rarest_word_is_frequent() -> None:
-    options = {
-        "counts": {"cat": 1.0, "dog": 1.0, "the": 9.0},
-        "frequent": frozenset({"the", "dog"}),
-    }
-    assert one("the cat", **options).rarity is not None
-    assert one("the cat dog", **options).rarity is None
-
-
-# --- evenly spread attention ------------------------------------------------------------------
+    counts, frequent = {"cat": 1.0, "dog": 1.0, "the": 9.0}, frozenset({"the", "dog"})
+    assert one("the cat", counts=counts, frequent=frequent).rarity is not None
+    assert one("the cat dog", counts=counts, frequent=frequent).rarity is None
 
 
 def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
@@ -143,35 +113,23 @@ def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
     return sum(hits) / len(orders)  # max() takes the first of equals
 
 
-@pytest.mark.parametrize(
-    "pieces", [p for n in (2, 3, 4) for p in itertools.product((1, 2, 3), repeat=n)][::3]
-)
-def test_uniform_weight(pieces: tuple[int, ...]) -> None:
-    pairs = list(itertools.permutations(range(len(pieces)), 2))
-    query, target = np.array(pairs).T
-    expected = [brute_uniform(pieces, q, t) for q, t in pairs]
-    found = uniform_weight(np.array(pieces), query, target)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+def test_uniform_weight() -> None:
+    for n in (2, 3, 4):
+        query, target = np.array(list(itertools.permutations(range(n), 2))).T
+        for pieces in itertools.product((1, 2, 3), repeat=n):
+            expected = [brute_uniform(pieces, *pair) for pair in zip(query, target, strict=True)]
+            found = uniform_weight(np.array(pieces), query, target)
+            np.testing.assert_allclose(found, expected, atol=1e-12)
+    for word in range(6):
+        others = np.array([other for other in range(6) if other != word])
+        weights = uniform_weight(np.array([1, 4, 2, 4, 3, 1]), np.array(word), others)
+        assert weights.sum() == pytest.approx(1)
 
 
-def test_uniform_weights_of_a_query_sum_to_one() -> None:
-    pieces = np.array([1, 4, 2, 4, 3, 1])
-    for query in range(6):
-        targets = np.array([word for word in range(6) if word != query])
-        assert uniform_weight(pieces, np.array(query), targets).sum() == pytest.approx(1)
-
-
-# --- windows and buckets ----------------------------------------------------------------------
-
-
-def test_windows_keep_order_and_skipped_sentences() -> None:
-    lines = ["the cat", "the \u200b", "a dog sat", "sat"]
-    found = encode(*lines)
+def test_windows_and_buckets_hold_every_sentence_and_few_tokens() -> None:
+    found = encode("the cat", "the \u200b", "a dog sat", "sat")
     assert [len(window) for window in windows(found, 3)] == [3, 1]
-    assert list(itertools.chain(*windows(found, 3))) == found
-
-
-def test_buckets_hold_every_sentence_and_few_tokens() -> None:
+    assert list(itertools.chain(*windows(found, 3))) == found  # in order, with skipped sentences
     lines = [" ".join(["cat"] * (1 + (7 * i) % 11)) for i in range(40)]
     found = [*encode(*lines), None]
     batches = list(buckets(found, 30))
@@ -181,14 +139,9 @@ def test_buckets_hold_every_sentence_and_few_tokens() -> None:
     for batch in batches:
         assert len(batch) == 1 or max(map(len, batch)) * len(batch) <= 30
     assert [[id(s) for s in b] for b in buckets(found, 30)] == [[id(s) for s in b] for b in batches]
-
-
-def test_a_sentence_longer_than_a_batch_comes_alone() -> None:
     found = encode("cat", " ".join(["cat"] * 20))
-    assert [len(batch) for batch in buckets(found, 5)] == [1, 1]
+    assert [len(batch) for batch in buckets(found, 5)] == [1, 1], "longer than a batch: alone"
 
-
-# --- collate ----------------------------------------------------------------------------------
 
 #: Words, heads (-1 the root), relations: several pieces, punctuation, several dependents alike.
 TREES = [
@@ -276,14 +229,7 @@ def naive_trials(encoded: Sequence[EncodedSentence]) -> list[Trial]:
     for row, s in enumerate(encoded):
         heads, relations = s.sentence.heads or (), s.sentence.relations or ()
 
-        def trial(
-            relation: str,
-            way: str,
-            query: int,
-            targets: list[int],
-            row: int = row,
-            s: EncodedSentence = s,
-        ) -> Trial:
+        def trial(relation: str, way: str, query: int, targets: list[int], row=row, s=s) -> Trial:
             places = frozenset((int(s.first[t]), t - query) for t in targets)
             uniform = sum(brute_uniform(n_pieces(s), query, t) for t in targets)
             return relation, way, row, int(s.first[query]), places, round(uniform, 9)
@@ -325,11 +271,8 @@ def test_trials(batch: Batch, encoded: list[EncodedSentence]) -> None:
     assert len(set(edges.offset_names)) == len(edges.offset_names)
 
 
-def test_text_has_no_trials() -> None:
+def test_text_and_trees_without_an_edge_have_no_trials() -> None:
     assert collate([one("the cat")], PAD).edges is None
-
-
-def test_trees_without_an_edge() -> None:
     (found,) = encoder().encode(iter([Sentence(("zebra",), (-1,), ("root",))]))
     assert found is not None
     edges = collate([found], PAD).edges
