@@ -433,8 +433,6 @@ def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured() -> N
     assert {insight.verdict for insight in found} == {"not measured yet"}
     for claim in CLAIMS:
         assert callable(judge_of(claim.judge)), claim.number
-    for claim in (0, 1, 2, 3, 5, 6, 7, 8, 9, 10):
-        assert judge_of(CLAIMS[claim].judge)(Evidence(), T).verdict == "not measured yet"
 
 
 def test_thresholds_are_checked() -> None:

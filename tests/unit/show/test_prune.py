@@ -1,15 +1,33 @@
-"""What may be said of a loss: how much at most, never that nothing is lost."""
+"""What may be said of a loss: how much at most, never that nothing is lost; and of no interval."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
+import re
+from pathlib import Path
 
 import pytest
+from rich.console import Console
+from tiny_models import tiny_bert
 
-from headscope.results import Baseline, Curve, DataInfo, Point, PruneResult, ValidationSummary
+import headscope
+from headscope.results import (
+    Baseline,
+    Curve,
+    DataInfo,
+    Point,
+    PruneResult,
+    ValidationSummary,
+    from_dict,
+    to_json,
+)
 from headscope.results.metric_words import change_words
 from headscope.show.prune.page import key_numbers, section
 from headscope.show.prune.words import leading_point, verdict
+from headscope.show.view import view_of
 
 
 @pytest.mark.parametrize(
@@ -32,21 +50,16 @@ def test_a_change_is_told_by_the_bad_end_of_its_interval(
     assert change_words(metric, difference, ci) == says
 
 
-def point(count: int, value: float, width: float) -> Point:
-    heads = tuple((0, head) for head in range(count))
-    change = value - 80.0
-    ends = (change - width, change + width)
-    return Point(count / 8, heads, value, (value - 9, value + 9), change, ends, 0.4)
-
-
-def curves(width: float) -> tuple[Curve, ...]:
-    points = [point(0, 80.0, 0.0), point(2, 79.0, width), point(4, 70.0, width), point(8, 9, width)]
-    better = [point(0, 80.0, 0.0), point(2, 81.0, width), point(4, 79.5, width), point(8, 9, width)]
-    return Curve("fisher", "none", tuple(points)), Curve("fisher", "scale", tuple(better))
-
-
 def result(width: float) -> PruneResult:
-    data = DataInfo("x.csv", "0", "similarity", 16, 0)
+    def curve(repair: str, *values: float) -> Curve:
+        points = []
+        for count, value in zip((0, 2, 4, 8), values, strict=True):
+            heads = tuple((0, head) for head in range(count))
+            change, half = value - 80.0, width if count else 0.0
+            ends = (change - half, change + half)
+            points.append(Point(count / 8, heads, value, (value - 9, value + 9), change, ends, 0.4))
+        return Curve("fisher", repair, tuple(points))
+
     return PruneResult(
         schema=1,
         provenance={"model": {}},
@@ -55,11 +68,11 @@ def result(width: float) -> PruneResult:
         metric="spearman",
         higher_is_better=True,
         baseline=Baseline(80.0, (71.0, 89.0), {"spearman": 80.0}),
-        data=data,
+        data=DataInfo("x.csv", "0", "similarity", 16, 0),
         calibration=None,
         n_heads=8,
         shared_layers=False,
-        curves=curves(width),
+        curves=(curve("none", 80.0, 79.0, 70.0, 9), curve("scale", 80.0, 81.0, 79.5, 9)),
     )
 
 
@@ -82,3 +95,28 @@ def test_the_point_that_is_spoken_of_is_not_picked_by_its_value() -> None:
     assert (found[0].repair, found[1].value) == ("none", 70.0)
     (key,) = key_numbers(result(1.0))
     assert key.text.startswith("70.00")
+
+
+def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path: Path) -> None:
+    few = {"methods": ["magnitude"], "repairs": ["none"], "fractions": [0.25, 0.5], "limit": 7}
+    few |= {"calibration_limit": 8, "ablation": True, "even": True, "roles": False}
+    found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few, validate=False)
+    document = json.loads(to_json(found))
+    points = document["curves"][0]["points"]
+    everything = [document["baseline"], *points, *document["ablation"], *document["even"]]
+    assert all(item["ci"] is None for item in everything)
+    assert {point["p_value"] for point in points} == {1.0}
+    assert all(row["p_adjusted"] == 1.0 for row in document["ablation"])
+    assert from_dict(PruneResult, document) == found
+    ends = found.to_frame()[["low", "high", "difference_low", "difference_high"]]
+    assert ends.isna().all(axis=None)
+
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(*view_of("prune").human(found))
+    text = console.export_text()
+    assert "no interval" in text
+    assert not re.search(r"\b(inf|nan|None)\b", text)
+    files = view_of("prune").files(found)
+    (table,) = (data for name, data in files.items() if name.startswith("ablation.csv"))
+    rows = csv.DictReader((table if isinstance(table, str) else table.decode()).splitlines())
+    assert {row["ci_low"] + row["difference_ci_high"] for row in rows} == {""}
