@@ -17,7 +17,7 @@ PLACES = [(0, head) for head in range(6)]
 
 
 def encoded(sentence: ref.Sentence, pieces: list[int]) -> ref.Encoded:
-    inner = [word for word, size in enumerate(pieces) for _ in range(size)]
+    inner = np.repeat(np.arange(len(pieces)), pieces).tolist()
     return ref.Encoded(list(range(len(inner) + 2)), [None, *inner, None], sentence)
 
 
@@ -85,11 +85,8 @@ def test_only_the_head_that_follows_the_trees_is_labelled(corpus: choices.Corpus
     assert gold["confirmed"]["baselines"]["kernel"] < 0.5
     assert (punct["accuracy"], punct["selected"]) == (1.0, False), "scored and never selected"
     fading = table[0, FADING]["obj", ref.UP]  # holds on one half only
-    assert (fading["half_a"]["accuracy"], fading["selected"], fading["labelled"]) == (
-        1,
-        True,
-        False,
-    )
+    assert fading["half_a"]["accuracy"] == 1
+    assert (fading["selected"], fading["labelled"]) == (True, False)
     assert fading["confirmed"]["accuracy"] < 0.2
     for head in (FIRST, LAST, PREVIOUS, EVEN):  # they know no words
         assert not any(entry["selected"] for entry in table[0, head].values())

@@ -16,6 +16,7 @@ from headscope.data.examples import read_texts
 from headscope.data.lines import read_lines
 from headscope.data.plain import as_plain, encode_lines, open_plain, sample_plain
 from headscope.data.sentence import Sentence, split_words
+from headscope.digest import sha256_of
 from headscope.errors import CorpusError
 
 TREE = "1\tBirds\t_\t_\t_\t_\t2\tnsubj\t_\t_\n2\tfly\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
@@ -193,6 +194,7 @@ def test_paths_by_their_suffix_and_sentences_in_memory(tmp_path: Path) -> None:
     assert as_corpus([tree]).has_trees
     other = as_corpus(["Birds fly!", tree])
     assert corpus.sha256 == as_corpus(["Birds fly.", tree]).sha256 != other.sha256
+    assert sha256_of("abc") == sha256_of(b"abc") == hashlib.sha256(b"abc").hexdigest()
     text = as_plain(["the cat", " ", "a dog"])
     assert list(text) == list(text) == ["the cat", "a dog"]
     assert as_plain(text) is text

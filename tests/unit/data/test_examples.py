@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,57 +71,53 @@ def test_texts_of_any_file(tmp_path: Path) -> None:
     assert len(read_texts(None, 7)) == 7
 
 
-TWO = r"line 2: 1 column where 2 are expected \(source, target\)"
-WRONG: dict[str, tuple[object, str, str, str]] = {
-    "no such file": (read_labelled, "gone.tsv", "", "no file"),
-    "empty": (read_labelled, "x.tsv", "", "no example"),
-    "header alone": (read_pairs, "x.csv", "sentence1,sentence2,score\n", "no example"),
-    "one line": (read_pairs, "x.csv", "a,b,1\n", "one example"),
-    "one line of text": (read_texts, "x.txt", "a\n", "one example"),
-    "no label column": (read_labelled, "x.tsv", "sentence\nabc\ndef\n", "line 1: the header"),
-    "no label": (read_labelled, "x.tsv", "sentence\tlabel\na\t1\nb\t\n", "line 3: no label"),
-    "row too short": (read_labelled, "x.tsv", "sentence\tlabel\na\t1\nb\n", "line 3: no label"),
-    "one column": (read_labelled, "x.tsv", "a\t1\nb\n", "line 2: 1 column where 2 or 3"),
-    "constant": (read_labelled, "x.tsv", "a\t1\nb\t1\n", "all 2 examples have the label '1'"),
-    "half paired": (read_labelled, "x.tsv", "a\tc\t1\nb\t\t0\n", "line 2: no sentence2"),
-    "constant score": (read_pairs, "x.csv", "a,b,2\nc,d,2.0\n", "all 2 pairs have the score 2"),
-    "score in words": (read_pairs, "x.csv", "a,b,2\nc,d,high\n", "line 2: the score 'high'"),
-    "score is NaN": (read_pairs, "x.csv", "a,b,2\nc,d,nan\n", "line 2: the score 'nan'"),
-    "open quote": (read_pairs, "x.csv", 'a,b,2\n"c,d,3\n', "not valid CSV"),
-    "not JSON": (read_pairs, "x.jsonl", "{}\n", "line 1: no sentence1"),
-    "broken JSON": (read_labelled, "x.jsonl", '{"a": 1\n', "line 1: not valid JSON"),
-    "one column of two": (read_translations, "x.tsv", "a\tb\nc\n", TWO),
-    "three columns": (
-        read_translations,
-        "x.tsv",
-        "a\tb\tc\nd\te\tf\n",
-        "line 1: 3 columns where ",
-    ),
-    "no source": (
-        read_translations,
-        "x.tsv",
-        "a\tb\n\t c\n",
-        "line 2: no source; give every row",
-    ),
-    "no target": (read_translations, "x.tsv", "source\ttarget\na\tb\nc\t \n", "line 3: no target"),
-    "no column": (
-        read_translations,
-        "x.tsv",
-        "source\tscore\na\tb\n",
-        "the header has no column tar",
-    ),
-    "one translation": (read_translations, "x.tsv", "a\tb\n", "one example"),
-    "JSON list": (read_labelled, "x.jsonl", "[1]\n", "line 1: not a JSON object"),
+#: For each reader: what is wrong, the file's name, its text and what is said of it.
+WRONG: dict[Any, list[tuple[str, str, str, str]]] = {
+    read_labelled: [
+        ("no such file", "gone.tsv", "", "no file"),
+        ("empty", "x.tsv", "", "no example"),
+        ("no label column", "x.tsv", "sentence\nabc\ndef\n", "line 1: the header"),
+        ("no label", "x.tsv", "sentence\tlabel\na\t1\nb\t\n", "line 3: no label"),
+        ("row too short", "x.tsv", "sentence\tlabel\na\t1\nb\n", "line 3: no label"),
+        ("one column", "x.tsv", "a\t1\nb\n", "line 2: 1 column where 2 or 3"),
+        ("constant", "x.tsv", "a\t1\nb\t1\n", "all 2 examples have the label '1'"),
+        ("half paired", "x.tsv", "a\tc\t1\nb\t\t0\n", "line 2: no sentence2"),
+        ("broken JSON", "x.jsonl", '{"a": 1\n', "line 1: not valid JSON"),
+        ("JSON list", "x.jsonl", "[1]\n", "line 1: not a JSON object"),
+    ],
+    read_pairs: [
+        ("header alone", "x.csv", "sentence1,sentence2,score\n", "no example"),
+        ("one line", "x.csv", "a,b,1\n", "one example"),
+        ("constant score", "x.csv", "a,b,2\nc,d,2.0\n", "all 2 pairs have the score 2"),
+        ("score in words", "x.csv", "a,b,2\nc,d,high\n", "line 2: the score 'high'"),
+        ("score is NaN", "x.csv", "a,b,2\nc,d,nan\n", "line 2: the score 'nan'"),
+        ("open quote", "x.csv", 'a,b,2\n"c,d,3\n', "not valid CSV"),
+        ("not JSON", "x.jsonl", "{}\n", "line 1: no sentence1"),
+    ],
+    read_texts: [("one line of text", "x.txt", "a\n", "one example")],
+    read_translations: [
+        ("two", "x.tsv", "a\tb\nc\n", r"line 2: 1 column where 2 are expected \(source, target\)"),
+        ("three", "x.tsv", "a\tb\tc\nd\te\tf\n", "line 1: 3 columns where 2 are expected"),
+        (
+            "no source",
+            "x.tsv",
+            "a\tb\n\t c\n",
+            "line 2: no source; give every row source",
+        ),
+        ("no target", "x.tsv", "source\ttarget\na\tb\nc\t \n", "line 3: no target"),
+        ("no column", "x.tsv", "source\tscore\na\tb\n", "line 1: the header has no column target"),
+        ("one translation", "x.tsv", "a\tb\n", "one example"),
+    ],
 }
+CASES = [pytest.param(read, *row, id=case) for read, cases in WRONG.items() for case, *row in cases]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_with_its_line(case: str, tmp_path: Path) -> None:
-    read, name, text, message = WRONG[case]
+@pytest.mark.parametrize(("read", "name", "text", "message"), CASES)
+def test_wrong_files(read: Any, name: str, text: str, message: str, tmp_path: Path) -> None:
     if name != "gone.tsv":
         written(tmp_path, name, text)
     with pytest.raises(CorpusError, match=message) as raised:
-        read(tmp_path / name)  # type: ignore[operator]
+        read(tmp_path / name)
     assert name in str(raised.value)
 
 

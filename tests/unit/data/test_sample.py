@@ -63,7 +63,7 @@ def test_the_file_is_the_one_that_was_annotated_and_laid_out_as_conllu() -> None
     assert "\n\n\n" not in raw
 
 
-def test_rows_have_ten_filled_columns_and_known_tags(treebank: list[Sentence]) -> None:
+def test_rows_and_ranges(treebank: list[Sentence]) -> None:
     for sentence in treebank:
         for row in [*sentence.words, *sentence.ranges]:
             assert len(row) == 10
@@ -75,57 +75,51 @@ def test_rows_have_ten_filled_columns_and_known_tags(treebank: list[Sentence]) -
             assert row[3] in UPOS
             assert row[7].split(":")[0] in RELATIONS
             assert (row[3] == "PUNCT") == (row[7] == "punct")
+        for row in sentence.ranges:
+            start, end = map(int, row[0].split("-"))
+            assert 1 <= start < end <= len(sentence.words)
+            assert row[2:9] == ["_"] * 7
+            assert row[1] == "".join(w[1] for w in sentence.words[start - 1 : end])
+    assert sum(len(sentence.ranges) for sentence in treebank) >= 3
 
 
-def test_ranges_cover_words_that_exist(treebank: list[Sentence]) -> None:
-    ranges = [(s, row) for s in treebank for row in s.ranges]
-    assert len(ranges) >= 3
-    for sentence, row in ranges:
-        start, end = map(int, row[0].split("-"))
-        assert 1 <= start < end <= len(sentence.words)
-        assert row[2:9] == ["_"] * 7
-        assert row[1] == "".join(w[1] for w in sentence.words[start - 1 : end])
-
-
-def test_trees(treebank: list[Sentence]) -> None:
+def test_trees_whose_function_words_are_leaves(treebank: list[Sentence]) -> None:
+    leaves = {"case", "det", "aux", "aux:pass", "cop", "mark", "cc", "punct"}
     for sentence in treebank:
-        heads = [int(row[6]) for row in sentence.words]
+        heads, text = [int(row[6]) for row in sentence.words], sentence.comments["text"]
         assert heads.count(0) == 1
         assert all(0 <= head <= len(heads) for head in heads)
-        for row in sentence.words:
-            assert (row[6] == "0") == (row[7] == "root")
+        for row, head in zip(sentence.words, heads, strict=True):
+            assert (head == 0) == (row[7] == "root")
+            if head and sentence.words[head - 1][7] in leaves:
+                assert row[7] in {"fixed", "advmod", "conj", "punct"}, text
         for start in range(1, len(heads) + 1):
             seen, at = set(), start
             while at:
-                assert at not in seen, sentence.comments["text"]
+                assert at not in seen, text
                 seen.add(at)
                 at = heads[at - 1]
+        # One subject and one object each.
+        counts = Counter((row[6], row[7].split(":")[0]) for row in sentence.words)
+        once = {"nsubj", "obj", "iobj", "cop", "expl"}
+        assert all(count == 1 for (_, relation), count in counts.items() if relation in once), text
 
 
-def test_function_words_are_leaves_and_arguments_stand_once(treebank: list[Sentence]) -> None:
-    leaves = {"case", "det", "aux", "aux:pass", "cop", "mark", "cc", "punct"}
-    for sentence in treebank:
-        for row in sentence.words:
-            head = int(row[6])
-            if head and sentence.words[head - 1][7] in leaves:
-                assert row[7] in {"fixed", "advmod", "conj", "punct"}, sentence.comments["text"]
-        seen = Counter((row[6], row[7].split(":")[0]) for row in sentence.words)
-        for (_, relation), count in seen.items():
-            once = relation in {"nsubj", "obj", "iobj", "cop", "expl"}
-            assert count == 1 or not once, sentence.comments["text"]
-
-
-def test_text_matches_rows(treebank: list[Sentence]) -> None:
+def test_text_matches_rows_and_articles_the_next_sound(treebank: list[Sentence]) -> None:
     for sentence in treebank:
         covers = {int(r[0].split("-")[0]): r for r in sentence.ranges}
         text, skip_to = "", 0
         for number, word in enumerate(sentence.words, 1):
-            if number <= skip_to:
-                continue
-            row = covers.get(number, word)
-            skip_to = int(row[0].split("-")[-1])
-            text += row[1] + ("" if "SpaceAfter=No" in row[9] else " ")
+            if number > skip_to:
+                row = covers.get(number, word)
+                skip_to = int(row[0].split("-")[-1])
+                text += row[1] + ("" if "SpaceAfter=No" in row[9] else " ")
         assert text.rstrip() == sentence.comments["text"]
+        for row, following in pairwise(sentence.words):
+            if row[1].lower() == "an":
+                assert following[1][0].lower() in "aeiouh1", text
+            elif row[1].lower() == "a":
+                assert following[1][0].lower() not in "aei", text
 
 
 def test_size_lengths_and_variety(treebank: list[Sentence]) -> None:
@@ -152,12 +146,3 @@ def test_no_single_offset_dominates(treebank: list[Sentence]) -> None:
         offsets = Counter(int(row[6]) - int(row[0]) for row in rows)
         assert max(offsets.values()) / offsets.total() <= limit
         assert len(offsets) >= 4
-
-
-def test_article_agrees_with_next_sound(treebank: list[Sentence]) -> None:
-    for sentence in treebank:
-        for row, following in pairwise(sentence.words):
-            if row[1].lower() == "an":
-                assert following[1][0].lower() in "aeiouh1", sentence.comments["text"]
-            elif row[1].lower() == "a":
-                assert following[1][0].lower() not in "aei", sentence.comments["text"]

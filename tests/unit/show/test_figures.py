@@ -16,8 +16,7 @@ from tiny_models import framed_tokenizer, tiny_bert
 from tiny_translators import OTHERS, SOURCES, translator, write_pairs
 
 import headscope
-from headscope import results as result_classes
-from headscope.results import Confirmation, Label, ReportResult, from_dict, to_json
+from headscope.results import Confirmation, DepthResult, Label, from_dict, section_of, to_json
 from headscope.results.causes import HeadCause, Loss
 from headscope.results.roles import NO_ROLE, primary_of
 from headscope.show import drawing
@@ -43,16 +42,11 @@ def of(command: str, *names: str) -> Callable[[Any], Any]:
 
 def outside(axes: Any) -> Iterator[Any]:
     """Points of lines that the axes do not reach; lines across the whole panel aside."""
-    ends = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]
+    low, high = np.sort([axes.get_xlim(), axes.get_ylim()], axis=1).T
     for line in axes.lines:
-        if line.get_transform() is not axes.transData:
-            continue
-        for point in np.array(line.get_data(), dtype=float).T:
-            if not all(
-                np.isnan(v) or low - 1e-9 <= v <= high + 1e-9
-                for v, (low, high) in zip(point, ends, strict=True)
-            ):
-                yield point
+        if line.get_transform() is axes.transData:
+            points = np.array(line.get_data(), dtype=float).T
+            yield from points[((points < low - 1e-9) | (points > high + 1e-9)).any(axis=1)]
 
 
 def image(axes: Any) -> np.ndarray:
@@ -107,17 +101,16 @@ def grid(rows: list[Json], value: Callable[[Json], Any]) -> np.ndarray:
     return made
 
 
-def recovered_trees(row: Json) -> float:
-    return row["trees"]["uas"][row["trees"]["direction"]]["value"]
-
-
 #: Maps of heads: what each cell is of its head's JSON, and how many digits are written into it.
 HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
     ("classify", "alignment"): (lambda row: row["alignment"]["score"], 2),
     ("rank", "effective_rank"): (lambda row: row["qk"]["effective_rank"], 1),
     ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["mean"], 2),
     ("spectrum", "spectrum_map_sq"): (lambda row: row["share_sq_at_k"]["mean"], 2),
-    ("flow", "flow_trees"): (recovered_trees, 2),
+    ("flow", "flow_trees"): (
+        lambda row: row["trees"]["uas"][row["trees"]["direction"]]["value"],
+        2,
+    ),
     ("symmetric", "symmetric_map"): (lambda r: 1000 * (1 - r["symmetric"]["cosine"]["value"]), 1),
     ("prune", "ablation"): (lambda row: row["difference"], 3),
 }
@@ -193,11 +186,9 @@ def _relations(figure: Any, data: Json) -> Checks:
     axes = figure.axes[0]
     asked: dict[str, list[Json]] = {}
     for head in data["heads"]:
-        for score in head["syntactic"]:
-            if score["confirmed"]:
-                asked.setdefault(f"{score['relation']} {score['direction']}", []).append(
-                    {"head": f"L{head['layer']}H{head['head']}", **score}
-                )
+        for score in filter(lambda score: score["confirmed"], head["syntactic"]):
+            row = {"head": f"L{head['layer']}H{head['head']}", **score}
+            asked.setdefault(f"{score['relation']} {score['direction']}", []).append(row)
     best = {
         name: max(rows, key=lambda r: (r["labelled"], r["confirmed"]["accuracy"]))
         for name, rows in asked.items()
@@ -222,9 +213,8 @@ def _depth(figure: Any, data: Json) -> Checks:
 
 @of("depth", "protected")
 def _protected(figure: Any, data: Json) -> Checks:
-    for axes, way in zip(
-        figure.axes, dict.fromkeys(p["way"] for p in data["protected"]), strict=True
-    ):
+    ways = dict.fromkeys(part["way"] for part in data["protected"])
+    for axes, way in zip(figure.axes, ways, strict=True):
         mine = [part for part in data["protected"] if part["way"] == way]
         heights = sorted(bar.get_height() for bar in axes.patches)
         yield heights, sorted(value for part in mine for value in part["mean"][1:])
@@ -291,12 +281,10 @@ def _flow(figure: Any, data: Json) -> Checks:
         x = np.arange(len(sigma) + 1) / len(sigma)
         yield from has_lines(left, (x, [0, *(sigma.cumsum() / sigma.sum())]))
     clouds = [c.get_offsets() for c in right.collections]
-    for cloud, target in zip(clouds, _TARGETS, strict=True):
+    targets = ("whole", "directions", "token", "value", "gaussian", "other")
+    for cloud, target in zip(clouds, targets, strict=True):
         wanted = [head["recovery"][target]["value"] for head in data["heads"]]
         yield cloud[:, 1].filled(np.nan), np.array(wanted, dtype=float)
-
-
-_TARGETS = ("whole", "directions", "token", "value", "gaussian", "other")
 
 
 @of("linear", "linear_coherence")
@@ -361,10 +349,9 @@ def _curves(figure: Any, data: Json) -> Checks:
 
 @of("prune", "stacks")
 def _stacks(figure: Any, data: Json) -> Checks:
-    for stack in data["stacks"]:
-        for curve in stack["curves"]:
-            points = [(point["fraction"], point["value"]) for point in curve["points"]]
-            yield from has_lines(figure.axes[0], tuple(zip(*points, strict=True)))
+    for curve in (curve for stack in data["stacks"] for curve in stack["curves"]):
+        points = [(point["fraction"], point["value"]) for point in curve["points"]]
+        yield from has_lines(figure.axes[0], tuple(zip(*points, strict=True)))
 
 
 @of("prune", "survivors")
@@ -418,9 +405,7 @@ def with_relations(result: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def made(
-    documents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[Any]]:
+def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Results of every command that draws, with all that can be asked of it."""
     base = tmp_path_factory.mktemp("figures")
     loaded = headscope.load(str(tiny_bert(base / "model")))
@@ -444,11 +429,9 @@ def made(
             headscope.prune(both, **task),
         ],
     }
-    kinds = {f.name: f.type for f in dataclasses.fields(ReportResult)}
-    for name in ("depth", "flow", "linear", "transfer", "explain"):
-        kind = getattr(result_classes, str(kinds[name]).partition(" ")[0])
-        found[name] = [from_dict(kind, documents[name])]
-    return found
+    as_they_are = ("depth", "flow", "linear", "transfer", "explain")
+    known = {name: [from_dict(section_of(name).kind, documents[name])] for name in as_they_are}
+    return {**found, **known}
 
 
 def test_figures_draw_what_the_json_says(made: dict[str, list[Any]]) -> None:
@@ -552,7 +535,7 @@ def test_relations_have_one_definition(made: Any) -> None:
 def test_what_lies_below_an_axis_is_marked(documents: dict[str, Any]) -> None:
     data = json.loads(json.dumps(documents["depth"]))
     data["variants"]["attention"][-2:] = [1e-10, 0.0]
-    result = from_dict(result_classes.DepthResult, data)
+    result = from_dict(DepthResult, data)
     part = depth_part(result)
     assert str(part.chart.svg).count('class="dot below') == 2
     assert "triangles: below 1e-04" in str(part.chart.svg)

@@ -14,16 +14,8 @@ from rich.console import Console
 from tiny_models import tiny_bert
 
 import headscope
-from headscope.results import (
-    Baseline,
-    Curve,
-    DataInfo,
-    Point,
-    PruneResult,
-    ValidationSummary,
-    from_dict,
-    to_json,
-)
+from headscope import results
+from headscope.results import PruneResult, ValidationSummary, from_dict, to_json
 from headscope.results.metric_words import change_words
 from headscope.show.prune.page import key_numbers, section
 from headscope.show.prune.words import leading_point, verdict
@@ -51,27 +43,23 @@ def test_a_change_is_told_by_the_bad_end_of_its_interval(
 
 
 def result(width: float) -> PruneResult:
-    def curve(repair: str, *values: float) -> Curve:
+    def curve(repair: str, *values: float) -> results.Curve:
         points = []
         for count, value in zip((0, 2, 4, 8), values, strict=True):
             heads = tuple((0, head) for head in range(count))
             change, half = value - 80.0, width if count else 0.0
             ends = (change - half, change + half)
-            points.append(Point(count / 8, heads, value, (value - 9, value + 9), change, ends, 0.4))
-        return Curve("fisher", repair, tuple(points))
+            points.append(
+                results.Point(count / 8, heads, value, (value - 9, value + 9), change, ends, 0.4)
+            )
+        return results.Curve("fisher", repair, tuple(points))
 
     return PruneResult(
-        schema=1,
-        provenance={"model": {}},
-        validation=ValidationSummary(None),
-        task="similarity",
-        metric="spearman",
-        higher_is_better=True,
-        baseline=Baseline(80.0, (71.0, 89.0), {"spearman": 80.0}),
-        data=DataInfo("x.csv", "0", "similarity", 16, 0),
-        calibration=None,
-        n_heads=8,
-        shared_layers=False,
+        **{"schema": 1, "provenance": {"model": {}}, "validation": ValidationSummary(None)},
+        **{"task": "similarity", "metric": "spearman", "higher_is_better": True},
+        **{"n_heads": 8, "shared_layers": False, "calibration": None},
+        baseline=results.Baseline(80.0, (71.0, 89.0), {"spearman": 80.0}),
+        data=results.DataInfo("x.csv", "0", "similarity", 16, 0),
         curves=(curve("none", 80.0, 79.0, 70.0, 9), curve("scale", 80.0, 81.0, 79.5, 9)),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,19 +39,12 @@ def pruned(
         for other, (gap, half) in gaps.items()
     )
     return PruneResult(
-        schema=2,
-        provenance={},
-        validation=ValidationSummary(passed=True),
-        task="seq2seq",
-        metric="token_accuracy",
-        higher_is_better=higher,
+        **{"schema": 2, "provenance": {}, "validation": ValidationSummary(passed=True)},
+        **{"task": "seq2seq", "metric": "token_accuracy", "higher_is_better": higher},
+        **{"n_heads": 144, "shared_layers": False, "calibration": None, "stack": "all"},
         baseline=Baseline(80.0, (79.0, 81.0), {}),
         data=DataInfo("pairs.tsv", "0", "seq2seq", 600, 0),
-        calibration=None,
-        n_heads=144,
-        shared_layers=False,
         curves=(),
-        stack="all",
         areas=areas,
         gaps=made,
     )
@@ -72,9 +66,7 @@ def judged(found: PruneResult | None) -> Finding:
         ((-1e-6, 0.0), (-1e-6, 0.0), "mixed"),  # nor are those that are equal but for rounding
     ],
 )
-def test_paired_gaps_of_inner_areas_decide(
-    encoder: tuple[float, float], decoder: tuple[float, float], verdict: str
-) -> None:
+def test_paired_gaps_of_inner_areas_decide(encoder: Any, decoder: Any, verdict: str) -> None:
     found = judged(pruned({"encoder": encoder, "decoder": decoder}))
     assert found.verdict == verdict
     assert "with heads removed by x" in found.measured

@@ -10,29 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from headscope import results
 from headscope.errors import InputError
-from headscope.results import (
-    ControlRank,
-    ControlStatistics,
-    HeadRank,
-    InsightPart,
-    KeptRoles,
-    LayerControl,
-    LayerRank,
-    MatrixRank,
-    MeanSem,
-    NumericalRank,
-    Overlap,
-    RandomDraw,
-    RandomWeights,
-    RankResult,
-    Sampling,
-    SpectrumControl,
-    SpectrumHead,
-    SpectrumResult,
-    ValidationSummary,
-    Verdict,
-)
+from headscope.results import MeanSem, ValidationSummary
 from headscope.results.estimated import Estimated
 from headscope.verdicts.insights import asymmetry, labelled_heads, low_rank, shared_projections
 from headscope.verdicts.insights.finding import Evidence, Finding
@@ -55,48 +35,35 @@ def rank_result(
     layers: int = 60,
     n_layers: int = 3,
     sem: float | None = 0.01,
-) -> RankResult:
+) -> results.RankResult:
     """Two heads in every layer; the control has dims90 of 26 for a head and 140 for a layer."""
 
-    def matrices(dims90: int) -> dict[str, MatrixRank]:
+    def matrices(dims90: int) -> dict[str, results.MatrixRank]:
         dims = {"90": dims90, "95": 1, "99": 1}
-        one = MatrixRank((1.0,), NumericalRank(1, 0.1), 1.0, 1.0, dims)
+        one = results.MatrixRank((1.0,), results.NumericalRank(1, 0.1), 1.0, 1.0, dims)
         return dict.fromkeys(("qk", "ov", "w_q", "w_k"), one)
 
-    def statistics(dims90: float) -> dict[str, ControlStatistics]:
+    def statistics(dims90: float) -> dict[str, results.ControlStatistics]:
         dims = {"90": dims90, "95": 1.0, "99": 1.0}
-        one = ControlStatistics((1.0,), 1.0, 1.0, 1.0, dims, {}, 1)
+        one = results.ControlStatistics((1.0,), 1.0, 1.0, 1.0, dims, {}, 1)
         return dict.fromkeys(("qk", "ov", "w_q", "w_k"), one)
 
-    control = LayerControl(2, statistics(26.0), statistics(140.0), 1.41, 1.41, {})
+    control = results.LayerControl(2, statistics(26.0), statistics(140.0), 1.41, 1.41, {})
     own = {"asymmetry": asymmetry, "pattern_asymmetry": MeanSem(pattern, sem)}
-    return RankResult(
-        heads=tuple(
-            HeadRank(layer, head, **matrices(heads), **own)
-            for layer in range(n_layers)
-            for head in range(2)
-        ),
-        layers=tuple(
-            LayerRank(
-                *(layer, (0, 1)),
-                **matrices(layers),
-                asymmetry=asymmetry,
-                overlap=Overlap((), (), ()),
-            )
-            for layer in range(n_layers)
-        ),
-        controls={"gaussian": ControlRank((0,), (control,)), "fresh": None},
-        settings={},
-        validation=VALID,
-        provenance={},
-        text={"lines": 30},
+    places = [(layer, head) for layer in range(n_layers) for head in range(2)]
+    whole = {"asymmetry": asymmetry, "overlap": results.Overlap((), (), ()), **matrices(layers)}
+    return results.RankResult(
+        heads=tuple(results.HeadRank(*place, **matrices(heads), **own) for place in places),
+        layers=tuple(results.LayerRank(layer, (0, 1), **whole) for layer in range(n_layers)),
+        controls={"gaussian": results.ControlRank((0,), (control,)), "fresh": None},
+        **{"settings": {}, "validation": VALID, "provenance": {}, "text": {"lines": 30}},
     )
 
 
 OUTPUT = "symmetric scores move the output more than random changes"
 SCORES = "every head's scores are asymmetric"
 PATTERNS = "every head's pattern is asymmetric"
-SURE = Estimated(1.2, 1.1, 1.3)
+SURE, LOW = Estimated(1.2, 1.1, 1.3), Estimated(0.7, 0.6, 0.8)
 
 
 def symmetric(cosine: Estimated, scores: Estimated = SURE, **other: Any) -> Any:
@@ -110,21 +77,15 @@ def symmetric(cosine: Estimated, scores: Estimated = SURE, **other: Any) -> Any:
 
 
 def directed(
-    rank: RankResult | None = None, functions: Any = None, thresholds: InsightThresholds = T
+    rank: results.RankResult | None = None, functions: Any = None, thresholds: InsightThresholds = T
 ) -> Finding:
     return asymmetry.judge(Evidence(rank=rank, symmetric=functions), thresholds)
 
 
-def one_head(value: float) -> RankResult:
+def first_heads(count: int, **fields: Any) -> results.RankResult:
     result = rank_result()
-    heads = (dataclasses.replace(result.heads[0], asymmetry=value), *result.heads[1:])
-    return dataclasses.replace(result, heads=heads)
-
-
-def without_text() -> RankResult:
-    result = rank_result()
-    heads = tuple(dataclasses.replace(head, pattern_asymmetry=None) for head in result.heads)
-    return dataclasses.replace(result, heads=heads, text=None)
+    changed = [dataclasses.replace(head, **fields) for head in result.heads[:count]]
+    return dataclasses.replace(result, heads=(*changed, *result.heads[count:]))
 
 
 @pytest.mark.parametrize(
@@ -132,19 +93,19 @@ def without_text() -> RankResult:
     [
         (rank_result(), "holds", "holds"),
         (rank_result(0.0), "does not hold", "holds"),  # tied queries and keys
-        (one_head(0.0), "mixed", "holds"),
+        (first_heads(1, asymmetry=0.0), "mixed", "holds"),
         (rank_result(pattern=0.11), "mixed", "open"),  # 0.11 - 2 * 0.01
         (rank_result(pattern=0.05), "mixed", "does not hold"),
         (rank_result(sem=None), "not measured", "not measured"),  # one line of text
         (rank_result(0.0, sem=None), "does not hold", "not measured"),  # weights are exact
-        (without_text(), "not measured", "not measured"),
+        (first_heads(6, pattern_asymmetry=None), "not measured", "not measured"),  # no text
         # Two lines: t with one degree of freedom is 12.7, not 1.96.
         (rank_result(pattern=0.2), "holds", "holds"),
         (dataclasses.replace(rank_result(pattern=0.2), text={"lines": 2}), "mixed", "open"),
     ],
 )
 def test_weights_and_patterns_of_asymmetric_heads(
-    rank: RankResult, verdict: str, patterns: str
+    rank: results.RankResult, verdict: str, patterns: str
 ) -> None:
     found = directed(rank)
     assert found.verdict == verdict
@@ -153,7 +114,7 @@ def test_weights_and_patterns_of_asymmetric_heads(
     assert "where that is measured" in found.rule
     if verdict == "holds":
         assert found.values["below_gaussian"] == pytest.approx(1 - 1.3 / 1.41)
-    if rank.text and rank.heads[0].pattern_asymmetry.sem is None:
+    if rank.heads[0].pattern_asymmetry == MeanSem(1.2, None):
         assert "[no interval]" in found.parts[1].measured
 
 
@@ -163,14 +124,10 @@ def test_weights_and_patterns_of_asymmetric_heads(
         (symmetric(Estimated(0.7, 0.6, 0.879)), "holds", "holds"),
         (symmetric(Estimated(0.8, 0.7, 0.88)), "open", "mixed"),  # reaches what shuffling does
         (symmetric(Estimated(0.94, 0.92, 0.95)), "does not hold", "mixed"),
-        (
-            symmetric(Estimated(0.7, 0.6, 0.8), noise=Estimated(0.5, 0.4, 0.6)),
-            "does not hold",
-            "mixed",
-        ),
+        (symmetric(LOW, noise=Estimated(0.5, 0.4, 0.6)), "does not hold", "mixed"),
         (symmetric(Estimated(0.7)), "not measured", "not measured"),
         (symmetric(Estimated(None)), "not measured", "not measured"),
-        (symmetric(Estimated(0.7, 0.6, 0.8), shuffled=None), "not measured yet", "holds"),
+        (symmetric(LOW, shuffled=None), "not measured yet", "holds"),
     ],
 )
 def test_random_changes_decide(found: Any, outcome: str, verdict: str) -> None:
@@ -180,7 +137,7 @@ def test_random_changes_decide(found: Any, outcome: str, verdict: str) -> None:
 
 
 def test_controls_of_symmetric_scores() -> None:
-    found = directed(rank_result(), symmetric(Estimated(0.7, 0.6, 0.8)))
+    found = directed(rank_result(), symmetric(LOW))
     assert "all heads removed 0.500" in found.control
     assert "about 40 random heads of 72" in found.parts[2].measured
     # Cosines of 1 minus rounding: which is the lower says nothing, on any machine.
@@ -200,36 +157,28 @@ def test_controls_of_symmetric_scores() -> None:
     ],
 )
 def test_without_weights_the_scores_decide(scores: Estimated, outcome: str, verdict: str) -> None:
-    found = directed(None, symmetric(Estimated(0.7, 0.6, 0.8), scores))
+    found = directed(None, symmetric(LOW, scores))
     assert verdicts(found)[SCORES] == outcome
     assert found.verdict == verdict
 
 
-def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any) -> KeptRoles:
+def kept(
+    value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any
+) -> results.KeptRoles:
     difference = value - fields.get("baseline", 1.0)
-    known: dict[str, Any] = {
-        "roles": ("positional", "syntactic", "rare"),
-        "kept": ((0, 1), (1, 0)),
-        "n_heads": 24,
-        "classified_on": "a",
-        "measured_on": "b",
-        "examples": 10,
-        "metric": "cosine",
-        "higher_is_better": True,
-        "baseline": 1.0,
-        "value": value,
-        "difference_ci": (difference - half, difference + half),
-        "random": random,
-        "sets": 144,
-    }
-    return KeptRoles(**{**known, **fields})
+    known: dict[str, Any] = {"roles": ("positional", "syntactic", "rare"), "n_heads": 24}
+    known |= {"classified_on": "a", "measured_on": "b", "examples": 10, "metric": "cosine"}
+    known |= {"higher_is_better": True, "baseline": 1.0, "kept": ((0, 1), (1, 0)), "sets": 144}
+    known |= {"value": value, "random": random}
+    known["difference_ci"] = (difference - half, difference + half)
+    return results.KeptRoles(**{**known, **fields})
 
 
 def draws(value: float = 0.5, *, as_well: int = 0, better: float = 0.995) -> tuple[float, ...]:
     return (value,) * (39 - as_well) + (better,) * as_well
 
 
-def roles_judged(found: KeptRoles) -> Finding:
+def roles_judged(found: results.KeptRoles) -> Finding:
     return labelled_heads.judge(Evidence(kept=found), T)
 
 
@@ -262,7 +211,7 @@ LOSS = {"baseline": 2.0, "higher_is_better": False}
         (dataclasses.replace(kept(1.0, ()), kept=(), value=None), "not applicable"),
     ],
 )
-def test_labelled_heads_against_random_ones(found: KeptRoles, verdict: str) -> None:
+def test_labelled_heads_against_random_ones(found: results.KeptRoles, verdict: str) -> None:
     assert roles_judged(found).verdict == verdict
 
 
@@ -297,30 +246,24 @@ def test_shared_projections(sizes: dict[str, int], verdict: str) -> None:
 
 
 def spectrum_result(
-    shares: list[float], half: float | None = 0.01, random: RandomWeights | None = None
-) -> SpectrumResult:
-    flat = SpectrumControl(0.25, 0.25, (0.25,), (0.25,))
-    return SpectrumResult(
-        schema=1,
-        provenance={},
-        validation=VALID,
-        length=128,
-        sequences=10,
-        k=32,
-        sampling=Sampling("fixed", 10, 10, None, None, half, 8),
-        verdict=Verdict(0.9, 0.5, (), (), ()),
-        heads=tuple(
-            SpectrumHead(
-                0, i, MeanSem(s, 0.01), MeanSem(s, 0.01), half, (s,), (s,), (0.01,), -1, 0.9
-            )
-            for i, s in enumerate(shares)
-        ),
+    shares: list[float], half: float | None = 0.01, random: results.RandomWeights | None = None
+) -> results.SpectrumResult:
+    flat = results.SpectrumControl(0.25, 0.25, (0.25,), (0.25,))
+    heads = [
+        results.SpectrumHead(0, i, *[MeanSem(s, 0.01)] * 2, half, (s,), (s,), (0.01,), -1, 0.9)
+        for i, s in enumerate(shares)
+    ]
+    return results.SpectrumResult(
+        **{"schema": 1, "provenance": {}, "validation": VALID},
+        **{"length": 128, "sequences": 10, "k": 32, "random_weights": random},
+        sampling=results.Sampling("fixed", 10, 10, None, None, half, 8),
+        verdict=results.Verdict(0.9, 0.5, (), (), ()),
+        heads=tuple(heads),
         controls={"random-logits": flat, "identity": flat},
-        random_weights=random,
     )
 
 
-def low_rank_judged(result: SpectrumResult, thresholds: InsightThresholds = T) -> Finding:
+def low_rank_judged(result: results.SpectrumResult, thresholds: InsightThresholds = T) -> Finding:
     return low_rank.judge(Evidence(spectrum=result), thresholds)
 
 
@@ -365,14 +308,12 @@ def test_low_rank(shares: list[float], half: float | None, most: float, verdict:
         (None, None, "Random weights were not measured"),
     ],
 )
-def test_random_weights_stand_in_the_verdict(
-    share: float | None, half: float | None, said: str
-) -> None:
+def test_random_weights_stand_in_the_verdict(share: Any, half: Any, said: str) -> None:
     random = None
     if share is not None:
-        draw = RandomDraw(0, 2, share, share, share, 3 if share > 0.9 else 0)
+        draw = results.RandomDraw(0, 2, share, share, share, 3 if share > 0.9 else 0)
         mean = MeanSem(share, 0.01)
-        random = RandomWeights((draw,) * 5, 3, mean, mean, half, (share,), (share,))
+        random = results.RandomWeights((draw,) * 5, 3, mean, mean, half, (share,), (share,))
     found = low_rank_judged(spectrum_result([0.95] * 3, random=random))
     assert found.verdict == "holds"
     assert said in found.control
@@ -406,24 +347,21 @@ def test_estimates_and_sides_of_a_limit() -> None:
     assert common(["holds", "open"]) == "open"
 
 
-@pytest.mark.parametrize(
-    ("parts", "verdict"),
-    [
-        (("holds", "holds"), "holds"),
-        (("does not hold", "does not hold"), "does not hold"),
-        (("holds", "does not hold"), "mixed"),
-        (("holds", "open"), "mixed"),
-        (("holds", "not measured"), "not measured"),
-        (("not measured", "not measured"), "not measured"),
-        (("holds", "not measured yet"), "holds"),
-        (("holds", "does not hold", "not measured"), "mixed"),  # whichever way it came out
-    ],
-)
-def test_parts_make_a_verdict(parts: tuple[str, ...], verdict: str) -> None:
-    made = [InsightPart(str(i), part, "") for i, part in enumerate(parts)]
-    assert Finding.concluded(made, "", "", "", {}).verdict == verdict
-    refuted = Finding.concluded(made, "", "", "", {}, refuted=True)
-    assert refuted.verdict == "does not hold"
+def test_parts_make_a_verdict() -> None:
+    for parts, verdict in {
+        ("holds", "holds"): "holds",
+        ("does not hold", "does not hold"): "does not hold",
+        ("holds", "does not hold"): "mixed",
+        ("holds", "open"): "mixed",
+        ("holds", "not measured"): "not measured",
+        ("not measured", "not measured"): "not measured",
+        ("holds", "not measured yet"): "holds",
+        ("holds", "does not hold", "not measured"): "mixed",  # whichever way it came out
+    }.items():
+        made = [results.InsightPart(str(i), part, "") for i, part in enumerate(parts)]
+        assert Finding.concluded(made, "", "", "", {}).verdict == verdict, parts
+        refuted = Finding.concluded(made, "", "", "", {}, refuted=True)
+        assert refuted.verdict == "does not hold"
 
 
 def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured() -> None:

@@ -7,23 +7,8 @@ from typing import Any
 
 import pytest
 
-from headscope.results import (
-    ChosenTrees,
-    ControlStatistics,
-    Estimated,
-    FlowControl,
-    FlowResult,
-    FlowSentences,
-    Graph,
-    HeadFlow,
-    HeadGraph,
-    MatrixRank,
-    NumericalRank,
-    Recovery,
-    Trees,
-    ValidationSummary,
-    ValueControl,
-)
+from headscope import results
+from headscope.results import Estimated, ValidationSummary
 from headscope.verdicts.insights import passing_on
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
@@ -33,14 +18,18 @@ UNKNOWN = Estimated(None)
 SURE = Estimated.around(0.5, 0.01)
 
 
-def width(effective: float | None, d_head: int = 10) -> MatrixRank:
+def width(effective: float | None, d_head: int = 10) -> results.MatrixRank:
     dims = dict.fromkeys(("90", "95", "99"), None if effective is None else d_head)
-    return MatrixRank((1.0,) * d_head, NumericalRank(d_head, 0.1), effective, effective, dims)
+    return results.MatrixRank(
+        (1.0,) * d_head, results.NumericalRank(d_head, 0.1), effective, effective, dims
+    )
 
 
-def recovery(value: float = 0.6) -> Recovery:
+def recovery(value: float = 0.6) -> results.Recovery:
     known = {"whole": 0.4, "directions": 0.5, "token": 0.1, "other": 0.0, "value": value}
-    return Recovery(**{name: Estimated.around(number, 0.01) for name, number in known.items()})
+    return results.Recovery(
+        **{name: Estimated.around(number, 0.01) for name, number in known.items()}
+    )
 
 
 def flow_result(
@@ -53,36 +42,36 @@ def flow_result(
     over_gaussian: Estimated = SURE,
     token: Estimated = SURE,
     not_measured: dict[str, str] | None = None,
-) -> FlowResult:
+) -> results.FlowResult:
     """Make a result of as many heads as widths, whose value R^2 is ``gain`` above the control's."""
     known = recovery()
     known = known if own is None else dataclasses.replace(known, value=own)
-    statistics = ControlStatistics((1.0,), 10, 5.0, 9.8, {"90": 8.0}, {}, 5)
+    statistics = results.ControlStatistics((1.0,), 10, 5.0, 9.8, {"90": 8.0}, {}, 5)
     control = trees = None
     if gain is not None:
         gains = dataclasses.replace(recovery(), value=gain)
-        control = FlowControl(0, recovery(0.1), gains, SURE, None, None)
+        control = results.FlowControl(0, recovery(0.1), gains, SURE, None, None)
     if over_trees is not None:
-        pair = ChosenTrees((("L0H0", "dep->head"),), SURE, SURE, over_trees, SURE)
+        pair = results.ChosenTrees((("L0H0", "dep->head"),), SURE, SURE, over_trees, SURE)
         names = dict.fromkeys(("next", "random"), SURE)
-        trees = Trees(pair, pair, names, names, "+1", "next")
-    graph = HeadGraph(SURE, "[CLS]", SURE, 0.1)
-    return FlowResult(
+        trees = results.Trees(pair, pair, names, names, "+1", "next")
+    graph = results.HeadGraph(SURE, "[CLS]", SURE, 0.1)
+    return results.FlowResult(
         schema=2,
         provenance={},
         validation=ValidationSummary(passed=True),
-        sentences=FlowSentences("a", 10, 10, 0, 0),
+        sentences=results.FlowSentences("a", 10, 10, 0, 0),
         heads=tuple(
-            HeadFlow(0, i, 10, width(w), width(w), recovery(), graph, None)
+            results.HeadFlow(0, i, 10, width(w), width(w), recovery(), graph, None)
             for i, w in enumerate(widths)
         ),
-        spectra={"gaussian": (ValueControl(10, statistics, statistics),)},
+        spectra={"gaussian": (results.ValueControl(10, statistics, statistics),)},
         recovery=known,
         over_directions=over_directions,
         over_gaussian=over_gaussian,
         token_over_directions=token,
         not_measured=not_measured or {},
-        graph=Graph(SURE, 0.2, ()),
+        graph=results.Graph(SURE, 0.2, ()),
         trees=trees,
         control=control,
     )
@@ -113,9 +102,7 @@ ABOVE, BELOW, AROUND = (Estimated.around(value, 0.1) for value in (0.3, -0.3, 0.
         ([None], ABOVE, "not applicable"),
     ],
 )
-def test_width_and_the_top_word_decide(
-    widths: list[float | None], gain: Estimated | None, verdict: str
-) -> None:
+def test_width_and_the_top_word_decide(widths: Any, gain: Any, verdict: str) -> None:
     assert judged(widths, gain).verdict == verdict
 
 

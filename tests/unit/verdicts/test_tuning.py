@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from headscope.results import (
-    TransferCell,
-    TransferDifference,
-    TransferMissed,
-    TransferResult,
-    TransferSpread,
-    ValidationSummary,
-)
+from headscope import results
+from headscope.results import TransferResult, ValidationSummary
 from headscope.verdicts.insights import frozen, small_set, unstable
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
@@ -23,16 +17,16 @@ T = InsightThresholds()
 Ends = tuple[float, float | None, float | None]
 
 
-def difference(other: str, ends: Ends, weights: str = "pretrained") -> TransferDifference:
+def difference(other: str, ends: Ends, weights: str = "pretrained") -> results.TransferDifference:
     """LayerNorm alone minus another cell."""
-    return TransferDifference("layernorm", "pretrained", other, weights, 64, 3, *ends)
+    return results.TransferDifference("layernorm", "pretrained", other, weights, 64, 3, *ends)
 
 
-def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
+def cells(optimum: str = "inside", **others: str) -> tuple[results.TransferCell, ...]:
     """One for each variant and start; ``optimum`` says where the best rates lie."""
     names = ("head", "layernorm", "biases", "weights", "lora", "attention", "all")
     return tuple(
-        TransferCell(
+        results.TransferCell(
             *(name, weights, 64, 10, 1e-3, 3, 80.0, 70.0, 90.0, 1.0, 0, 0),
             others.get(name if weights == "pretrained" else f"random_{name}", optimum),
         )
@@ -41,7 +35,7 @@ def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
     )
 
 
-def result(*differences: TransferDifference, **fields: Any) -> TransferResult:
+def result(*differences: results.TransferDifference, **fields: Any) -> TransferResult:
     counts = {"validation_examples": 16, "test_examples": 100, "dropped": 0, "seeds": 3}
     counts |= {"spread_seeds": 3, "steps": 8, "batch": 16, "budget": 60.0}
     empty = dict.fromkeys(("baselines", "spreads", "runs", "searched", "missed"), ())
@@ -72,12 +66,10 @@ def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Find
         (WON, WON, (5.0, -1.0, 11.0), "mixed"),
         ((-5.0, -9.0, 0.0), (-2.0, -4.0, 0.0), (-1.0, -2.0, 0.0), "does not hold"),
         ((1.0, -3.0, 5.0), (2.0, -1.0, 5.0), (1.0, -3.0, 5.0), "mixed"),
-        *([(*[(5.0, None, None)] * 3, "not measured")]),  # a single seed
+        (*[(5.0, None, None)] * 3, "not measured"),  # a single seed
     ],
 )
-def test_layernorm_against_as_many_others(
-    biases: Ends, weights: Ends, lora: Ends, verdict: str
-) -> None:
+def test_layernorm_against_others(biases: Ends, weights: Ends, lora: Ends, verdict: str) -> None:
     assert eighth(biases, weights, lora).verdict == verdict
 
 
@@ -86,24 +78,17 @@ def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_no
     none = result(*others, not_possible={"biases": "it has none"})
     for found, verdict in ((result(*others), "not measured"), (none, "holds")):
         assert small_set.judge(Evidence(transfer=found), T).verdict == verdict
-    missed = (TransferMissed("layernorm", "pretrained", 64, 0),)
+    missed = (results.TransferMissed("layernorm", "pretrained", 64, 0),)
     for judge in (small_set.judge, frozen.judge, unstable.judge):
         assert judge(Evidence(transfer=result(missed=missed)), T).verdict == "not measured"
 
 
 @pytest.mark.parametrize("optimum", ["edge", "not searched"])
 def test_a_rate_that_is_no_known_optimum_leaves_its_claims_not_measured(optimum: str) -> None:
-    concerned = {
-        "layernorm": (True, True, True),
-        "weights": (True, False, False),
-        "biases": (True, False, False),
-        "lora": (True, False, False),
-        "head": (False, True, False),
-        "all": (False, True, False),
-        "random_layernorm": (False, True, False),
-        "attention": (False, False, True),
-        "random_head": (False, False, False),
-    }
+    concerned = {"layernorm": (True, True, True), "attention": (False, False, True)}
+    concerned |= dict.fromkeys(("weights", "biases", "lora"), (True, False, False))
+    concerned |= dict.fromkeys(("head", "all", "random_layernorm"), (False, True, False))
+    concerned["random_head"] = (False, False, False)
     for name, expected in concerned.items():
         found = cells(**{name: optimum})
         told = (
@@ -169,7 +154,7 @@ def tenth(
 ) -> Finding:
     value, low, high = ratio or (None, None, None)
     share, share_low, share_high = more or (None, None, None)
-    spread = TransferSpread(
+    spread = results.TransferSpread(
         *("attention", "layernorm", 64, 6, 6, value, low, high),
         *(bad, 0, share, share_low, share_high, 18, learned),
     )
@@ -193,9 +178,7 @@ MORE: Ends = (0.0, -0.4, 0.4)
         (None, (0.8, 0.1, 0.9), 5, "holds"),
     ],
 )
-def test_divergence_or_spread(
-    ratio: Ends | None, more: Ends | None, bad: int, verdict: str
-) -> None:
+def test_divergence_or_spread(ratio: Any, more: Any, bad: int, verdict: str) -> None:
     assert tenth(ratio, more, bad).verdict == verdict
 
 
