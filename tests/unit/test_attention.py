@@ -189,21 +189,20 @@ def test_visitor_sees_every_head_of_every_row_once_in_small_chunks(
 
 def test_chunks_are_as_large_as_allowed() -> None:
     p = Problem(batch=4, n_heads=3, n_q=4, n_k=5)
-    shapes: dict[int, list[tuple[int, ...]]] = {}
-    for chunk_entries in (1, 40, 60, 120, 10**6):
-        shapes[chunk_entries] = []
-        stream_attention(
-            *p.qkv(),
-            visit=lambda _r, _h, part, _z: shapes[chunk_entries].append(tuple(part.shape[:2])),  # noqa: B023
-            chunk_entries=chunk_entries,
-        )
-    assert shapes == {
+    for entries, expected in {
         1: [(1, 1)] * 12,
         40: [(1, 2), (1, 1)] * 4,
         60: [(1, 3)] * 4,
         120: [(2, 3)] * 2,
         10**6: [(4, 3)],
-    }
+    }.items():
+        shapes: list[tuple[int, ...]] = []
+
+        def visit(rows: slice, heads: slice, part: Tensor, z: Tensor, shapes: Any = shapes) -> None:
+            shapes.append(tuple(part.shape[:2]))
+
+        stream_attention(*p.qkv(), visit=visit, chunk_entries=entries)
+        assert shapes == expected
 
 
 @few
