@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,7 @@ SENTENCE = ref.Sentence(
 IDS = [101, 1, 2, 3, 4, 5, 6, 1, 102]
 WORD_OF = [None, 0, 1, 2, 2, 3, 4, 5, None]
 ENCODED = ref.Encoded(IDS, WORD_OF, SENTENCE)
-FREQUENCY = {"the": 0.05, "old": 0.01, "cat": 0.001, "sat": 0.002, ".": 0.0}
-
-
-def frequency(word: str) -> float:
-    return FREQUENCY[word]
+frequency = {"the": 0.05, "old": 0.01, "cat": 0.001, "sat": 0.002, ".": 0.0}.__getitem__
 
 
 def one_hot(targets: list[int]) -> ref.Matrix:
@@ -33,15 +30,11 @@ def one_hot(targets: list[int]) -> ref.Matrix:
     return pattern
 
 
-def count(pattern: ref.Matrix, encoded: ref.Encoded = ENCODED) -> ref.HeadCounts:
+def summary(pattern: ref.Matrix, encoded: ref.Encoded = ENCODED) -> dict[str, Any]:
     counts = ref.HeadCounts()
     target = ref.rare_target(encoded.sentence.forms, frequency, {"the"})
     ref.count_sentence(counts, pattern, encoded, target)
-    return counts
-
-
-def summary(pattern: ref.Matrix, encoded: ref.Encoded = ENCODED) -> dict[str, Any]:
-    return ref.summarise(count(pattern, encoded), ref.syntactic_trials(encoded.sentence))
+    return ref.summarise(counts, ref.syntactic_trials(encoded.sentence))
 
 
 def test_read_treebank_keeps_integer_rows_and_cuts_subtypes(tmp_path: Path) -> None:
@@ -56,14 +49,19 @@ def test_read_treebank_keeps_integer_rows_and_cuts_subtypes(tmp_path: Path) -> N
     ]
 
 
-def test_argmax_ties_go_to_the_lowest_index() -> None:
+def test_ties_and_what_is_usable() -> None:
     assert ref.lowest_argmax([9.0, 1.0, 2.0, 2.0], [3, 1, 2]) == 2
-
-
-def test_usable_needs_every_word_and_the_limit() -> None:
-    assert ENCODED.is_usable(9)
+    assert ENCODED.is_usable(9)  # needs every word and the limit
     assert not ENCODED.is_usable(8)
     assert not ref.Encoded([101, 1, 102], [None, 1, None], SENTENCE).is_usable(9)
+    assert all(map(ref.is_punctuation, [".", "...", "$", "``", "-"]))
+    assert not any(map(ref.is_punctuation, ["a.", "1", ":D"]))
+
+    def trial(*offsets: int) -> ref.Trial:
+        return ref.Trial("x", ref.DOWN, 10, frozenset(10 + offset for offset in offsets))
+
+    assert ref.best_offset([trial(3), trial(-2), trial(2)]) == -2  # small, then negative
+    assert ref.best_offset([trial(3, 1), trial(3), trial(-1)]) == 3
 
 
 def test_previous_token_head() -> None:
@@ -121,14 +119,6 @@ def test_syntactic_hits_against_the_best_offset() -> None:
     assert result["punct", ref.UP]["accuracy"] == 1.0
 
 
-def test_best_offset_ties_prefer_small_then_negative() -> None:
-    def trial(*offsets: int) -> ref.Trial:
-        return ref.Trial("x", ref.DOWN, 10, frozenset(10 + offset for offset in offsets))
-
-    assert ref.best_offset([trial(3), trial(-2), trial(2)]) == -2
-    assert ref.best_offset([trial(3, 1), trial(3), trial(-1)]) == 3
-
-
 def test_rare_target_ties_and_skips() -> None:
     target = ref.rare_target(SENTENCE.forms, frequency, {"the"})
     assert target is not None
@@ -158,13 +148,11 @@ def test_rare_head() -> None:
 
 @pytest.mark.parametrize("drawn", [1, 2, 3])
 def test_null_equals_the_enumeration_of_all_draws(drawn: int) -> None:
-    from itertools import combinations
-
     argmax, candidates = [1, 2, 1, 4, 0, 3], [0, 1, 2, 3]
     target = ref.RareTarget(6, frozenset(candidates), frozenset(range(drawn)), frozenset())
     hits = [
         sum(argmax[q] in draw for q in range(6) if q not in draw)
-        for draw in map(set, combinations(candidates, drawn))
+        for draw in map(set, itertools.combinations(candidates, drawn))
     ]
     assert ref.expected_null_hits(target, argmax) == pytest.approx(np.mean(hits))
 
@@ -195,28 +183,17 @@ def test_one_word_sentence_has_no_word_level_trial() -> None:
     assert result["self_rate"] == 1.0
 
 
-def test_punctuation() -> None:
-    assert all(map(ref.is_punctuation, [".", "...", "$", "``", "-"]))
-    assert not any(map(ref.is_punctuation, ["a.", "1", ":D"]))
-
-
-@pytest.mark.parametrize(("a", "b"), [(0, 0), (0, 1), (5, 0), (7, 7), (3, 12), (900, 1000)])
-def test_mcnemar_is_the_binomial_test(a: int, b: int) -> None:
-    expected = scipy.stats.binomtest(a, a + b, 0.5).pvalue if a + b else 1.0
-    assert ref.mcnemar(a, b) == pytest.approx(expected, rel=1e-9)
-    assert ref.p_values([a, b], [b, a]) == [ref.mcnemar(a, b)] * 2
-
-
-def test_benjamini_hochberg_is_scipys() -> None:
+def test_statistics_are_scipys() -> None:
+    for a, b in [(0, 0), (0, 1), (5, 0), (7, 7), (3, 12), (900, 1000)]:
+        expected = scipy.stats.binomtest(a, a + b, 0.5).pvalue if a + b else 1.0
+        assert ref.mcnemar(a, b) == pytest.approx(expected, rel=1e-9)
+        assert ref.p_values([a, b], [b, a]) == [ref.mcnemar(a, b)] * 2
     p = np.random.default_rng(0).random(50) ** 3
     p[10:14] = p[10]
-    expected = scipy.stats.false_discovery_control(p, method="bh")
-    assert ref.benjamini_hochberg(p.tolist()) == pytest.approx(expected.tolist())
+    adjusted = scipy.stats.false_discovery_control(p, method="bh")
+    assert ref.benjamini_hochberg(p.tolist()) == pytest.approx(adjusted.tolist())
     assert ref.benjamini_hochberg([]) == []
-
-
-@pytest.mark.parametrize(("hits", "trials"), [(0, 10), (10, 10), (3, 50), (740, 1000)])
-def test_wilson_is_scipys(hits: int, trials: int) -> None:
-    expected = scipy.stats.binomtest(hits, trials).proportion_ci(method="wilson")
-    assert ref.wilson(hits, trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    for hits, trials in [(0, 10), (10, 10), (3, 50), (740, 1000)]:
+        found = scipy.stats.binomtest(hits, trials).proportion_ci(method="wilson")
+        assert ref.wilson(hits, trials) == pytest.approx((found.low, found.high), abs=1e-12)
     assert ref.wilson(0, 0) == (0.0, 1.0)

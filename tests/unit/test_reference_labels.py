@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ PLACES = [(0, head) for head in range(6)]
 
 
 def encoded(sentence: ref.Sentence, pieces: list[int]) -> ref.Encoded:
-    inner = [word for word, size in enumerate(pieces) for _ in range(size)]
+    inner = np.repeat(np.arange(len(pieces)), pieces).tolist()
     return ref.Encoded(list(range(len(inner) + 2)), [None, *inner, None], sentence)
 
 
@@ -41,9 +39,6 @@ def spread(attention: choices.Floats, pieces: list[int]) -> choices.Floats:
     pattern = np.pad(inner, 1)
     pattern[[0, -1], 0] = 1.0
     return pattern
-
-
-# --------------------------------------------------------------------------- planted heads
 
 
 def random_tree(words: int, random: np.random.Generator) -> ref.Sentence:
@@ -82,40 +77,30 @@ def corpus() -> choices.Corpus:
     return choices.gather(sentences, PLACES, run())
 
 
-@pytest.fixture(scope="module")
-def table(corpus: choices.Corpus) -> dict[tuple[int, int], dict[ref.Key, Any]]:
-    return labels.label(corpus)
-
-
-def test_only_the_head_that_follows_the_trees_is_labelled(table: Any) -> None:
+def test_only_the_head_that_follows_the_trees_is_labelled(corpus: choices.Corpus) -> None:
+    table = labels.label(corpus)
     assert labels.labels_of(table) == [(0, GOLD, "obj", ref.UP)]
-    confirmed = table[0, GOLD]["obj", ref.UP]["confirmed"]
-    assert confirmed["accuracy"] == confirmed["accuracy_mean"] == 1.0
-    assert confirmed["baselines"]["kernel"] < 0.5
-
-
-def test_punctuation_is_scored_and_never_selected(table: Any) -> None:
-    entry = table[0, GOLD]["punct", ref.UP]
-    assert entry["accuracy"] == 1.0
-    assert not entry["selected"]
-
-
-def test_a_head_that_holds_on_one_half_only_is_selected_and_not_labelled(table: Any) -> None:
-    entry = table[0, FADING]["obj", ref.UP]
-    assert entry["half_a"]["accuracy"] == 1.0
-    assert entry["selected"]
-    assert not entry["labelled"]
-    assert entry["confirmed"]["accuracy"] < 0.2
-
-
-@pytest.mark.parametrize("head", [FIRST, LAST, PREVIOUS, EVEN])
-def test_a_head_that_knows_no_words_is_never_selected(table: Any, head: int) -> None:
-    assert not any(entry["selected"] for entry in table[0, head].values())
-
-
-def test_a_head_of_fixed_distance_is_explained_by_its_kernel(corpus: choices.Corpus) -> None:
+    gold, punct = (table[0, GOLD][relation, ref.UP] for relation in ("obj", "punct"))
+    assert gold["confirmed"]["accuracy"] == gold["confirmed"]["accuracy_mean"] == 1.0
+    assert gold["confirmed"]["baselines"]["kernel"] < 0.5
+    assert (punct["accuracy"], punct["selected"]) == (1.0, False), "scored and never selected"
+    fading = table[0, FADING]["obj", ref.UP]  # holds on one half only
+    assert fading["half_a"]["accuracy"] == 1
+    assert (fading["selected"], fading["labelled"]) == (True, False)
+    assert fading["confirmed"]["accuracy"] < 0.2
+    for head in (FIRST, LAST, PREVIOUS, EVEN):  # they know no words
+        assert not any(entry["selected"] for entry in table[0, head].values())
+    even = table[0, EVEN]["obj", ref.UP]
+    expected = even["baselines"]["uniform"]
+    error = (expected * (1 - expected) / even["trials"]) ** 0.5
+    assert even["accuracy"] == pytest.approx(expected, abs=3 * error)
     for outcomes in labels.collect(corpus, corpus.sentences).values():
-        assert (outcomes.hits[:, PREVIOUS] == outcomes.kernel[:, PREVIOUS]).all()
+        same = outcomes.hits[:, PREVIOUS] == outcomes.kernel[:, PREVIOUS]
+        assert same.all(), "a head of fixed distance is explained by its kernel"
+    swapped = labels.label(corpus, swapped=True)
+    assert labels.labels_of(swapped) == []
+    assert swapped[0, GOLD]["obj", ref.UP]["trials"] > 0
+    assert swapped[0, GOLD]["obj", ref.UP]["accuracy"] < 0.3
 
 
 def test_first_and_last_word_miss_where_they_ask_themselves(corpus: choices.Corpus) -> None:
@@ -126,20 +111,6 @@ def test_first_and_last_word_miss_where_they_ask_themselves(corpus: choices.Corp
     found = labels.outcomes([(one, trial) for trial in trials])
     assert found.first.tolist() == [False, False, True, True, False, False]
     assert found.last.tolist() == [False, True, False, False, False, True]
-
-
-def test_evenly_spread_attention_meets_its_expectation(table: Any) -> None:
-    entry = table[0, EVEN]["obj", ref.UP]
-    expected = entry["baselines"]["uniform"]
-    error = (expected * (1 - expected) / entry["trials"]) ** 0.5
-    assert entry["accuracy"] == pytest.approx(expected, abs=3 * error)
-
-
-def test_trees_of_other_sentences_label_nothing(corpus: choices.Corpus) -> None:
-    swapped = labels.label(corpus, swapped=True)
-    assert labels.labels_of(swapped) == []
-    assert swapped[0, GOLD]["obj", ref.UP]["trials"] > 0
-    assert swapped[0, GOLD]["obj", ref.UP]["accuracy"] < 0.3
 
 
 def test_too_few_trials_on_the_second_half_are_no_selection(corpus: choices.Corpus) -> None:
@@ -169,9 +140,6 @@ def test_accuracy_and_best_offset_are_those_of_the_first_oracle() -> None:
         for name in ("trials", "accuracy", "baseline_offset"):
             assert entry[name] == theirs[key][name]
         assert entry["baselines"]["offset"] == theirs[key]["baseline"]
-
-
-# --------------------------------------------------------------------------- by hand
 
 
 def test_word_choices_agree_with_the_plain_loops() -> None:
@@ -256,14 +224,8 @@ def test_every_part_of_the_rule_can_refuse(change: dict[str, float], verdict: bo
     baselines = {"offset": 0.4, "first": 0.1, "last": 0.2, "uniform": 0.3, "kernel": 0.5}
     half = {"accuracy": 0.6, "accuracy_mean": 0.6, "p_adjusted": 0.01, "baselines": baselines}
     assert labels.is_confirmed({**half, **change}) is verdict
-
-
-def test_the_margin_forgives_rounding() -> None:
-    assert labels.exceeds(0.6, 0.5)  # 0.09999999999999998 apart
+    assert labels.exceeds(0.6, 0.5)  # 0.09999999999999998 apart: the margin forgives rounding
     assert not labels.exceeds(0.599, 0.5)
-
-
-# --------------------------------------------------------------------------- rare word, broad
 
 
 def test_clustered_ratio_of_equal_sentences_is_the_error_of_their_mean() -> None:
@@ -303,17 +265,16 @@ def test_a_rare_word_head_is_labelled_and_another_is_not() -> None:
     assert (other["rate"], other["labelled"]) == (pytest.approx(1 / 3), False)
 
 
-@pytest.mark.parametrize(("sentences", "words", "verdict"), [(50, 18, True), (49, 18, None)])
-def test_broad_needs_fifty_long_sequences(sentences: int, words: int, verdict: bool | None) -> None:
+@pytest.mark.parametrize(
+    ("sentences", "words", "counted", "verdict"),
+    [(50, 18, 50, True), (49, 18, 49, None), (80, 17, 0, None)],  # 17 words are no evidence
+)
+def test_broad_needs_fifty_long_sequences(
+    sentences: int, words: int, counted: int, verdict: bool | None
+) -> None:
     pieces = [1] * words
     even = np.full((1, words + 2, words + 2), 1 / (words + 2))
     run = ((index, encoded(flat(words), pieces), even) for index in range(sentences))
     result = roles.broad(choices.gather([flat(words)] * sentences, [(0, 0)], run))[0, 0]
-    assert result["mean"] == pytest.approx(1.0)
-    assert (result["sequences"], result["broad"]) == (sentences, verdict)
-
-
-def test_a_short_sequence_is_no_evidence_of_broad() -> None:
-    run = itertools.repeat((0, encoded(flat(17), [1] * 17), np.full((1, 19, 19), 1 / 19)), 80)
-    result = roles.broad(choices.gather([flat(17)], [(0, 0)], run))[0, 0]
-    assert result == {"sequences": 0, "mean": None, "broad": None}
+    mean = pytest.approx(1.0) if counted else None
+    assert result == {"sequences": counted, "mean": mean, "broad": verdict}

@@ -26,51 +26,28 @@ from headscope.verdicts.diff.rules import RULES
 ROOT = Path(__file__).parents[2]
 
 
-def test_there_are_sections() -> None:
-    assert len(SECTIONS) >= 7
-    assert len(set(SECTIONS)) == len(SECTIONS)
-
-
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_has_its_result(name: str) -> None:
+def test_a_section_has_all_that_its_name_promises(name: str) -> None:
     section = section_of(name)
     fields = {field.name for field in dataclasses.fields(section.kind)}
     assert section.marks, f"{name}: nothing tells its JSON from others (results/sections.py)"
     assert section.marks <= fields
     assert {"schema", "provenance"} <= fields
     assert set(section.uses) <= set(SECTIONS[: SECTIONS.index(name)]), "a section uses earlier ones"
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_has_its_function(name: str) -> None:
     function = getattr(headscope, name, None)
     assert callable(function), f"{name}: there is no headscope.pipeline.{name}.{name}"
-    parameters = inspect.signature(function).parameters
-    assert "model" in parameters
-    assert "command" in parameters
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_has_its_view(name: str) -> None:
+    assert {"model", "command"} <= set(inspect.signature(function).parameters)
     try:
         view = view_of(name)
     except (ImportError, AttributeError) as error:
         pytest.fail(f"{name}: there is no VIEW in headscope.show.{name} ({error})")
     assert isinstance(view, View)
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_has_what_diff_compares(name: str) -> None:
     try:
         collector = collector_of(name)
     except ImportError as error:
         pytest.fail(f"{name}: there is no headscope.verdicts.diff.facts.{name} ({error})")
-    assert callable(getattr(collector, "collect", None)), f"{name}: its facts have no collect"
-    assert callable(getattr(collector, "settings", None)), f"{name}: its facts have no settings"
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_has_its_command_and_its_table(name: str) -> None:
+    for part in ("collect", "settings"):
+        assert callable(getattr(collector, part, None)), f"{name}: its facts have no {part}"
     assert name in COMMANDS, f"{name}: no command of that name in headscope.cli.app"
     options = options_by_command(typer.Context(typer.main.get_command(app)))
     assert "model" in options[name], f"{name}: its table in a config file has no options"
@@ -84,18 +61,16 @@ def test_a_command_has_its_help_and_its_page(name: str) -> None:
     assert (ROOT / "docs" / f"{name}.md").is_file(), f"{name}: there is no docs/{name}.md"
 
 
-def test_roles_are_told_apart() -> None:
-    for attribute in ("key", "name"):
+def test_sections_and_roles_are_told_apart() -> None:
+    assert len(SECTIONS) == len(set(SECTIONS)) >= 7
+    for attribute in ("key", "name", "colour"):
         assert len({getattr(role, attribute) for role in ROLES}) == len(ROLES)
-    for role in PRIMARY:
-        assert role.colour, f"{role.key} has no colour for figures"
-        assert role.style, f"{role.key} has no style for the terminal"
-        assert role.light, f"{role.key} has no colour for the page by day"
-        assert role.dark, f"{role.key} has no colour for the page by night"
-    assert len({role.colour for role in ROLES}) == len(ROLES)
+    for role in PRIMARY:  # in figures, on the terminal, on the page by day and by night
+        for attribute in ("colour", "style", "light", "dark"):
+            assert getattr(role, attribute), f"{role.key} has no {attribute}"
 
 
-def test_help_names_what_can_be_chosen() -> None:
+def test_help_and_docs_name_what_can_be_chosen() -> None:
     """Help is written by hand, so that it loads nothing; it names every entry of the lists."""
     commands = typer.main.get_command(app).commands
     said = {
@@ -107,9 +82,6 @@ def test_help_names_what_can_be_chosen() -> None:
     assert all(rule in said["diff"]["fail_on"] for rule in RULES)
     assert [task.value for task in options["task"].kind] == list(TASKS)
     assert [kind.value for kind in options["repair"].kind] == [kind.value for kind in Repair]
-
-
-def test_rules_and_methods_stand_in_the_docs() -> None:
     diff, prune = (
         (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("diff", "prune")
     )

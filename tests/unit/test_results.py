@@ -1,98 +1,188 @@
-"""Results survive a JSON round trip, and never hold NaN."""
+"""Results as JSON: nothing is lost on the way, and a sentence for each way of being damaged."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from result_files import changed, write
 
 import headscope
 from headscope import results
 from headscope.errors import InputError
 from headscope.results import (
+    SECTIONS,
     ClassifyResult,
     Head,
-    ValidationResult,
     from_dict,
     head_name,
     parse_head,
+    section_of,
+    to_dict,
     to_json,
 )
 from headscope.results.heads import place_name
 from headscope.results.thresholds import parse_pairs
+from headscope.verdicts.reading import read_results, results_of
 
 
-@pytest.fixture(scope="module")
-def result(demo: object) -> ClassifyResult:
-    return headscope.classify(demo, limit=30, control=True)
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_result_comes_back_from_json_as_it_was(name: str, documents: Any) -> None:
+    """To the byte: 8 and 8.0 are equal, but a report that is run again must not change."""
+    document, kind = documents[name], section_of(name).kind
+    result = from_dict(kind, document)
+    text = to_json(result)
+    as_text = json.dumps(document, sort_keys=True)
+    assert json.dumps(json.loads(text), sort_keys=True) == as_text
+    assert json.dumps(to_dict(result), sort_keys=True) == as_text
+    again = from_dict(kind, json.loads(text))
+    assert again == result
+    assert to_json(again) == text
+    assert from_dict(kind, {**document, "of_a_later_version": 1}) == result
+    for damaged in ({"schema": "1"}, {"provenance": []}, {"schema": True}):
+        (field,) = damaged
+        with pytest.raises(InputError, match=rf"{field} is (no int|not an object)"):
+            results_of({**document, **damaged}, "x.json")
 
 
-def test_classification_round_trip(result: ClassifyResult) -> None:
+def test_a_classification_comes_back_and_has_its_frames(measured: Callable[..., Any]) -> None:
+    result = measured("classify", limit=30, control=True)
     assert from_dict(ClassifyResult, json.loads(to_json(result))) == result
-
-
-def test_validation_round_trip(demo: object) -> None:
-    certificate = headscope.validate(demo)
-    assert from_dict(ValidationResult, json.loads(to_json(certificate))) == certificate
-
-
-def test_unknown_fields_of_later_versions_are_passed_over(demo: object) -> None:
-    certificate = headscope.validate(demo)
-    data = {**json.loads(to_json(certificate)), "of_a_later_version": 1}
-    assert from_dict(ValidationResult, data) == certificate
-
-
-def test_nan_is_refused() -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        to_json({"rate": float("nan")})
-
-
-def test_frames_have_a_row_per_head_and_per_relation(result: ClassifyResult) -> None:
     assert len(result.to_frame()) == len(result.heads) == 72
     relations = sum(len(head.syntactic) for head in result.heads)
     assert len(result.relations_frame()) == relations > 0
 
 
-def test_rates_without_trials_are_null(demo: object) -> None:
+def test_what_is_not_known_is_null_and_never_nan(demo: object) -> None:
     single = headscope.classify(demo, ["Yes"], language="en")
     head = single.heads[0]
-    assert head.positional.score is None
-    assert head.rare.rate is None
-    assert head.labels == ()
+    assert (head.positional.score, head.rare.rate, head.labels) == (None, None, ())
     assert "NaN" not in to_json(single)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json({"rate": float("nan")})
 
 
 def test_no_two_modules_of_results_export_the_same_name() -> None:
     modules = [found for found in vars(results).values() if isinstance(found, ModuleType)]
-    names = [name for module in modules for name in getattr(module, "__all__", ())]
-    assert len(names) == len(set(names)) > 60
-    for module in modules:
-        for name in getattr(module, "__all__", ()):
-            assert getattr(results, name) is getattr(module, name), name
+    exported = [(module, name) for module in modules for name in getattr(module, "__all__", ())]
+    assert len(exported) == len({name for _, name in exported}) > 60
+    for module, name in exported:
+        assert getattr(results, name) is getattr(module, name), name
 
 
-def test_the_name_of_a_head_reads_back() -> None:
+def test_names_of_heads_and_places_and_pairs_of_name_and_value() -> None:
     assert head_name(3, 15) == Head(3, 15).name == "L3H15"
     assert parse_head("L3H15") == (3, 15)
     for text in ("", "L3", "3H1", "L3H*", "L-1H2", "L1H2 "):
         with pytest.raises(ValueError, match="not the name of a head"):
             parse_head(text)
-
-
-def test_pairs_of_name_and_value() -> None:
-    assert parse_pairs([" most = 0.6", "low_rank=1=2", "most=0.7"]) == {
-        "most": "0.7",
-        "low_rank": "1=2",
-    }
+    places = ((3, 5), ("cross", 3, 5), [], [1], ["a", 1, 2, 3])
+    names = ["L3H5", "cross:L3H5", "[]", "[1]", "['a', 1, 2, 3]"]
+    assert [place_name(place) for place in places] == names
+    pairs = parse_pairs([" most = 0.6", "low_rank=1=2", "most=0.7"])
+    assert pairs == {"most": "0.7", "low_rank": "1=2"}
     with pytest.raises(InputError) as error:
         parse_pairs(["most"], example="most=0.6")
     assert str(error.value) == "threshold 'most': write NAME=VALUE, such as most=0.6."
 
 
-def test_names_of_places() -> None:
-    assert place_name((3, 5)) == "L3H5"
-    assert place_name(("cross", 3, 5)) == "cross:L3H5"
-    assert [place_name(damaged) for damaged in ([], [1], ["a", 1, 2, 3])] == [
-        *("[]", "[1]", "['a', 1, 2, 3]")
-    ]
+def test_a_folder_of_single_results(folder: Path, documents: Any, tmp_path: Path) -> None:
+    found = read_results(folder)
+    assert tuple(found.sections) == SECTIONS
+    for name in SECTIONS:
+        assert json.loads(json.dumps(to_dict(found.sections[name]))) == documents[name]
+        assert getattr(found, name) is found.sections[name]
+        path = shutil.copy(folder / f"{name}.json", tmp_path / "some-file.txt")
+        assert tuple(read_results(Path(path)).sections) == (name,), "a file says what it is"
+    (tmp_path / "some-file.txt").unlink()
+    shutil.copy(folder / "validate.json", tmp_path / "validation.json")  # its other name
+    assert tuple(read_results(tmp_path).sections) == ("validate",)
+    shutil.copy(folder / "rank.json", tmp_path / "depth.json")
+    with pytest.raises(InputError, match="holds rank, not depth"):
+        read_results(tmp_path)
+
+
+def test_a_report_comes_before_the_files_beside_it(documents: Any, tmp_path: Path) -> None:
+    mine = changed(documents["rank"], "settings", "share", to="sigma")
+    write(tmp_path / "rank.json", documents["rank"])
+    write(tmp_path / "depth.json", documents["depth"])
+    report = {"schema": 2, "provenance": {}, "settings": {}, "rank": mine, "classify": None}
+    write(tmp_path / "report.json", {**report, "insights": None})
+    found = read_results(tmp_path)
+    assert tuple(found.sections) == ("rank", "depth")
+    assert found.rank.settings["share"] == "sigma"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "not whole JSON"),
+        (b'{"heads": [', "not whole JSON"),
+        (b'{"heads": NaN}', "NaN is no JSON number"),
+        (b"\xff\xfe{\x00", "not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[]", "no result of headscope"),
+        (b"3", "no result of headscope"),
+        (b"null", "no result of headscope"),
+        (b'{"a": 1}', "no result of headscope"),
+        (b'{"rank": 5, "insights": {}}', "damaged"),
+        (b'{"heads": 1, "corpus": {}, "thresholds": {}}', "classify.* damaged: .*no field"),
+        (b'{"insights": [[]], "schema": 1}', "damaged"),
+        (b"1" * 5000, "not whole JSON"),
+    ],
+)
+def test_files_that_are_no_results(data: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=words) as caught:
+        read_results(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("heads",), {}, "heads is not a list"),
+        (("heads", 2), "x", r"heads\[2\] is not an object"),
+        (("heads", 2, "layer"), "0", r"heads\[2\].layer is no int"),
+        (("heads", 2, "layer"), True, r"heads\[2\].layer is no int"),
+        (("heads", 2, "layer"), 10**30, r"heads\[2\].layer is no int"),
+        (("heads", 0, "entropy"), "low", "entropy is not a number"),
+        (("heads", 0, "entropy"), 10**400, "entropy is not a number"),
+        (("heads", 0, "primary"), None, "primary is no str"),
+        (("heads", 0, "positional", "rates"), [], "rates is not an object"),
+        (("schema",), 3, "has schema 3; this headscope reads 2"),  # and lacks a field besides
+    ],
+)
+def test_damaged_fields_are_named(place: Any, value: Any, words: str, documents: Any) -> None:
+    data = changed(documents["classify"], *place, to=value)
+    if place == ("schema",):
+        del data["corpus"]
+    with pytest.raises(InputError, match=words):
+        results_of(data, "x.json")
+
+
+def test_infinity_and_halves_of_surrogate_pairs_in_a_file(documents: Any, tmp_path: Path) -> None:
+    text = json.dumps(changed(documents["classify"], "heads", 0, "entropy", to="@"))
+    path = tmp_path / "x.json"
+    path.write_text(text.replace('"@"', "1e999"))
+    with pytest.raises(InputError, match="entropy is not a number"):
+        read_results(path)
+    write(path, changed(documents["rank"], "provenance", "model", "id", to="a\ud800b"))
+    assert read_results(path).rank.provenance["model"]["id"].encode() == b"a?b"
+
+
+def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file or folder"):
+        read_results(tmp_path / "none.json")
+    with pytest.raises(InputError, match=r"holds no results; looked for report\.json"):
+        read_results(tmp_path)
+    (tmp_path / "rank.json").mkdir()
+    with pytest.raises(InputError, match="cannot be read"):
+        read_results(tmp_path)

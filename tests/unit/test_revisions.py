@@ -17,19 +17,16 @@ from headscope.results.validate import ValidationResult
 from headscope.revisions import in_revision
 from headscope.verdicts.reading import read_results
 
-_WHAT = ("NAME", "EMAIL")
-
 
 def certificate(tokens: int) -> Any:
     return to_dict(ValidationResult(True, (), 0.0, 0.0, {}, tokens=tokens))
 
 
 def git(folder: Path, *words: str) -> None:
-    names = {f"GIT_{who}_{what}": "t@t" for who in ("AUTHOR", "COMMITTER") for what in _WHAT}
+    people = [f"GIT_{who}_{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")]
     alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    subprocess.run(
-        ["git", *words], cwd=folder, check=True, capture_output=True, env=os.environ | names | alone
-    )
+    env = os.environ | dict.fromkeys(people, "t@t") | alone
+    subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +53,13 @@ def tokens_in(revision: str, path: Path) -> int:
     return found.tokens
 
 
-@pytest.mark.parametrize(("revision", "expected"), [("HEAD~1", 1), ("main", 2), ("v2", 2)])
-def test_a_file_and_its_folder_are_as_they_were(
-    revision: str, expected: int, repository: Path
-) -> None:
+def test_a_file_and_its_folder_are_as_they_were(repository: Path) -> None:
     folder = repository / "reports" / "with space: ä"
-    assert tokens_in(revision, folder / "report.json") == expected
-    assert tokens_in(revision, folder) == expected
-    assert tokens_in(revision, folder / ".." / folder.name) == expected
-    assert tokens_in(revision, repository) == 10 * expected
+    for revision, expected in (("HEAD~1", 1), ("main", 2), ("v2", 2)):
+        assert tokens_in(revision, folder / "report.json") == expected
+        assert tokens_in(revision, folder) == expected
+        assert tokens_in(revision, folder / ".." / folder.name) == expected
+        assert tokens_in(revision, repository) == 10 * expected
 
 
 def test_the_place_need_not_be_there_any_more(
@@ -80,19 +75,20 @@ def test_the_place_need_not_be_there_any_more(
     assert not (copy / "reports").exists()
 
 
-@pytest.mark.parametrize(
-    "revision",
-    ["nowhere", "", "--output=evil", "-x", "HEAD..main", "^HEAD", "HEAD:validate.json", "a\nb"],
-)
 def test_what_is_no_revision_is_refused(
-    revision: str, repository: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = sorted(repository.rglob("*"))
     monkeypatch.chdir(repository)
-    with pytest.raises(InputError, match="git knows no revision '") as refused:
-        in_revision(revision, Path("validate.json"))
-    assert "\n" not in str(refused.value)
+    wrong = ["nowhere", "", "--output=evil", "-x", "HEAD..main", "^HEAD", "HEAD:validate.json"]
+    for revision in (*wrong, "a\nb"):
+        with pytest.raises(InputError, match="git knows no revision '") as refused:
+            in_revision(revision, Path("validate.json"))
+        assert "\n" not in str(refused.value)
     assert sorted(repository.rglob("*")) == before
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="git is not installed"):
+        in_revision("HEAD", repository / "validate.json")
 
 
 def test_what_cannot_be_read_is_said(repository: Path, tmp_path: Path) -> None:
@@ -104,14 +100,6 @@ def test_what_cannot_be_read_is_said(repository: Path, tmp_path: Path) -> None:
         read_results(in_revision("HEAD", repository / "reports"))
     with pytest.raises(InputError, match="lies in no git repository"):
         in_revision("HEAD", tmp_path / "report.json")
-
-
-def test_without_git_it_is_said(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match="git is not installed"):
-        in_revision("HEAD", repository / "validate.json")
 
 
 def test_no_program_of_the_repository_is_run(repository: Path, tmp_path: Path) -> None:

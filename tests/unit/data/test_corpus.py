@@ -1,17 +1,108 @@
-"""Corpora: splitting text, reading again and again, checksums, languages."""
+"""Corpora, treebanks and plain text: what is read, what is passed over, where errors point."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from tiny_models import VOCABULARY, TextOnly
 
-from headscope.data.corpus import SAMPLE, as_corpus, open_text, open_treebank
+from headscope.data.conllu import read_treebank
+from headscope.data.corpus import SAMPLE, as_corpus, open_text, open_treebank, sample_corpus
+from headscope.data.examples import read_texts
+from headscope.data.lines import read_lines
+from headscope.data.plain import as_plain, encode_lines, open_plain, sample_plain
 from headscope.data.sentence import Sentence, split_words
+from headscope.digest import sha256_of
 from headscope.errors import CorpusError
 
 TREE = "1\tBirds\t_\t_\t_\t_\t2\tnsubj\t_\t_\n2\tfly\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
+#: Ranges, empty nodes, comments, subtypes, a word with a space.
+BANK = """\
+# newdoc id = d1
+# sent_id = 1
+# text = vámonos al mar
+1-2\tvámonos\t_\t_\t_\t_\t_\t_\t_\t_
+1\tvamos\tir\tVERB\t_\t_\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\t_\t_\t1\tobj:pass\t_\t_
+2.1\tya\tya\tADV\t_\t_\t_\t_\t1:advmod\t_
+3-4\tal\t_\t_\t_\t_\t_\t_\t_\t_
+3\ta\ta\tADP\t_\t_\t5\tcase\t_\t_
+4\tel\tel\tDET\t_\t_\t5\tdet\t_\t_
+5\tmar\tmar\tNOUN\t_\t_\t1\tobl:arg:x\t_\tSpaceAfter=No
+
+# sent_id = 2
+1\t20 000\t20000\tNUM\t_\t_\t0\troot\t_\t_
+
+"""
+SENTENCES = [
+    Sentence(
+        ("vamos", "nos", "a", "el", "mar"), (-1, 0, 4, 4, 0), ("root", "obj", "case", "det", "obl")
+    ),
+    Sentence(("20 000",), (-1,), ("root",)),
+]
+
+
+def written(folder: Path, data: bytes | str, name: str = "lines.txt") -> Path:
+    path = folder / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def read(folder: Path, data: bytes | str) -> list[Sentence]:
+    return list(read_treebank(written(folder, data, "bank.conllu")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda text: text.encode(), id="as it stands"),
+        pytest.param(lambda text: text.replace("\n", "\r\n").encode(), id="CRLF"),
+        pytest.param(lambda text: b"\xef\xbb\xbf" + text.encode(), id="BOM"),
+        pytest.param(lambda text: text.rstrip("\n").encode(), id="no line end"),
+        pytest.param(lambda text: (text.rstrip("\n") + "\n").encode(), id="no blank line"),
+        pytest.param(lambda text: ("\n\n" + text + "\n\n").encode(), id="more blank lines"),
+        pytest.param(lambda text: text.replace("\n\n", "\n \t\n").encode(), id="blanks in line"),
+    ],
+)
+def test_forms_of_the_same_treebank(change: Callable[[str], bytes], tmp_path: Path) -> None:
+    assert read(tmp_path, change(BANK)) == SENTENCES
+
+
+def test_odd_words_and_long_chains(tmp_path: Path) -> None:
+    rows = ["1\t#\t#\tSYM\t_\t_\t2\tdep\t_\t_", "2\t_\t_\tX\t_\t_\t0\troot\t_\t_"]
+    assert read(tmp_path, "\n".join(rows))[0].words == ("#", "_")
+    n = 3000  # a long chain is no cycle
+    rows = [f"{i}\tw\t_\t_\t_\t_\t{(i + 1) % (n + 1)}\tdep\t_\t_" for i in range(1, n + 1)]
+    assert len(read(tmp_path, "\n".join(rows))[0].words) == n
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (("1\tvamos", "1\t"), 5),
+        (("\t0\troot\t_\t_\n2\tnos", "\t6\troot\t_\t_\n2\tnos"), 5),
+        (("\t1\tobl:arg:x", "\t5\tobl:arg:x"), 11),
+        (("\t1\tobl:arg:x", "\t0\tobl:arg:x"), 11),
+        (("1\t20 000", "2\t20 000"), 14),
+        (("1\t20 000", "0\t20 000"), 14),
+        (("2.1\tya", "2,1\tya"), 7),
+        (("3-4\tal\t_", "3-4\tal"), 8),
+    ],
+)
+def test_errors_name_the_line(change: tuple[str, str], line: int, tmp_path: Path) -> None:
+    assert BANK.count(change[0]) == 1
+    with pytest.raises(CorpusError, match=rf"bank\.conllu, line {line}: "):
+        read(tmp_path, BANK.replace(*change))
+
+
+def test_lines_are_counted_from_one(tmp_path: Path) -> None:
+    data = b"\xef\xbb\xbfone\r\n\ntwo\x0c\xc2\x85still two\nlast"
+    lines = [(1, "one"), (2, ""), (3, "two\x0c\x85still two"), (4, "last")]
+    assert list(read_lines(written(tmp_path, data))) == lines
 
 
 @pytest.mark.parametrize(
@@ -34,95 +125,116 @@ def test_splitting(line: str, words: str) -> None:
     assert split_words(line) == tuple(words.split("|") if words else ())
 
 
-def test_text(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
+def test_files_are_read_again_and_again_one_sentence_at_a_time(tmp_path: Path) -> None:
     data = b"\xef\xbb\xbfOne two.\r\n\n  \n\xe2\x80\x8b\nThree\nFour"
-    path.write_bytes(data)
-    corpus = open_text(path)
+    path = written(tmp_path, data)
+    text = open_text(path)
     expected = [Sentence(("One", "two", ".")), Sentence(("Three",)), Sentence(("Four",))]
-    assert list(corpus) == expected
-    assert list(corpus) == expected  # a second pass gives the same
-    assert (corpus.name, corpus.n_sentences, corpus.has_trees) == (str(path), 3, False)
-    assert corpus.sha256 == hashlib.sha256(data).hexdigest()
-    assert corpus.language is None
-
-
-def test_treebank(tmp_path: Path) -> None:
-    path = tmp_path / "bank.conllu"
-    path.write_text(TREE * 2)
-    corpus = open_treebank(path)
-    assert list(corpus) == [Sentence(("Birds", "fly"), (1, -1), ("nsubj", "root"))] * 2
-    assert list(corpus) == list(corpus)
-    assert (corpus.n_sentences, corpus.has_trees) == (2, True)
-    assert corpus.sha256 == hashlib.sha256((TREE * 2).encode()).hexdigest()
-
-
-def test_passes_are_independent(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("One\nTwo\n")
-    one, other = iter(open_text(path)), iter(open_text(path))
-    assert next(one) == next(other)
-    assert next(one).words == next(other).words == ("Two",)
-
-
-def test_the_file_is_not_held_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("One\nTwo\n")
+    assert list(text) == list(text) == expected
+    assert (text.name, text.n_sentences, text.has_trees) == (str(path), 3, False)
+    assert (text.sha256, text.language) == (hashlib.sha256(data).hexdigest(), None)
+    one, other = iter(text), iter(open_text(path))  # passes are independent
+    assert next(one) == next(other) == expected[0]
+    assert next(one) == next(other) == expected[1]
     stream = open_text(path).read()
-    assert next(stream).words == ("One",)
-    assert iter(stream) is stream
+    assert iter(stream) is stream, "the file is not held in memory"
+
+    bank = open_treebank(written(tmp_path, TREE * 2, "bank.conllu"))
+    tree = Sentence(("Birds", "fly"), (1, -1), ("nsubj", "root"))
+    assert list(bank) == list(bank) == [tree] * 2
+    assert (bank.n_sentences, bank.has_trees) == (2, True)
+    assert bank.sha256 == hashlib.sha256((TREE * 2).encode()).hexdigest()
+    broken = read_treebank(written(tmp_path, BANK + "not a row\n", "bank.conllu"))
+    assert [next(broken), next(broken)] == SENTENCES
+    with pytest.raises(CorpusError, match=r"bank\.conllu, line 16: 1 columns"):
+        next(broken)
+
+    plain = open_plain(written(tmp_path, "\ufeffthe cat\n\n  \t\nça va?\r\nlast without end"))
+    assert list(plain) == list(plain) == ["the cat", "ça va?", "last without end"]
+    assert (plain.n_lines, plain.name) == (3, str(path))
+    assert plain.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("name", "language"),
-    [
-        ("en_ewt-ud-test.conllu", "en"),
-        ("grc_perseus-ud-dev.conllu", "grc"),
-        ("my-en_ewt-ud-test.conllu", None),
-        ("english.conllu", None),
-        ("de.conllu", None),
-    ],
-)
-def test_language_of_a_file_name(name: str, language: str | None, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(TREE)
-    assert open_treebank(tmp_path / name).language == language
+def test_language_of_a_file_name(tmp_path: Path) -> None:
+    none = ("my-en_ewt-ud-test.conllu", "english.conllu", "de.conllu")
+    known = {"en_ewt-ud-test.conllu": "en", "grc_perseus-ud-dev.conllu": "grc"}
+    for name, language in {**dict.fromkeys(none), **known}.items():
+        assert open_treebank(written(tmp_path, TREE, name)).language == language, name
 
 
-def test_the_sample() -> None:
+def test_no_path_is_the_sample() -> None:
     corpus = as_corpus(None)
-    assert (corpus.name, corpus.language, corpus.has_trees) == (
-        "built-in sample (mostly generated)",
-        "en",
-        True,
-    )
+    assert corpus.name == "built-in sample (mostly generated)"
+    assert (corpus.language, corpus.has_trees) == ("en", True)
     assert corpus.sha256 == hashlib.sha256(SAMPLE.read_bytes()).hexdigest()
-    assert sum(1 for _ in corpus) == corpus.n_sentences
+    text = open_plain(None)
+    assert text.n_lines == len(list(corpus)) == corpus.n_sentences == len(list(text))
+    assert as_plain(None).n_lines == text.n_lines
+    assert next(iter(text)) == " ".join(next(iter(sample_corpus())).words)
+    assert (text.name, text.sha256) == (sample_plain().name, corpus.sha256)
 
 
-@pytest.mark.parametrize("kind", [str, Path])
-def test_paths_by_their_suffix(kind: type, tmp_path: Path) -> None:
-    (tmp_path / "a.conllu").write_text(TREE)
-    (tmp_path / "a.txt").write_text("Birds fly")
-    assert as_corpus(kind(tmp_path / "a.conllu")).has_trees
-    assert not as_corpus(kind(tmp_path / "a.txt")).has_trees
-
-
-def test_a_corpus_passes_through() -> None:
-    corpus = as_corpus(["Birds fly."])
-    assert as_corpus(corpus) is corpus
-
-
-def test_sentences_in_memory() -> None:
+def test_paths_by_their_suffix_and_sentences_in_memory(tmp_path: Path) -> None:
+    for kind in (str, Path):
+        assert as_corpus(kind(written(tmp_path, TREE, "a.conllu"))).has_trees
+        assert not as_corpus(kind(written(tmp_path, "Birds fly"))).has_trees
+    assert list(as_plain(written(tmp_path, b"x\n"))) == ["x"]
     tree = Sentence(("Birds", "fly"), (1, -1), ("nsubj", "root"))
     corpus = as_corpus(["Birds fly.", "", tree])
+    assert as_corpus(corpus) is corpus
     assert [s.words for s in corpus] == [("Birds", "fly", "."), ("Birds", "fly")]
     assert (corpus.n_sentences, corpus.has_trees) == (2, False)
     assert as_corpus([tree]).has_trees
     other = as_corpus(["Birds fly!", tree])
     assert corpus.sha256 == as_corpus(["Birds fly.", tree]).sha256 != other.sha256
+    assert sha256_of("abc") == sha256_of(b"abc") == hashlib.sha256(b"abc").hexdigest()
+    text = as_plain(["the cat", " ", "a dog"])
+    assert list(text) == list(text) == ["the cat", "a dog"]
+    assert as_plain(text) is text
 
 
-@pytest.mark.parametrize("nothing", [[], [""], [Sentence(())]])
-def test_nothing_in_memory(nothing: list[str | Sentence]) -> None:
-    with pytest.raises(CorpusError, match="no sentence"):
-        as_corpus(nothing)
+def test_what_holds_no_text_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    for nothing in ([], [""], [Sentence(())]):
+        with pytest.raises(CorpusError, match="no sentence"):
+            as_corpus(nothing)
+    with pytest.raises(CorpusError, match="no line"):
+        as_plain([" "])
+    for data in (b"", b"\n \n\t\n"):
+        with pytest.raises(CorpusError, match="holds no text"):
+            open_plain(written(tmp_path, data))
+    with pytest.raises(CorpusError, match="line 2: not UTF-8"):
+        open_plain(written(tmp_path, b"fine\n\xff\xfe\n"))
+    with pytest.raises(CorpusError, match="There is no file"):
+        open_plain(tmp_path / "nowhere.txt")
+    with pytest.raises(CorpusError, match="cannot be read"):
+        open_plain(tmp_path)
+
+
+def test_lines_become_ids_with_special_tokens_and_long_ones_none() -> None:
+    lines = ["the cat", "the " * 9, "the cats sat"]
+    encoded = list(encode_lines(TextOnly(max_length=6), lines))
+    read = [ids and " ".join(VOCABULARY[i] for i in ids) for ids in encoded]
+    assert read == ["[CLS] the cat [SEP]", None, "[CLS] the cat ##s sat [SEP]"]
+    many = ["the cat" if i % 3 else "a big red dog" for i in range(600)]
+    encoded = list(encode_lines(TextOnly(), iter(many)))
+    assert [len(ids or ()) for ids in encoded] == [4 if i % 3 else 6 for i in range(600)]
+    with pytest.raises(CorpusError, match=r"embedding has\s+10 rows"):
+        list(encode_lines(TextOnly(vocab_size=10), ["the cat sat"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("{}\tcat\tcat\tNOUN\t_\t_\t0\troot\t_\t_", True),
+        ("{}\tcat\tcat\tNOUN\t_\t_\t_\t_\t_\t_", True),  # a treebank whose trees are missing
+        ("{}\tcat\tcat\tNOUN\t_\t_\t0\troot\t_", False),  # nine columns
+        ("x{}\tcat\tcat\tNOUN\t_\t_\t0\troot\t_\t_", False),
+        ("{}\tcat\tsat\ton\tthe\tmat\tand\tit\twas\tred", False),
+        ("{} cats sat on the mat, and 10 dogs ran", False),
+    ],
+)
+def test_columns_of_a_treebank_are_no_text(line: str, refused: bool, tmp_path: Path) -> None:
+    path = written(tmp_path, "\n".join(["# a title", line.format(1), line.format(2)]))
+    for reader in (open_plain, open_text, read_texts):
+        with pytest.raises(CorpusError, match="line 3: this looks") if refused else nullcontext():
+            reader(path)

@@ -46,9 +46,6 @@ def one(line: str, **options: Any) -> EncodedSentence:
     return found
 
 
-# --- alignment --------------------------------------------------------------------------------
-
-
 def test_alignment() -> None:
     found = one("The cats sat on zoo .")
     pieces = [VOCABULARY[i] for i in found.ids]
@@ -56,83 +53,53 @@ def test_alignment() -> None:
     assert found.word_of.tolist() == [-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, -1]
     assert found.first.tolist() == [1, 2, 4, 5, 6, 9]
     assert len(found) == 11
+    (odd,) = encoder().encode(iter([Sentence(("don't", "20 000", "..."))]))
+    assert odd is not None
+    assert odd.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1], "each is one word"
 
 
-def test_a_word_with_punctuation_or_a_space_is_one_word() -> None:
-    sentence = Sentence(("don't", "20 000", "..."))
-    (found,) = encoder().encode(iter([sentence]))
-    assert found is not None
-    assert found.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1]
-
-
-@pytest.mark.parametrize("word", ["\u200b", "\x01", "\ufeff"])
-def test_a_word_without_a_piece_skips_the_sentence(word: str) -> None:
-    sentences = [Sentence(("the", "cat")), Sentence(("the", word, "cat")), Sentence(("a",))]
-    found = list(encoder().encode(iter(sentences)))
-    assert [item is None for item in found] == [False, True, False]
-
-
-def test_a_long_sentence_is_skipped_not_cut() -> None:
+def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_is_lost() -> None:
+    for word in ("\u200b", "\x01", "\ufeff"):
+        sentences = [Sentence(("the", "cat")), Sentence(("the", word, "cat")), Sentence(("a",))]
+        found = list(encoder().encode(iter(sentences)))
+        assert [item is None for item in found] == [False, True, False]
     found = encode("the cat sat", "the cat sat on", max_length=5)
-    assert found[0] is not None
-    assert len(found[0]) == 5
-    assert found[1] is None
-
-
-def test_nothing_is_lost_between_chunks() -> None:
+    assert [item and len(item) for item in found] == [5, None]
     lines = [f"the cat {'s' * (i % 7 + 1)}" for i in range(600)]
-    found = encode(*lines)
-    assert [" ".join(item.sentence.words) for item in found if item] == lines
-
-
-def test_ids_beyond_the_embedding() -> None:
+    assert [" ".join(item.sentence.words) for item in encode(*lines) if item] == lines
     with pytest.raises(CorpusError, match="do not belong together"):
         encode("the zebra", vocab_size=20)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [".", "...", "?!", "-", "$", "\u00bf", "+", "\u2026", "a", "a.", "3", "_", "'s", "\u4f60"],
-)
-def test_punctuation(word: str) -> None:
-    expected = all(unicodedata.category(char).startswith(("P", "S")) for char in word)
-    assert is_punctuation(word) is expected
+def test_punctuation() -> None:
+    words = [".", "...", "?!", "-", "$", "¿", "+", "…", "a", "a.", "3", "_", "'s", "你"]
+    for word in words:
+        expected = all(unicodedata.category(char).startswith(("P", "S")) for char in word)
+        assert is_punctuation(word) is expected
 
 
-# --- rarity -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
+def test_rarity() -> None:
+    for line, expected in {
         # rarest, two rarest, candidates
-        ("the cat sat .", ((2,), (1, 2), (0, 1, 2))),
-        ("The Cat Sat", ((2,), (1, 2), (0, 1, 2))),
-        ("the cat and dog , sat", ((2,), (2, 5), (0, 1, 2, 3, 5))),
-        ("zebra the yak sat", ((0, 2), (0, 2), (0, 1, 2, 3))),
-        ("zebra the cat dog a", ((0,), (0, 2, 3), (0, 1, 2, 3, 4))),
-        ("zebra zebra the", ((0, 1), (0, 1), (0, 1, 2))),
-        ("- unseen .", ((1,), (1,), (1,))),
-        ("the a the .", None),  # the rarest is one of the most frequent words
-        ("the .", None),
-        (". !", None),
-        ("zebra", None),  # no other word to look from
-    ],
-)
-def test_rarity(line: str, expected: tuple[tuple[int, ...], ...] | None) -> None:
-    assert one(line).rarity == (None if expected is None else Rarity(*expected))
+        "the cat sat .": ((2,), (1, 2), (0, 1, 2)),
+        "The Cat Sat": ((2,), (1, 2), (0, 1, 2)),
+        "the cat and dog , sat": ((2,), (2, 5), (0, 1, 2, 3, 5)),
+        "zebra the yak sat": ((0, 2), (0, 2), (0, 1, 2, 3)),
+        "zebra the cat dog a": ((0,), (0, 2, 3), (0, 1, 2, 3, 4)),
+        "zebra zebra the": ((0, 1), (0, 1), (0, 1, 2)),
+        "- unseen .": ((1,), (1,), (1,)),
+        "the a the .": None,  # the rarest is one of the most frequent words
+        "the .": None,
+        ". !": None,
+        "zebra": None,  # no other word to look from
+    }.items():
+        assert one(line).rarity == (None if expected is None else Rarity(*expected)), line
 
 
 def test_skipped_when_a_tied_rarest_word_is_frequent() -> None:
-    options = {
-        "counts": {"cat": 1.0, "dog": 1.0, "the": 9.0},
-        "frequent": frozenset({"the", "dog"}),
-    }
-    assert one("the cat", **options).rarity is not None
-    assert one("the cat dog", **options).rarity is None
-
-
-# --- evenly spread attention ------------------------------------------------------------------
+    counts, frequent = {"cat": 1.0, "dog": 1.0, "the": 9.0}, frozenset({"the", "dog"})
+    assert one("the cat", counts=counts, frequent=frequent).rarity is not None
+    assert one("the cat dog", counts=counts, frequent=frequent).rarity is None
 
 
 def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
@@ -143,35 +110,19 @@ def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
     return sum(hits) / len(orders)  # max() takes the first of equals
 
 
-@pytest.mark.parametrize(
-    "pieces", [p for n in (2, 3, 4) for p in itertools.product((1, 2, 3), repeat=n)][::3]
-)
-def test_uniform_weight(pieces: tuple[int, ...]) -> None:
-    pairs = list(itertools.permutations(range(len(pieces)), 2))
-    query, target = np.array(pairs).T
-    expected = [brute_uniform(pieces, q, t) for q, t in pairs]
-    found = uniform_weight(np.array(pieces), query, target)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+def test_uniform_weight() -> None:
+    for n in (2, 3, 4):
+        query, target = np.array(list(itertools.permutations(range(n), 2))).T
+        for pieces in itertools.product((1, 2, 3), repeat=n):
+            expected = [brute_uniform(pieces, *pair) for pair in zip(query, target, strict=True)]
+            found = uniform_weight(np.array(pieces), query, target)
+            np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_uniform_weights_of_a_query_sum_to_one() -> None:
-    pieces = np.array([1, 4, 2, 4, 3, 1])
-    for query in range(6):
-        targets = np.array([word for word in range(6) if word != query])
-        assert uniform_weight(pieces, np.array(query), targets).sum() == pytest.approx(1)
-
-
-# --- windows and buckets ----------------------------------------------------------------------
-
-
-def test_windows_keep_order_and_skipped_sentences() -> None:
-    lines = ["the cat", "the \u200b", "a dog sat", "sat"]
-    found = encode(*lines)
+def test_windows_and_buckets_hold_every_sentence_and_few_tokens() -> None:
+    found = encode("the cat", "the \u200b", "a dog sat", "sat")
     assert [len(window) for window in windows(found, 3)] == [3, 1]
-    assert list(itertools.chain(*windows(found, 3))) == found
-
-
-def test_buckets_hold_every_sentence_and_few_tokens() -> None:
+    assert list(itertools.chain(*windows(found, 3))) == found  # in order, with skipped sentences
     lines = [" ".join(["cat"] * (1 + (7 * i) % 11)) for i in range(40)]
     found = [*encode(*lines), None]
     batches = list(buckets(found, 30))
@@ -181,14 +132,9 @@ def test_buckets_hold_every_sentence_and_few_tokens() -> None:
     for batch in batches:
         assert len(batch) == 1 or max(map(len, batch)) * len(batch) <= 30
     assert [[id(s) for s in b] for b in buckets(found, 30)] == [[id(s) for s in b] for b in batches]
-
-
-def test_a_sentence_longer_than_a_batch_comes_alone() -> None:
     found = encode("cat", " ".join(["cat"] * 20))
-    assert [len(batch) for batch in buckets(found, 5)] == [1, 1]
+    assert [len(batch) for batch in buckets(found, 5)] == [1, 1], "longer than a batch: alone"
 
-
-# --- collate ----------------------------------------------------------------------------------
 
 #: Words, heads (-1 the root), relations: several pieces, punctuation, several dependents alike.
 TREES = [
@@ -218,6 +164,7 @@ def encoded() -> list[EncodedSentence]:
 
 @pytest.fixture(scope="module")
 def batch(encoded: list[EncodedSentence]) -> Batch:
+    """All sentences together; every test holds it against each alone, without padding."""
     return collate(encoded, PAD)
 
 
@@ -227,33 +174,29 @@ def n_pieces(s: EncodedSentence) -> list[int]:
 
 def cells(
     batch: Batch, encoded: Sequence[EncodedSentence]
-) -> Iterator[tuple[int, int, int | None]]:
-    """(row, position, word): word is -1 for special tokens, None for padding."""
+) -> Iterator[tuple[tuple[int, int], EncodedSentence, int]]:
+    """(row and position, sentence, word): word is -1 for special tokens, -2 for padding."""
     for row, s in enumerate(encoded):
-        for position in range(batch.size[1]):
-            yield row, position, int(s.word_of[position]) if position < len(s) else None
+        words = [*s.word_of.tolist(), *[-2] * (batch.size[1] - len(s))]
+        yield from (((row, position), s, word) for position, word in enumerate(words))
 
 
 def test_tokens_and_masks(batch: Batch, encoded: list[EncodedSentence]) -> None:
     assert batch.size == (len(encoded), max(map(len, encoded)))
-    for row, position, word in cells(batch, encoded):
-        s, real = encoded[row], word is not None
-        at = (row, position)
-        assert int(batch.input_ids[at]) == (s.ids[position] if real else PAD)
-        assert int(batch.attention_mask[at]) == real
-        assert bool(batch.content[at]) == (real and word >= 0)
+    for at, s, word in cells(batch, encoded):
+        position = at[1]
+        assert int(batch.input_ids[at]) == (PAD if word == -2 else s.ids[position])
+        assert int(batch.attention_mask[at]) == (word != -2)
+        assert bool(batch.content[at]) == (word >= 0)
         assert bool(batch.special[at]) == (word == -1)
         assert bool(batch.first_special[at]) == (position == 0)
         assert bool(batch.last_special[at]) == (position == len(s) - 1)
-        is_word = word is not None and word >= 0
-        assert bool(batch.first_piece[at]) == (is_word and s.first[word] == position)
-        text = s.sentence.words[word] if is_word else "x"
+        assert bool(batch.first_piece[at]) == (word >= 0 and s.first[word] == position)
+        text = s.sentence.words[word] if word >= 0 else "x"
         assert bool(batch.punctuation[at]) == (text in (".", "...", "?!"))
 
 
-def test_folds_gather_the_pieces_of_every_word(
-    batch: Batch, encoded: list[EncodedSentence]
-) -> None:
+def test_folds_gather_the_pieces_of_every_word(batch: Batch, encoded: Any) -> None:
     values = torch.rand(batch.size, dtype=torch.float64)
     folded = values.clone()
     for row, piece, target in batch.folds:
@@ -276,14 +219,7 @@ def naive_trials(encoded: Sequence[EncodedSentence]) -> list[Trial]:
     for row, s in enumerate(encoded):
         heads, relations = s.sentence.heads or (), s.sentence.relations or ()
 
-        def trial(
-            relation: str,
-            way: str,
-            query: int,
-            targets: list[int],
-            row: int = row,
-            s: EncodedSentence = s,
-        ) -> Trial:
+        def trial(relation: str, way: str, query: int, targets: list[int], row=row, s=s) -> Trial:
             places = frozenset((int(s.first[t]), t - query) for t in targets)
             uniform = sum(brute_uniform(n_pieces(s), query, t) for t in targets)
             return relation, way, row, int(s.first[query]), places, round(uniform, 9)
@@ -325,11 +261,8 @@ def test_trials(batch: Batch, encoded: list[EncodedSentence]) -> None:
     assert len(set(edges.offset_names)) == len(edges.offset_names)
 
 
-def test_text_has_no_trials() -> None:
+def test_text_and_trees_without_an_edge_have_no_trials() -> None:
     assert collate([one("the cat")], PAD).edges is None
-
-
-def test_trees_without_an_edge() -> None:
     (found,) = encoder().encode(iter([Sentence(("zebra",), (-1,), ("root",))]))
     assert found is not None
     edges = collate([found], PAD).edges
@@ -340,28 +273,18 @@ def test_trees_without_an_edge() -> None:
 def test_rare_marks(batch: Batch, encoded: list[EncodedSentence]) -> None:
     rare = batch.rare
     chance = queries = 0.0
-    for row, position, word in cells(batch, encoded):
-        s, at = encoded[row], (row, position)
-        counted = s.rarity is not None and word is not None and word >= 0
-        counted = counted and s.first[word] == position
+    for at, s, word in cells(batch, encoded):
         marks = [bool(m[at]) for m in (rare.rarest, rare.two_rarest, rare.candidate, rare.query)]
-        if not counted:
+        if s.rarity is None or word < 0 or s.first[word] != at[1]:
             assert marks == [False] * 4
             assert float(rare.uniform[at]) == float(rare.null_weight[at]) == 0
             continue
-        assert s.rarity is not None
-        assert word is not None
-        rarest, others = s.rarity.rarest, len(s.first) - 1
-        assert marks == [
-            word in rarest,
-            word in s.rarity.two_rarest,
-            word in s.rarity.candidates,
-            word not in rarest,
-        ]
-        is_query = word not in rarest
+        rarest, is_query = s.rarity.rarest, word not in s.rarity.rarest
+        in_others = [word in s.rarity.two_rarest, word in s.rarity.candidates]
+        assert marks == [not is_query, *in_others, is_query]
         expected = sum(brute_uniform(n_pieces(s), word, t) for t in rarest) if is_query else 0
         assert float(rare.uniform[at]) == pytest.approx(expected)
-        chance += is_query * len(rarest) / others
+        chance += is_query * len(rarest) / (len(s.first) - 1)
         queries += is_query
     assert float(rare.chance.sum()) == pytest.approx(chance)
     assert int(rare.query.sum()) == queries > 0
@@ -382,15 +305,3 @@ def test_null_weights_by_enumerating_draws(batch: Batch, encoded: list[EncodedSe
                 hits = sum(target in draw and query not in draw for draw in draws)
                 assert found == pytest.approx(hits / len(draws))
     assert batch.rare.null_queries == pytest.approx(null_queries)
-
-
-def test_a_batch_equals_its_sentences_alone(batch: Batch, encoded: list[EncodedSentence]) -> None:
-    """Padding and neighbours change nothing."""
-    for row, s in enumerate(encoded):
-        alone = collate([s], PAD)
-        n = len(s)
-        for name in ("input_ids", "content", "special", "punctuation", "first_piece"):
-            assert torch.equal(getattr(batch, name)[row, :n], getattr(alone, name)[0])
-            assert not getattr(batch, name)[row, n:].any()
-        for name in ("rarest", "two_rarest", "candidate", "query", "uniform", "null_weight"):
-            assert torch.equal(getattr(batch.rare, name)[row, :n], getattr(alone.rare, name)[0])

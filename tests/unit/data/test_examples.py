@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,77 +44,88 @@ def test_labelled_files_of_every_form_say_the_same(name: str, tmp_path: Path) ->
     assert ["b c" in lines[found.lines[0] - 1], "d, e" in lines[found.lines[1] - 1]] == [True] * 2
 
 
-def test_pairs_with_a_class(tmp_path: Path) -> None:
-    text = "a\tb\tyes\nc\td\tno\n"
-    found = read_labelled(written(tmp_path, "x.tsv", text))
+def test_pairs_with_a_class_or_with_scores(tmp_path: Path) -> None:
+    found = read_labelled(written(tmp_path, "x.tsv", "a\tb\tyes\nc\td\tno\n"))
     assert (found.first, found.second, found.labels) == (("a", "c"), ("b", "d"), ("yes", "no"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+    for text in (
         'One.,"Two, too.",5.0\nThree.,Four.,1\n',
         'sentence1,sentence2,score\nOne.,"Two, too.",5.0\nThree.,Four.,1\n',
         'score,sentence2,sentence1\n5.0,"Two, too.",One.\n1,Four.,Three.\n',
-    ],
-)
-def test_scored_pairs_with_and_without_a_header(text: str, tmp_path: Path) -> None:
-    found = read_pairs(written(tmp_path, "x.csv", text))
-    assert found.first == ("One.", "Three.")
-    assert found.second == ("Two, too.", "Four.")
-    assert found.scores == (5.0, 1.0)
-    assert found.texts == ("One.", "Three.", "Two, too.", "Four.")
+    ):
+        found = read_pairs(written(tmp_path, "x.csv", text))
+        assert (found.first, found.second) == (("One.", "Three."), ("Two, too.", "Four."))
+        assert found.scores == (5.0, 1.0)
+        assert found.texts == ("One.", "Three.", "Two, too.", "Four.")
 
 
 def test_texts_of_any_file(tmp_path: Path) -> None:
-    pairs = written(tmp_path, "x.csv", "a,b,1\na,c,2\n")
-    assert read_texts(pairs).first == ("a", "b", "a", "c")
-    assert read_texts(written(tmp_path, "x.tsv", "sentence\tlabel\na\t1\nb\t0\n")).first == (
-        "a",
-        "b",
-    )
-    assert read_texts(written(tmp_path, "x.txt", "a\tb\n\nc\n")).first == ("a\tb", "c")
+    for name, text, first in (
+        ("x.csv", "a,b,1\na,c,2\n", ("a", "b", "a", "c")),
+        ("x.tsv", "sentence\tlabel\na\t1\nb\t0\n", ("a", "b")),
+        ("x.txt", "a\tb\n\nc\n", ("a\tb", "c")),
+    ):
+        assert read_texts(written(tmp_path, name, text)).first == first
     tree = "1\tHi\t_\t_\t_\t_\t0\troot\t_\t_\n2\tyou\t_\t_\t_\t_\t1\tobj\t_\t_\n\n"
     assert read_texts(written(tmp_path, "x.conllu", tree * 2)).first == ("Hi you", "Hi you")
     assert len(sample_texts()) == 512
     assert len(read_texts(None, 7)) == 7
 
 
-WRONG: dict[str, tuple[object, str, str, str]] = {
-    "no such file": (read_labelled, "gone.tsv", "", "no file"),
-    "empty": (read_labelled, "x.tsv", "", "no example"),
-    "header alone": (read_pairs, "x.csv", "sentence1,sentence2,score\n", "no example"),
-    "one line": (read_pairs, "x.csv", "a,b,1\n", "one example"),
-    "one line of text": (read_texts, "x.txt", "a\n", "one example"),
-    "no label column": (read_labelled, "x.tsv", "sentence\nabc\ndef\n", "line 1: the header"),
-    "no label": (read_labelled, "x.tsv", "sentence\tlabel\na\t1\nb\t\n", "line 3: no label"),
-    "row too short": (read_labelled, "x.tsv", "sentence\tlabel\na\t1\nb\n", "line 3: no label"),
-    "one column": (read_labelled, "x.tsv", "a\t1\nb\n", "line 2: 1 column where 2 or 3"),
-    "constant": (read_labelled, "x.tsv", "a\t1\nb\t1\n", "all 2 examples have the label '1'"),
-    "half paired": (read_labelled, "x.tsv", "a\tc\t1\nb\t\t0\n", "line 2: no sentence2"),
-    "constant score": (read_pairs, "x.csv", "a,b,2\nc,d,2.0\n", "all 2 pairs have the score 2"),
-    "score in words": (read_pairs, "x.csv", "a,b,2\nc,d,high\n", "line 2: the score 'high'"),
-    "score is NaN": (read_pairs, "x.csv", "a,b,2\nc,d,nan\n", "line 2: the score 'nan'"),
-    "open quote": (read_pairs, "x.csv", 'a,b,2\n"c,d,3\n', "not valid CSV"),
-    "not JSON": (read_pairs, "x.jsonl", "{}\n", "line 1: no sentence1"),
-    "broken JSON": (read_labelled, "x.jsonl", '{"a": 1\n', "line 1: not valid JSON"),
-    "JSON list": (read_labelled, "x.jsonl", "[1]\n", "line 1: not a JSON object"),
+#: For each reader: what is wrong, the file's name, its text and what is said of it.
+WRONG: dict[Any, list[tuple[str, str, str, str]]] = {
+    read_labelled: [
+        ("no such file", "gone.tsv", "", "no file"),
+        ("empty", "x.tsv", "", "no example"),
+        ("no label column", "x.tsv", "sentence\nabc\ndef\n", "line 1: the header"),
+        ("no label", "x.tsv", "sentence\tlabel\na\t1\nb\t\n", "line 3: no label"),
+        ("row too short", "x.tsv", "sentence\tlabel\na\t1\nb\n", "line 3: no label"),
+        ("one column", "x.tsv", "a\t1\nb\n", "line 2: 1 column where 2 or 3"),
+        ("constant", "x.tsv", "a\t1\nb\t1\n", "all 2 examples have the label '1'"),
+        ("half paired", "x.tsv", "a\tc\t1\nb\t\t0\n", "line 2: no sentence2"),
+        ("broken JSON", "x.jsonl", '{"a": 1\n', "line 1: not valid JSON"),
+        ("JSON list", "x.jsonl", "[1]\n", "line 1: not a JSON object"),
+    ],
+    read_pairs: [
+        ("header alone", "x.csv", "sentence1,sentence2,score\n", "no example"),
+        ("one line", "x.csv", "a,b,1\n", "one example"),
+        ("constant score", "x.csv", "a,b,2\nc,d,2.0\n", "all 2 pairs have the score 2"),
+        ("score in words", "x.csv", "a,b,2\nc,d,high\n", "line 2: the score 'high'"),
+        ("score is NaN", "x.csv", "a,b,2\nc,d,nan\n", "line 2: the score 'nan'"),
+        ("open quote", "x.csv", 'a,b,2\n"c,d,3\n', "not valid CSV"),
+        ("not JSON", "x.jsonl", "{}\n", "line 1: no sentence1"),
+    ],
+    read_texts: [("one line of text", "x.txt", "a\n", "one example")],
+    read_translations: [
+        ("two", "x.tsv", "a\tb\nc\n", r"line 2: 1 column where 2 are expected \(source, target\)"),
+        ("three", "x.tsv", "a\tb\tc\nd\te\tf\n", "line 1: 3 columns where 2 are expected"),
+        (
+            "no source",
+            "x.tsv",
+            "a\tb\n\t c\n",
+            "line 2: no source; give every row source",
+        ),
+        ("no target", "x.tsv", "source\ttarget\na\tb\nc\t \n", "line 3: no target"),
+        ("no column", "x.tsv", "source\tscore\na\tb\n", "line 1: the header has no column target"),
+        ("one translation", "x.tsv", "a\tb\n", "one example"),
+    ],
 }
+CASES = [pytest.param(read, *row, id=case) for read, cases in WRONG.items() for case, *row in cases]
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_said_with_its_line(case: str, tmp_path: Path) -> None:
-    read, name, text, message = WRONG[case]
+@pytest.mark.parametrize(("read", "name", "text", "message"), CASES)
+def test_wrong_files(read: Any, name: str, text: str, message: str, tmp_path: Path) -> None:
     if name != "gone.tsv":
         written(tmp_path, name, text)
     with pytest.raises(CorpusError, match=message) as raised:
-        read(tmp_path / name)  # type: ignore[operator]
+        read(tmp_path / name)
     assert name in str(raised.value)
 
 
-def test_limit_takes_the_first(tmp_path: Path) -> None:
+def test_only_the_first_are_read_up_to_a_limit(tmp_path: Path) -> None:
     path = written(tmp_path, "x.tsv", "a\t1\nb\t0\nc\twrong in every way\n")
     assert read_labelled(path, 2).first == ("a", "b")
+    path = written(tmp_path, "x.tsv", "a\tb\nc\td\nno tab here\n")
+    assert read_translations(path, 2).second == ("b", "d")
 
 
 def test_labels_by_name_and_number(tmp_path: Path) -> None:
@@ -143,25 +155,3 @@ def test_translations_of_every_form_say_the_same(name: str, tmp_path: Path) -> N
     lines = TRANSLATIONS[name].splitlines()
     assert ["aus" in lines[found.lines[0] - 1], "zu" in lines[found.lines[1] - 1]] == [True] * 2
     assert found.labels is None
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a\tb\nc\n", r"line 2: 1 column where 2 are expected \(source, target\)"),
-        ("a\tb\tc\nd\te\tf\n", "line 1: 3 columns where 2 are expected"),
-        ("a\tb\n\t c\n", "line 2: no source; give every row source and target"),
-        ("source\ttarget\na\tb\nc\t \n", "line 3: no target"),
-        ("source\tscore\na\tb\n", "line 1: the header has no column target"),
-        ("a\tb\n", "one example"),
-    ],
-)
-def test_what_is_no_translation(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=message) as raised:
-        read_translations(written(tmp_path, "x.tsv", text))
-    assert "x.tsv" in str(raised.value)
-
-
-def test_translations_are_read_up_to_the_limit(tmp_path: Path) -> None:
-    path = written(tmp_path, "x.tsv", "a\tb\nc\td\nno tab here\n")
-    assert read_translations(path, 2).second == ("b", "d")

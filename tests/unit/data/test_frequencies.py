@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 import wordfreq
 
-from headscope.data.corpus import Corpus, as_corpus, sample_corpus
-from headscope.data.frequencies import N_FREQUENT, find_frequencies
+from headscope.data.corpus import as_corpus
+from headscope.data.frequencies import N_FREQUENT, Frequencies, find_frequencies
 from headscope.errors import CorpusError
 
-
-@pytest.fixture
-def corpus() -> Corpus:
-    return as_corpus(["The cat saw the Cat.", "A dog!"])
+CORPUS = as_corpus(["The cat saw the Cat.", "A dog!"])
+ENGLISH = dataclasses.replace(CORPUS, language="en")
 
 
 def written(path: Path, text: str) -> Path:
@@ -24,20 +22,20 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def english(corpus: Corpus) -> Corpus:
-    return dataclasses.replace(corpus, language="en")
+def counted(folder: Path, text: str) -> Frequencies:
+    return find_frequencies(CORPUS, written(folder / "counts.tsv", text), None)
 
 
-def test_the_users_file_comes_first(corpus: Corpus, tmp_path: Path) -> None:
+def test_the_users_file_comes_first(tmp_path: Path) -> None:
     path = written(tmp_path / "counts.tsv", "zebra\t3\n")
-    found = find_frequencies(english(corpus), path, "de")
+    found = find_frequencies(ENGLISH, path, "de")
     assert found.source == f"file {path}"
     assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert (found.frequency("zebra"), found.frequency("the")) == (3, 0)
 
 
-def test_then_wordfreq(corpus: Corpus) -> None:
-    stated = find_frequencies(english(corpus), None, None)
+def test_then_wordfreq_in_the_named_language_or_the_corpus_own() -> None:
+    stated = find_frequencies(ENGLISH, None, None)
     assert stated.source.startswith("wordfreq 3.")
     assert stated.source.endswith(", language en")
     assert stated.frequency("cat") == wordfreq.word_frequency("cat", "en")
@@ -45,85 +43,61 @@ def test_then_wordfreq(corpus: Corpus) -> None:
     assert stated.frequent == frozenset(wordfreq.top_n_list("en", 500))
     assert "the" in stated.frequent
     assert stated.sha256 is None
-
-
-@pytest.mark.parametrize("language", ["EN", "en-GB", "en_US"])
-def test_spellings_of_a_language(language: str, corpus: Corpus) -> None:
-    """Where a list is taken for another tag, the source names that list."""
-    found = find_frequencies(corpus, None, language)
-    if found.source.startswith("wordfreq"):
-        assert found.frequency("cat") == wordfreq.word_frequency("cat", "en")
-        assert found.source.split("language ")[1].startswith("en")
-
-
-def test_the_named_language_wins(corpus: Corpus) -> None:
-    found = find_frequencies(english(corpus), None, "de")
-    assert found.source.endswith(", language de")
-    assert found.frequency("und") == wordfreq.word_frequency("und", "de")
+    named = find_frequencies(ENGLISH, None, "de")
+    assert named.source.endswith(", language de")
+    assert named.frequency("und") == wordfreq.word_frequency("und", "de")
+    for spelling in ("EN", "en-GB", "en_US"):
+        found = find_frequencies(CORPUS, None, spelling)
+        if found.source.startswith("wordfreq"):  # the source names the list that was taken
+            assert found.frequency("cat") == wordfreq.word_frequency("cat", "en")
+            assert found.source.split("language ")[1].startswith("en")
 
 
 @pytest.mark.parametrize("language", [None, "tlh", "ga", "eu", "lzh", "xx"])
-def test_then_the_corpus(language: str | None, corpus: Corpus) -> None:
+def test_then_the_corpus(language: str | None) -> None:
     """Klingon, Irish, Basque: no list of wordfreq; another language's list would be wrong."""
-    found = find_frequencies(corpus, None, language)
+    found = find_frequencies(CORPUS, None, language)
     assert found.source == "the corpus itself (in memory)"
     counts = {"the": 2, "cat": 2, "saw": 1, ".": 1, "a": 1, "dog": 1, "!": 1, "unseen": 0}
     assert {word: found.frequency(word) for word in counts} == counts
     assert found.frequent == frozenset(counts) - {"unseen"}
 
 
-def test_upper_and_lower_case_are_added(corpus: Corpus, tmp_path: Path) -> None:
-    text = "The\t5\nthe\t10\nTHE\t1\ncat\t2.5\n\nCat\t1e1\nnever\t0\n"
-    found = find_frequencies(corpus, written(tmp_path / "counts.tsv", text), None)
-    words = ("the", "cat", "never", "The")
-    assert [found.frequency(word) for word in words] == [16, 12.5, 0, 0]
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        (
+            "The\t5\nthe\t10\nTHE\t1\ncat\t2.5\n\nCat\t1e1\nnever\t0\n",
+            {"the": 16, "cat": 12.5, "never": 0, "The": 0},
+        ),
+        ("\ufeffthe\t5\r\ncaf\u00e9\t2\r\n", {"the": 5, "caf\u00e9": 2}),
+        ("word\tcount\nthe\t10\nkestrel\t1\n", {"the": 10, "word": 0}),
+    ],
+    ids=["upper and lower case are added", "line ends and a byte order mark", "a heading"],
+)
+def test_forms_of_a_file(text: str, counts: dict[str, float], tmp_path: Path) -> None:
+    found = counted(tmp_path, text)
+    assert {word: found.frequency(word) for word in counts} == counts
 
 
-def test_ties_in_the_order_of_the_source(corpus: Corpus, tmp_path: Path) -> None:
+def test_ties_in_the_order_of_the_source_or_of_the_text(tmp_path: Path) -> None:
     """450 frequent words, then 100 with one count: the first 50 of those are in."""
     tied = [f"tied{(7 * i) % 100}" for i in range(100)]
-    rare = [f"rare{i}" for i in range(20)]
     frequent = [f"frequent{i}" for i in range(N_FREQUENT - 50)]
-    counts = [(word, 2) for word in tied] + [(word, 1) for word in rare]
+    counts = [(word, 2) for word in tied] + [(f"rare{i}", 1) for i in range(20)]
     counts += [(word, 3 + i) for i, word in enumerate(frequent)]
-    path = written(tmp_path / "counts.tsv", "".join(f"{word}\t{n}\n" for word, n in counts))
-    found = find_frequencies(corpus, path, None)
+    found = counted(tmp_path, "".join(f"{word}\t{n}\n" for word, n in counts))
     assert found.frequent == {*frequent, *tied[:50]}
-
-
-def test_ties_of_the_corpus_in_the_order_of_the_text() -> None:
     words = [f"w{(11 * i) % 600}" for i in range(600)]
     found = find_frequencies(as_corpus([" ".join(words)]), None, None)
     assert found.frequent == frozenset(words[:N_FREQUENT])
 
 
-def test_line_ends_and_a_byte_order_mark(corpus: Corpus, tmp_path: Path) -> None:
-    path = tmp_path / "counts.tsv"
-    path.write_bytes(b"\xef\xbb\xbfthe\t5\r\ncaf\xc3\xa9\t2\r\n")
-    found = find_frequencies(corpus, path, None)
-    assert (found.frequency("the"), found.frequency("caf\u00e9")) == (5, 2)
-
-
-@pytest.mark.parametrize("line", ["the", "the 5", "the\t", "\t5", "the\t-1", "the\tnan", "a\tb\tc"])
-def test_malformed_lines(line: str, corpus: Corpus, tmp_path: Path) -> None:
-    path = written(tmp_path / "counts.tsv", f"a\t1\n\n{line}\n")
-    with pytest.raises(CorpusError, match=r"counts\.tsv, line 3: "):
-        find_frequencies(corpus, path, None)
-
-
-def test_an_empty_file(corpus: Corpus, tmp_path: Path) -> None:
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    for line in ("the", "the 5", "the\t", "\t5", "the\t-1", "the\tnan", "a\tb\tc"):
+        with pytest.raises(CorpusError, match=r"counts\.tsv, line 3: "):
+            counted(tmp_path, f"a\t1\n\n{line}\n")
     with pytest.raises(CorpusError, match=r"counts\.tsv"):
-        find_frequencies(corpus, written(tmp_path / "counts.tsv", "\n"), None)
-
-
-def test_a_missing_file(corpus: Corpus, tmp_path: Path) -> None:
+        counted(tmp_path, "\n")
     with pytest.raises(CorpusError, match="There is no file"):
-        find_frequencies(corpus, tmp_path / "counts.tsv", None)
-
-
-def test_a_heading_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "counts.tsv"
-    path.write_text("word\tcount\nthe\t10\nkestrel\t1\n", encoding="utf-8")
-    found = find_frequencies(sample_corpus(), path, None)
-    assert found.frequency("the") == 10
-    assert found.frequency("word") == 0
+        find_frequencies(CORPUS, tmp_path / "none.tsv", None)

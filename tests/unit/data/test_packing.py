@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
 
@@ -34,14 +34,7 @@ def by_hand(lines: list[str], length: int) -> list[list[int]]:
     ]
 
 
-@pytest.mark.parametrize("length", [4, 5, 7, 13])
-def test_windows_are_cut_as_defined(length: int) -> None:
-    windows = packed(LINES * 3, length)
-    expected = by_hand(LINES * 3, length)
-    assert windows.batch(range(len(windows))).tolist() == expected
-    assert windows.n_special == 2
-
-
+@example(LINES * 3, 7)
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.text("abc the", min_size=1, max_size=30), min_size=1), st.integers(4, 12))
 def test_any_text_is_cut_as_defined(lines: list[str], length: int) -> None:
@@ -51,6 +44,10 @@ def test_any_text_is_cut_as_defined(lines: list[str], length: int) -> None:
         return
     windows = packed(lines, length)
     assert windows.batch(range(len(windows))).tolist() == expected
+    assert windows.n_special == 2
+    assert windows.stream.dtype == np.int32
+    arrays = [value for value in vars(windows).values() if isinstance(value, np.ndarray)]
+    assert arrays == [windows.stream], "memory holds the stream and nothing else"
 
 
 def test_a_window_is_what_the_tokenizer_makes_of_its_text() -> None:
@@ -59,16 +56,13 @@ def test_a_window_is_what_the_tokenizer_makes_of_its_text() -> None:
     assert packed([line], len(ids)).batch([0]).tolist() == [ids]
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 6, 7, 100])
-def test_fewer_sequences_are_spread_over_the_text(n: int) -> None:
+def test_sequences_are_spread_over_the_text_or_drawn_without_replacement() -> None:
     windows = packed(LINES * 3, 8)
     w = len(windows)
-    expected = [i * w // n for i in range(n)] if n < w else list(range(w))
-    assert windows.spread(n).tolist() == expected
+    for n in (1, 2, 5, 6, 7, 100):
+        expected = [i * w // n for i in range(n)] if n < w else list(range(w))
+        assert windows.spread(n).tolist() == expected
     assert windows.spread().tolist() == list(range(w))
-
-
-def test_random_order_is_seeded_and_without_replacement() -> None:
     windows = packed(LINES * 9, 4)
     first = windows.shuffled(3)
     assert sorted(first) == list(range(len(windows)))
@@ -76,21 +70,12 @@ def test_random_order_is_seeded_and_without_replacement() -> None:
     assert windows.shuffled(-1).tolist() != first.tolist()
 
 
-def test_memory_holds_the_stream_and_nothing_else() -> None:
-    windows = packed(LINES * 50, 6)
-    assert windows.stream.dtype == np.int32
-    assert [v for v in vars(windows).values() if isinstance(v, np.ndarray)] == [windows.stream]
-
-
-def test_bad_lengths() -> None:
+def test_bad_lengths_and_texts() -> None:
     for length in (-1, 0, 3):
         with pytest.raises(InputError, match="give 4 tokens or more"):
             check_length(length, 64, "tiny")
     with pytest.raises(InputError, match="tiny takes at most 64 tokens"):
         packed(LINES, 65)
-
-
-def test_bad_texts() -> None:
     with pytest.raises(CorpusError, match=r"too short: it has 6 tokens, and one sequence of 9"):
         packed(["the cat sat on the mat"], 9)
     with pytest.raises(CorpusError, match="do not belong together"):
@@ -103,18 +88,13 @@ def test_bad_texts() -> None:
         packed(LINES, 8).batch([99])
 
 
-def test_a_text_that_leaves_no_room_beside_special_tokens() -> None:
-    tokenizer = framed_tokenizer("[CLS] [CLS] $A [SEP] [SEP]")
+def test_tokenizers_with_many_special_tokens_and_with_none() -> None:
     with pytest.raises(InputError, match="4 of those are special tokens"):
-        pack(as_plain(LINES), TextOnly(tokenizer), 4)
-
-
-def test_a_tokenizer_without_special_tokens() -> None:
+        pack(as_plain(LINES), TextOnly(framed_tokenizer("[CLS] [CLS] $A [SEP] [SEP]")), 4)
     windows = pack(as_plain(LINES), TextOnly(framed_tokenizer("$A")), 4)
     assert windows.n_special == 0
-    assert windows.batch(range(len(windows))).ravel().tolist() == [
-        piece for row in by_hand(LINES, 6) for piece in row[1:-1]
-    ]
+    inner = [piece for row in by_hand(LINES, 6) for piece in row[1:-1]]
+    assert windows.batch(range(len(windows))).ravel().tolist() == inner
 
 
 PAIRS = [
@@ -153,25 +133,16 @@ def test_windows_of_pairs_hold_the_same_pairs_on_both_sides(length: int) -> None
     assert windows.content("cross") == slice(1, length)
 
 
-def test_too_few_pairs_are_no_window() -> None:
+def test_too_few_or_damaged_pairs() -> None:
     with pytest.raises(CorpusError, match=r"2 pairs have 5 source and 8 target tokens.*38 and 39"):
         pack_pairs(as_pairs(PAIRS[:2]), TextOnly(TOKENIZER), 40, 3)
-
-
-@pytest.mark.parametrize(
-    ("pairs", "says"),
-    [
+    for pairs, says in (
         ([("a", "b")], "1 pairs in memory"),
         ([("a", "b"), ("a", " ")], "Pair 2 in memory"),
         ([("a", "b"), "ab"], "Pair 2 in memory"),
-    ],
-)
-def test_pairs_in_memory_are_checked(pairs: list[object], says: str) -> None:
-    assert may_be_pairs(pairs)
-    with pytest.raises(CorpusError, match=says):
-        as_pairs(pairs)
-
-
-def test_plain_text_is_no_pairs() -> None:
+    ):
+        assert may_be_pairs(pairs)
+        with pytest.raises(CorpusError, match=says):
+            as_pairs(pairs)
     assert not any(map(may_be_pairs, (None, "x.txt", ["a line"], [])))
     assert may_be_pairs("x.TSV")

@@ -1,12 +1,19 @@
-"""The one place where text becomes token ids."""
+"""The one place where text becomes token ids: frames of special tokens, spaces before words."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
-from tokenizers import normalizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
+from headscope.data.corpus import sample_corpus
+from headscope.data.encode import Encoder
+from headscope.data.frequencies import Frequencies
 from headscope.data.pieces import Frame, frame, token_stream, tokenise
+from headscope.data.sentence import Sentence
 from headscope.data.token_rows import window_rows
 from headscope.errors import CorpusError, InputError
 
@@ -24,19 +31,18 @@ def test_texts_and_words_are_encoded_alike() -> None:
     assert text.ids == words.ids == ids_of("[CLS] the cat ##s sat [SEP]")
     assert words.word_ids == [None, 0, 1, 1, 2, None]
     assert text.special_tokens_mask == [1, 0, 0, 0, 0, 1]
+    for unknown in ("the zoo", ("the", "zoo")):
+        with pytest.raises(CorpusError, match="do not belong together"):
+            list(tokenise(TextOnly(vocab_size=20), [unknown]))
 
 
-def test_pairs_of_many_texts_stay_together() -> None:
+def test_many_texts_stay_together_and_the_stream_has_no_special_tokens() -> None:
     firsts = [f"cat {'the ' * (i % 5)}" for i in range(600)]
     seconds = [f"dog {'a ' * (i % 3)}" for i in range(600)]
-    for i, encoding in enumerate(tokenise(TextOnly(), firsts, pairs=seconds)):
-        expected = f"[CLS] {firsts[i]} [SEP] {seconds[i]} [SEP]"
-        assert encoding.ids == ids_of(expected)
-        assert sum(encoding.type_ids) == len(seconds[i].split()) + 1
-    assert i == 599
-
-
-def test_the_stream_has_no_special_tokens() -> None:
+    found = list(tokenise(TextOnly(), firsts, pairs=seconds))
+    for first, second, encoding in zip(firsts, seconds, found, strict=True):
+        assert encoding.ids == ids_of(f"[CLS] {first} [SEP] {second} [SEP]")
+        assert sum(encoding.type_ids) == len(second.split()) + 1
     lines = ["the cat", "", "sat on"] * 200
     assert list(token_stream(TextOnly(), lines)) == ids_of("the cat sat on") * 200
 
@@ -57,10 +63,8 @@ def test_special_tokens_are_where_the_tokenizer_puts_them(
     n_special = len(before) + len(after)
     assert frame(model, 9) == Frame(before, after, 9 - n_special)
     rows = window_rows(model, ["the cat sat on"], length=n_special + 2, count=9)
-    assert [row.ids for row in rows] == [
-        (*before, *ids_of("the cat"), *after),
-        (*before, *ids_of("sat on"), *after),
-    ]
+    expected = [(*before, *ids_of(text), *after) for text in ("the cat", "sat on")]
+    assert [row.ids for row in rows] == expected
     with pytest.raises(InputError, match="tokens or more"):
         frame(model, n_special)
 
@@ -72,7 +76,42 @@ def test_a_tokenizer_that_reads_no_letter_is_refused() -> None:
         frame(TextOnly(tokenizer), 9)
 
 
-@pytest.mark.parametrize("text", ["the zoo", ("the", "zoo")])
-def test_ids_beyond_the_embedding(text: str | tuple[str, ...]) -> None:
-    with pytest.raises(CorpusError, match="do not belong together"):
-        list(tokenise(TextOnly(vocab_size=20), [text]))
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "mark"),
+    [
+        (pre_tokenizers.ByteLevel(add_prefix_space=False), "Ġ"),
+        (pre_tokenizers.ByteLevel(add_prefix_space=True), "Ġ"),
+        (pre_tokenizers.Metaspace(prepend_scheme="first"), "▁"),
+        (pre_tokenizers.Metaspace(prepend_scheme="always"), "▁"),
+        ([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()], "▁"),
+    ],
+)
+def test_words_keep_the_space_before_them_where_the_vocabulary_spells_it(
+    pre_tokenizer: Any, mark: str
+) -> None:
+    if isinstance(pre_tokenizer, list):
+        pre_tokenizer = pre_tokenizers.Sequence(pre_tokenizer)
+    backend = Tokenizer(models.BPE(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=3000,
+        special_tokens=["<s>", "<pad>", "</s>", "<unk>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator((" ".join(s.words) for s in sample_corpus()), trainer)
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>"
+    )
+    frequencies = Frequencies("none", lambda word: 0.0, frozenset())
+    encoder = Encoder(TextOnly(tokenizer, 512, len(tokenizer)), frequencies)
+    words = ("She", "don't", "repair", "sextants", ".")
+    (encoded,) = encoder.encode(iter([Sentence(words)]))
+    assert encoded is not None
+    first = tokenizer.convert_ids_to_tokens(encoded.ids[encoded.first].tolist())
+    assert all(piece.startswith(mark) for piece in first)
+    whole = "".join(tokenizer.convert_ids_to_tokens(encoded.ids[1:-1].tolist()))
+    assert whole == mark + mark.join(words)

@@ -46,10 +46,17 @@ def test_every_item_belongs_to_one_process() -> None:
     assert list(share("abc")) == ["a", "b", "c"]
 
 
-def test_one_process_gets_its_own_things_back() -> None:
-    part, sums = torch.ones(2), Syntactic(1, 1)
+def test_one_process_gets_its_own_things_back_and_files_have_its_name() -> None:
+    part, sums, path = torch.ones(2), Syntactic(1, 1), Path("out/.classify.state.safetensors")
     assert summed("x", part)[0] is part
     assert merged(sums, lambda: Syntactic(1, 1), "x") is sums
+    assert own_file(path) == path
+    with shared_by(Recorded(1, {0: {}})):
+        assert own_file(path) == Path("out/.classify.state.2-of-2.safetensors")
+        with alone():
+            assert current().size == 1
+            assert list(share("ab")) == ["a", "b"]
+        assert current().size == 2
 
 
 def syntactic(**trials: int) -> Syntactic:
@@ -88,11 +95,8 @@ def test_sums_with_names_are_merged_by_name() -> None:
 
     with shared_by(Recorded(0, {1: {"obj": np.array([4]), "nsubj": np.array([10])}})):
         found = merged(Named(syntactic(nsubj=1, det=2)), lambda: Named(Syntactic(1, 1)), "x")
-    assert {name: int(array[0]) for name, array in found.state().items()} == {
-        "nsubj": 11,
-        "det": 2,
-        "obj": 4,
-    }
+    sums = {name: int(array[0]) for name, array in found.state().items()}
+    assert sums == {"nsubj": 11, "det": 2, "obj": 4}
 
 
 def test_rows_go_where_they_belong() -> None:
@@ -111,14 +115,3 @@ def test_batches_and_texts_come_back_in_their_order() -> None:
         assert [float(part) for part in parts] == [0.0, 1.0, 2.0, 10.0]
     with shared_by(Recorded(0, {1: {"1": np.frombuffer("é".encode(), dtype=np.uint8)}})):
         assert texts_in_order("x", {0: "a", 2: ""}) == ["a", "é", ""]
-
-
-def test_files_and_sections_of_one_process() -> None:
-    path = Path("out/.classify.state.safetensors")
-    assert own_file(path) == path
-    with shared_by(Recorded(1, {0: {}})):
-        assert own_file(path) == Path("out/.classify.state.2-of-2.safetensors")
-        with alone():
-            assert current().size == 1
-            assert list(share("ab")) == ["a", "b"]
-        assert current().size == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -15,8 +16,7 @@ from tiny_models import framed_tokenizer, tiny_bert
 from tiny_translators import OTHERS, SOURCES, translator, write_pairs
 
 import headscope
-from headscope import results as result_classes
-from headscope.results import Confirmation, Label, ReportResult, from_dict, to_json
+from headscope.results import Confirmation, DepthResult, Label, from_dict, section_of, to_json
 from headscope.results.causes import HeadCause, Loss
 from headscope.results.roles import NO_ROLE, primary_of
 from headscope.show import drawing
@@ -40,21 +40,13 @@ def of(command: str, *names: str) -> Callable[[Any], Any]:
     return enter
 
 
-# ----------------------------------------------------------------------- what a figure has in it
-
-
 def outside(axes: Any) -> Iterator[Any]:
     """Points of lines that the axes do not reach; lines across the whole panel aside."""
-    ends = [sorted(axes.get_xlim()), sorted(axes.get_ylim())]
+    low, high = np.sort([axes.get_xlim(), axes.get_ylim()], axis=1).T
     for line in axes.lines:
-        if line.get_transform() is not axes.transData:
-            continue
-        for point in np.array(line.get_data(), dtype=float).T:
-            if not all(
-                np.isnan(v) or low - 1e-9 <= v <= high + 1e-9
-                for v, (low, high) in zip(point, ends, strict=True)
-            ):
-                yield point
+        if line.get_transform() is axes.transData:
+            points = np.array(line.get_data(), dtype=float).T
+            yield from points[((points < low - 1e-9) | (points > high + 1e-9)).any(axis=1)]
 
 
 def image(axes: Any) -> np.ndarray:
@@ -109,17 +101,46 @@ def grid(rows: list[Json], value: Callable[[Json], Any]) -> np.ndarray:
     return made
 
 
-def heat(figure: Any, rows: list[Json], value: Callable[[Json], Any], digits: int = 2) -> Checks:
+#: Maps of heads: what each cell is of its head's JSON, and how many digits are written into it.
+HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
+    ("classify", "alignment"): (lambda row: row["alignment"]["score"], 2),
+    ("rank", "effective_rank"): (lambda row: row["qk"]["effective_rank"], 1),
+    ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["mean"], 2),
+    ("spectrum", "spectrum_map_sq"): (lambda row: row["share_sq_at_k"]["mean"], 2),
+    ("flow", "flow_trees"): (
+        lambda row: row["trees"]["uas"][row["trees"]["direction"]]["value"],
+        2,
+    ),
+    ("symmetric", "symmetric_map"): (lambda r: 1000 * (1 - r["symmetric"]["cosine"]["value"]), 1),
+    ("prune", "ablation"): (lambda row: row["difference"], 3),
+}
+
+
+def heat(key: tuple[str, str], figure: Any, data: Json) -> Checks:
+    value, digits = HEAT_MAPS[key]
+    rows = data["ablation"] if key == ("prune", "ablation") else data["heads"]
+    if key == ("classify", "alignment"):
+        rows = [head for head in rows if head["stack"] == "cross"]
     axes, wanted = figure.axes[0], grid(rows, value)
     yield image(axes), wanted
     yield cells(axes), np.round(wanted, digits) + 0.0
 
 
+TABLE.update({key: functools.partial(heat, key) for key in HEAT_MAPS})
+
+
+def figures(command: str, result: Any, **presentation: Any) -> dict[str, Any]:
+    """Draw what a command writes into its folder, without making files of it."""
+    found: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "figure_files", lambda drawn: found.update(drawn) or {})
+        view_of(command).files(result, **presentation)
+    return found
+
+
 #: What heads of roles without a detail are marked with.
 MARKS = {"punctuation": "punc", "broad": "brd", "self": "self", "duplicate": "dup", "rare": "rare"}
 MARKS |= {"monotonic": "mono", "anti_monotonic": "anti", "sharp": "shrp"}
-
-# --------------------------------------------------------------------------------- the figures
 
 
 @of("classify", "roles")
@@ -134,12 +155,6 @@ def _roles(figure: Any, data: Json) -> Checks:
         yield marks[head["head"], rows.index((head["stack"], head["layer"]))] == detail, True
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
     yield len(shown), len({head["primary"] for head in data["heads"]})
-
-
-@of("classify", "alignment")
-def _alignment(figure: Any, data: Json) -> Checks:
-    rows = [head for head in data["heads"] if head["stack"] == "cross"]
-    yield from heat(figure, rows, lambda row: row["alignment"]["score"])
 
 
 @of("classify", "causes")
@@ -171,11 +186,9 @@ def _relations(figure: Any, data: Json) -> Checks:
     axes = figure.axes[0]
     asked: dict[str, list[Json]] = {}
     for head in data["heads"]:
-        for score in head["syntactic"]:
-            if score["confirmed"]:
-                asked.setdefault(f"{score['relation']} {score['direction']}", []).append(
-                    {"head": f"L{head['layer']}H{head['head']}", **score}
-                )
+        for score in filter(lambda score: score["confirmed"], head["syntactic"]):
+            row = {"head": f"L{head['layer']}H{head['head']}", **score}
+            asked.setdefault(f"{score['relation']} {score['direction']}", []).append(row)
     best = {
         name: max(rows, key=lambda r: (r["labelled"], r["confirmed"]["accuracy"]))
         for name, rows in asked.items()
@@ -200,9 +213,8 @@ def _depth(figure: Any, data: Json) -> Checks:
 
 @of("depth", "protected")
 def _protected(figure: Any, data: Json) -> Checks:
-    for axes, way in zip(
-        figure.axes, dict.fromkeys(p["way"] for p in data["protected"]), strict=True
-    ):
+    ways = dict.fromkeys(part["way"] for part in data["protected"])
+    for axes, way in zip(figure.axes, ways, strict=True):
         mine = [part for part in data["protected"] if part["way"] == way]
         heights = sorted(bar.get_height() for bar in axes.patches)
         yield heights, sorted(value for part in mine for value in part["mean"][1:])
@@ -218,11 +230,6 @@ def _cumulative(figure: Any, data: Json) -> Checks:
             sigma = np.array(row[name]["singular_values"]) ** 2
             y = [0.0, *(sigma.cumsum() / sigma.sum())]
             yield from has_lines(axes, (range(len(y)), y))
-
-
-@of("rank", "effective_rank")
-def _effective(figure: Any, data: Json) -> Checks:
-    yield from heat(figure, data["heads"], lambda row: row["qk"]["effective_rank"], 1)
 
 
 @of("rank", "overlap")
@@ -251,12 +258,6 @@ def _spectra(figure: Any, data: Json) -> Checks:
         yield from has_lines(axes, *((x, source[name]) for source in sources if source))
 
 
-@of("spectrum", "spectrum_map", "spectrum_map_sq")
-def _shares(figure: Any, data: Json) -> Checks:
-    field = "share_sq_at_k" if "^2" in figure.axes[0].get_title() else "share_at_k"
-    yield from heat(figure, data["heads"], lambda row: row[field]["mean"])
-
-
 @of("spectrum", "spectrum_efficient")
 def _efficient(figure: Any, data: Json) -> Checks:
     found = data["efficient"]
@@ -280,20 +281,10 @@ def _flow(figure: Any, data: Json) -> Checks:
         x = np.arange(len(sigma) + 1) / len(sigma)
         yield from has_lines(left, (x, [0, *(sigma.cumsum() / sigma.sum())]))
     clouds = [c.get_offsets() for c in right.collections]
-    for cloud, target in zip(clouds, _TARGETS, strict=True):
+    targets = ("whole", "directions", "token", "value", "gaussian", "other")
+    for cloud, target in zip(clouds, targets, strict=True):
         wanted = [head["recovery"][target]["value"] for head in data["heads"]]
         yield cloud[:, 1].filled(np.nan), np.array(wanted, dtype=float)
-
-
-_TARGETS = ("whole", "directions", "token", "value", "gaussian", "other")
-
-
-@of("flow", "flow_trees")
-def _trees(figure: Any, data: Json) -> Checks:
-    def uas(row: Json) -> float:
-        return row["trees"]["uas"][row["trees"]["direction"]]["value"]
-
-    yield from heat(figure, data["heads"], uas)
 
 
 @of("linear", "linear_coherence")
@@ -312,14 +303,6 @@ def _memory(figure: Any, data: Json) -> Checks:
             rows = [r for r in data["memory"] if (r["readout"], r["kind"]) == (readout, kind)]
             x, y = [row["keys"] for row in rows], [row["error"]["value"] for row in rows]
             yield from has_lines(figure.axes[0], (x, y))
-
-
-@of("symmetric", "symmetric_map")
-def _symmetric(figure: Any, data: Json) -> Checks:
-    def lost(row: Json) -> float:
-        return 1000 * (1 - row["symmetric"]["cosine"]["value"])
-
-    yield from heat(figure, data["heads"], lost, 1)
 
 
 @of("symmetric", "symmetric_curves")
@@ -366,10 +349,9 @@ def _curves(figure: Any, data: Json) -> Checks:
 
 @of("prune", "stacks")
 def _stacks(figure: Any, data: Json) -> Checks:
-    for stack in data["stacks"]:
-        for curve in stack["curves"]:
-            points = [(point["fraction"], point["value"]) for point in curve["points"]]
-            yield from has_lines(figure.axes[0], tuple(zip(*points, strict=True)))
+    for curve in (curve for stack in data["stacks"] for curve in stack["curves"]):
+        points = [(point["fraction"], point["value"]) for point in curve["points"]]
+        yield from has_lines(figure.axes[0], tuple(zip(*points, strict=True)))
 
 
 @of("prune", "survivors")
@@ -387,11 +369,6 @@ def _scores(figure: Any, data: Json) -> Checks:
     yield image(figure.axes[0]), values / np.nanmax(np.abs(values))
 
 
-@of("prune", "ablation")
-def _ablation(figure: Any, data: Json) -> Checks:
-    yield from heat(figure, data["ablation"], lambda row: row["difference"], 3)
-
-
 @of("explain", "explain")
 def _steps(figure: Any, data: Json) -> Checks:
     found = {m["name"]: m for step in data["steps"] for m in step["matrices"]}
@@ -399,18 +376,6 @@ def _steps(figure: Any, data: Json) -> Checks:
         yield image(axes), np.array(found[name]["values"], dtype=float)
     widths = [bar.get_width() for bar in figure.axes[3].patches]
     yield widths, [100 * row[0] for row in found["heads"]["values"]]
-
-
-# ------------------------------------------------------------------------------------- the tests
-
-
-def figures(command: str, result: Any, **presentation: Any) -> dict[str, Any]:
-    """Draw what a command writes into its folder, without making files of it."""
-    found: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "figure_files", lambda drawn: found.update(drawn) or {})
-        view_of(command).files(result, **presentation)
-    return found
 
 
 def with_relations(result: Any) -> Any:
@@ -440,86 +405,72 @@ def with_relations(result: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def made(
-    documents: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[Any]]:
+def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """Results of every command that draws, with all that can be asked of it."""
     base = tmp_path_factory.mktemp("figures")
     loaded = headscope.load(str(tiny_bert(base / "model")))
+    path = write_pairs(base / "pairs.tsv", list(zip(SOURCES, [*OTHERS, *OTHERS], strict=False)))
+    both = headscope.wrap(translator("bart"), framed_tokenizer("$A [SEP]"), name="bart")
     plain = {"validate": False}
     asked = {"limit": 60, "ablate": True, "ablate_limit": 8, "prefix_matching": True, **plain}
-    classified = with_relations(headscope.classify(loaded, **asked))
-    pairs = list(zip(SOURCES, [*OTHERS, *OTHERS], strict=False))
-    path = write_pairs(base / "pairs.tsv", pairs)
-    both = headscope.wrap(translator("bart"), framed_tokenizer("$A [SEP]"), name="bart")
+    ranked = {"fresh": False, "control_seeds": 2, "share_projections": [8], **plain}
+    windows = {"length": 16, "sequences": 4, "efficient": True, **plain}
     few = {"methods": ["magnitude"], "repairs": ["none"], "step": 0.5, **plain}
-    small = {"limit": 8, "calibration_limit": 8}
+    few |= {"limit": 8, "calibration_limit": 8}
+    task = {"task": "seq2seq", "data": path, "calibration": path, "ablation": False, **few}
+    classified = with_relations(headscope.classify(loaded, **asked))
     found = {
         "classify": [classified, headscope.classify(both, path, **plain)],
-        "rank": [
-            headscope.rank(loaded, fresh=False, control_seeds=2, share_projections=[8], **plain)
-        ],
-        "spectrum": [
-            headscope.spectrum(loaded, length=16, sequences=4, efficient=True, **plain)
-        ],
+        "rank": [headscope.rank(loaded, **ranked)],
+        "spectrum": [headscope.spectrum(loaded, **windows)],
         "symmetric": [headscope.symmetric(loaded, sentences=4, **plain)],
         "prune": [
-            headscope.prune(loaded, ablation=True, roles=classified, **few, **small),
-            headscope.prune(both, task="seq2seq", data=path, calibration=path, **few, **small,
-                            ablation=False),
+            headscope.prune(loaded, ablation=True, roles=classified, **few),
+            headscope.prune(both, **task),
         ],
-    }  # fmt: skip
-    kinds = {f.name: f.type for f in dataclasses.fields(ReportResult)}
-    for name in ("depth", "flow", "linear", "transfer", "explain"):
-        kind = getattr(result_classes, str(kinds[name]).partition(" ")[0])
-        found[name] = [from_dict(kind, documents[name])]
-    return found
+    }
+    as_they_are = ("depth", "flow", "linear", "transfer", "explain")
+    known = {name: [from_dict(section_of(name).kind, documents[name])] for name in as_they_are}
+    return {**found, **known}
 
 
-@pytest.fixture(scope="module")
-def every_figure(made: dict[str, list[Any]]) -> dict[tuple[str, str], list[tuple[Any, Json]]]:
-    """By command and name: the figure beside the JSON of the result that it was drawn from."""
-    found: dict[tuple[str, str], list[tuple[Any, Json]]] = {}
+def test_figures_draw_what_the_json_says(made: dict[str, list[Any]]) -> None:
+    drawn = set()
     for command, results in made.items():
         for result in results:
             data = json.loads(to_json(result))
             for name, figure in figures(command, result).items():
-                found.setdefault((command, name), []).append((figure, data))
-    return found
+                compare((command, name), figure, data)
+                drawn.add((command, name))
+    assert drawn == set(TABLE), "every figure is in the table"
 
 
-def test_every_figure_is_in_the_table(every_figure: Any) -> None:
-    assert set(every_figure) == set(TABLE)
+def compare(key: tuple[str, str], figure: Any, data: Json) -> None:
+    for axes in figure.axes:
+        assert not list(outside(axes)), f"{key}: the axes leave out what is drawn"
+    checks = list(TABLE[key](figure, data))
+    assert checks, f"{key}: nothing was compared"
+    for shown, said in checks:
+        if isinstance(said, bool) or np.array(said).dtype.kind == "U":
+            assert shown == said, key
+        else:
+            a, b = np.array(shown, dtype=float), np.array(said, dtype=float)
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9, err_msg=str(key))
 
 
-@pytest.mark.parametrize(("command", "name"), TABLE)
-def test_a_figure_draws_what_the_json_says(every_figure: Any, command: str, name: str) -> None:
-    for figure, data in every_figure[command, name]:
-        for axes in figure.axes:
-            assert not list(outside(axes)), "the axes leave out what is drawn"
-        checks = list(TABLE[command, name](figure, data))
-        assert checks, "nothing was compared"
-        for shown, said in checks:
-            if isinstance(said, bool) or np.array(said).dtype.kind == "U":
-                assert shown == said
-            else:
-                a, b = np.array(shown, dtype=float), np.array(said, dtype=float)
-                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
-
-
-LOSSES = {
-    "zeros and losses below zero": [0.0, -3.1, 1.5, 0.0, -0.4, 0.25, 0.0, 0.0],
-    "all alike": [0.01] * 8,
-    "nothing lost": [0.0] * 8,
-    "many powers of ten": [1e-5, 1e-4, 1e-3, 1e-3, 1e-2, 0.1, 0.0, 2e-5],
-}
-
-
-@pytest.mark.parametrize("case", LOSSES)
-def test_no_loss_is_moved_and_no_dot_lies_on_another(made: Any, case: str) -> None:
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param([0.0, -3.1, 1.5, 0.0, -0.4, 0.25, 0.0, 0.0], id="zeros and below zero"),
+        pytest.param([0.01] * 8, id="all alike"),
+        pytest.param([0.0] * 8, id="nothing lost"),
+        pytest.param([1e-5, 1e-4, 1e-3, 1e-3, 1e-2, 0.1, 0.0, 2e-5], id="many powers of ten"),
+    ],
+)
+def test_no_loss_is_moved_and_no_dot_lies_on_another(made: Any, losses: list[float]) -> None:
     result = made["classify"][0]
     heads = []
-    for head, loss in zip(result.heads, LOSSES[case], strict=True):
+    for head, loss in zip(result.heads, losses, strict=True):
         one = Loss(loss, (loss - abs(loss) / 2, loss + 0.1))
         cause = HeadCause(one, one, one, one, 0.0, 0.0)
         heads.append(dataclasses.replace(head, cause=cause))
@@ -527,7 +478,7 @@ def test_no_loss_is_moved_and_no_dot_lies_on_another(made: Any, case: str) -> No
     figure.draw_without_rendering()
     left = figure.axes[0]
     dots = [list(p) for line in left.lines for p in zip(*line.get_data(), strict=True)]
-    assert sorted(y for _, y in dots) == sorted(LOSSES[case])
+    assert sorted(y for _, y in dots) == sorted(losses)
     places = left.transData.transform(dots) * 72 / figure.dpi
     gaps = [np.hypot(*(a - b)) for i, a in enumerate(places) for b in places[:i]]
     assert min(gaps) >= left.lines[0].get_markersize()
@@ -562,7 +513,8 @@ def test_relations_have_one_definition(made: Any) -> None:
     bars = relation_bars(result).axes[0]
     names = [label.get_text().split() for label in bars.get_yticklabels()]
     drawn = dict(zip(map(tuple, names), [bar.get_width() for bar in bars.patches], strict=True))
-    table = next(t for t in VIEW.human(result) if t_is(t, "syntactic"))
+    tables = [part for part in VIEW.human(result) if hasattr(part, "columns")]
+    table = next(part for part in tables if part.columns[0].header == "syntactic")
     relation, head, accuracy = (list(column.cells) for column in table.columns[:3])
     for row in zip(relation, head, accuracy, strict=True):
         assert f"{drawn[(*row[0].split(), row[1])]:.3f}" == row[2]
@@ -580,14 +532,10 @@ def test_relations_have_one_definition(made: Any) -> None:
         ]
 
 
-def t_is(part: Any, title: str) -> bool:
-    return hasattr(part, "columns") and part.columns[0].header == title
-
-
 def test_what_lies_below_an_axis_is_marked(documents: dict[str, Any]) -> None:
     data = json.loads(json.dumps(documents["depth"]))
     data["variants"]["attention"][-2:] = [1e-10, 0.0]
-    result = from_dict(result_classes.DepthResult, data)
+    result = from_dict(DepthResult, data)
     part = depth_part(result)
     assert str(part.chart.svg).count('class="dot below') == 2
     assert "triangles: below 1e-04" in str(part.chart.svg)
@@ -596,11 +544,10 @@ def test_what_lies_below_an_axis_is_marked(documents: dict[str, Any]) -> None:
     assert axes.get_ylim()[0] < curve[-2]
 
 
-def drawn() -> dict[str, bytes]:
-    return figure_files({"map": heat_map([[0.1, None], [0.7, 0.2]], title="t", legend="l")})
-
-
 def test_the_same_figure_gives_the_same_bytes_and_leaves_no_setting_changed() -> None:
+    def drawn() -> dict[str, bytes]:
+        return figure_files({"map": heat_map([[0.1, None], [0.7, 0.2]], title="t", legend="l")})
+
     before = dict(mpl.rcParams)
     first = drawn()
     assert set(first) == {"map.png", "map.svg"}

@@ -1,54 +1,46 @@
-"""The page and the Markdown of a report, without a browser."""
+"""The page and the Markdown of a report, without a browser; each section shows itself."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hostile import HOSTILE, hostile
 from markdown_it import MarkdownIt
 
-from headscope.results import ReportResult, SamplePatterns
+from headscope.results import SECTIONS, ReportResult, SamplePatterns
 from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
+from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Line, chart
 from headscope.show.report.files import report_json
+from headscope.show.view import KeyNumber, View, view_of
 
 
 def grid(
-    n_layers: int, n_heads: int, n: int, removed: tuple[tuple[int, int], ...] = ()
+    n_layers: int,
+    n_heads: int,
+    n: int,
+    removed: tuple[Place, ...] = (),
+    kind: type[ReportResult] = ReportResult,
 ) -> ReportResult:
     """A report that knows nothing but patterns."""
     row = tuple(round(1 / n, 2) for _ in range(n))
-    names = [
-        f"L{layer}H{head}"
-        for layer in range(n_layers)
-        for head in range(n_heads)
-        if (layer, head) not in removed
-    ]
+    places = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    names = [f"L{layer}H{head}" for layer, head in places if (layer, head) not in removed]
     sample = SamplePatterns("text", ("token",) * n, dict.fromkeys(names, (row,) * n))
-    model = {
-        "id": "m",
-        "family": "bert",
-        "n_layers": n_layers,
-        "n_heads": n_heads,
-        "weights_sha256": None,
-        "removed_heads": [list(place) for place in removed],
-    }
-    made = {
-        "headscope": "0",
-        "torch": "0",
-        "transformers": "0",
-        "dtype": "float32",
-        "device": "cpu",
-        "seed": 0,
-        "command": "c",
-        "model": model,
-        "created": "2026-01-01",
-    }
-    return ReportResult(1, made, {}, {}, {}, samples=(sample, sample))
+    model = {"id": "m", "family": "bert", "n_layers": n_layers, "n_heads": n_heads}
+    model |= {"weights_sha256": None, "removed_heads": [list(place) for place in removed]}
+    made = {"headscope": "0", "torch": "0", "transformers": "0", "dtype": "float32", "seed": 0}
+    made |= {"device": "cpu", "command": "c", "model": model, "created": "2026-01-01"}
+    return kind(1, made, {}, {}, {}, samples=(sample, sample))
 
 
 def test_page_asks_for_nothing_and_escapes_its_data() -> None:
@@ -62,16 +54,17 @@ def test_page_asks_for_nothing_and_escapes_its_data() -> None:
     assert page.count("<script") == 2
 
 
-def test_twelve_by_twelve_heads_stay_far_below_five_megabytes() -> None:
+def test_pages_of_many_heads_of_gaps_and_made_later() -> None:
     assert len(report_html(grid(12, 12, 16)).encode()) < 1_000_000
-
-
-def test_removed_heads_are_gaps() -> None:
     page = report_html(grid(2, 3, 4, removed=((0, 1), (1, 0), (1, 1), (1, 2))))
     assert page.count('class="cell gone"') == 4
     assert 'data-head="L0H2"' in page
     assert 'data-head="L0H1"' not in page
     assert "4 heads removed" in page
+    report = grid(2, 2, 4)
+    later = dataclasses.replace(report, provenance={**report.provenance, "created": "later"})
+    assert report_html(report) == report_html(later)
+    assert report_markdown(report) == report_markdown(later)
 
 
 def test_markdown_of_hostile_strings_renders_as_text() -> None:
@@ -79,10 +72,9 @@ def test_markdown_of_hostile_strings_renders_as_text() -> None:
     html = MarkdownIt("commonmark").enable("table").render(text)
     assert not re.search(r"<(?:img|script|a|svg)\b", html)
     assert "@octocat" not in text
-    rows = [line for line in text.splitlines() if line.startswith("|")]
     for table in text.split("\n\n"):
-        widths = {line.replace(r"\|", "").count("|") for line in table.splitlines() if line in rows}
-        assert len(widths) <= 1
+        rows = [line for line in table.splitlines() if line.startswith("|")]
+        assert len({line.replace(r"\|", "").count("|") for line in rows}) <= 1
 
 
 def test_json_keeps_strings_that_look_like_lists() -> None:
@@ -92,38 +84,76 @@ def test_json_keeps_strings_that_look_like_lists() -> None:
     assert "[1.5, null, 3]" in written
 
 
-def test_the_same_report_gives_the_same_page_whenever_it_was_made() -> None:
-    report = grid(2, 2, 4)
-    later = dataclasses.replace(report, provenance={**report.provenance, "created": "later"})
-    assert report_html(report) == report_html(later)
-    assert report_markdown(report) == report_markdown(later)
-
-
-def test_names_of_places_stand_at_whole_numbers_wherever_the_points_are() -> None:
+def test_names_of_places_and_round_numbers_along_x() -> None:
+    axes = {"label": "l", "x_title": "x", "y_title": "y"}
     points: list[tuple[float, float | None]] = [(-0.1, 1.0), (0.1, 2.0), (0.9, 1.0), (1.1, 3.0)]
-    line = Line("a", points, 0)
-    svg = chart([line], label="l", x_title="x", y_title="y", x_names=["L0", "L1"]).svg
-    assert re.findall(r">(L\d)<", svg) == ["L0", "L1"]
-
-
-def test_a_cloud_of_points_has_round_numbers_along_x() -> None:
-    points: list[tuple[float, float | None]] = [(0.1 + 0.0173 * i, 1.0 + i) for i in range(30)]
-    svg = chart([Line("a", points, 0)], label="l", x_title="x", y_title="y").svg
+    svg = chart([Line("a", points, 0)], **axes, x_names=["L0", "L1"]).svg
+    assert re.findall(r">(L\d)<", svg) == ["L0", "L1"], "names stand at whole numbers"
+    cloud: list[tuple[float, float | None]] = [(0.1 + 0.0173 * i, 1.0 + i) for i in range(30)]
+    svg = chart([Line("a", cloud, 0)], **axes).svg
     assert re.findall(r'"middle">([\d.]+)<', svg) == ["0.2", "0.4", "0.6"]
 
 
 @pytest.mark.parametrize("log", [False, True])
 def test_charts_survive_any_values(log: bool) -> None:
-    empty = chart([Line("a", [(0, None)], 0)], label="l", x_title="x", y_title="y", log=log)
-    assert empty.svg == ""
-    assert empty.legend == ((0, False, "a"),)
-    flat = chart(
-        [Line("<b>", [(0, 1.0)], 0)],
-        label="<l>",
-        x_title="x",
-        y_title="y",
-        log=log,
-        y_limits=(1e-4, 1.0),
-    ).svg
+    axes = {"label": "<l>", "x_title": "x", "y_title": "y", "log": log}
+    empty = chart([Line("a", [(0, None)], 0)], **axes)
+    assert (empty.svg, empty.legend) == ("", ((0, False, "a"),))
+    flat = chart([Line("<b>", [(0, 1.0)], 0)], **axes, y_limits=(1e-4, 1.0)).svg
     assert "nan" not in flat
     assert "&lt;l&gt;" in flat
+
+
+@dataclass(frozen=True)
+class NormResult:
+    """A measurement that headscope does not have."""
+
+    norms: dict[Place, float]
+
+
+class LargerReport(ReportResult):
+    """A report with one more section."""
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        return {**super().sections, "norm": NormResult({(0, 0): 1.25, (1, 1): 3.5})}
+
+
+def facts(result: NormResult, places: Sequence[Place]) -> Iterator[Card]:
+    for place, norm in result.norms.items():
+        yield Card(*place, facts=[("Norm", f"{norm:.2f}")], values={"norm": norm})
+
+
+def test_a_new_section_appears_on_the_page_and_in_the_markdown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it puts there comes through its view alone, and a view may leave the report alone."""
+    least: dict[str, Any] = {
+        "human": lambda result: (),
+        "csv": lambda result: "",
+        "files": lambda result: {},
+    }
+    module = ModuleType("headscope.show.norm")
+    module.VIEW = View(  # type: ignore[attr-defined]
+        **least,
+        facts=facts,
+        scales=(Scale("norm", "Norm of W_O"),),
+        section=lambda result: Part("norm", "Norms", ["Every norm is finite."]),
+        key_numbers=lambda result: [KeyNumber("largest norm", f"{max(result.norms.values())}")],
+    )
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    report = grid(2, 2, 4, kind=LargerReport)
+    page = report_html(report)
+    for shown in ('data-head="L1H1"', "Norm of W_O", "Every norm is finite.", "largest norm"):
+        assert shown in page
+    assert '"facts":[["Norm","1.25"]]' in page
+    assert "| largest norm | 3.5 | - |" in report_markdown(report)
+    view: View[NormResult] = View(**least)
+    result = NormResult({})
+    assert list(view.facts(result, [])) == list(view.key_numbers(result)) == list(view.scales) == []
+    assert view.section(result) is None
+
+
+def test_scales_of_sections_have_names_of_their_own() -> None:
+    keys = [scale.key for section in SECTIONS for scale in view_of(section).scales]
+    assert len(set(keys)) == len(keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 STACKS = ("encoder", "decoder", "cross")
+T = InsightThresholds()
 #: Middle and half-width of the inner gap of cross-attention to each other stack.
 Gaps = dict[str, tuple[float, float]]
 
@@ -37,26 +39,19 @@ def pruned(
         for other, (gap, half) in gaps.items()
     )
     return PruneResult(
-        schema=2,
-        provenance={},
-        validation=ValidationSummary(passed=True),
-        task="seq2seq",
-        metric="token_accuracy",
-        higher_is_better=higher,
+        **{"schema": 2, "provenance": {}, "validation": ValidationSummary(passed=True)},
+        **{"task": "seq2seq", "metric": "token_accuracy", "higher_is_better": higher},
+        **{"n_heads": 144, "shared_layers": False, "calibration": None, "stack": "all"},
         baseline=Baseline(80.0, (79.0, 81.0), {}),
         data=DataInfo("pairs.tsv", "0", "seq2seq", 600, 0),
-        calibration=None,
-        n_heads=144,
-        shared_layers=False,
         curves=(),
-        stack="all",
         areas=areas,
         gaps=made,
     )
 
 
 def judged(found: PruneResult | None) -> Finding:
-    return judge(Evidence(prune=found, stacks=STACKS), InsightThresholds())
+    return judge(Evidence(prune=found, stacks=STACKS), T)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +66,7 @@ def judged(found: PruneResult | None) -> Finding:
         ((-1e-6, 0.0), (-1e-6, 0.0), "mixed"),  # nor are those that are equal but for rounding
     ],
 )
-def test_paired_gaps_of_inner_areas_decide(
-    encoder: tuple[float, float], decoder: tuple[float, float], verdict: str
-) -> None:
+def test_paired_gaps_of_inner_areas_decide(encoder: Any, decoder: Any, verdict: str) -> None:
     found = judged(pruned({"encoder": encoder, "decoder": decoder}))
     assert found.verdict == verdict
     assert "with heads removed by x" in found.measured
@@ -81,22 +74,16 @@ def test_paired_gaps_of_inner_areas_decide(
     assert [gap["other"] for gap in found.values["gaps"]] == ["encoder", "decoder"]
 
 
-def test_of_a_loss_the_larger_area_is_the_worse() -> None:
+def test_losses_and_curves_that_decide_nothing() -> None:
     gaps = {"encoder": (2.0, 0.1), "decoder": (1.0, 0.1)}
-    assert judged(pruned(gaps, higher=False)).verdict == "holds"
+    assert judged(pruned(gaps, higher=False)).verdict == "holds"  # the larger area is the worse
     assert judged(pruned(gaps)).verdict == "does not hold"
-
-
-def test_curves_without_a_point_between_the_ends_are_not_compared() -> None:
-    found = pruned({"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)})
-    gaps = tuple(dataclasses.replace(gap, inner=None, inner_ci=None) for gap in found.gaps)
-    found = dataclasses.replace(found, gaps=gaps)
-    assert judged(found).verdict == "not measured"
-    assert "no point between" in judged(found).parts[0].measured
-
-
-def test_without_the_curves_nothing_is_decided() -> None:
     known = {"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)}
+    found = pruned(known)
+    ends = tuple(dataclasses.replace(gap, inner=None, inner_ci=None) for gap in found.gaps)
+    unknown = judged(dataclasses.replace(found, gaps=ends))
+    assert unknown.verdict == "not measured"
+    assert "no point between" in unknown.parts[0].measured
     for found in (
         None,
         pruned({}, stacks=()),
@@ -104,12 +91,8 @@ def test_without_the_curves_nothing_is_decided() -> None:
         pruned(known, methods=("random",)),
     ):
         assert judged(found).verdict == "not measured yet"
-    assert judge(Evidence(), InsightThresholds()).verdict == "not measured yet"
-    one = Evidence(stacks=("encoder",))
-    assert judge(one, InsightThresholds()).verdict == "not applicable"
-
-
-# --- the areas ----------------------------------------------------------------------------------
+    assert judge(Evidence(), T).verdict == "not measured yet"
+    assert judge(Evidence(stacks=("encoder",)), T).verdict == "not applicable"
 
 
 def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> Swept:
@@ -154,28 +137,22 @@ def test_areas_are_taken_over_the_shares_that_all_curves_have() -> None:
     assert [area.value for area in areas] == pytest.approx([60.0, (45 + 80 + 40 + 20) / 4])
 
 
-@pytest.mark.parametrize(
-    ("shares", "inner"),
-    [
+def test_the_range_of_inner_areas() -> None:
+    for shares, inner in (
         ([QUARTERS, QUARTERS], (0.25, 0.75)),
         ([(0.0, 0.5, 1.0), QUARTERS], (0.5, 0.5)),
         ([(0.0, 1.0), QUARTERS], None),
         ([(0.0, 0.2, 1.0), (0.0, 0.8, 1.0)], None),
-    ],
-)
-def test_the_range_of_inner_areas(shares: list[tuple[float, ...]], inner: object) -> None:
-    assert inner_range(shares) == inner
-    if inner is not None:
-        assert area_weights(shares[0], inner).sum() == pytest.approx(1.0)
+    ):
+        assert inner_range(shares) == inner
+        if inner is not None:
+            assert area_weights(shares[0], inner).sum() == pytest.approx(1.0)
 
 
-# --- survivors of a joint pruning (claim 2) ----------------------------------------------------
-
-
-def joint(left: list[int], of: int = 8, *, loss: float = -60.0, cross: bool = True) -> PruneResult:
+def joint(left: list[int], of: int = 8, *, loss: float = -60.0) -> PruneResult:
     """Encode so many cross-attention heads left by layer, at the middle of a joint curve."""
     every = [("cross", layer, head) for layer in range(len(left)) for head in range(of)]
-    gone = [place for place in every if place[2] >= left[place[1]]] if cross else []
+    gone = [place for place in every if place[2] >= left[place[1]]]
     points = [
         Point(share, tuple(heads), 80.0, (79.0, 81.0), change, (change - 1, change + 1))
         for share, heads, change in (
@@ -186,6 +163,9 @@ def joint(left: list[int], of: int = 8, *, loss: float = -60.0, cross: bool = Tr
     ]
     gaps = {"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)}
     return dataclasses.replace(pruned(gaps), curves=(Curve("x", "none", tuple(points)),))
+
+
+SURVIVING = "cross-attention survives in the last decoder layers"
 
 
 @pytest.mark.parametrize(
@@ -200,8 +180,11 @@ def joint(left: list[int], of: int = 8, *, loss: float = -60.0, cross: bool = Tr
     ],
 )
 def test_survivors_lie_in_the_last_layers_or_not(left: list[int], of: int, verdict: str) -> None:
-    found = last_layers.of_survivors(joint(left, of))
-    assert found.part.verdict == verdict
+    assert last_layers.of_survivors(joint(left, of)).part.verdict == verdict
+    found = labelled_heads.judge(Evidence(prune=joint(left, of), stacks=STACKS), T)
+    assert {part.name: part.verdict for part in found.parts} == {SURVIVING: verdict}
+    assert found.verdict == "not measured yet"  # nothing was classified
+    assert labelled_heads.judge(Evidence(stacks=("encoder",)), T).parts == ()
 
 
 def test_the_interval_of_random_survivors_is_that_of_draws_without_return() -> None:
@@ -220,14 +203,3 @@ def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads()
         found = joint([0, 1, 2, 6, 8, 8], loss=loss)
         assert judged(found).verdict == verdict
         assert last_layers.of_survivors(found).part.verdict == verdict
-
-
-def test_survivors_are_a_part_of_claim_2_of_encoder_decoder_models() -> None:
-    name = "cross-attention survives in the last decoder layers"
-    for left, verdict in (([0, 1, 2, 6, 8, 8], "holds"), ([8, 8, 6, 2, 1, 0], "does not hold")):
-        evidence = Evidence(prune=joint(left), stacks=STACKS)
-        found = labelled_heads.judge(evidence, InsightThresholds())
-        assert {part.name: part.verdict for part in found.parts} == {name: verdict}
-        assert found.verdict == "not measured yet"  # nothing was classified
-    one = labelled_heads.judge(Evidence(stacks=("encoder",)), InsightThresholds())
-    assert one.parts == ()

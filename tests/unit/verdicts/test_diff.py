@@ -18,6 +18,7 @@ from headscope.verdicts.diff.compare import compare
 from headscope.verdicts.reading import results_of
 
 COMMANDS = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
+KINDS = "missing added identity roles relations choices verdicts metrics scores curves within other"
 
 
 def diff_of(old: Any, new: Any, **options: Any) -> DiffResult:
@@ -26,21 +27,7 @@ def diff_of(old: Any, new: Any, **options: Any) -> DiffResult:
 
 def parts(diff: DiffResult) -> set[str]:
     """The kinds of differences that were found."""
-    names = (
-        "missing",
-        "added",
-        "identity",
-        "roles",
-        "relations",
-        "choices",
-        "verdicts",
-        "metrics",
-        "scores",
-        "curves",
-        "within",
-        "other",
-    )
-    return {name for name in names if getattr(diff, name)}
+    return {name for name in KINDS.split() if getattr(diff, name)}
 
 
 def head(document: Any, **values: Any) -> Any:
@@ -50,18 +37,9 @@ def head(document: Any, **values: Any) -> Any:
     return document
 
 
-def label(role: str, detail: str = "") -> dict[str, Any]:
-    return {
-        "role": role,
-        "detail": detail,
-        "score": 0.95,
-        "baseline": 0.1,
-        "interval": [0.94, 0.96],
-        "p_adjusted": 0.0,
-    }
-
-
-# --- equal --------------------------------------------------------------------------------------
+def label(role: str, detail: str = "", interval: Any = (0.94, 0.96)) -> dict[str, Any]:
+    numbers = {"score": 0.95, "baseline": 0.1, "interval": list(interval), "p_adjusted": 0.0}
+    return {"role": role, "detail": detail, **numbers}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -102,61 +80,37 @@ def test_no_number_changes_in_silence(documents: Any, data: st.DataObject) -> No
     assert not diff_of(new, documents[command]).equal, place
 
 
-@pytest.mark.parametrize(("by", "equal"), [(1e-9, True), (1e-7, True), (1e-4, False)])
-def test_what_agrees_to_six_digits_is_equal(by: float, equal: bool, documents: Any) -> None:
-    new = changed(documents["rank"], "heads", 3, "qk", "stable_rank", to=lambda v: v + by)
-    assert diff_of(documents["rank"], new).equal is equal
+def test_what_agrees_to_six_digits_is_equal(documents: Any) -> None:
+    for by, equal in ((1e-9, True), (1e-7, True), (1e-4, False)):
+        new = changed(documents["rank"], "heads", 3, "qk", "stable_rank", to=lambda v, b=by: v + b)
+        assert diff_of(documents["rank"], new).equal is equal
 
 
-# --- roles --------------------------------------------------------------------------------------
-
-
-def test_a_head_that_gains_a_role(documents: Any) -> None:
-    old = documents["classify"]
-    new = head(old, primary="positional", roles=["positional"], labels=[label("positional", "-1")])
-    found = diff_of(old, new)
+def test_a_head_that_gains_or_loses_a_role(documents: Any) -> None:
+    plain = documents["classify"]
+    roles = {"primary": "positional", "roles": ["positional"]}
+    old = head(plain, **roles, labels=[label("positional", "-1")])
+    found = diff_of(plain, old)
     assert parts(found) == {"roles"}
     (change,) = found.roles
     assert (change.where, change.gained, change.lost) == ("L0H0", ("positional -1",), ())
     assert (change.old, change.new) == ("none", "positional")
-    (back,) = diff_of(new, old).roles
+    (back,) = diff_of(old, plain).roles
     assert (back.gained, back.lost) == ((), ("positional -1",))
 
-
-def test_another_offset_is_another_role_and_another_relation_is_not(documents: Any) -> None:
-    roles = {"primary": "positional", "roles": ["positional", "syntactic"]}
-    old = head(documents["classify"], **roles, labels=[label("positional", "-1")])
-    new = head(documents["classify"], **roles, labels=[label("positional", "+1")])
-    (change,) = diff_of(old, new).roles
+    other = head(plain, **roles, labels=[label("positional", "+1")])  # another offset
+    (change,) = diff_of(old, other).roles
     assert (change.gained, change.lost) == (("positional +1",), ("positional -1",))
-    relation = changed(old, "heads", 0, "syntactic", 5, "labelled", to=True)
-    found = diff_of(old, relation)
-    assert parts(found) == {"relations"}
+    found = diff_of(old, changed(old, "heads", 0, "syntactic", 5, "labelled", to=True))
+    assert parts(found) == {"relations"}, "another relation is not another role"
     score = old["heads"][0]["syntactic"][5]
     assert found.relations[0].gained == (f"{score['relation']} {score['direction']}",)
 
-
-def test_a_head_that_is_gone_has_lost_its_roles(documents: Any) -> None:
-    old = head(documents["classify"], roles=["self"], labels=[label("self")])
-    new = {**old, "heads": old["heads"][1:]}
-    found = diff_of(old, new)
-    assert [(c.where, c.lost, c.new) for c in found.roles] == [("L0H0", ("self",), "no such head")]
-    assert found.missing == ("classify: L0H0",)
-    assert diff_of(new, old).added == ("classify: L0H0",)
-
-
-# --- numbers ------------------------------------------------------------------------------------
-
-
-def scored(documents: Any, value: float, interval: list[float]) -> Any:
-    return changed(
-        changed(documents["classify"], "heads", 2, "positional", "score", to=value),
-        "heads",
-        2,
-        "positional",
-        "interval",
-        to=interval,
-    )
+    gone = {**old, "heads": old["heads"][1:]}
+    found = diff_of(old, gone)
+    lost = [("L0H0", ("positional -1",), "no such head")]
+    assert [(c.where, c.lost, c.new) for c in found.roles] == lost
+    assert found.missing == diff_of(gone, old).added == ("classify: L0H0",)
 
 
 @pytest.mark.parametrize(
@@ -164,27 +118,24 @@ def scored(documents: Any, value: float, interval: list[float]) -> Any:
     [([0.59, 0.7], False), ([0.6, 0.7], False), ([0.61, 0.7], True), ([0.2, 0.29], True)],
 )
 def test_intervals_decide(interval: list[float], beyond: bool, documents: Any) -> None:
-    old = scored(documents, 0.5, [0.3, 0.6])
-    found = diff_of(old, scored(documents, sum(interval) / 2, interval))
-    assert [(c.where, c.name) for c in found.scores] == (
-        [("L2", "")] * 0 if not beyond else [("L0H2", "positional score")]
-    )
-    assert found.within == (0 if beyond else 1)
+    def scored(value: float, ends: list[float]) -> Any:
+        one = changed(documents["classify"], "heads", 2, "positional", "score", to=value)
+        return changed(one, "heads", 2, "positional", "interval", to=ends)
+
+    found = diff_of(scored(0.5, [0.3, 0.6]), scored(sum(interval) / 2, interval))
+    assert [(c.where, c.name) for c in found.scores] == [("L0H2", "positional score")] * beyond
+    assert found.within == (not beyond)
 
 
-def test_an_interval_on_one_side_serves_both(documents: Any) -> None:
-    """A mean has an interval only while its role is earned."""
+def test_whose_interval_it_is(documents: Any) -> None:
+    """A mean has an interval only while its role is earned; one side's serves both."""
     plain = head(documents["classify"], self_rate=0.85)
     near = head(documents["classify"], self_rate=0.92, labels=[label("self")])
-    wide = changed(near, "heads", 0, "labels", 0, "interval", to=[0.8, 1.0])
+    wide = head(near, labels=[label("self", interval=(0.8, 1.0))])
     assert [c.name for c in diff_of(plain, near).scores] == ["self rate"]
-    assert diff_of(plain, wide).scores == ()
-    assert diff_of(wide, plain).scores == ()
-
-
-def test_the_interval_of_broad_belongs_to_the_entropy_of_long_sentences(documents: Any) -> None:
-    """Its score is ``long_entropy``, a share; ``entropy`` is in nats, over all sentences."""
-    broad = {**label("broad"), "interval": [0.7, 0.9]}
+    assert diff_of(plain, wide).scores == diff_of(wide, plain).scores == ()
+    # The score of broad is ``long_entropy``, a share; ``entropy`` is in nats, over all sentences.
+    broad = label("broad", interval=(0.7, 0.9))
     old = head(documents["classify"], long_entropy=0.8, entropy=2.0, labels=[broad])
     assert diff_of(old, head(old, long_entropy=0.88)).scores == ()
     (change,) = diff_of(old, head(old, long_entropy=0.55, labels=[])).scores
@@ -208,36 +159,24 @@ def test_the_tolerance_decides_where_there_is_no_interval(
     old: float, new: float, tolerance: float, beyond: bool, documents: Any
 ) -> None:
     place = ("heads", 1, "ov", "effective_rank")
-    found = diff_of(
-        changed(documents["rank"], *place, to=old),
-        changed(documents["rank"], *place, to=new),
-        tolerance=tolerance,
-    )
+    sides = [changed(documents["rank"], *place, to=value) for value in (old, new)]
+    found = diff_of(*sides, tolerance=tolerance)
     assert [(c.where, c.name) for c in found.scores] == [("L0H1", "ov effective")] * beyond
     assert found.within == (not beyond)
 
 
-def test_a_number_that_appears_or_goes_has_moved(documents: Any) -> None:
-    new = changed(documents["rank"], "heads", 1, "asymmetry", to=None)
-    (change,) = diff_of(documents["rank"], new).scores
-    assert change.new is None
-    assert diff_of(new, documents["rank"]).scores[0].old is None
-
-
-def test_dimensions_of_heads_and_layers(documents: Any) -> None:
-    new = changed(documents["rank"], "heads", 7, "qk", "dims", "90", to=lambda v: v - 1)
+def test_numbers_of_rank(documents: Any) -> None:
+    rank = documents["rank"]
+    new = changed(rank, "heads", 1, "asymmetry", to=None)  # one that goes, or appears, has moved
+    assert [c.new for c in diff_of(rank, new).scores] == [None]
+    assert [c.old for c in diff_of(new, rank).scores] == [None]
+    new = changed(rank, "heads", 7, "qk", "dims", "90", to=lambda v: v - 1)
     new = changed(new, "layers", 1, "w_q", "numerical_rank", "value", to=1)
-    found = diff_of(documents["rank"], new)
-    assert {(c.where, c.name) for c in found.scores} == {
-        ("L1H3", "qk dims 90"),
-        ("layer 1", "w_q numerical"),
-    }
+    moved = {(c.where, c.name) for c in diff_of(rank, new).scores}
+    assert moved == {("L1H3", "qk dims 90"), ("layer 1", "w_q numerical")}
 
 
-# --- metrics and curves -------------------------------------------------------------------------
-
-
-def test_a_curve_of_pruning_that_sinks(documents: Any) -> None:
+def test_a_curve_of_pruning(documents: Any) -> None:
     place = ("curves", 0, "points", 2)
     old = documents["prune"]
     new = changed(old, *place, "value", to=lambda v: v - 0.2)
@@ -249,74 +188,51 @@ def test_a_curve_of_pruning_that_sinks(documents: Any) -> None:
     assert change.worsening == pytest.approx(0.2)
     (better,) = diff_of(new, old).metrics
     assert better.worsening == pytest.approx(-0.2)
+    loss = changed(old, "higher_is_better", to=False)  # that rises is worse
+    up = changed(loss, "baseline", "value", to=lambda v: v + 0.5)
+    assert diff_of(loss, up).metrics[0].worsening == pytest.approx(0.5)
+    random = changed(loss, "curves", 1, "points", 1, "value", to=0.1)
+    assert diff_of(loss, random).metrics[0].worsening is None, "random heads are neither"
 
-
-def test_a_loss_that_rises_is_worse_and_random_heads_are_neither(documents: Any) -> None:
-    old = changed(documents["prune"], "higher_is_better", to=False)
-    up = changed(old, "baseline", "value", to=lambda v: v + 0.5)
-    assert diff_of(old, up).metrics[0].worsening == pytest.approx(0.5)
-    random = changed(old, "curves", 1, "points", 1, "value", to=0.1)
-    assert diff_of(old, random).metrics[0].worsening is None
-
-
-def test_other_heads_removed(documents: Any) -> None:
-    removed = documents["prune"]["curves"][0]["points"][1]["heads_removed"]
+    removed = old["curves"][0]["points"][1]["heads_removed"]
     other = next([i, j] for i in range(2) for j in range(4) if [i, j] not in removed)
     place = ("curves", 0, "points", 1, "heads_removed")
-    found = diff_of(
-        documents["prune"], changed(documents["prune"], *place, to=lambda v: [other, *v[1:]])
-    )
+    found = diff_of(old, changed(old, *place, to=lambda v: [other, *v[1:]]))
     assert parts(found) == {"choices"}
     assert found.choices[0].gained == ("L{}H{}".format(*other),)
     assert found.choices[0].lost == ("L{}H{}".format(*removed[0]),)
 
 
-def test_a_depth_curve_names_its_farthest_point(documents: Any) -> None:
+def test_a_depth_curve_names_its_farthest_point_beyond_its_standard_error(documents: Any) -> None:
     curve = ("variants", "attention")
-    old = documents["depth"]
-    new = changed(old, *curve, 1, to=lambda v: v + 0.9)
-    new = changed(new, *curve, 2, to=lambda v: v + 0.5)
-    found = diff_of(old, new)
-    (change,) = found.curves
+    new = changed(documents["depth"], *curve, 1, to=lambda v: v + 0.9)
+    (change,) = diff_of(documents["depth"], changed(new, *curve, 2, to=lambda v: v + 0.5)).curves
     assert (change.where, change.beyond, change.points) == ("attention", 2, 3)
     assert change.worst.where == "attention, L0"
-
-
-def test_a_depth_curve_within_its_standard_error(documents: Any) -> None:
-    """std / sqrt(4 windows) * 1.96 on both sides: 0.9 of a standard deviation is within."""
+    # std / sqrt(4 windows) * 1.96 on both sides: 0.9 of a standard deviation is within.
     old = changed(documents["depth"], "std", "full", 1, to=0.1)
-    new = changed(old, "variants", "full", 1, to=lambda v: v + 0.19)
-    assert parts(diff_of(old, new)) == {"within"}
-    far = changed(old, "variants", "full", 1, to=lambda v: v + 0.2)
-    assert parts(diff_of(old, far)) == {"curves"}
+    for by, kind in ((0.19, "within"), (0.2, "curves")):
+        moved = changed(old, "variants", "full", 1, to=lambda v, by=by: v + by)
+        assert parts(diff_of(old, moved)) == {kind}
 
 
-def test_shares_and_verdicts_of_spectra(documents: Any) -> None:
+def test_verdicts_of_spectra_insights_and_certificates(documents: Any) -> None:
     old = documents["spectrum"]
     new = changed(old, "heads", 4, "share_at_k", "mean", to=lambda v: v / 2)
     new = changed(new, "verdict", "low_rank", to=["L1H0"])
     found = diff_of(changed(old, "verdict", "low_rank", to=[]), new)
     assert [(c.where, c.name) for c in found.scores] == [("L1H0", "share at k")]
     assert [(v.where, v.new) for v in found.verdicts] == [("L1H0", "low rank")]
-
-
-def test_verdicts_of_insights(documents: Any) -> None:
     new = changed(documents["insights"], "insights", 1, "verdict", to="holds")
     found = diff_of(documents["insights"], new)
     assert parts(found) == {"verdicts"}
-    assert found.verdicts[0].where == "insight 7"
-    assert (found.verdicts[0].old, found.verdicts[0].new) == ("mixed", "holds")
-
-
-@pytest.mark.parametrize("command", COMMANDS[1:])
-def test_a_certificate_that_is_lost(command: str, documents: Any) -> None:
-    new = changed(documents[command], "validation", "passed", to=None)
-    found = diff_of(documents[command], new)
-    assert [v.name for v in found.verdicts] == ["certificate"]
-    assert found.not_valid == (f"{command}: not validated",)
-
-
-# --- what was measured --------------------------------------------------------------------------
+    (verdict,) = found.verdicts
+    assert (verdict.where, verdict.old, verdict.new) == ("insight 7", "mixed", "holds")
+    for command in COMMANDS[1:]:
+        new = changed(documents[command], "validation", "passed", to=None)
+        found = diff_of(documents[command], new)
+        assert [v.name for v in found.verdicts] == ["certificate"]
+        assert found.not_valid == (f"{command}: not validated",)
 
 
 def test_model_data_and_schema_come_first(documents: Any) -> None:
@@ -335,50 +251,32 @@ def test_model_data_and_schema_come_first(documents: Any) -> None:
     assert at == sorted(at)
 
 
-def test_the_last_digit_of_a_checksum_counts(documents: Any) -> None:
-    place = ("provenance", "model", "weights_sha256")
-    new = changed(documents["rank"], *place, to=lambda v: v[:-1] + "x")
-    assert [row.what for row in diff_of(documents["rank"], new).identity] == ["model"]
-
-
-def test_another_path_to_the_same_weights_is_a_setting(documents: Any) -> None:
-    new = changed(documents["rank"], "provenance", "model", "id", to="./elsewhere")
-    found = diff_of(documents["rank"], new)
-    assert [(row.what, row.name) for row in found.identity] == [("setting", "model id")]
-
-
-def test_how_texts_were_embedded_is_a_setting(documents: Any) -> None:
+def test_what_else_is_said_of_model_and_settings(documents: Any) -> None:
+    weights = ("provenance", "model", "weights_sha256")
+    last_digit = changed(documents["rank"], *weights, to=lambda v: v[:-1] + "x")
+    assert [row.what for row in diff_of(documents["rank"], last_digit).identity] == ["model"]
+    elsewhere = changed(documents["rank"], "provenance", "model", "id", to="./elsewhere")
+    (row,) = diff_of(documents["rank"], elsewhere).identity
+    assert (row.what, row.name) == ("setting", "model id"), "another path to the same weights"
     place = ("provenance", "model", "pooling")
     old = changed(documents["prune"], *place, to=None)  # older results say nothing: the mean
     means = changed(old, *place, to="mean, normalize")
     assert diff_of(old, means).identity == ()
     (row,) = diff_of(means, changed(old, *place, to="cls, normalize")).identity
     assert (row.what, row.name, row.old, row.new) == ("setting", "pooling", "mean", "cls")
-
-
-def test_the_same_difference_of_several_results_is_said_once(documents: Any) -> None:
-    old = {name: documents[name] for name in ("classify", "rank", "depth")}
-    new = {
-        name: changed(data, "provenance", "model", "weights_sha256", to="1" * 64)
-        for name, data in old.items()
-    }
-    (row,) = diff_of(old, new).identity
+    several = {name: documents[name] for name in ("classify", "rank", "depth")}
+    new = {name: changed(data, *weights, to="1" * 64) for name, data in several.items()}
+    (row,) = diff_of(several, new).identity  # is said once
     assert row.sections == ("classify", "rank", "depth")
 
 
-def test_results_of_different_commands_cannot_be_compared(documents: Any) -> None:
+def test_what_cannot_be_compared(documents: Any) -> None:
+    rank = documents["rank"]
     with pytest.raises(InputError, match="nothing to compare"):
-        diff_of(documents["rank"], documents["depth"])
-
-
-def test_two_results_of_a_later_schema_are_refused(documents: Any) -> None:
-    later = changed(documents["rank"], "schema", to=7)
+        diff_of(rank, documents["depth"])
+    later = changed(rank, "schema", to=7)
     with pytest.raises(InputError, match="schemas 7 and 7"):
         diff_of(later, later)
-
-
-def test_sections_of_one_side_are_named(documents: Any) -> None:
-    old = {"rank": documents["rank"], "depth": documents["depth"]}
-    found = diff_of(old, {"rank": documents["rank"], "prune": documents["prune"]})
-    assert (found.missing, found.added) == (("depth",), ("prune",))
-    assert found.compared == ("rank",)
+    sides = ({"rank": rank, other: documents[other]} for other in ("depth", "prune"))
+    found = diff_of(*sides)
+    assert (found.missing, found.added, found.compared) == (("depth",), ("prune",), ("rank",))

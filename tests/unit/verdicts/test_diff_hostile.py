@@ -22,36 +22,14 @@ from headscope.verdicts.limits import Limits, limit_failures
 from headscope.verdicts.reading import results_of
 
 JUNK: list[Any] = [
-    None,
-    [],
-    {},
-    "",
-    1e149,
-    -1e149,
-    "x\x1b[2J|<b>\u202e",
-    -1,
-    0,
-    3,
-    1e308,
-    -1e308,
-    10**40,
-    True,
-    [[1]],
-    {"a": [None]},
-    [0.9, 0.1],
-    [1e308, 1e308],
+    *(None, [], {}, "", 1e149, -1e149, "x\x1b[2J|<b>\u202e", -1, 0, 3, 1e308, -1e308, 10**40, True),
+    *([[1]], {"a": [None]}, [0.9, 0.1], [1e308, 1e308]),
 ]
 LIMITS = Limits.parse(
     {
-        "validation": True,
-        "min_self": 1,
-        "max_false_positives": 0,
-        "max_without_role": 1,
-        "metric_min": 0.1,
-        "metric_at_50_percent_drop": 0.1,
-        "insights": {"0": "holds"},
-        "baseline": "old",
-        "fail_on": list(RULES),
+        **{"validation": True, "min_self": 1, "max_false_positives": 0, "max_without_role": 1},
+        **{"metric_min": 0.1, "metric_at_50_percent_drop": 0.1, "insights": {"0": "holds"}},
+        **{"baseline": "old", "fail_on": list(RULES)},
     }
 )
 
@@ -67,16 +45,10 @@ def nodes(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | i
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    which=st.integers(0, 10**6),
-    where=st.integers(0, 10**6),
-    junk=st.sampled_from(JUNK),
-    reverse=st.booleans(),
-)
-def test_junk_anywhere(documents: Any, which: int, where: int, junk: Any, reverse: bool) -> None:
-    command = sorted(documents)[which % len(documents)]
-    places = list(nodes(documents[command]))
-    place = places[where % len(places)]
+@given(data=st.data(), junk=st.sampled_from(JUNK), reverse=st.booleans())
+def test_junk_anywhere(documents: Any, data: st.DataObject, junk: Any, reverse: bool) -> None:
+    command = data.draw(st.sampled_from(sorted(documents)))
+    place = data.draw(st.sampled_from(list(nodes(documents[command]))))
     whole = copy.deepcopy(documents[command])
     sides = [whole, changed(whole, *place, to=copy.deepcopy(junk))]
     if reverse:
@@ -107,11 +79,11 @@ def test_a_step_without_its_matrix_is_refused(junk: Any, documents: Any) -> None
         results_of(document, "new")
 
 
-@pytest.mark.parametrize("command", ["classify", "rank", "spectrum", "depth", "prune"])
-def test_provenance_of_another_shape(command: str, documents: Any) -> None:
-    old = results_of(documents[command], "old")
-    for junk in ({}, {"model": 3, "data": "x"}, {"model": {"removed_heads": 7}, "data": []}):
-        document = changed(documents[command], "provenance", to=junk)
-        found = compare(old, results_of(document, "new"))
-        assert found.identity
-        assert list(diff_report(found))
+def test_provenance_of_another_shape(documents: Any) -> None:
+    for command in ("classify", "rank", "spectrum", "depth", "prune"):
+        old = results_of(documents[command], "old")
+        for junk in ({}, {"model": 3, "data": "x"}, {"model": {"removed_heads": 7}, "data": []}):
+            document = changed(documents[command], "provenance", to=junk)
+            found = compare(old, results_of(document, "new"))
+            assert found.identity
+            assert list(diff_report(found))

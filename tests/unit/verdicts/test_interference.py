@@ -21,21 +21,14 @@ LINES = ["the cat sat on the mat", "he saw a big dog in the red house", "she ran
 PREDICTS = "key coherence predicts the error within layers"
 WORSE = "the linear sum reads back worse than the head's own softmax"
 MORE = "by more than with random weights"
-OUTPUT = "symmetric scores change the output"
 
 
-def correlation(found: Estimated, number: str = "coherence", given: str = "") -> SimpleNamespace:
-    return SimpleNamespace(
-        number=number,
-        form="linear",
-        fit="scaled",
-        given=given,
-        heads=72,
-        layers=6,
-        p=0.01,
-        spearman=found,
-        pearson=found,
-    )
+UP, DOWN, BOTH = Estimated(0.4, 0.2, 0.6), Estimated(-0.4, -0.6, -0.2), Estimated(0.1, -0.1, 0.3)
+
+
+def correlation(found: Estimated, number: str = "coherence") -> SimpleNamespace:
+    known = {"number": number, "form": "linear", "fit": "scaled", "given": "", "p": 0.01}
+    return SimpleNamespace(**known, heads=72, layers=6, spearman=found, pearson=found)
 
 
 def linear(spearman: Estimated, own: Estimated, more: Estimated | None) -> Any:
@@ -44,29 +37,25 @@ def linear(spearman: Estimated, own: Estimated, more: Estimated | None) -> Any:
         mean=SimpleNamespace(form="linear", scaled=Estimated(1.01)),
         whole_scaled=SimpleNamespace(cosine=Estimated(0.76)),
     )
-    other = Estimated(0.1, -0.1, 0.3)
+    stored = {"linear": 0.3, "softmax": 0.1, "softmax_own": 0.1, "difference": 0.2}
+    control = None
+    if more is not None:
+        random = SimpleNamespace(difference=Estimated(0.25))
+        control = SimpleNamespace(
+            over_random=more, stored=random, correlations=(correlation(BOTH),)
+        )
     return SimpleNamespace(
         correlations=(
             correlation(spearman),
-            correlation(other, "coherence_centred"),
-            correlation(other, "entropy"),
+            correlation(BOTH, "coherence_centred"),
+            correlation(BOTH, "entropy"),
         ),
         stored=SimpleNamespace(
-            linear=Estimated(0.3),
-            softmax=Estimated(0.1),
-            softmax_own=Estimated(0.1),
-            difference=Estimated(0.2),
-            difference_own=own,
+            **{name: Estimated(value) for name, value in stored.items()}, difference_own=own
         ),
         form=lambda name: form,
         forms=(form,),
-        control=None
-        if more is None
-        else SimpleNamespace(
-            over_random=more,
-            stored=SimpleNamespace(difference=Estimated(0.25)),
-            correlations=(correlation(other),),
-        ),
+        control=control,
     )
 
 
@@ -78,9 +67,6 @@ def judged(
 
 def parts(found: Finding) -> dict[str, str]:
     return {part.name: part.verdict for part in found.parts}
-
-
-UP, DOWN, BOTH = Estimated(0.4, 0.2, 0.6), Estimated(-0.4, -0.6, -0.2), Estimated(0.1, -0.1, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -116,19 +102,10 @@ def test_a_part_holds_with_its_whole_interval() -> None:
     assert set(parts(judged(UP, UP, UP, strict)).values()) == {"open"}
 
 
-def test_a_correlation_over_all_heads_together_does_not_count() -> None:
-    """Results of older versions hold one with a bootstrap over heads."""
-    old = linear(UP, UP, UP)
+def test_old_results_and_what_speaks_against_the_claim() -> None:
+    old = linear(UP, UP, UP)  # with a correlation over all heads, and a bootstrap over them
     old.correlations[0].layers = 0
-    found = interference.judge(Evidence(linear=old), T)
-    assert parts(found)[PREDICTS] == "not measured"
-
-
-def test_without_its_section_it_is_not_measured_yet() -> None:
-    assert interference.judge(Evidence(), T).verdict == "not measured yet"
-
-
-def test_the_control_names_what_speaks_against_it() -> None:
+    assert parts(interference.judge(Evidence(linear=old), T))[PREDICTS] == "not measured"
     found = judged(UP, UP, None)
     assert "pattern entropy in place of coherence: 0.10 [-0.10, 0.30]" in found.control
     assert "random weights were not measured" in found.control
@@ -139,16 +116,9 @@ def test_orthogonal_keys_are_read_back_better_without_the_softmax() -> None:
     """A model whose keys are those of its positions, all at right angles."""
     width = 32
     torch.manual_seed(0)
-    model = BertModel(
-        BertConfig(
-            vocab_size=len(VOCABULARY),
-            hidden_size=width,
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            intermediate_size=8,
-            max_position_embeddings=width - 1,
-        )
-    ).eval()
+    one = {"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": width}
+    sizes = {"intermediate_size": 8, "max_position_embeddings": width - 1, **one}
+    model = BertModel(BertConfig(vocab_size=len(VOCABULARY), **sizes)).eval()
     across = torch.randn(width, width)
     across[:, 0] = 1.0  # what is orthogonal to this has a mean of zero: LayerNorm leaves it
     basis = torch.linalg.qr(across)[0][:, 1:].T

@@ -3,47 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from headscope.results import (
-    ChosenTrees,
-    ControlStatistics,
-    Estimated,
-    FlowControl,
-    FlowResult,
-    FlowSentences,
-    Graph,
-    HeadFlow,
-    HeadGraph,
-    MatrixRank,
-    NumericalRank,
-    Recovery,
-    Trees,
-    ValidationSummary,
-    ValueControl,
-)
+from headscope import results
+from headscope.results import Estimated, ValidationSummary
 from headscope.verdicts.insights import passing_on
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 T = InsightThresholds()
+UNKNOWN = Estimated(None)
 SURE = Estimated.around(0.5, 0.01)
 
 
-def width(effective: float | None, d_head: int = 10) -> MatrixRank:
+def width(effective: float | None, d_head: int = 10) -> results.MatrixRank:
     dims = dict.fromkeys(("90", "95", "99"), None if effective is None else d_head)
-    return MatrixRank((1.0,) * d_head, NumericalRank(d_head, 0.1), effective, effective, dims)
+    return results.MatrixRank(
+        (1.0,) * d_head, results.NumericalRank(d_head, 0.1), effective, effective, dims
+    )
 
 
-def recovery(value: float | None = 0.6, half: float | None = 0.01, **others: float) -> Recovery:
-    known = {"whole": 0.4, "directions": 0.5, "token": 0.1, "other": 0.0, **others}
-    found = {name: Estimated.around(number, half) for name, number in known.items()}
-    return Recovery(value=Estimated.around(value, half), **found)
-
-
-def chosen(gap: Estimated) -> ChosenTrees:
-    return ChosenTrees((("L0H0", "dep->head"),), SURE, SURE, gap, SURE)
+def recovery(value: float = 0.6) -> results.Recovery:
+    known = {"whole": 0.4, "directions": 0.5, "token": 0.1, "other": 0.0, "value": value}
+    return results.Recovery(
+        **{name: Estimated.around(number, 0.01) for name, number in known.items()}
+    )
 
 
 def flow_result(
@@ -56,36 +42,36 @@ def flow_result(
     over_gaussian: Estimated = SURE,
     token: Estimated = SURE,
     not_measured: dict[str, str] | None = None,
-) -> FlowResult:
+) -> results.FlowResult:
     """Make a result of as many heads as widths, whose value R^2 is ``gain`` above the control's."""
     known = recovery()
     known = known if own is None else dataclasses.replace(known, value=own)
-    statistics = ControlStatistics((1.0,), 10, 5.0, 9.8, {"90": 8.0}, {}, 5)
+    statistics = results.ControlStatistics((1.0,), 10, 5.0, 9.8, {"90": 8.0}, {}, 5)
     control = trees = None
     if gain is not None:
         gains = dataclasses.replace(recovery(), value=gain)
-        control = FlowControl(0, recovery(0.1), gains, SURE, None, None)
+        control = results.FlowControl(0, recovery(0.1), gains, SURE, None, None)
     if over_trees is not None:
-        pair = chosen(over_trees), chosen(over_trees)
+        pair = results.ChosenTrees((("L0H0", "dep->head"),), SURE, SURE, over_trees, SURE)
         names = dict.fromkeys(("next", "random"), SURE)
-        trees = Trees(*pair, names, names, "+1", "next")
-    graph = HeadGraph(SURE, "[CLS]", SURE, 0.1)
-    return FlowResult(
+        trees = results.Trees(pair, pair, names, names, "+1", "next")
+    graph = results.HeadGraph(SURE, "[CLS]", SURE, 0.1)
+    return results.FlowResult(
         schema=2,
         provenance={},
         validation=ValidationSummary(passed=True),
-        sentences=FlowSentences("a", 10, 10, 0, 0),
+        sentences=results.FlowSentences("a", 10, 10, 0, 0),
         heads=tuple(
-            HeadFlow(0, i, 10, width(w), width(w), recovery(), graph, None)
+            results.HeadFlow(0, i, 10, width(w), width(w), recovery(), graph, None)
             for i, w in enumerate(widths)
         ),
-        spectra={"gaussian": (ValueControl(10, statistics, statistics),)},
+        spectra={"gaussian": (results.ValueControl(10, statistics, statistics),)},
         recovery=known,
         over_directions=over_directions,
         over_gaussian=over_gaussian,
         token_over_directions=token,
         not_measured=not_measured or {},
-        graph=Graph(SURE, 0.2, ()),
+        graph=results.Graph(SURE, 0.2, ()),
         trees=trees,
         control=control,
     )
@@ -96,11 +82,7 @@ def judged(*args: object, **fields: object) -> Finding:
     return passing_on.judge(Evidence(flow=result), T)
 
 
-ABOVE, BELOW, AROUND = (
-    Estimated.around(0.3, 0.1),
-    Estimated.around(-0.3, 0.1),
-    Estimated.around(0.05, 0.1),
-)
+ABOVE, BELOW, AROUND = (Estimated.around(value, 0.1) for value in (0.3, -0.3, 0.05))
 
 
 @pytest.mark.parametrize(
@@ -114,80 +96,65 @@ ABOVE, BELOW, AROUND = (
         ([9.0, 9.0, 9.0], BELOW, "mixed"),
         ([2.0, 3.0, 9.0], BELOW, "mixed"),
         ([9.0, 9.0, 9.0], Estimated.around(0.3, None), "not measured"),
-        ([9.0, 9.0, 9.0], Estimated(None), "not measured"),
+        ([9.0, 9.0, 9.0], UNKNOWN, "not measured"),
         ([9.0, 9.0, 9.0], None, "not measured"),  # no random weights
         ([9.0, None, None], ABOVE, "holds"),  # heads whose W_V is zero do not count
         ([None], ABOVE, "not applicable"),
     ],
 )
-def test_width_and_the_top_word_decide(
-    widths: list[float | None], gain: Estimated | None, verdict: str
-) -> None:
+def test_width_and_the_top_word_decide(widths: Any, gain: Any, verdict: str) -> None:
     assert judged(widths, gain).verdict == verdict
 
 
 NARROW = [2.0, 3.0]
 
 
+def own(value: float) -> Estimated:
+    return Estimated.around(value, 0.01)
+
+
+#: (widths, gain), then the model's own patterns, over a Gaussian W_V, and tokens over directions.
 @pytest.mark.parametrize(
-    ("widths", "gain", "own", "over_gaussian", "token", "verdict"),
+    ("known", "others", "verdict"),
     [
-        ([9.0], ABOVE, Estimated.around(0.52, 0.01), ABOVE, ABOVE, "holds"),
-        ([9.0], ABOVE, Estimated.around(0.505, 0.01), ABOVE, ABOVE, "mixed"),
-        ([9.0], ABOVE, Estimated.around(0.45, 0.01), ABOVE, ABOVE, "mixed"),
-        ([9.0], ABOVE, Estimated.around(0.9, 0.01), AROUND, ABOVE, "mixed"),
-        ([9.0], ABOVE, Estimated.around(0.9, 0.01), ABOVE, BELOW, "mixed"),
-        (NARROW, BELOW, Estimated.around(0.1, 0.01), BELOW, BELOW, "does not hold"),
-        ([9.0], ABOVE, Estimated(None), ABOVE, ABOVE, "not measured"),
-        ([9.0], ABOVE, Estimated.around(0.9, 0.01), Estimated(None), ABOVE, "not measured"),
+        (([9.0], ABOVE), (own(0.52), ABOVE, ABOVE), "holds"),
+        (([9.0], ABOVE), (own(0.505), ABOVE, ABOVE), "mixed"),
+        (([9.0], ABOVE), (own(0.45), ABOVE, ABOVE), "mixed"),
+        (([9.0], ABOVE), (own(0.9), AROUND, ABOVE), "mixed"),
+        (([9.0], ABOVE), (own(0.9), ABOVE, BELOW), "mixed"),
+        ((NARROW, BELOW), (own(0.1), BELOW, BELOW), "does not hold"),
+        (([9.0], ABOVE), (UNKNOWN, ABOVE, ABOVE), "not measured"),
+        (([9.0], ABOVE), (own(0.9), UNKNOWN, ABOVE), "not measured"),
         # Results of older versions hold neither of the two.
-        ([9.0], ABOVE, None, Estimated(None), Estimated(None), "not measured"),
+        (([9.0], ABOVE), (None, UNKNOWN, UNKNOWN), "not measured"),
         # Narrow, and no better than a Gaussian W_V: mixed at most, however the rest comes out
-        (NARROW, ABOVE, Estimated(None), BELOW, ABOVE, "mixed"),
+        ((NARROW, ABOVE), (UNKNOWN, BELOW, ABOVE), "mixed"),
     ],
 )
-def test_all_five_parts_decide(
-    widths: list[float | None],
-    gain: Estimated,
-    own: Estimated | None,
-    over_gaussian: Estimated,
-    token: Estimated,
-    verdict: str,
-) -> None:
-    found = judged(widths, gain, own=own, over_gaussian=over_gaussian, token=token)
+def test_all_five_parts_decide(known: Any, others: Any, verdict: str) -> None:
+    names = ("own", "over_gaussian", "token")
+    found = judged(*known, **dict(zip(names, others, strict=True)))
     assert found.verdict == verdict
     assert len([p for p in found.parts if "beside" not in p.name]) == 5
 
 
-def test_why_a_number_is_not_measured_is_said() -> None:
-    found = judged([9.0], ABOVE, own=Estimated(None), not_measured={"value": "too short"})
-    assert found.verdict == "not measured"
-    assert "not measured: too short" in found.parts[4].measured
-
-
-def test_thresholds_move_the_verdict() -> None:
-    result = flow_result([9.0, 8.5], ABOVE)
-    strict = InsightThresholds(value_width=0.95)
-    assert passing_on.judge(Evidence(flow=result), strict).verdict == "mixed"
-    assert passing_on.judge(Evidence(flow=result), InsightThresholds(most=0.99)).verdict == "holds"
-
-
-@pytest.mark.parametrize(("gap", "part"), [(ABOVE, "holds"), (BELOW, "does not hold")])
-def test_what_stands_beside_does_not_decide(gap: Estimated, part: str) -> None:
-    found = judged([9.0], ABOVE, over_trees=gap, over_directions=gap)
-    assert found.verdict == "holds"
-    beside = {p.name: p.verdict for p in found.parts if p.name.startswith("beside the verdict")}
-    assert len(beside) == 2
-    assert set(beside.values()) == {part}
-
-
-def test_controls_are_said() -> None:
+def test_what_stands_beside_does_not_decide_and_controls_are_said() -> None:
+    for gap, part in ((ABOVE, "holds"), (BELOW, "does not hold")):
+        found = judged([9.0], ABOVE, over_trees=gap, over_directions=gap)
+        assert found.verdict == "holds"
+        beside = [p.verdict for p in found.parts if p.name.startswith("beside the verdict")]
+        assert beside == [part] * 2
     found = judged([9.0], ABOVE)
     assert "Random weights 10% of the word" in found.control
     assert "d_head random directions 50%" in found.control
     assert "Gaussian W_V use 0.98" in found.control
     assert "Random weights" not in judged([9.0], None).control
+    short = judged([9.0], ABOVE, own=UNKNOWN, not_measured={"value": "too short"})
+    assert short.verdict == "not measured"
+    assert "not measured: too short" in short.parts[4].measured
 
 
-def test_without_the_section_nothing_is_measured() -> None:
-    assert passing_on.judge(Evidence(), T).verdict == "not measured yet"
+def test_thresholds_move_the_verdict() -> None:
+    evidence = Evidence(flow=flow_result([9.0, 8.5], ABOVE))
+    for thresholds, verdict in (({"value_width": 0.95}, "mixed"), ({"most": 0.99}, "holds")):
+        assert passing_on.judge(evidence, InsightThresholds(**thresholds)).verdict == verdict

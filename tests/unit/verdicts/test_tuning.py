@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from headscope.results import (
-    TransferCell,
-    TransferDifference,
-    TransferMissed,
-    TransferResult,
-    TransferSpread,
-    ValidationSummary,
-)
+from headscope import results
+from headscope.results import TransferResult, ValidationSummary
 from headscope.verdicts.insights import frozen, small_set, unstable
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
@@ -23,16 +17,16 @@ T = InsightThresholds()
 Ends = tuple[float, float | None, float | None]
 
 
-def difference(other: str, ends: Ends, weights: str = "pretrained") -> TransferDifference:
+def difference(other: str, ends: Ends, weights: str = "pretrained") -> results.TransferDifference:
     """LayerNorm alone minus another cell."""
-    return TransferDifference("layernorm", "pretrained", other, weights, 64, 3, *ends)
+    return results.TransferDifference("layernorm", "pretrained", other, weights, 64, 3, *ends)
 
 
-def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
+def cells(optimum: str = "inside", **others: str) -> tuple[results.TransferCell, ...]:
     """One for each variant and start; ``optimum`` says where the best rates lie."""
     names = ("head", "layernorm", "biases", "weights", "lora", "attention", "all")
     return tuple(
-        TransferCell(
+        results.TransferCell(
             *(name, weights, 64, 10, 1e-3, 3, 80.0, 70.0, 90.0, 1.0, 0, 0),
             others.get(name if weights == "pretrained" else f"random_{name}", optimum),
         )
@@ -41,34 +35,16 @@ def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
     )
 
 
-def result(*differences: TransferDifference, **fields: Any) -> TransferResult:
+def result(*differences: results.TransferDifference, **fields: Any) -> TransferResult:
+    counts = {"validation_examples": 16, "test_examples": 100, "dropped": 0, "seeds": 3}
+    counts |= {"spread_seeds": 3, "steps": 8, "batch": 16, "budget": 60.0}
+    empty = dict.fromkeys(("baselines", "spreads", "runs", "searched", "missed"), ())
     plain = {
-        "schema": 2,
-        "provenance": {},
-        "validation": ValidationSummary(passed=True),
-        "task": "planted",
-        "classes": ("a", "b"),
-        "sizes": (64,),
-        "validation_examples": 16,
-        "test_examples": 100,
-        "dropped": 0,
-        "seeds": 3,
-        "spread_seeds": 3,
-        "steps": 8,
-        "batch": 16,
-        "budget": 60.0,
-        "cells": cells(),
-        "baselines": (),
-        "spreads": (),
-        "runs": (),
-        "searched": (),
-        "missed": (),
-        "not_possible": {},
+        **{"schema": 2, "provenance": {}, "validation": ValidationSummary(passed=True)},
+        **{"task": "planted", "classes": ("a", "b"), "sizes": (64,), "not_possible": {}},
+        **{"cells": cells(), **counts, **empty},
     }
     return TransferResult(**{**plain, "differences": differences, **fields})
-
-
-# --- claim 8 ------------------------------------------------------------------------------------
 
 
 WON: Ends = (8.0, 2.0, 14.0)
@@ -90,36 +66,29 @@ def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Find
         (WON, WON, (5.0, -1.0, 11.0), "mixed"),
         ((-5.0, -9.0, 0.0), (-2.0, -4.0, 0.0), (-1.0, -2.0, 0.0), "does not hold"),
         ((1.0, -3.0, 5.0), (2.0, -1.0, 5.0), (1.0, -3.0, 5.0), "mixed"),
-        *([(*[(5.0, None, None)] * 3, "not measured")]),  # a single seed
+        (*[(5.0, None, None)] * 3, "not measured"),  # a single seed
     ],
 )
-def test_layernorm_against_as_many_others(
-    biases: Ends, weights: Ends, lora: Ends, verdict: str
-) -> None:
+def test_layernorm_against_others(biases: Ends, weights: Ends, lora: Ends, verdict: str) -> None:
     assert eighth(biases, weights, lora).verdict == verdict
 
 
 def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_not_count() -> None:
     others = difference("weights", WON), difference("lora", WON)
-    missed = small_set.judge(Evidence(transfer=result(*others)), T)
-    assert missed.verdict == "not measured"
     none = result(*others, not_possible={"biases": "it has none"})
-    assert small_set.judge(Evidence(transfer=none), T).verdict == "holds"
+    for found, verdict in ((result(*others), "not measured"), (none, "holds")):
+        assert small_set.judge(Evidence(transfer=found), T).verdict == verdict
+    missed = (results.TransferMissed("layernorm", "pretrained", 64, 0),)
+    for judge in (small_set.judge, frozen.judge, unstable.judge):
+        assert judge(Evidence(transfer=result(missed=missed)), T).verdict == "not measured"
 
 
 @pytest.mark.parametrize("optimum", ["edge", "not searched"])
 def test_a_rate_that_is_no_known_optimum_leaves_its_claims_not_measured(optimum: str) -> None:
-    concerned = {
-        "layernorm": (True, True, True),
-        "weights": (True, False, False),
-        "biases": (True, False, False),
-        "lora": (True, False, False),
-        "head": (False, True, False),
-        "all": (False, True, False),
-        "random_layernorm": (False, True, False),
-        "attention": (False, False, True),
-        "random_head": (False, False, False),
-    }
+    concerned = {"layernorm": (True, True, True), "attention": (False, False, True)}
+    concerned |= dict.fromkeys(("weights", "biases", "lora"), (True, False, False))
+    concerned |= dict.fromkeys(("head", "all", "random_layernorm"), (False, True, False))
+    concerned["random_head"] = (False, False, False)
     for name, expected in concerned.items():
         found = cells(**{name: optimum})
         told = (
@@ -130,17 +99,6 @@ def test_a_rate_that_is_no_known_optimum_leaves_its_claims_not_measured(optimum:
         assert tuple(f.verdict == "not measured" for f in told) == expected
         assert all(f.verdict == "holds" for f, lost in zip(told, expected, strict=True) if not lost)
     assert eighth(WON, WON, cells=cells("lowest")).verdict == "holds"
-
-
-def test_without_a_run_nothing_is_said() -> None:
-    for judge in (small_set.judge, frozen.judge, unstable.judge):
-        assert judge(Evidence(), T).verdict == "not measured yet"
-        missed = (TransferMissed("layernorm", "pretrained", 64, 0),)
-        nothing = judge(Evidence(transfer=result(missed=missed)), T)
-        assert nothing.verdict == "not measured"
-
-
-# --- claim 9 ------------------------------------------------------------------------------------
 
 
 ABOVE: Ends = (20.0, 10.0, 30.0)
@@ -191,51 +149,45 @@ def test_the_gap_is_a_threshold() -> None:
     assert "8.00 [4.00, 12.00]" in ninth(wide, ABOVE).parts[0].measured
 
 
-# --- claim 10 -----------------------------------------------------------------------------------
-
-
 def tenth(
     ratio: Ends | None, more: Ends | None, bad: int = 0, *, learned: bool = True, **fields: Any
 ) -> Finding:
     value, low, high = ratio or (None, None, None)
     share, share_low, share_high = more or (None, None, None)
-    spread = TransferSpread(
+    spread = results.TransferSpread(
         *("attention", "layernorm", 64, 6, 6, value, low, high),
         *(bad, 0, share, share_low, share_high, 18, learned),
     )
     return unstable.judge(Evidence(transfer=result(spreads=(spread,), **fields)), T)
 
 
+MORE: Ends = (0.0, -0.4, 0.4)
+
+
 @pytest.mark.parametrize(
     ("ratio", "more", "bad", "verdict"),
     [
-        ((4.0, 1.01, 9.0), (0.0, -0.4, 0.4), 0, "holds"),
-        ((4.0, 1.0, 9.0), (0.0, -0.4, 0.4), 0, "mixed"),  # the interval touches 1
+        ((4.0, 1.01, 9.0), MORE, 0, "holds"),
+        ((4.0, 1.0, 9.0), MORE, 0, "mixed"),  # the interval touches 1
         ((1.0, 0.3, 3.0), (0.8, 0.1, 0.9), 5, "holds"),
         ((1.0, 0.3, 3.0), (0.5, 0.0, 0.8), 3, "mixed"),
-        ((0.2, 0.1, 1.0), (0.0, -0.4, 0.4), 0, "does not hold"),
+        ((0.2, 0.1, 1.0), MORE, 0, "does not hold"),
         ((0.2, 0.1, 0.9), (0.2, -0.3, 0.6), 1, "mixed"),  # one went wrong: who knows
         ((0.2, 0.1, 0.9), (-0.8, -0.9, -0.1), 0, "does not hold"),
         (None, None, 0, "not measured"),
         (None, (0.8, 0.1, 0.9), 5, "holds"),
     ],
 )
-def test_divergence_or_spread(
-    ratio: Ends | None, more: Ends | None, bad: int, verdict: str
-) -> None:
+def test_divergence_or_spread(ratio: Any, more: Any, bad: int, verdict: str) -> None:
     assert tenth(ratio, more, bad).verdict == verdict
 
 
-def test_runs_at_chance_differ_by_chance() -> None:
+def test_runs_at_chance_and_larger_sizes_do_not_count() -> None:
     """A spread that attention has because it learned nothing does not make the claim hold."""
-    more = (0.0, -0.4, 0.4)
-    assert tenth((4.0, 1.5, 9.0), more).verdict == "holds"
-    chance = tenth((4.0, 1.5, 9.0), more, learned=False)
+    wide = (4.0, 1.5, 9.0)
+    assert tenth(wide, MORE).verdict == "holds"
+    chance = tenth(wide, MORE, learned=False)
     assert chance.verdict == "mixed"
     assert "at chance" in chance.parts[1].measured
-    assert tenth((0.2, 0.1, 0.9), more, learned=False).verdict == "does not hold"
-
-
-def test_only_the_smallest_size_counts() -> None:
-    found = tenth((4.0, 1.5, 9.0), (0.0, -0.4, 0.4), sizes=(32, 64))
-    assert found.verdict == "not measured"
+    assert tenth((0.2, 0.1, 0.9), MORE, learned=False).verdict == "does not hold"
+    assert tenth(wide, MORE, sizes=(32, 64)).verdict == "not measured"

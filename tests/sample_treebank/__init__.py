@@ -1,1 +1,0 @@
-"""The grammar that generated most of the built-in sample treebank."""

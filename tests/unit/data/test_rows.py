@@ -1,0 +1,253 @@
+"""Rows of tasks: tokens and pairs, what is masked, halves and swapped sources."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import SPECIAL, VOCABULARY, TextOnly, framed_tokenizer
+from transformers import MBartTokenizer
+
+from headscope.data.batches import buckets
+from headscope.data.halving import halve, sentences_of, shared_sentences
+from headscope.data.pair_rows import Ends, PairRow, encode_pairs, pad_pairs, padded
+from headscope.data.swapped_sources import with_swapped_sources
+from headscope.data.token_rows import Row, encode_rows, mask_row, pad_rows, window_rows
+from headscope.errors import CorpusError
+
+MASK, SEP = SPECIAL.index("[MASK]"), SPECIAL.index("[SEP]")
+#: As if [MASK] were a decoder's start token and [SEP] its end token.
+ENDS = Ends(start=MASK, stop=SEP)
+
+
+def pieces(ids: tuple[int, ...]) -> str:
+    return " ".join(VOCABULARY[i] for i in ids)
+
+
+def test_pairs_are_one_row_and_too_long_ones_are_left_out() -> None:
+    rows = list(encode_rows(TextOnly(max_length=8), ["the cat", "a a a a a a"], ["sat", "dog"]))
+    assert rows[1] is None
+    assert rows[0] is not None
+    assert pieces(rows[0].ids) == "[CLS] the cat [SEP] sat [SEP]"
+    assert rows[0].content == (1, 2, 4)
+
+
+def test_windows_are_the_stream_cut_up() -> None:
+    lines = ["the cat sat on a mat", "she saw", "he ran to it"]
+    rows = window_rows(TextOnly(), lines, length=6, count=99)
+    stream = " ".join(lines).split()
+    assert len(rows) == len(stream) // 4
+    for i, row in enumerate(rows):
+        assert pieces(row.ids) == " ".join(["[CLS]", *stream[4 * i : 4 * i + 4], "[SEP]"])
+        assert (row.index, row.content) == (i, (1, 2, 3, 4))
+    assert window_rows(TextOnly(), lines, length=6, count=2) == rows[:2]
+
+
+def test_ids_that_the_embedding_lacks() -> None:
+    small = TextOnly(max_length=9, vocab_size=20)
+    for encode in (
+        lambda: list(encode_rows(small, ["zoo"], None)),
+        lambda: window_rows(small, ["zoo"], length=4, count=1),
+        lambda: list(encode_pairs(small, ["the"], ["zoo"], ENDS)),
+    ):
+        with pytest.raises(CorpusError, match="do not belong together"):
+            encode()
+
+
+def test_masks_are_fixed_by_seed_and_index_and_spread_evenly() -> None:
+    row = Row(5, tuple(range(100, 142)), None, tuple(range(1, 41)))
+    masked = mask_row(row, 4, seed=0)
+    assert masked == mask_row(row, 4, seed=0)
+    assert masked.masked != mask_row(row, 4, seed=1).masked
+    assert len(masked.masked) == 6  # 15% of 40
+    assert set(masked.masked) <= set(row.content)
+    assert [masked.ids[p] for p in masked.masked] == [4] * 6
+    assert tuple(row.ids[p] for p in masked.masked) == masked.gold
+    untouched = set(range(42)) - set(masked.masked)
+    assert all(masked.ids[p] == row.ids[p] for p in untouched)
+    assert len(mask_row(Row(0, (1, 7, 2), None, (1,)), 4, 0).masked) == 1
+    assert mask_row(Row(0, (1, 2), None, ()), 4, 0).masked == ()
+    counts = np.zeros(40)
+    for i in range(600):
+        row = Row(i, tuple(range(42)), None, tuple(range(1, 41)))
+        counts[np.array(mask_row(row, 4, 0).masked) - 1] += 1
+    assert 90 * 0.6 < counts.min() <= counts.max() < 90 * 1.5
+
+
+def test_padding() -> None:
+    rows = [Row(3, (1, 5, 2), None, (1,), (1,), (9,)), Row(0, (1, 2), None, ())]
+    batch = pad_rows(rows, pad_id=0, device="cpu")
+    assert batch.input_ids.tolist() == [[1, 5, 2], [1, 2, 0]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert (batch.index.tolist(), batch.masked.tolist()) == ([3, 0], [[0], [1]])
+    assert batch.gold.tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("template", "source", "labels"),
+    [
+        ("[CLS] $A [SEP]", "[CLS] the cat [SEP]", "[CLS] dog ran [SEP]"),  # as BART has it
+        ("$A [SEP]", "the cat [SEP]", "dog ran [SEP]"),  # T5, Marian
+        ("$A", "the cat", "dog ran [SEP]"),  # nothing at all
+        ("$A [SEP] [CLS]", "the cat [SEP] [CLS]", "dog ran [SEP]"),  # a language code at the end
+        ("$A [SEP] [SEP]", "the cat [SEP] [SEP]", "dog ran [SEP]"),
+    ],
+)
+def test_targets_end_in_one_stop_token(template: str, source: str, labels: str) -> None:
+    model = TextOnly(tokenizer=framed_tokenizer(template))
+    (row,) = encode_pairs(model, ["the cat"], ["dog ran"], ENDS)
+    assert row is not None
+    assert (pieces(row.ids), pieces(row.labels)) == (source, labels)
+    assert row.decoder_ids == (MASK, *row.labels[:-1])
+    assert len(row) == len(row.ids) + len(row.labels)
+    assert pieces([row.ids[p] for p in row.content]) == "the cat"
+    assert pieces([row.decoder_ids[p] for p in row.decoder_content]) == "dog ran"
+
+
+def test_targets_have_the_targets_special_tokens() -> None:
+    """mBART-50 puts the source's language before a source, the target's before a target."""
+
+    class TwoLanguages(MBartTokenizer):
+        def _switch_to_target_mode(self) -> None:
+            super()._switch_to_target_mode()
+            framed = framed_tokenizer("[SEP] $A").backend_tokenizer
+            self._tokenizer.post_processor = framed.post_processor
+
+    vocab = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("[SEP]", 0.0), ("<unk>", 0.0)]
+    vocab += [(letter, -2.0) for letter in "\u2581abc"]
+    tokenizer = TwoLanguages(vocab=vocab, src_lang="en_XX", tgt_lang="ro_RO", unk_token="<unk>")
+    model = TextOnly(tokenizer=tokenizer, vocab_size=len(tokenizer))
+    (row,) = encode_pairs(model, ["ab"], ["ba"], Ends(start=0, stop=2))
+    assert row is not None
+    spelled = tokenizer.convert_ids_to_tokens
+    assert spelled(list(row.ids)) == ["\u2581", "a", "b", "</s>", "en_XX"]
+    assert spelled(list(row.labels)) == ["[SEP]", "\u2581", "b", "a", "</s>"]
+    assert row.decoder_content == (2, 3, 4)
+
+
+def test_pairs_too_long_or_without_a_source_are_left_out_and_never_cut() -> None:
+    model = TextOnly(tokenizer=framed_tokenizer("$A"), max_length=4)
+    sources = ["a a a a", "a a a a a", "a", "a", "\u200b", "a"]
+    targets = ["a a a", "a", "a a a", "a a a a", "a", "\u200b"]  # the stop token counts
+    rows = list(encode_pairs(model, sources, targets, ENDS))
+    assert [row and row.index for row in rows] == [0, None, 2, None, None, 5]
+    assert rows[5] is not None
+    assert rows[5].labels == (SEP,)
+
+
+@pytest.fixture
+def pairs() -> list[PairRow]:
+    model = TextOnly(tokenizer=framed_tokenizer("[CLS] $A [SEP]"))
+    found = encode_pairs(model, ["the cat", "a", "dog"], ["ran", "a big red", "sat on"], ENDS)
+    return [row for row in found if row is not None]
+
+
+def test_padding_of_both_sides(pairs: list[PairRow]) -> None:
+    batch = pad_pairs(pairs, pad_id=0, device="cpu")
+    read = [pieces(ids) for ids in batch.input_ids.tolist()]
+    assert read == ["[CLS] the cat [SEP]", "[CLS] a [SEP] [PAD]", "[CLS] dog [SEP] [PAD]"]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 1, 0]]
+    assert [pieces(ids) for ids in batch.decoder_ids.tolist()] == [
+        "[MASK] [CLS] ran [PAD] [PAD]",
+        "[MASK] [CLS] a big red",
+        "[MASK] [CLS] sat on [PAD]",
+    ]
+    assert batch.decoder_mask.tolist() == [[1, 1, 1, 0, 0], [1] * 5, [1, 1, 1, 1, 0]]
+    assert batch.labels[0].tolist()[3:] == [-100, -100]
+    assert batch.source_content.tolist()[1] == [False, True, False, False]
+    assert batch.decoder_content.tolist()[0] == [False, False, True, False, False]
+    assert batch.index.tolist() == [0, 1, 2]
+    assert batch.decoder_inputs["decoder_input_ids"] is batch.decoder_ids
+    assert batch.hidden_mask is batch.decoder_mask
+    assert [len(some) for some in buckets(pairs, tokens=16)] == [2, 1], "batches count both sides"
+    assert len(list(buckets(pairs, tokens=100))) == 1
+    alone = [Row(0, (1, 5, 2), None, (1,))]  # both kinds of rows are padded
+    assert torch.equal(padded(alone, 0, "cpu").input_ids, pad_rows(alone, 0, "cpu").input_ids)
+    assert padded(alone, 0, "cpu").decoder_inputs == {}
+    assert torch.equal(padded(pairs, 0, "cpu").hidden_mask, batch.decoder_mask)
+
+
+def test_what_is_asked_for_is_every_target_token(pairs: list[PairRow]) -> None:
+    """Row and position of each, in the order of the labels, also where a pad token is a label."""
+    pairs[0] = dataclasses.replace(pairs[0], labels=(2, 0, 3))  # 0 pads, too
+    batch = pad_pairs(pairs, pad_id=0, device="cpu")
+    expected = [(i, t, token) for i, row in enumerate(pairs) for t, token in enumerate(row.labels)]
+    assert list(zip(*batch.masked.tolist(), batch.gold.tolist(), strict=True)) == expected
+    assert int(batch.decoder_mask.sum()) == len(expected)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=20), st.integers(0, 9))
+def test_every_example_is_in_one_half_and_no_sentence_in_both(pairs: Any, seed: int) -> None:
+    first, second = halve(pairs, seed)
+    assert sorted((*first, *second)) == list(range(len(pairs)))
+    # The largest set of pairs that hang together, found by spreading marks until nothing changes.
+    marks = list(range(len(pairs)))
+    for _ in pairs:
+        for i, a in enumerate(pairs):
+            marks[i] = min(marks[j] for j, b in enumerate(pairs) if set(a) & set(b))
+    largest = max((marks.count(mark) for mark in marks), default=0)
+    if 2 * largest <= len(pairs):
+        texts = [{text for i in half for text in pairs[i]} for half in (first, second)]
+        assert not texts[0] & texts[1]
+        assert shared_sentences(pairs, first, second) == 0
+    assert abs(len(first) - len(second)) <= max(largest, 1)
+
+
+def test_halves_are_drawn_at_random_and_what_they_share_is_counted() -> None:
+    sentences = [(i,) for i in range(101)]
+    halves = [halve(sentences, seed) for seed in range(3)]
+    assert [len(first) for first, _ in halves] == [51, 51, 51]
+    assert len({first for first, _ in halves}) == 3
+    assert halve(sentences, 1) == halves[1]
+    pairs = [("the same", i) for i in range(30)]
+    first, second = halve(pairs, 0)
+    assert len(first) == len(second) == 15
+    assert shared_sentences(pairs, first, second) == 1
+
+
+@pytest.mark.parametrize("second", [None, ["it was red", "it is red", "the cat sat"]])
+def test_a_row_gives_its_texts_whatever_is_masked(second: list[str] | None) -> None:
+    first = ["the cat sat", "a dog ran to the house", "it was red"]
+    rows = [row for row in encode_rows(TextOnly(), first, second) if row is not None]
+    found = [list(sentences_of(row)) for row in rows]
+    masked = [list(sentences_of(mask_row(row, 4, random.randrange(99)))) for row in rows]
+    assert found == masked
+    texts = [[a, *b] for a, *b in zip(first, *([second] if second else []), strict=True)]
+    token = {
+        text: ids
+        for row, ids_of in zip(texts, found, strict=True)
+        for text, ids in zip(row, ids_of, strict=True)
+    }
+    assert len(set(token.values())) == len(token)
+    if second:
+        assert found[0][::-1] == found[2]  # the cat sat, it was red
+
+
+def from_source(index: int, source: tuple[int, ...]) -> PairRow:
+    ends = {"decoder_ids": (2, 7), "labels": (7, 3), "decoder_content": (1,)}
+    content = tuple(range(len(source)))
+    return PairRow(index=index, ids=(*source, 3), types=None, content=content, **ends)
+
+
+def test_the_nearest_other_source_of_the_length_is_taken() -> None:
+    """Against a search through all that came before; skipped pairs keep their place."""
+    by_hand = [(5, 6), (7,), (8, 9), (8, 9), (8, 9), (5, 6), (4,)]
+    found = list(with_swapped_sources(from_source(i, s) for i, s in enumerate(by_hand)))
+    expected = [None, None, (5, 6), (5, 6), (5, 6), (8, 9), (7,)]
+    assert [item and item.ids[:-1] for item in found] == expected
+    assert all(item is None or item.labels == (7, 3) for item in found)
+    rows = [from_source(0, (5, 6)), None, from_source(2, (8, 9))]
+    assert [item and item.ids for item in with_swapped_sources(rows)] == [None, None, (5, 6, 3)]
+    rng = random.Random(3)
+    sources = [tuple(rng.choices((5, 6), k=rng.randint(1, 3))) for _ in range(200)]
+    found = list(with_swapped_sources(from_source(i, s) for i, s in enumerate(sources)))
+    for i, (source, item) in enumerate(zip(sources, found, strict=True)):
+        others = [s for s in sources[:i] if len(s) == len(source) and s != source]
+        assert (item.ids[:-1] if item else None) == (others[-1] if others else None)
+        assert item is None or item.index == i

@@ -1,0 +1,110 @@
+"""What may be said of a loss: how much at most, never that nothing is lost; and of no interval."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tiny_models import tiny_bert
+
+import headscope
+from headscope import results
+from headscope.results import PruneResult, ValidationSummary, from_dict, to_json
+from headscope.results.metric_words import change_words
+from headscope.show.prune.page import key_numbers, section
+from headscope.show.prune.words import leading_point, verdict
+from headscope.show.view import view_of
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "ci", "says"),
+    [
+        ("spearman", -0.33, (-1.1, 0.4), "at most 1.10 points are lost (95%)"),
+        ("spearman", 0.73, (0.07, 1.5), "Spearman rises by 0.73 points (95%: 0.07 to 1.50)"),
+        ("spearman", 0.73, (0.0, 1.5), "at most 0.00 points are lost (95%)"),
+        ("accuracy", 0.0, (-0.004, 0.4), "less than 0.01 points are lost (95%)"),
+        ("accuracy", 0.0, None, "what is lost at most is not known"),
+        ("accuracy", 0.0, (-math.inf, math.inf), "what is lost at most is not known"),
+        ("loss", 0.05, (0.03, 0.19), "the loss rises by at most 0.190 nats (95%)"),
+        ("loss", -0.05, (-0.19, -0.03), "the loss falls by 0.050 nats (95%: 0.030 to 0.190)"),
+        ("cosine", -0.02, (-0.031, -0.01), "at most 0.0310 of the cosine is lost (95%)"),
+    ],
+)
+def test_a_change_is_told_by_the_bad_end_of_its_interval(
+    metric: str, difference: float, ci: tuple[float, float] | None, says: str
+) -> None:
+    assert change_words(metric, difference, ci) == says
+
+
+def result(width: float) -> PruneResult:
+    def curve(repair: str, *values: float) -> results.Curve:
+        points = []
+        for count, value in zip((0, 2, 4, 8), values, strict=True):
+            heads = tuple((0, head) for head in range(count))
+            change, half = value - 80.0, width if count else 0.0
+            ends = (change - half, change + half)
+            points.append(
+                results.Point(count / 8, heads, value, (value - 9, value + 9), change, ends, 0.4)
+            )
+        return results.Curve("fisher", repair, tuple(points))
+
+    return PruneResult(
+        **{"schema": 1, "provenance": {"model": {}}, "validation": ValidationSummary(None)},
+        **{"task": "similarity", "metric": "spearman", "higher_is_better": True},
+        **{"n_heads": 8, "shared_layers": False, "calibration": None},
+        baseline=results.Baseline(80.0, (71.0, 89.0), {"spearman": 80.0}),
+        data=results.DataInfo("x.csv", "0", "similarity", 16, 0),
+        curves=(curve("none", 80.0, 79.0, 70.0, 9), curve("scale", 80.0, 81.0, 79.5, 9)),
+    )
+
+
+def test_intervals_that_say_nothing_are_no_leave_to_remove_all() -> None:
+    """With 16 examples no loss was significant, and it was said that all heads can go."""
+    wide = result(75.0)
+    assert verdict(wide) == (
+        "With 4 of 8 heads removed (fisher): Spearman 80.00 -> 70.00; at most 85.00 points are "
+        "lost (95%)."
+    )
+    said = " ".join(section(wide).texts) + str(list(key_numbers(wide)))
+    assert "significant" not in said
+    assert "can go" not in said
+
+
+def test_the_point_that_is_spoken_of_is_not_picked_by_its_value() -> None:
+    """The other repair and the smaller number are better, and were named later."""
+    found = leading_point(result(1.0))
+    assert found is not None
+    assert (found[0].repair, found[1].value) == ("none", 70.0)
+    (key,) = key_numbers(result(1.0))
+    assert key.text.startswith("70.00")
+
+
+def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path: Path) -> None:
+    few = {"methods": ["magnitude"], "repairs": ["none"], "fractions": [0.25, 0.5], "limit": 7}
+    few |= {"calibration_limit": 8, "ablation": True, "even": True, "roles": False}
+    found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few, validate=False)
+    document = json.loads(to_json(found))
+    points = document["curves"][0]["points"]
+    everything = [document["baseline"], *points, *document["ablation"], *document["even"]]
+    assert all(item["ci"] is None for item in everything)
+    assert {point["p_value"] for point in points} == {1.0}
+    assert all(row["p_adjusted"] == 1.0 for row in document["ablation"])
+    assert from_dict(PruneResult, document) == found
+    ends = found.to_frame()[["low", "high", "difference_low", "difference_high"]]
+    assert ends.isna().all(axis=None)
+
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(*view_of("prune").human(found))
+    text = console.export_text()
+    assert "no interval" in text
+    assert not re.search(r"\b(inf|nan|None)\b", text)
+    files = view_of("prune").files(found)
+    (table,) = (data for name, data in files.items() if name.startswith("ablation.csv"))
+    rows = csv.DictReader((table if isinstance(table, str) else table.decode()).splitlines())
+    assert {row["ci_low"] + row["difference_ci_high"] for row in rows} == {""}
