@@ -24,36 +24,31 @@ TOPIC, LENGTH = 5, 9
 PIECES = [i for i, piece in enumerate(VOCABULARY) if i >= len(SPECIAL) and "##" not in piece]
 
 
-def lines(n: int, seed: int = 0) -> list[str]:
-    """Sentences of one topic each."""
-    rng = np.random.default_rng(seed)
+def written(folder: Path, n: int) -> Path:
+    """Write sentences of one topic each to a file."""
+    rng = np.random.default_rng(0)
     topics = np.array(PIECES[: len(PIECES) // TOPIC * TOPIC]).reshape(-1, TOPIC)
-    return [
-        " ".join(VOCABULARY[i] for i in rng.choice(topics[rng.integers(len(topics))], LENGTH))
-        for _ in range(n)
-    ]
+    path = folder / f"topics_{n}.txt"
+    for _ in range(n):
+        words = rng.choice(topics[rng.integers(len(topics))], LENGTH)
+        with path.open("a") as file:
+            file.write(" ".join(VOCABULARY[i] for i in words) + "\n")
+    return path
 
 
-def mixed_lines(n: int, seed: int = 0) -> list[str]:
+def mixed_lines(n: int) -> list[str]:
     """Sentences of different words of any topic."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return [" ".join(VOCABULARY[i] for i in rng.permutation(PIECES)[:LENGTH]) for _ in range(n)]
 
 
-def untrained(
-    n_layers: int = 2, seed: int = 0, *, width: int = D_MODEL, n_heads: int = N_HEADS
-) -> BertModel:
+def untrained(n_layers: int = 2, width: int = D_MODEL, n_heads: int = N_HEADS) -> BertModel:
     """Give a BERT with transformers' random weights."""
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=width,
-        num_hidden_layers=n_layers,
-        num_attention_heads=n_heads,
-        intermediate_size=16,
-        max_position_embeddings=64,
-    )
+    sizes = {"num_hidden_layers": n_layers, "num_attention_heads": n_heads, "hidden_size": width}
+    small = {"intermediate_size": 16, "max_position_embeddings": 64}
+    config = BertConfig(vocab_size=len(VOCABULARY), **sizes, **small)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         return BertModel(config).eval()
 
 
@@ -69,36 +64,30 @@ def keep_states(model: BertModel, states: Tensor) -> None:
 
 
 @torch.no_grad()
-def of_topics(n_layers: int = 2, seed: int = 0) -> BertModel:
+def of_topics(n_layers: int = 2) -> BertModel:
     """Give a model whose states say topic and word, and stay as they are through all layers.
 
     The first D_HEAD dimensions are the topic's, and the larger part. Attention is even.
     """
-    model = untrained(n_layers, seed)
-    generator = torch.Generator().manual_seed(seed)
+    model = untrained(n_layers)
+    generator = torch.Generator().manual_seed(0)
     of_topic = torch.randn(len(VOCABULARY), D_HEAD, generator=generator)
     for start in range(0, len(PIECES) - TOPIC + 1, TOPIC):
         of_topic[PIECES[start : start + TOPIC]] = of_topic[PIECES[start]].clone()
     of_word = torch.randn(len(VOCABULARY), D_MODEL - D_HEAD, generator=generator)
-    states = torch.cat([2 * of_topic, 0.7 * of_word], 1)
-    keep_states(model, states)
+    keep_states(model, torch.cat([2 * of_topic, 0.7 * of_word], 1))
     for layer in model.encoder.layer:
         layer.attention.self.query.weight.zero_()
-    read(model, topic_values(seed))
-    return model
-
-
-def topic_values(seed: int = 0) -> Tensor:
-    """W_V of a head that reads the topic, all of its directions alike."""
-    generator = torch.Generator().manual_seed(seed)
+    # Heads read the topic, all of its directions alike.
+    generator = torch.Generator().manual_seed(0)
     turn = torch.linalg.qr(torch.randn(D_HEAD, D_HEAD, generator=generator))[0]
-    return torch.cat([turn, torch.zeros(D_MODEL - D_HEAD, D_HEAD)])
+    return read(model, torch.cat([turn, torch.zeros(D_MODEL - D_HEAD, D_HEAD)]))
 
 
 @torch.no_grad()
-def read(model: BertModel, W_V: Tensor | None, seed: int = 0) -> BertModel:
+def read(model: BertModel, W_V: Tensor | None) -> BertModel:
     """Give every head this W_V (d_model, d_head), or a Gaussian one of its own."""
-    generator = torch.Generator().manual_seed(1000 + seed)
+    generator = torch.Generator().manual_seed(1000)
     for layer in model.encoder.layer:
         weight = layer.attention.self.value.weight
         if W_V is None:
@@ -109,17 +98,16 @@ def read(model: BertModel, W_V: Tensor | None, seed: int = 0) -> BertModel:
 
 
 @torch.no_grad()
-def of_keys(
-    n_layers: int = 4, n_heads: int = 8, d_head: int = 24, *, signs: bool = True
-) -> BertModel:
+def of_keys(n_layers: int = 4, *, signs: bool = True) -> BertModel:
     """Give a model whose queries are its keys, and whose keys have a sign in common or not.
 
     The sign counts for more from head to head of a layer: the cosine of two keys is about plus or
     minus 0.15 in the first and 0.55 in the last. Every token looks sharply at itself, as only a
     softmax can. Without ``signs`` all cosines are positive.
     """
+    n_heads, d_head = 8, 24
     width = n_heads * d_head
-    model = untrained(n_layers, width=width, n_heads=n_heads)
+    model = untrained(n_layers, width, n_heads)
     states = torch.randn(len(VOCABULARY), width, generator=torch.Generator().manual_seed(0))
     states[:, 0] = 1.0
     states[::2, 0] = -1.0 if signs else 1.0
@@ -147,10 +135,3 @@ def sharpen(model: BertModel, factor: float) -> BertModel:
 def loaded(model: BertModel) -> LoadedModel:
     """Wrap a model with its tokenizer."""
     return headscope.wrap(model, tiny_tokenizer(64))
-
-
-def written(folder: Path, n: int, seed: int = 0) -> Path:
-    """Write sentences to a file."""
-    path = folder / f"topics_{n}_{seed}.txt"
-    path.write_text("\n".join(lines(n, seed)) + "\n")
-    return path

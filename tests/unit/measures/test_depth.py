@@ -36,9 +36,6 @@ def random_states(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-# --- the norm and the ratio ---------------------------------------------------------------------
-
-
 def test_composite_norm_of_a_known_matrix() -> None:
     matrix = torch.tensor([[1.0, -2.0], [3.0, 4.0]])  # columns 4 and 6, rows 3 and 7
     assert float(composite_norm(matrix)) == pytest.approx(math.sqrt(6 * 7))
@@ -82,9 +79,6 @@ def test_ratio_of_half_precision_states_is_taken_in_float64() -> None:
     hidden = (random_states(1, 200, 64) * 100).half()  # column sums overflow float16
     assert residual_ratio(hidden).dtype == torch.float64
     assert 0 < float(residual_ratio(hidden)) < 2
-
-
-# --- sums over windows --------------------------------------------------------------------------
 
 
 def ratios(windows: int, seed: int = 0) -> np.ndarray:

@@ -102,9 +102,6 @@ def test_means_and_ratios() -> None:
     )
 
 
-# --- the bootstrap ----------------------------------------------------------------------------
-
-
 def test_seeds_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = {"x": np.random.default_rng(11).normal(size=50)}
     one = resampled(mean_of("x"), outputs, seed=1, resamples=64)

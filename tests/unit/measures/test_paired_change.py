@@ -34,9 +34,6 @@ def classes(n: int, right: float, classes: int = 3) -> dict[str, Any]:
     return {"label": label, "predicted": np.where(RNG.random(n) < right, label, wrong)}
 
 
-# --- changes ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
 def test_a_mean_has_students_interval(level: float) -> None:
     n = 40
@@ -132,9 +129,6 @@ def test_too_few_examples_tell_no_interval() -> None:
     assert interval_of(mean_of("x"), more).ci is not None
 
 
-# --- p-values ---------------------------------------------------------------------------------
-
-
 def cases() -> list[tuple[Metric, Outputs, Outputs]]:
     """Changes of every kind, of which some are significant and some are not."""
     found: list[tuple[Metric, Outputs, Outputs]] = []
@@ -172,9 +166,6 @@ def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples() -> None:
         assert math.log(found.p_value) == pytest.approx(math.log(expected), abs=0.5, rel=0.15)
     far = paired_change(mean_of("x"), {"x": old}, {"x": old + 1e6 + gap})
     assert 0.0 < far.p_value < 1e-100
-
-
-# --- one model --------------------------------------------------------------------------------
 
 
 def test_interval_of_a_mean_is_the_textbooks() -> None:

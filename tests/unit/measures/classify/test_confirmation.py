@@ -224,9 +224,6 @@ def test_p_is_the_worst_of_four_and_adjusted_over_the_selected() -> None:
     assert all(t.p_adjusted[0, 0] == 1.0 for t in found.values() if not t.selected[0, 0])
 
 
-# --- where a sentence stands --------------------------------------------------------------------
-
-
 def test_halves_and_swapped_trees() -> None:
     corpus = [Sentence(("a", "b")), Sentence(("c",)), Sentence(("d", "e")), Sentence(("f", "g"))]
     blank = np.zeros(0, dtype=np.int64)
@@ -239,9 +236,6 @@ def test_halves_and_swapped_trees() -> None:
         None,
         (1, corpus[2]),
     ]
-
-
-# --- the kernel ----------------------------------------------------------------------------------
 
 
 def test_kernel_argmax_equals_its_definition() -> None:

@@ -54,9 +54,6 @@ def test_concatenation_puts_head_after_head_like_a_linear_map(weights: Attention
     assert layer_factors(weights).first(2).W_V.shape == (2, D, R)
 
 
-# --- biases -----------------------------------------------------------------------------------
-
-
 def test_included_biases_equal_dense_augmented_matrices(weights: AttentionWeights) -> None:
     found = matrix_ranks(layer_factors(weights, biases=True), Reading())
     for head in range(H):
@@ -109,9 +106,6 @@ def test_zero_biases_are_the_same_as_none(weights: AttentionWeights) -> None:
         )
 
 
-# --- folding ----------------------------------------------------------------------------------
-
-
 def test_folded_weights_give_the_same_attention_from_normalised_states(
     weights: AttentionWeights,
 ) -> None:
@@ -140,9 +134,6 @@ def test_folding_by_hand(weights: AttentionWeights) -> None:
     same = layer_factors(fold_gain(weights, torch.ones(D), torch.zeros(D)), biases=True)
     for name, value in vars(layer_factors(weights, biases=True)).items():
         np.testing.assert_array_equal(getattr(same, name), value)
-
-
-# --- the data-aware form ----------------------------------------------------------------------
 
 
 def inputs() -> np.ndarray:
@@ -187,9 +178,6 @@ def test_weighing_with_biases_adds_the_constant_query(weights: AttentionWeights)
         np.testing.assert_allclose(
             dense(weighed.W_Q[head], weighed.W_K[head]), query @ key.T, rtol=1e-9, atol=1e-9
         )
-
-
-# --- random factors ---------------------------------------------------------------------------
 
 
 def test_random_factors_are_standard_normal_and_follow_the_seed() -> None:

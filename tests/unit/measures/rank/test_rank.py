@@ -43,9 +43,6 @@ sizes = st.integers(1, 12)
 seeds = st.integers(0, 2**16)
 
 
-# --- against the dense product ----------------------------------------------------------------
-
-
 @settings(deadline=None, max_examples=60)
 @given(heads=st.integers(0, 3), m=sizes, n=sizes, r=sizes, seed=seeds, scale=st.integers(-30, 30))
 def test_singular_values_are_the_dense_products(
@@ -120,9 +117,6 @@ def test_float32_factors_are_read_in_float64() -> None:
     np.testing.assert_allclose(product_singular_values(left, right)[0], expected, rtol=1e-12)
 
 
-# --- planted spectra --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "sigma",
     [[3.0], [5.0, 5.0, 5.0], [8.0, 4.0, 2.0, 1.0], [1.0, 1e-3, 1e-6], [100.0, *[1.0] * 7]],
@@ -171,9 +165,6 @@ def test_share_of_sigma_and_of_its_square_differ_as_by_hand() -> None:
     )
 
 
-# --- numerical rank ---------------------------------------------------------------------------
-
-
 def test_numerical_rank_counts_above_the_tolerance() -> None:
     sigma = torch.tensor([2.0, 1.0, 0.02, 0.0199, 0.0], dtype=torch.float64)
     assert summarise(sigma, rtol=0.01).numerical_rank.value == 2  # 0.02 is not above
@@ -198,9 +189,6 @@ def test_a_dtype_too_coarse_to_decide_gives_no_rank() -> None:
     assert summarise(torch.ones(3).double(), rtol=0.999).numerical_rank.value == 3
 
 
-# --- nothing there ----------------------------------------------------------------------------
-
-
 def test_zero_matrix_has_rank_zero_and_no_other() -> None:
     (found,) = product_ranks(torch.zeros(1, 6, 3), gaussian(1, 6, 3), Reading())
     assert found.singular_values == (0.0, 0.0, 0.0)
@@ -222,9 +210,6 @@ def test_layer_whose_only_head_is_zero() -> None:
     (head,), whole = measure_layer(0, Factors(*torch.zeros(4, 1, 6, 3).double()), Reading())
     assert (head.asymmetry, whole.asymmetry) == (None, None)
     assert whole.overlap.query == ((0.0,),)
-
-
-# --- invariances ------------------------------------------------------------------------------
 
 
 def numbers(item: Any) -> list[float]:
@@ -318,9 +303,6 @@ def test_scale_changes_no_rank(scale: float) -> None:
     np.testing.assert_allclose(whole.overlap.query, scaled_whole.overlap.query, atol=1e-10)
 
 
-# --- asymmetry --------------------------------------------------------------------------------
-
-
 @settings(deadline=None, max_examples=40)
 @given(m=st.integers(1, 14), r=st.integers(1, 8), seed=seeds, scale=st.integers(-30, 30))
 def test_asymmetry_is_the_dense_products(m: int, r: int, seed: int, scale: int) -> None:
@@ -358,9 +340,6 @@ def test_asymmetry_between_symmetric_and_antisymmetric_is_pythagoras() -> None:
 
 def test_asymmetry_of_nothing_is_nan() -> None:
     assert bool(asymmetry(torch.zeros(2, 5, 3), gaussian(2, 5, 3)).isnan().all())
-
-
-# --- overlap ----------------------------------------------------------------------------------
 
 
 def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles() -> None:
@@ -420,9 +399,6 @@ def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights
         np.testing.assert_allclose(table, np.ones((2, 2)), atol=1e-5)
 
 
-# --- a layer ----------------------------------------------------------------------------------
-
-
 def test_layer_is_the_sum_of_its_heads() -> None:
     factors = random_layer(3, 20, 4)
     heads, whole = measure_layer(7, factors, Reading(), folded=True)
@@ -442,9 +418,6 @@ def test_concatenated_heads_can_exceed_the_models_width() -> None:
     _, whole = measure_layer(0, factors, Reading())
     total = sum(dense(factors.W_Q[h], factors.W_K[h]) for h in range(5))
     check(whole.qk, np.asarray(total), 12, rtol=12 * EPS32)
-
-
-# --- no d_model x d_model matrix --------------------------------------------------------------
 
 
 class Shapes(TorchDispatchMode):

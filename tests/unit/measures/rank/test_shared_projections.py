@@ -46,9 +46,6 @@ def dense_error(factors: Factors, mixed: Mixed) -> float:
     return float(np.sqrt(gap / size))
 
 
-# --- the error and its two forms of replacement -----------------------------------------------
-
-
 @pytest.mark.parametrize("width", [1, 3, 7, 20])
 def test_score_error_is_the_dense_one(width: int) -> None:
     factors = random_layer(3, 14, 4)
@@ -83,9 +80,6 @@ def test_every_head_uses_the_same_projections() -> None:
     assert bool((mixed.right == mixed.right[:1]).all())
 
 
-# --- widths -----------------------------------------------------------------------------------
-
-
 def test_full_width_is_exact_and_the_error_falls_on_the_way() -> None:
     factors = random_layer(3, 20, 4)
     errors = [score_error(factors, share_projections(factors, width)) for width in range(1, 13)]
@@ -114,9 +108,6 @@ def test_same_input_same_fit() -> None:
     first, second = (share_projections(factors, 6) for _ in range(2))
     assert torch.equal(first.left, second.left)
     assert torch.equal(first.right, second.right)
-
-
-# --- planted ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -186,9 +177,6 @@ def test_one_zero_head_among_others() -> None:
         error = score_error(factors, share_projections(factors, width))
         assert np.isfinite(error)
         assert error < 1e-10 or width < 8
-
-
-# --- parameters and knee ----------------------------------------------------------------------
 
 
 def test_parameters_by_hand() -> None:

@@ -238,8 +238,6 @@ def test_uniform_attention_keeps_a_mass_equal_to_the_cost(forms: CheapForms, qkv
     assert errors.over_heads("error")[0, 0, -1] == pytest.approx(0.0, abs=1e-12)
 
 
-# --- models whose scores hold more than q k^T -------------------------------------------------
-
 CAUSAL = torch.ones(N, N, dtype=torch.bool).tril()
 NEAR = torch.tensor([[abs(i - j) <= 5 for j in range(N)] for i in range(N)])
 

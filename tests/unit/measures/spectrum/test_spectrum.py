@@ -69,8 +69,6 @@ def slow_shares(patterns: np.ndarray, k: int, power: int) -> np.ndarray:
     return out
 
 
-# --- closed forms (docs/definitions.md: 128 of 512) ----------------------------------------------
-
 CLOSED = {
     "uniform": (np.full((512, 512), 1 / 512), 1.0, 1.0, 1e-6),
     "identity": (np.eye(512), 0.25, 0.25, 1e-6),
@@ -122,8 +120,6 @@ def test_random_logits_are_drawn_not_written_down() -> None:
     np.testing.assert_array_equal(one, control_curves(16, 0)["random-logits"].share)
 
 
-# --- against NumPy's SVD ------------------------------------------------------------------------
-
 weights = hnp.arrays(
     np.float64,
     st.tuples(st.integers(1, 3), st.just(9), st.just(9)),
@@ -169,9 +165,6 @@ def test_shares_ignore_the_order_of_queries_and_keys(
 def test_shares_of_nothing_are_whole() -> None:
     np.testing.assert_array_equal(shares(np.zeros(3)), 1.0)
     np.testing.assert_allclose(shares(np.array([2.0, 1.0, 1.0])), [0.5, 0.75, 1.0])
-
-
-# --- sums ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Claim 1 on models that were made for it: every part holds for one, and does not for another."""
+"""Claims 1 and 6 on models made for them: every part holds for one, and does not for another."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from transformers import BertModel
 import headscope
 from headscope.measures.flow.clustered import Clustered
 from headscope.pipeline.flow import outcome
-from headscope.verdicts.insights import passing_on
+from headscope.verdicts.insights import interference, passing_on
 from headscope.verdicts.insights.finding import Evidence
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-YES, NO = "holds", "does not hold"
+YES, NO, OPEN = "holds", "does not hold", "open"
 PARTS = ("uses nearly all", "with random weights", "Gaussian W_V", "random directions", "most of")
 
 
@@ -50,16 +50,9 @@ def averaging() -> BertModel:
         (narrow, "mixed", (NO, None, NO, NO, YES)),
         (averaging, "mixed", (YES, None, NO, NO, NO)),
     ],
-    ids=[
-        "topics",
-        "every W_V Gaussian",
-        "untrained, W_Q x 200",
-        "untrained",
-        "narrow",
-        "averaging",
-    ],
+    ids=["topics", "W_V Gaussian", "untrained, W_Q x 200", "untrained", "narrow", "averaging"],
 )
-def test_parts_hold_for_one_model_and_not_for_another(
+def test_parts_of_claim_1(
     tmp_path: Path, model: Callable[[], BertModel], verdict: str, parts: tuple[str | None, ...]
 ) -> None:
     text = made.written(tmp_path, 100)
@@ -97,3 +90,46 @@ def test_a_control_that_collapses_is_not_measured(level: float, measured: bool) 
     assert (not reasons) == measured
     assert not outcome.not_measured(found, None, 8)
     assert all(f"{level:.2f}" in why for why in reasons.values())
+
+
+def even() -> BertModel:
+    """Attention is even, and so is a linear sum over keys that are alike: those heads err less."""
+    return made.sharpen(made.of_keys(signs=False), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "verdict", "parts", "small"),
+    [
+        (made.of_keys, YES, (YES, YES, YES), False),
+        # The softmax of small scores is its own first-order form: nothing is lost without it.
+        (lambda: made.sharpen(made.of_keys(), 1e-3), "mixed", (None, NO, YES), True),
+        (even, NO, (NO, NO, NO), True),
+        (lambda: made.untrained(4), "mixed", (OPEN, NO, OPEN), True),
+        (lambda: made.sharpen(made.untrained(4), 200), "mixed", (OPEN, YES, OPEN), False),
+    ],
+    ids=["keys", "keys, W_Q x 0.001", "even", "untrained", "untrained, W_Q x 200"],
+)
+def test_parts_of_claim_6(
+    model: Callable[[], BertModel], verdict: str, parts: tuple[str | None, ...], small: bool
+) -> None:
+    found = headscope.linear(
+        made.loaded(model()), made.mixed_lines(16), alone=False, validate=False
+    )
+    judged = interference.judge(Evidence(linear=found), InsightThresholds())
+    assert judged.verdict == verdict
+    for part, expected in zip(judged.parts, parts, strict=True):
+        assert expected in (None, part.verdict), part
+    assert (found.form("first-order").mean.error.value < 1e-3) == small
+    assert found.form("linear").mean.error.value > 0.5
+
+
+def test_three_layers_are_too_few() -> None:
+    found = headscope.linear(
+        made.loaded(made.of_keys(3)), made.mixed_lines(8), alone=False, validate=False
+    )
+    first = found.correlations[0]
+    assert (first.layers, first.spearman.interval, first.p) == (3, None, None)
+    assert first.spearman.value > 0.9
+    judged = interference.judge(Evidence(linear=found), InsightThresholds())
+    assert [part.verdict for part in judged.parts] == ["not measured", YES, YES]
+    assert judged.verdict == "not measured"
