@@ -12,33 +12,21 @@ from rank_reference import gaussian, random_layer
 from headscope.measures.rank.dimensions import Reading, asymmetry, matrix_ranks, subspace_overlap
 from headscope.measures.rank.factors import Factors, random_factors
 from headscope.measures.rank.gaussian import average, layer_control
-from headscope.results import LayerControl
 
 
-@pytest.fixture(scope="module")
-def bert_base() -> LayerControl:
-    like = Factors(*torch.empty(4, 12, 768, 64))
-    return layer_control([random_factors(like, seed) for seed in range(2)], Reading())
-
-
-def test_control_values_of_bert_base(bert_base: LayerControl) -> None:
+def test_control_values_of_bert_base() -> None:
     """768 x 768 (12 x 64), dimensions to 90% of sigma^2: a random product looks low rank."""
-    assert bert_base.n_heads == 12
-    assert bert_base.layers["w_q"].dims["90"] == pytest.approx(391, abs=1)
-    assert bert_base.layers["qk"].dims["90"] == pytest.approx(287, abs=1)
-    assert bert_base.heads["w_q"].dims["90"] == pytest.approx(54, abs=1)
-    assert bert_base.heads["qk"].dims["90"] == pytest.approx(52, abs=1)
-    assert bert_base.heads["qk"].numerical_rank == 64
-    assert bert_base.layers["ov"].dims["90"] == pytest.approx(287, abs=1)
-
-
-def test_other_controls_of_random_factors(bert_base: LayerControl) -> None:
-    assert bert_base.asymmetry == pytest.approx(2**0.5, abs=0.005)
-    assert bert_base.layer_asymmetry == pytest.approx(2**0.5, abs=0.005)
-    for value in bert_base.overlap.values():
+    like = Factors(*torch.empty(4, 12, 768, 64))
+    found = layer_control([random_factors(like, seed) for seed in range(2)], Reading())
+    assert found.n_heads == 12
+    for name, heads, layers in (("w_q", 54, 391), ("qk", 52, 287), ("ov", 52, 287)):
+        assert found.heads[name].dims["90"] == pytest.approx(heads, abs=1)
+        assert found.layers[name].dims["90"] == pytest.approx(layers, abs=1)
+    assert found.heads["qk"].numerical_rank == 64
+    assert (found.heads["qk"].draws, found.layers["qk"].draws) == (24, 2)
+    assert (found.asymmetry, found.layer_asymmetry) == pytest.approx((2**0.5,) * 2, abs=0.005)
+    for value in found.overlap.values():
         assert value == pytest.approx(64 / 768, abs=0.001)
-    assert bert_base.heads["qk"].draws == 24
-    assert bert_base.layers["qk"].draws == 2
 
 
 def test_averages_and_deviations_by_hand() -> None:
@@ -60,25 +48,21 @@ def test_averages_and_deviations_by_hand() -> None:
     assert found.overlap["query"] == pytest.approx(fmean(between))
 
 
-def test_one_head_has_no_overlap_with_another() -> None:
+def test_what_a_control_cannot_know() -> None:
+    # One head has no overlap with another.
     found = layer_control([random_layer(1, 20, 4, seed) for seed in range(2)], Reading())
     assert (found.overlap["query"], found.overlap["key"]) == (None, None)
     assert found.overlap["query_key"] == pytest.approx(0.2, abs=0.15)
-
-
-def test_what_a_coarse_dtype_cannot_decide_stays_undecided() -> None:
+    # What a coarse type cannot decide stays undecided.
     reading = Reading(eps=2.0**-7)
-    found = layer_control([random_layer(2, 200, 4, seed) for seed in range(2)], reading)
-    assert found.heads["qk"].numerical_rank is None
-    assert "numerical_rank" not in found.heads["qk"].std
-    assert found.heads["qk"].effective_rank is not None
-
-
-def test_one_matrix_has_no_deviation() -> None:
-    (found,) = matrix_ranks(Factors(*gaussian(4, 1, 9, 3)), Reading())["qk"]
-    alone = average([found])
-    assert (alone.std, alone.draws) == ({}, 1)
-    assert alone.effective_rank == found.effective_rank
+    coarse = layer_control([random_layer(2, 200, 4, seed) for seed in range(2)], reading)
+    assert coarse.heads["qk"].numerical_rank is None
+    assert "numerical_rank" not in coarse.heads["qk"].std
+    assert coarse.heads["qk"].effective_rank is not None
+    # One matrix has no deviation.
+    (one,) = matrix_ranks(Factors(*gaussian(4, 1, 9, 3)), Reading())["qk"]
+    alone = average([one])
+    assert (alone.std, alone.draws, alone.effective_rank) == ({}, 1, one.effective_rank)
 
 
 def test_control_does_not_depend_on_the_scale_or_order_of_heads() -> None:
