@@ -37,20 +37,24 @@ def planted(n_heads: int, d_model: int, d_head: int, r: int, seed: int = 0) -> F
     return Factors(W_Q, W_K, W_Q, W_K)
 
 
-def dense_error(factors: Factors, mixed: Mixed) -> float:
-    gap = size = 0.0
-    for head in range(factors.n_heads):
-        B = dense(factors.W_Q[head], factors.W_K[head])
-        gap += float(((B - dense(mixed.left[head], mixed.right[head])) ** 2).sum())
-        size += float((B**2).sum())
-    return float(np.sqrt(gap / size))
+def products(factors: Factors) -> np.ndarray:
+    """The dense W_Q W_K^T of every head."""
+    return np.stack([dense(q, k) for q, k in zip(factors.W_Q, factors.W_K, strict=True)])
+
+
+def lost(sigma: np.ndarray, kept: int) -> float:
+    """What is lost of these singular values with all but the first."""
+    return float(np.sqrt((sigma[..., kept:] ** 2).sum() / (sigma**2).sum()))
 
 
 @pytest.mark.parametrize("width", [1, 3, 7, 20])
 def test_score_error_is_the_dense_one(width: int) -> None:
     factors = random_layer(3, 14, 4)
     mixed = Mixed(*gaussian(2, 3, 14, width, seed=1))
-    assert score_error(factors, mixed) == pytest.approx(dense_error(factors, mixed), rel=1e-10)
+    B = products(factors)
+    gap = B - np.stack([dense(a, b) for a, b in zip(mixed.left, mixed.right, strict=True)])
+    expected = np.linalg.norm(gap) / np.linalg.norm(B)
+    assert score_error(factors, mixed) == pytest.approx(expected, rel=1e-10)
     exact = Mixed(factors.W_Q, factors.W_K)
     assert score_error(factors, exact) < 1e-14
     nothing = Mixed(factors.W_Q[..., :0], factors.W_K[..., :0])
@@ -61,19 +65,16 @@ def test_score_error_is_the_dense_one(width: int) -> None:
 def test_truncating_a_head_is_its_best_approximation(shape: tuple[int, int, int]) -> None:
     factors = random_layer(*shape)
     mixed = truncate(factors)
-    count = min(shape[1:])
-    for rank in range(count + 1):
-        cut = mixed.first(rank)
-        lost, size = 0.0, 0.0
-        for head in range(shape[0]):
-            sigma = np.linalg.svd(dense(factors.W_Q[head], factors.W_K[head]))[1]
-            lost += float((sigma[rank:] ** 2).sum())
-            size += float((sigma**2).sum())
-        assert score_error(factors, cut) == pytest.approx((lost / size) ** 0.5, abs=1e-10)
+    sigma = np.linalg.svd(products(factors), compute_uv=False)
+    for rank in range(min(shape[1:]) + 1):
+        error = score_error(factors, mixed.first(rank))
+        assert error == pytest.approx(lost(sigma, rank), abs=1e-10)
 
 
 def test_every_head_uses_the_same_projections() -> None:
-    mixed = share_projections(random_layer(4, 20, 5), 7)
+    mixed, again = (share_projections(random_layer(4, 20, 5), 7) for _ in range(2))
+    assert torch.equal(mixed.left, again.left)
+    assert torch.equal(mixed.right, again.right)
     assert mixed.left.shape == mixed.right.shape == (4, 20, 7)
     for column in range(7):  # left columns are multiples of one vector, right ones are equal
         assert int(torch.linalg.matrix_rank(mixed.left[:, :, column], rtol=1e-5)) == 1
@@ -91,38 +92,25 @@ def test_full_width_is_exact_and_the_error_falls_on_the_way() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_never_worse_than_the_strongest_directions_of_all_heads(seed: int) -> None:
     factors = random_layer(4, 24, 6, seed)
-    sigma = np.sort(
-        np.concatenate(
-            [np.linalg.svd(dense(factors.W_Q[h], factors.W_K[h]))[1][:6] for h in range(4)]
-        )
-    )[::-1]
+    sigma = np.sort(np.linalg.svd(products(factors), compute_uv=False).ravel())[::-1]
     for width in (2, 6, 12, 18):
-        cut = float(np.sqrt((sigma[width:] ** 2).sum() / (sigma**2).sum()))
+        cut = lost(sigma, width)
         assert score_error(factors, share_projections(factors, width)) <= cut + 1e-9
         rank = width // 4
         assert cut <= score_error(factors, truncate(factors).first(rank)) + 1e-12
-
-
-def test_same_input_same_fit() -> None:
-    factors = random_layer(3, 20, 4)
-    first, second = (share_projections(factors, 6) for _ in range(2))
-    assert torch.equal(first.left, second.left)
-    assert torch.equal(first.right, second.right)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "shape", [(4, 32, 8, 8), (4, 32, 8, 6), (6, 48, 8, 8), (4, 32, 8, 12), (2, 16, 8, 5)]
 )
-def test_truly_shared_projections_are_recovered(
-    shape: tuple[int, int, int, int], seed: int
-) -> None:
-    n_heads, d_model, d_head, r = shape
+def test_truly_shared_projections_are_recovered(shape: tuple[int, ...], seed: int) -> None:
+    *_, d_head, r = shape
     factors = planted(*shape, seed=seed)
     for width in (r, r + 1, r + 3):
         assert score_error(factors, share_projections(factors, width)) < 1e-4
     assert score_error(factors, share_projections(factors, r - 1)) > 1e-3
-    cut = truncated_rank(n_heads, d_model, d_head, r)
+    cut = truncated_rank(*shape)
     assert cut < min(r, d_head)
     assert score_error(factors, truncate(factors).first(cut)) > 0.2
 
@@ -131,22 +119,17 @@ def test_shared_projections_survive_storage_in_float32_and_some_noise() -> None:
     exact = planted(6, 48, 8, 8)
     stored = Factors(*(getattr(exact, name).float().double() for name in vars(exact)))
     assert score_error(stored, share_projections(stored, 8)) < 1e-4
-    noisy = Factors(
-        *(
-            getattr(exact, name) * (1 + 1e-3 * gaussian(6, 48, 8, seed=90 + i))
-            for i, name in enumerate(vars(exact))
-        )
-    )
+    noise = 1 + 1e-3 * gaussian(4, 6, 48, 8, seed=90)
+    noisy = Factors(*(getattr(exact, name) * noise[i] for i, name in enumerate(vars(exact))))
     assert score_error(noisy, share_projections(noisy, 8)) < 0.02
 
 
 def test_identical_heads_need_the_projections_of_one() -> None:
     factors = Factors(*gaussian(4, 1, 12, 4).expand(4, 3, 12, 4))
-    sigma = np.linalg.svd(dense(factors.W_Q[0], factors.W_K[0]))[1][:4]
+    sigma = np.linalg.svd(products(factors)[0], compute_uv=False)
     for width in (1, 2, 4, 6, 11):
-        best = float(np.sqrt((sigma[width:] ** 2).sum() / (sigma**2).sum()))
         error = score_error(factors, share_projections(factors, width))
-        assert error == pytest.approx(best, abs=1e-3)
+        assert error == pytest.approx(lost(sigma, width), abs=1e-3)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e15])
@@ -154,10 +137,8 @@ def test_scale_of_the_weights_does_not_matter(scale: float) -> None:
     factors = random_layer(3, 20, 4)
     scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
     for width in (2, 6, 12):
-        ours = score_error(scaled, share_projections(scaled, width))
-        assert ours == pytest.approx(
-            score_error(factors, share_projections(factors, width)), abs=1e-3
-        )
+        ours, plain = (score_error(f, share_projections(f, width)) for f in (scaled, factors))
+        assert ours == pytest.approx(plain, abs=1e-3)
 
 
 def test_a_layer_of_zeros_and_a_single_head() -> None:
@@ -197,20 +178,21 @@ def test_truncation_costs_no_more_than_sharing(width: int) -> None:
     assert rank == 64 or cost(rank + 1) > shared_parameters(12, 768, width)
 
 
-def test_knee_of_a_planted_elbow() -> None:
-    widths = [10, 20, 30, 40, 50, 60]
-    assert knee(widths, [1.0, 0.6, 0.1, 0.09, 0.08, 0.07]) == 30
-    assert knee(widths, [1.0, 0.1, 0.09, 0.08, 0.07, 0.06]) == 20
-    assert knee([10, 20, 80, 90], [0.9, 0.2, 0.1, 0.0]) == 20
-    scaled = knee([100 * w for w in widths], [7e-3, 4e-3, 1e-3, 9e-4, 8e-4, 7e-4])
-    assert scaled == 3000
-
-
-def test_no_knee_where_there_is_none() -> None:
-    assert knee([1, 2], [1.0, 0.5]) is None
-    assert knee([1, 2, 3], [1.0, 0.5, 0.0]) is None  # a straight line
-    assert knee([1, 2, 3], [0.5, 0.4, 0.5]) is None  # does not fall
-    assert knee([1, 2, 3], [1.0, 0.9, 0.0]) is None  # falls ever faster
+@pytest.mark.parametrize(
+    ("widths", "errors", "expected"),
+    [
+        (range(10, 70, 10), [1.0, 0.6, 0.1, 0.09, 0.08, 0.07], 30),
+        (range(10, 70, 10), [1.0, 0.1, 0.09, 0.08, 0.07, 0.06], 20),
+        ([10, 20, 80, 90], [0.9, 0.2, 0.1, 0.0], 20),
+        (range(1000, 7000, 1000), [7e-3, 4e-3, 1e-3, 9e-4, 8e-4, 7e-4], 3000),
+        ([1, 2], [1.0, 0.5], None),
+        ([1, 2, 3], [1.0, 0.5, 0.0], None),  # a straight line
+        ([1, 2, 3], [0.5, 0.4, 0.5], None),  # does not fall
+        ([1, 2, 3], [1.0, 0.9, 0.0], None),  # falls ever faster
+    ],
+)
+def test_knee(widths: list[int], errors: list[float], expected: int | None) -> None:
+    assert knee(list(widths), errors) == expected
 
 
 def test_knee_of_planted_shared_projections_is_their_number() -> None:
