@@ -27,19 +27,14 @@ def test_weights_to_a_word_are_summed_and_from_a_word_averaged() -> None:
     nodes = two_sentences()
     pattern = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     graph = nodes.fold(pattern)
-    for s in range(2):
-        for i in range(len(nodes.names[s])):
-            for j in range(len(nodes.names[s])):
-                places = [(nodes.node[s] == n).nonzero()[:, 0].tolist() for n in (i, j)]
-                block = pattern[s][:, places[0]][:, :, places[1]]
-                expected = block.sum(2).mean(1)
-                torch.testing.assert_close(graph[s, :, i, j], expected)
+    for s, names in enumerate(nodes.names):
+        places = [(nodes.node[s] == n).nonzero()[:, 0].tolist() for n in range(len(names))]
+        for i, j in np.ndindex(len(names), len(names)):
+            block = pattern[s][:, places[i]][:, :, places[j]]
+            torch.testing.assert_close(graph[s, :, i, j], block.sum(2).mean(1))
     assert not graph[1, :, 3:].any()
     assert nodes.is_word.tolist() == [[False, True, True, True, False], [False, True] + [False] * 3]
-
-
-def test_even_attention_looks_at_pieces_and_not_ahead() -> None:
-    even = two_sentences().even
+    even = nodes.even  # looks at pieces, and not ahead
     torch.testing.assert_close(even[0, 1], torch.tensor([1.0, 1, 2, 1, 1]) / 6)
     torch.testing.assert_close(even[1, 1, :3], torch.ones(3) / 3)
     seen = two_sentences(causal=True).even
@@ -92,9 +87,8 @@ def test_rates_over_sentences_are_ratio_estimates() -> None:
     part = random.binomial(whole.astype(int), [0.2, 0.7], (50, 2)).astype(float)
     found = Clustered.ratio(part, whole)
     np.testing.assert_allclose(found.value, part.sum(0) / whole.sum())
-    error = ratio_error(
-        part.sum(0), (part**2).sum(0), (part * whole).sum(0), whole.sum(), (whole**2).sum(), 50
-    )
+    sums = (part.sum(0), (part**2).sum(0), (part * whole).sum(0))
+    error = ratio_error(*sums, whole.sum(), (whole**2).sum(), 50)
     np.testing.assert_allclose(found.half_width() / error, 2.0096, rtol=1e-4)  # t, 49 degrees
     gap = Clustered(found.value[:1], found.influence[:, :1]) - found.mean()
     drawn = random.integers(0, 50, (4000, 50))
@@ -103,9 +97,7 @@ def test_rates_over_sentences_are_ratio_estimates() -> None:
     assert gap.half_width()[0] == pytest.approx(2.01 * spread, rel=0.1)
     assert gap.value[0] == pytest.approx((found.value[0] - found.value[1]) / 2)
     assert np.isinf(Clustered.ratio(part[:1], whole[:1]).half_width()).all()
-
-
-def test_numbers_that_are_not_known_are_left_out_of_a_mean() -> None:
+    # Numbers that are not known are left out of a mean.
     part, whole = np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([[2.0, 0.0], [2.0, 0.0]])
     found = Clustered.ratio(part, whole)
     assert np.isnan(found.value[1])
@@ -171,9 +163,8 @@ def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up() -> None:
     assert search.counts.attachment("combination").value[0] == 1.0
     assert 0.4 < search.counts.attachment("best").value[0] < 0.8
     assert search.swapped.attachment("combination").value[0] < 0.6
-    assert search.baseline(search.strongest).value[0] == max(
-        search.baseline(name).value[0] for name in BASELINES
-    )
+    baselines = [search.baseline(name).value[0] for name in BASELINES]
+    assert search.baseline(search.strongest).value[0] == max(baselines)
     every = search.counts.attachment("heads").value
     assert every.argmax() == search.best
     assert len(every) == 8
