@@ -1,6 +1,8 @@
-"""The fitted scale and the error of a pattern, against planted answers and a slow least squares."""
+"""The fitted scale and the error of a pattern, of z and of out, planted and by slow programs."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headscope.measures.agreement import QUERIES, agreement, out_error
+from headscope.measures.z_agreement import z_agreement
 
 HEADS, POS, WIDTH = 3, 30, 8
 SCALE = WIDTH**-0.5
@@ -103,20 +106,13 @@ def test_flat_scores_tell_nothing(spread: float) -> None:
     assert found.scale.pooled() is None
 
 
-def test_error_is_the_mean_difference_in_units_of_one_over_n() -> None:
+def test_error_is_the_mean_difference_in_units_of_one_over_n_and_padding_does_not_count() -> None:
     q, k, real = queries_and_keys()
     pattern = patterns(q, k, real, 1.0, torch.float64)
     pattern[0, 1, 4, 7] += 0.25
-    found = agreement(pattern, q, k, SCALE, real).error
-    rows = int(real.sum())
-    assert found[1].item() == pytest.approx(0.25 / rows, rel=1e-3)
-    assert found[0].item() < 1e-6
-
-
-def test_padding_does_not_count() -> None:
-    q, k, real = queries_and_keys()
-    pattern = patterns(q, k, real, 1.0, torch.float64)
     before = agreement(pattern, q, k, SCALE, real)
+    assert before.error[1].item() == pytest.approx(0.25 / int(real.sum()), rel=1e-3)
+    assert before.error[0].item() < 1e-6
     pattern[1, :, -9:] = torch.nan
     q[1, :, -9:] = 1e3
     after = agreement(pattern.nan_to_num(7.0), q, k, SCALE, real)
@@ -141,3 +137,46 @@ def test_out_is_held_against_its_own_z() -> None:
     assert out_error(right, *half, real) < 0.5
     assert out_error(right * 1.1, *half, real) > 3
     assert out_error(right - half[2], half[0], half[1], None, real) < 1
+
+
+REAL = torch.tensor([[True] * 20 + [False] * 4, [True] * 24])
+
+
+def recorded(dtype: torch.dtype) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(3)
+    pattern = torch.randn(2, 3, 24, 24, generator=generator).softmax(-1).to(dtype)
+    v = torch.randn(2, 3, 24, 40, generator=generator).to(dtype)
+    return (pattern.double() @ v.double()).to(dtype), pattern, v
+
+
+def test_rounding_and_factor_of_a_head_by_loops() -> None:
+    z, pattern, v = recorded(torch.bfloat16)
+    z[:, 1] *= 1.25
+    found = z_agreement(z, pattern, v, REAL)
+    for head in range(3):
+        gap = size = products = squares = 0.0
+        weights, values, ours = (x[:, head].double().numpy() for x in (pattern, v, z))
+        for row, i in REAL.nonzero().tolist():
+            for c in range(40):
+                terms = [weights[row, i, j] * values[row, j, c] for j in range(24)]
+                exact = sum(terms)
+                gap += abs(ours[row, i, c] - exact)
+                size += abs(exact) + math.sqrt(sum(t * t for t in terms))
+                products += exact * ours[row, i, c]
+                squares += exact * exact
+        assert float(found.rounding[head]) == pytest.approx(gap / size * 2**7, rel=1e-4)
+        fit = found.scale.of_head(head)
+        assert fit is not None
+        assert fit.value == pytest.approx(products / squares, rel=1e-5)
+        assert fit.beyond(3e-3) == (head == 1)
+
+
+def test_padded_and_empty_z() -> None:
+    z, pattern, v = recorded(torch.float32)
+    right = z_agreement(z, pattern, v, REAL)
+    z[0, :, 20:] = torch.inf
+    assert torch.equal(z_agreement(z, pattern, v, REAL).rounding, right.rounding)
+    # Where everything is zero the gap itself counts.
+    z, pattern, v = recorded(torch.float16)
+    assert z_agreement(0 * z, pattern, 0 * v, REAL).rounding.tolist() == [0, 0, 0]
+    assert bool((z_agreement(z, pattern, 0 * v, REAL).rounding > 10).all())

@@ -38,9 +38,8 @@ def classes(n: int, right: float, classes: int = 3) -> dict[str, Any]:
 def test_a_mean_has_students_interval(level: float) -> None:
     n = 40
     old, gap = RNG.normal(size=n), RNG.normal(0.3, 1.0, size=n)
-    found = paired_change(
-        mean_of("x"), {"x": old}, {"x": old + gap}, level=level, resamples=20_000, seed=3
-    )
+    pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 20_000, "seed": 3}
+    found = paired_change(mean_of("x"), *pair, level=level, **settings)
     half = stats.t.ppf((1 + level) / 2, n - 1) * gap.std(ddof=1) / math.sqrt(n)
     assert found.difference == pytest.approx(gap.mean())
     expected = pytest.approx((gap.mean() - half, gap.mean() + half), abs=0.06 * half)
@@ -71,9 +70,7 @@ def test_a_rate_has_tangos_interval_and_mcnemars_p() -> None:
     label = np.zeros(21, dtype=int)
     old, new = label.copy(), label.copy()
     old[:1], new[1:8] = 1, 1
-    found = paired_change(
-        accuracy, {"label": label, "predicted": old}, {"label": label, "predicted": new}
-    )
+    found = paired_change(accuracy, *({"label": label, "predicted": x} for x in (old, new)))
     assert found.difference == pytest.approx(-600 / 21)
     assert (found.low, found.high) == pytest.approx((-51.7, -2.6), abs=0.05)
     assert found.p_value == pytest.approx(stats.chi2.sf(6 * 6 / 8, 1))
@@ -89,11 +86,7 @@ def test_unchanged_examples_leave_a_change_open() -> None:
     assert found.value == found.baseline == accuracy(outputs, np.ones((1, 400)))[0]
 
 
-@pytest.mark.parametrize(
-    "metric",
-    [TOKENS, macro_f1, matthews, accuracy],
-    ids=["tokens", "macro_f1", "matthews", "accuracy"],
-)
+@pytest.mark.parametrize("metric", [TOKENS, macro_f1, matthews, accuracy])
 def test_no_right_or_wrong_answer_has_an_interval_without_width(metric: Metric) -> None:
     sizes = np.full(59, 8.0)
     same: Outputs = {"correct": sizes, "tokens": sizes} if metric is TOKENS else classes(59, 1.0, 2)
@@ -106,7 +99,7 @@ def test_no_right_or_wrong_answer_has_an_interval_without_width(metric: Metric) 
         assert (found.low, found.high) == pytest.approx((-1.9, 1.9), abs=0.65)
 
 
-def test_where_no_resample_differs_the_interval_is_unknown() -> None:
+def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown() -> None:
     x = RNG.normal(size=30)
     rounded = x + 1e-9 * RNG.normal(size=30)
     for other, difference in ((x, 0.0), (rounded, 0.0), (x - 2.0, -2.0)):
@@ -117,16 +110,14 @@ def test_where_no_resample_differs_the_interval_is_unknown() -> None:
         # All that was seen is that loss.
         assert found.most_lost(1) == pytest.approx(-difference, abs=1e-8)
     assert interval_of(mean_of("x"), {"x": np.ones(30)}).ci is None
-
-
-def test_too_few_examples_tell_no_interval() -> None:
-    few = {"x": RNG.normal(size=FEWEST - 1)}
-    other = {"x": few["x"] - RNG.random(FEWEST - 1)}
-    found = paired_change(mean_of("x"), few, other)
-    assert (found.ci, found.p_value, interval_of(mean_of("x"), few).ci) == (None, 1.0, None)
-    assert found.most_lost(1) == math.inf
-    more = {"x": RNG.normal(size=FEWEST)}
-    assert interval_of(mean_of("x"), more).ci is not None
+    few, lost = x[: FEWEST - 1], RNG.random(FEWEST - 1)
+    found = paired_change(mean_of("x"), {"x": few}, {"x": few - lost})
+    assert (found.ci, found.p_value, found.most_lost(1)) == (None, 1.0, math.inf)
+    assert interval_of(mean_of("x"), {"x": few}).ci is None
+    assert interval_of(mean_of("x"), {"x": x[:FEWEST]}).ci is not None
+    # A ratio of losses is no rate of tokens.
+    outputs = {"nll": RNG.random(20), "positions": np.full(20, 3.0)}
+    assert paired_change(ratio_of("nll", "positions"), outputs, outputs).ci is None
 
 
 def cases() -> list[tuple[Metric, Outputs, Outputs]]:
@@ -196,8 +187,3 @@ def test_what_is_known_of_the_resamples_is_not_drawn_again() -> None:
     # A level that needs more resamples than there are draws its own.
     far = paired_change(mean_of("x"), x, y, drawn=drawn, values=values, level=0.999)
     assert far == paired_change(mean_of("x"), x, y, level=0.999)
-
-
-def test_a_ratio_of_losses_is_no_rate_of_tokens() -> None:
-    outputs = {"nll": RNG.random(20), "positions": np.full(20, 3.0)}
-    assert paired_change(ratio_of("nll", "positions"), outputs, outputs).ci is None
