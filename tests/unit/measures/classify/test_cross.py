@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,7 @@ def random_pair(rng: np.random.Generator, longest: int = 9) -> Pair:
 
 def padded(pairs: Sequence[Pair]) -> tuple[PairBatch, torch.Tensor]:
     """Pad pairs to one batch; padded queries attend evenly, padded keys get nothing."""
-    n_query = max(len(pair.query) for pair in pairs)
-    n_key = max(len(pair.key) for pair in pairs)
+    n_query, n_key = (max(len(getattr(p, side)) for p in pairs) for side in ("query", "key"))
     layers, heads = pairs[0].pattern.shape[:2]
     pattern = torch.zeros(len(pairs), layers, heads, n_query, n_key, dtype=torch.float64)
     marks = [torch.zeros(len(pairs), n, dtype=torch.bool) for n in (n_key, n_key, n_query, n_query)]
@@ -61,10 +61,8 @@ def padded(pairs: Sequence[Pair]) -> tuple[PairBatch, torch.Tensor]:
         marks[1][row, :k] = torch.tensor(pair.key)
         marks[3][row, :q] = torch.tensor(pair.query)
     source, source_content, target, target_content = marks
-    batch = PairBatch(
-        source.long(), source.long(), source_content, target.long(), target.long(), target_content
-    )
-    return batch, pattern
+    source, target = source.long(), target.long()
+    return PairBatch(source, source, source_content, target, target, target_content), pattern
 
 
 def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -> CrossHeads:
@@ -75,12 +73,11 @@ def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -
         batch, pattern = padded(pairs[begin : begin + per_batch])
         sums.start(batch)
         for layer in range(layers):
-            for row in range(0, len(pattern), rows_at_once):
-                rows = slice(row, min(row + rows_at_once, len(pattern)))
-                for head in range(heads):
-                    part = pattern[rows, layer, head : head + 1]
-                    one = slice(head, head + 1)
-                    sums.observe(activations(part, "cross", layer, rows, one, N_HEADS))
+            for row, head in product(range(0, len(pattern), rows_at_once), range(heads)):
+                rows, one = slice(row, min(row + rows_at_once, len(pattern))), slice(head, head + 1)
+                sums.observe(
+                    activations(pattern[rows, layer, one], "cross", layer, rows, one, N_HEADS)
+                )
             sums.observe(activations(pattern[:1, layer, :1], "decoder", layer))
             sums.finish("cross", layer)
     return sums

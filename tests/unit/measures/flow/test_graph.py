@@ -113,17 +113,16 @@ def gold(*heads: list[int], punctuation: int | None = None) -> GoldTrees:
     return GoldTrees(tree, scored)
 
 
-def test_trees_that_know_only_the_root() -> None:
+def test_trees_that_know_only_the_root_and_attachment_without_punctuation() -> None:
     found = simple_trees(gold([1, -1, 1, 2]), torch.Generator().manual_seed(0))
-    words = [0, 2, 3]  # what stands at the root is not scored
-    assert [found["previous"][0, w].item() for w in words] == [1, 1, 2]
-    assert [found["next"][0, w].item() for w in words] == [1, 3, 1]
-    assert [found["offset -2"][0, w].item() for w in words] == [1, 0, 1]
-    assert [found["root"][0, w].item() for w in words] == [1, 1, 1]
+    for name, heads in {
+        "previous": [1, 1, 2],
+        "next": [1, 3, 1],
+        "offset -2": [1, 0, 1],
+        "root": [1, 1, 1],
+    }.items():  # what stands at the root is not scored
+        assert found[name][0, [0, 2, 3]].tolist() == heads
     assert found["random"][0, 1] == -1
-
-
-def test_attachment_with_and_without_punctuation() -> None:
     counts = TreeCounts()
     counts.update(gold([1, -1, 1, 2], punctuation=3), {"x": torch.tensor([[1, -1, 0, 2]])})
     counts.update(gold([-1, 0], punctuation=None), {"x": torch.tensor([[-1, 0]])})
