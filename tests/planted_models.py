@@ -101,21 +101,15 @@ class Word:
         return "".join(piece.removeprefix("##") for piece in self.pieces)
 
 
-class Syllables:
-    """Makes distinct strings of consonant-vowel syllables."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
-        self.seen: set[str] = set()
-
-    def fresh(self, length: int) -> str:
-        while True:
-            consonants = self.rng.choice(list("bcdfghjklmnprstvz"), size=length)
-            vowels = self.rng.choice(list("aeiou"), size=length)
-            text = "".join(c + v for c, v in zip(consonants, vowels, strict=True))
-            if text not in self.seen:
-                self.seen.add(text)
-                return text
+def fresh(rng: np.random.Generator, length: int, seen: set[str]) -> str:
+    """So many consonant-vowel syllables, never the same twice."""
+    while True:
+        consonants = rng.choice(list("bcdfghjklmnprstvz"), size=length)
+        vowels = rng.choice(list("aeiou"), size=length)
+        text = "".join(c + v for c, v in zip(consonants, vowels, strict=True))
+        if text not in seen:
+            seen.add(text)
+            return text
 
 
 @cache
@@ -126,8 +120,7 @@ def lexicon() -> tuple[Word, ...]:
     exactly the intended pieces. In every role and level, two words in sixteen have two pieces
     and one has three: near-uniform heads prefer split words, which must not hint at a relation.
     """
-    rng = np.random.default_rng(LEXICON_SEED)
-    syllables = Syllables(rng)
+    rng, seen = np.random.default_rng(LEXICON_SEED), set()
     words: list[Word] = []
     for role in ("verb", "obj", "subj", "plain"):
         for level in range(N_LEVELS):
@@ -135,8 +128,8 @@ def lexicon() -> tuple[Word, ...]:
             lengths = [2, 2, 3] * round(len(marks) / 16)
             lengths += [1] * (len(marks) - len(lengths))
             for mark, length in zip(marks, rng.permutation(lengths).tolist(), strict=True):
-                tail = ["##" + syllables.fresh(2) for _ in range(length - 1)]
-                words.append(Word((syllables.fresh(3), *tail), role, mark, level))
+                tail = ["##" + fresh(rng, 2, seen) for _ in range(length - 1)]
+                words.append(Word((fresh(rng, 3, seen), *tail), role, mark, level))
     return tuple(words)
 
 
@@ -151,11 +144,10 @@ def write_frequencies(path: Path) -> None:
     The first 500 entries are level 0 and fillers only. Every sixteenth word of level 5 is left
     out (unseen, count 0), and so is punctuation, which must never count as a rare word.
     """
-    rng = np.random.default_rng(LEXICON_SEED + 1)
-    syllables = Syllables(rng)
+    rng, seen = np.random.default_rng(LEXICON_SEED + 1), set()
     by_level = [[word.form for word in lexicon() if word.level == n] for n in range(N_LEVELS)]
     by_level[-1] = [form for index, form in enumerate(by_level[-1]) if index % 16]
-    fillers = [syllables.fresh(6) for _ in range(600)]
+    fillers = [fresh(rng, 6, seen) for _ in range(600)]
     ranked = by_level[0] + fillers + [form for forms in by_level[1:] for form in forms]
     lines = [f"{form}\t{10_000_000 // (rank + 10)}\n" for rank, form in enumerate(ranked)]
     rng.shuffle(lines)  # the file need not be sorted
@@ -222,8 +214,9 @@ def draw_words(rng: np.random.Generator, nodes: Sequence[Node], top: int) -> lis
     return words
 
 
-def row(ident: object, form: str, lemma: str, tag: str, *rest: str) -> str:
-    return "\t".join([str(ident), form, lemma, tag, "_", "_", *rest])
+def row(ident: object, form: str, *rest: str) -> str:
+    """ID, FORM, and from HEAD on: the treebank has neither lemmas nor tags."""
+    return "\t".join([str(ident), form, *"____", *rest])
 
 
 def draw_sentence(rng: np.random.Generator, n_words: int, n_verbs: int, top: int) -> list[str]:
@@ -239,16 +232,14 @@ def draw_sentence(rng: np.random.Generator, n_words: int, n_verbs: int, top: int
         if nodes[index].relation != "det":
             order += [det_of[index], index] if index in det_of else [index]
     number = {-1: 0} | {node: place + 1 for place, node in enumerate(order)}
-    tags = {"verb": "VERB", "obj": "NOUN", "subj": "NOUN", "plain": "X"}
     rows = []
     for place, index in enumerate(order):
         node, form = nodes[index], words[index].form
-        tag = "DET" if node.relation == "det" else tags[node.role]
-        where = (str(number[node.head]), node.relation, "_", "_")
-        rows.append(row(place + 1, form if place else form.capitalize(), form, tag, *where))
+        form = form if place else form.capitalize()
+        rows.append(row(place + 1, form, str(number[node.head]), node.relation, "_", "_"))
     root = number[next(index for index, node in enumerate(nodes) if node.head == -1)]
     mark = str(rng.choice(PUNCTUATION))
-    return [*rows, row(n_words, mark, mark, "PUNCT", str(root), "punct", "_", "_")]
+    return [*rows, row(n_words, mark, str(root), "punct", "_", "_")]
 
 
 def add_side_rows(rng: np.random.Generator, rows: list[str]) -> list[str]:
@@ -257,9 +248,9 @@ def add_side_rows(rng: np.random.Generator, rows: list[str]) -> list[str]:
     place = int(rng.integers(1, len(rows) - 2))  # 0-based: before or after this word
     if draw < 0.05:
         joined = rows[place].split("\t")[1] + rows[place + 1].split("\t")[1]
-        rows.insert(place, row(f"{place + 1}-{place + 2}", joined, *"______"))
+        rows.insert(place, row(f"{place + 1}-{place + 2}", joined, *"____"))
     elif draw < 0.10:
-        rows.insert(place + 1, row(f"{place + 1}.1", "_", "_", "X", *"__", f"{place + 1}:dep", "_"))
+        rows.insert(place + 1, row(f"{place + 1}.1", "_", *"__", f"{place + 1}:dep", "_"))
     return rows
 
 
@@ -464,7 +455,7 @@ def build_planted(folder: Path, *, seed: int = 0, long: bool = False) -> Planted
     basis = np.linalg.qr(random)[0][:, 1:]  # features to hidden states: columns of mean zero
 
     def fill(target: torch.Tensor, values: Array) -> None:
-        target.copy_(torch.from_numpy(np.ascontiguousarray(values)).to(target.dtype))
+        target.copy_(torch.from_numpy(values))
 
     embeddings = model.embeddings
     fill(embeddings.word_embeddings.weight, word_features(rng) @ basis.T)

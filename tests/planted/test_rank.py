@@ -50,8 +50,6 @@ def stored(folder: Path, layer: int) -> dict[str, np.ndarray]:
         weight = state[f"{at}.weight"].double()
         weight = weight.T if name == "out" else weight  # (n_heads * d_head, d_model)
         found[name] = weight.view(H, R, D).transpose(1, 2).numpy()
-        if name != "out":
-            found[f"b_{name}"] = state[f"{at}.bias"].double().view(H, R).numpy()
     return found
 
 
@@ -142,16 +140,6 @@ def biased(tmp_path_factory) -> Path:
             torch.nn.init.normal_(module.bias, 0, 0.3)
     model.save_pretrained(folder)
     return folder
-
-
-def test_included_biases_are_a_row_more(biased: Path) -> None:
-    result = rank(biased, biases=True, **BRIEF)
-    w, rtol = stored(biased, 1), (D + 1) * EPS32
-    for h, head in enumerate(heads_of(result, 1)):
-        query, value = (np.vstack([w[x][h], w[f"b_{x}"][h]]) for x in "qv")
-        check(head.qk, dense(query, np.vstack([w["k"][h], np.zeros(R)])), R, rtol=rtol)
-        check(head.ov, dense(value, w["out"][h]), R, rtol=rtol)
-    assert result.settings["biases"] == "include"
 
 
 def test_folding_equals_a_model_folded_by_hand(biased: Path, tmp_path: Path) -> None:

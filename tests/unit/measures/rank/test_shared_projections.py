@@ -193,10 +193,3 @@ def test_truncation_costs_no_more_than_sharing(width: int) -> None:
 )
 def test_knee(widths: list[int], errors: list[float], expected: int | None) -> None:
     assert knee(list(widths), errors) == expected
-
-
-def test_knee_of_planted_shared_projections_is_their_number() -> None:
-    factors = planted(4, 32, 8, 8)
-    widths = [2, 4, 6, 8, 12, 16, 24, 32]
-    errors = [score_error(factors, share_projections(factors, width)) for width in widths]
-    assert knee(widths, errors) == 8
