@@ -114,10 +114,9 @@ def test_settings_controls_and_frame(folder: Path, result: RankResult) -> None:
     assert result.validation.passed
     assert result.not_covered == ()
     drawn, fresh = result.controls["gaussian"], result.controls["fresh"]
-    assert drawn is not None
     assert fresh is not None
     assert drawn.seeds == (0, 1, 2, 3, 4)
-    assert drawn.of(H).heads["qk"].draws == 5 * H  # type: ignore[union-attr]
+    assert drawn.of(H).heads["qk"].draws == 5 * H
     assert rank(folder, **BRIEF).controls["fresh"] is None
     frame = result.to_frame()
     assert len(frame) == (2 * H + 2) * 4
@@ -210,7 +209,6 @@ def test_zero_weights_are_null_and_never_nan(tmp_path: Path) -> None:
         assert head.ov.effective_rank is not None
     assert heads_of(result, 1)[2].qk.dims == {"90": None, "95": None, "99": None}
     assert "NaN" not in to_json(result)
-    assert result.shared is not None
     assert result.shared.widths[0].layer_score_errors[0] == 0
 
 
@@ -228,7 +226,7 @@ def test_results_survive_json_and_are_the_same_bytes_but_for_the_time(folder, tm
     assert runs[0] == runs[1]
     assert [width["width"] for width in data["shared"]["widths"]] == [4, 16]
     other = rank(folder, seed=9, text=text, fold_layernorm=True, fresh=False)
-    assert other.controls["gaussian"].seeds == (9, 10, 11, 12, 13)  # type: ignore[union-attr]
+    assert other.controls["gaussian"].seeds == (9, 10, 11, 12, 13)
     assert data["heads"] == json.loads(to_json(other))["heads"]
 
 
@@ -241,15 +239,14 @@ def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path: Path
         k = [0.3 * Q @ orthonormal(R, R, seed=h) for h in range(H)]
         plant(folder, layer, q=q, k=k)
     shared = rank(folder, share_projections=[2, 4, 8, 16, 24, 32], **BRIEF).shared
-    assert shared is not None
     at = {width.width: width for width in shared.widths}
     assert shared.knee == 8
     assert at[8].score_error < 1e-4
     assert at[8].fidelity == pytest.approx(1, abs=1e-6)
     assert at[8].truncated_rank < R
     assert at[8].truncated_score_error > 0.2
-    assert at[8].truncated_fidelity < 1 - 1e-4  # type: ignore[operator]
-    assert at[8].control_score_error > 0.3  # type: ignore[operator]
+    assert at[8].truncated_fidelity < 1 - 1e-4
+    assert at[8].control_score_error > 0.3
     # 2 layers of W_Q, W_K (32 x 32), b_Q (32); of two 32 x 8, 4 mixing vectors, 4 b_Q W_K^T of 32
     before, after = 2 * (2 * 32 * 32 + 32), 2 * (2 * 32 * 8 + 4 * 8 + 4 * 32)
     assert (at[8].parameters, at[8].parameters_saved) == (after, before - after)
@@ -259,9 +256,9 @@ def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path: Path
     assert at[32].fidelity == pytest.approx(1, abs=1e-6)
     assert at[32].truncated_rank == R
     assert at[32].truncated_score_error < 1e-6
-    low, high = at[2].fidelity_interval  # type: ignore[misc]
-    assert low <= at[2].fidelity <= high  # type: ignore[operator]
-    assert at[2].fidelity < at[8].fidelity  # type: ignore[operator]
+    low, high = at[2].fidelity_interval
+    assert low <= at[2].fidelity <= high
+    assert at[2].fidelity < at[8].fidelity
 
 
 def test_a_model_in_memory_needs_no_tokenizer_until_it_needs_text(folder: Path) -> None:

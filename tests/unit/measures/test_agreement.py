@@ -38,7 +38,6 @@ def test_a_planted_scale_is_found(spread: float, factor: float) -> None:
     q, k, real = queries_and_keys(spread)
     found = agreement(patterns(q, k, real, factor, torch.float64), q, k, SCALE, real)
     for fit in (found.scale.pooled(), *(found.scale.of_head(h) for h in range(HEADS))):
-        assert fit is not None
         assert fit.value == pytest.approx(factor, abs=1e-9)
         assert fit.beyond(1e-3) == (factor != 1)
 
@@ -49,7 +48,6 @@ def test_it_is_found_through_rounding(factor: float, dtype: torch.dtype) -> None
     q, k, real = queries_and_keys()
     q, k = q.to(dtype), k.to(dtype)
     fit = agreement(patterns(q, k, real, factor, dtype), q, k, SCALE, real).scale.pooled()
-    assert fit is not None
     assert abs(fit.value - factor) < 4 * fit.error < 4e-3
 
 
@@ -65,7 +63,6 @@ def test_the_fit_is_weighted_least_squares() -> None:
     design = np.column_stack([scores.ravel(), dummies]) * root[:, None]
     expected = np.linalg.lstsq(design, np.log(pattern[0].numpy()).ravel() * root)[0][0]
     found = agreement(pattern, q, k, SCALE, real).scale.pooled()
-    assert found is not None
     assert found.value == pytest.approx(expected, rel=1e-9)
 
 
@@ -80,7 +77,6 @@ def test_the_standard_error_covers_the_truth() -> None:
         own = torch.randn(1, HEADS, POS, POS, generator=generator).double()
         shared = torch.randn(1, HEADS, 1, POS, generator=generator).double()
         fit = agreement(exact * (0.01 * (own + shared)).exp(), q, k, SCALE, real).scale.pooled()
-        assert fit is not None
         outside += abs(fit.value - 1) > 2 * fit.error
     assert outside <= 20
 
@@ -96,7 +92,6 @@ def test_sums_add_up_over_batches_and_heads() -> None:
     # Long sequences are sampled by query.
     q, k, real = queries_and_keys(pos=2 * QUERIES)
     fit = agreement(patterns(q, k, real, 1.03, torch.float64), q, k, SCALE, real).scale.pooled()
-    assert fit is not None
     assert fit.value == pytest.approx(1.03, abs=1e-5)
 
 
@@ -161,7 +156,6 @@ def test_rounding_and_factor_of_a_head_by_loops() -> None:
                 squares += exact * exact
         assert float(found.rounding[head]) == pytest.approx(gap / size * 2**7, rel=1e-4)
         fit = found.scale.of_head(head)
-        assert fit is not None
         assert fit.value == pytest.approx(products / squares, rel=1e-5)
         assert fit.beyond(3e-3) == (head == 1)
 

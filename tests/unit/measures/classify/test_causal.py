@@ -134,7 +134,6 @@ def test_numbers_equal_a_loop_over_rows(begins_special: bool) -> None:
         expected = slow(lines, head.head)
         for name in MEANS + RATES:
             assert getattr(head, name) == pytest.approx(expected[name], abs=1e-6), name
-        assert head.positional is not None
         assert head.positional.chance == pytest.approx(expected["chance"])
         for r in OFFSETS:
             found = (head.positional.rates[str(r)], head.positional.mass[str(r)])
