@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,17 +55,15 @@ def layers(network: Any) -> Iterable[Any]:
 
 
 STACKS = ("encoder", "decoder", "cross")
-#: Standard deviation of the untrained model's weights.
-SHARP = 0.05
+WHOLE = [word for word in WORDS if not word.startswith("##")]
 
 WEIGHTS, PATTERNS = "W_Q W_K^T of every head is asymmetric", "every head's pattern is asymmetric"
 OUTPUT = "symmetric scores move the output more than random changes"
 #: Letters by class: a query of one class looks for keys of the next, c for a.
 CLASSES = ("aeiou", "bdfgh", "lmnrs")
-_KINDS = (0,) * 10 + (1,) * 2 + (2,) * 10
+KINDS = (0,) * 10 + (1,) * 2 + (2,) * 10
 LINES = [
-    " ".join(CLASSES[kind][(i + j) % 5] for j, kind in enumerate(_KINDS[i % 3 :]))
-    for i in range(24)
+    " ".join(CLASSES[kind][(i + j) % 5] for j, kind in enumerate(KINDS[i % 3 :])) for i in range(24)
 ]
 
 
@@ -92,7 +90,7 @@ def directed(seeks: tuple[int, ...], sharpness: float) -> Any:
 @torch.no_grad()
 def for_claim_0(how: str) -> Any:
     if how == "untrained and sharp":
-        network = bert(initializer_range=SHARP)
+        network = bert(initializer_range=0.05)
         for layer in layers(network):
             layer.self.query.weight *= 200.0
         return network
@@ -151,12 +149,9 @@ BETTER, LITTLE = "labelled heads do better than random ones", "little is lost wi
 def classified() -> headscope.ClassifyResult:
     """A classification that labels some heads, whatever they do."""
     found = headscope.classify(opened(eight_heads()), limit=4, validate=False)
-    heads = tuple(
-        dataclasses.replace(h, roles=("syntactic",) if (h.layer, h.head) in LABELLED else ())
-        for h in found.heads
-    )
-    corpus = dataclasses.replace(found.corpus, sha256="other")
-    return dataclasses.replace(found, corpus=corpus, heads=heads)
+    labels = [("syntactic",) if (h.layer, h.head) in LABELLED else () for h in found.heads]
+    heads = tuple(replace(h, roles=r) for h, r in zip(found.heads, labels, strict=True))
+    return replace(found, corpus=replace(found.corpus, sha256="other"), heads=heads)
 
 
 @torch.no_grad()
@@ -187,9 +182,6 @@ def test_kept_heads_must_beat_others_of_their_layers(loud, quiet, expected, clas
     assert kept.sets == 28**2
     found = labelled_heads.judge(Evidence(kept=kept), T)
     assert {name: parts(found)[name] for name in expected} == expected, found.parts
-
-
-LAST = "cross-attention survives in the last decoder layers"
 
 
 @torch.no_grad()
@@ -229,8 +221,7 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
 )
 def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last, tmp_path) -> None:
     rng = np.random.default_rng(0)
-    words = [word for word in WORDS if not word.startswith("##")]
-    sources = tuple(" ".join(rng.choice(words, rng.integers(2, 7))) for _ in range(24))
+    sources = tuple(" ".join(rng.choice(WHOLE, rng.integers(2, 7))) for _ in range(24))
     made = network()
     made.save_pretrained(tmp_path / "model")
     framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "model")
@@ -281,8 +272,7 @@ def test_heads_share_projections_or_not(how: str, expected: tuple[str, str], ver
     assert found.verdict == verdict
 
 
-_WORDS = np.array([word for word in WORDS if not word.startswith("##")])
-STREAM = as_plain([" ".join(np.random.default_rng(i).choice(_WORDS, 12)) for i in range(60)])
+STREAM = as_plain([" ".join(np.random.default_rng(i).choice(WHOLE, 12)) for i in range(60)])
 
 
 @torch.no_grad()
@@ -319,9 +309,7 @@ def test_patterns_are_of_low_rank_or_not(how: str, verdict: str) -> None:
     assert "nothing about learning" in found.control or "no sign of learning" in found.control
 
 
-FALLS, STEPS = "attention alone collapses", "at least as fast as exponentially"
-SKIP, FFN = "the skip connection prevents it", "the feed-forward network slows it"
-NORM = "LayerNorm plays no role"
+FALLS = "attention alone collapses"
 
 
 @torch.no_grad()
@@ -357,10 +345,10 @@ def deep(how: str) -> Any:
     [
         ("collapsing", None, YES),
         ("itself", FALLS, NO),
-        ("levels", STEPS, NO),
-        ("loud", SKIP, NO),
-        ("feed-forward adds a constant", FFN, NO),
-        ("norm adds a constant", NORM, NO),
+        ("levels", "at least as fast as exponentially", NO),
+        ("loud", "the skip connection prevents it", NO),
+        ("feed-forward adds a constant", "the feed-forward network slows it", NO),
+        ("norm adds a constant", "LayerNorm plays no role", NO),
     ],
 )
 def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(how, part, expected) -> None:

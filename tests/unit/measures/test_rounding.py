@@ -73,9 +73,7 @@ def test_copies_of_heads_go_in_the_order_of_their_numbers(seed: int) -> None:
     assert first == {0}  # the first of a pair of copies
     removed = torch.tensor([False, True] * 3)
     assert exchange(matrix[:2, :2], removed[:2]).tolist() == [False, True]
-
-
-def test_a_layer_of_rounding_stays_one() -> None:
+    # A layer of rounding stays one.
     values = torch.tensor([1e-9, -2e-9, 1.0, 2.0], dtype=torch.float64)
     layers = torch.tensor([0, 0, 1, 1])
     assert per_layer(values, layers)[:2].abs().max() == 0

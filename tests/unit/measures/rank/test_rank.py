@@ -158,9 +158,7 @@ def test_numerical_rank_counts_above_the_tolerance() -> None:
     assert summarise(sigma, rtol=0.01).numerical_rank.value == 2  # 0.02 is not above
     assert summarise(sigma, rtol=0.00996).numerical_rank.value == 3
     assert summarise(sigma, rtol=1e-12).numerical_rank.value == 4
-
-
-def test_default_tolerance_is_the_larger_side_times_epsilon() -> None:
+    # The default tolerance is the larger side times epsilon.
     reading = Reading(eps=2.0**-10)
     assert [reading.tolerance(n, 64) for n in (768, 10)] == [768 * 2.0**-10, 64 * 2.0**-10]
     assert Reading(rtol=0.25).tolerance(768, 64) == 0.25

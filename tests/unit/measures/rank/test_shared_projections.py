@@ -71,7 +71,7 @@ def test_truncating_a_head_is_its_best_approximation(shape: tuple[int, int, int]
         assert error == pytest.approx(lost(sigma, rank), abs=1e-10)
 
 
-def test_every_head_uses_the_same_projections() -> None:
+def test_every_head_uses_the_same_projections_and_full_width_is_exact() -> None:
     mixed, again = (share_projections(random_layer(4, 20, 5), 7) for _ in range(2))
     assert torch.equal(mixed.left, again.left)
     assert torch.equal(mixed.right, again.right)
@@ -79,14 +79,16 @@ def test_every_head_uses_the_same_projections() -> None:
     for column in range(7):  # left columns are multiples of one vector, right ones are equal
         assert int(torch.linalg.matrix_rank(mixed.left[:, :, column], rtol=1e-5)) == 1
     assert bool((mixed.right == mixed.right[:1]).all())
-
-
-def test_full_width_is_exact_and_the_error_falls_on_the_way() -> None:
     factors = random_layer(3, 20, 4)
     errors = [score_error(factors, share_projections(factors, width)) for width in range(1, 13)]
     assert errors[-1] < 1e-10
     assert all(b < a + 1e-3 for a, b in pairwise(errors))
     assert errors[0] > 0.8
+    for scale in (1e-30, 1e-6, 1e15):  # of the weights, which does not matter
+        scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
+        for width in (2, 6, 12):
+            found = score_error(scaled, share_projections(scaled, width))
+            assert found == pytest.approx(errors[width - 1], abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -124,51 +126,32 @@ def test_shared_projections_survive_storage_in_float32_and_some_noise() -> None:
     assert score_error(noisy, share_projections(noisy, 8)) < 0.02
 
 
-def test_identical_heads_need_the_projections_of_one() -> None:
-    factors = Factors(*gaussian(4, 1, 12, 4).expand(4, 3, 12, 4))
+def test_layers_of_identical_single_and_zero_heads() -> None:
+    factors = Factors(*gaussian(4, 1, 12, 4).expand(4, 3, 12, 4))  # need what one of them needs
     sigma = np.linalg.svd(products(factors)[0], compute_uv=False)
     for width in (1, 2, 4, 6, 11):
         error = score_error(factors, share_projections(factors, width))
         assert error == pytest.approx(lost(sigma, width), abs=1e-3)
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e15])
-def test_scale_of_the_weights_does_not_matter(scale: float) -> None:
-    factors = random_layer(3, 20, 4)
-    scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
-    for width in (2, 6, 12):
-        ours, plain = (score_error(f, share_projections(f, width)) for f in (scaled, factors))
-        assert ours == pytest.approx(plain, abs=1e-3)
-
-
-def test_a_layer_of_zeros_and_a_single_head() -> None:
-    zeros = Factors(*torch.zeros(4, 2, 6, 3).double())
-    assert score_error(zeros, share_projections(zeros, 2)) == 0
     one = random_layer(1, 12, 4)  # sharing with nobody: the best approximation of that rank
     for width in (1, 2, 3, 4):
         cut = score_error(one, truncate(one).first(width))
         assert score_error(one, share_projections(one, width)) == pytest.approx(cut, abs=1e-6)
-
-
-def test_one_zero_head_among_others() -> None:
+    zeros = Factors(*torch.zeros(4, 2, 6, 3).double())
+    assert score_error(zeros, share_projections(zeros, 2)) == 0
     factors = random_layer(3, 20, 4)
-    for side in (factors.W_Q, factors.W_K):
-        side[1] = 0
+    factors.W_Q[1] = factors.W_K[1] = 0  # one zero head among others
     for width in (1, 4, 8, 12):
         error = score_error(factors, share_projections(factors, width))
         assert np.isfinite(error)
         assert error < 1e-10 or width < 8
 
 
-def test_parameters_by_hand() -> None:
-    # BERT-base: W_Q and W_K 768 x 768 each, b_Q 768
-    assert score_parameters(12, 768, 64) == 768 * 768 * 2 + 768
-    # two shared projections 768 x 100, 12 mixing vectors of 100, 12 vectors b_Q W_K^T of 768
-    assert shared_parameters(12, 768, 100) == 2 * 768 * 100 + 12 * 100 + 12 * 768
-
-
 @pytest.mark.parametrize("width", [1, 12, 100, 384, 767, 768])
 def test_truncation_costs_no_more_than_sharing(width: int) -> None:
+    """Counted by hand for BERT-base, whose W_Q and W_K are 768 x 768 each, and b_Q 768."""
+    assert score_parameters(12, 768, 64) == 768 * 768 * 2 + 768
+    # two shared projections, 12 mixing vectors, 12 vectors b_Q W_K^T of 768
+    assert shared_parameters(12, 768, width) == 2 * 768 * width + 12 * width + 12 * 768
     rank = truncated_rank(12, 768, 64, width)
 
     def cost(rank: int) -> int:  # factors of each head, b_Q W_K^T of each head

@@ -43,10 +43,8 @@ def test_sizes_are_fractions_of_the_length(pool: MatrixPool) -> None:
     assert CheapForms(4, (0, 3), 0, pool).sizes == (1, 2)
 
 
-@pytest.mark.parametrize("size", [1, 4, 7])
-def test_nothing_of_rank_k_beats_the_bound_and_truncated_p_does_not_reach_it(
-    qkv, forms: CheapForms, size: int
-) -> None:
+@pytest.mark.parametrize("size", [1, 4])
+def test_nothing_of_rank_k_beats_the_bound_and_truncated_p_does_not(qkv, forms, size) -> None:
     """A scheme that projects K and V, fitted to this very z by gradient descent, stays above."""
     q, k, v = (x[:1, :1] for x in qkv)
     z = attention_pattern(q, k, scale=0.5) @ v
@@ -66,8 +64,7 @@ def test_nothing_of_rank_k_beats_the_bound_and_truncated_p_does_not_reach_it(
     assert error(ours) > bound
     assert error(forms.attend("truncated", size, 0, q, k, v, 0.5)) > bound
     for form in ("random", "pooled"):
-        if (form, size) != ("pooled", 7):
-            assert error(forms.attend(form, size, 0, q, k, v, 0.5)) > bound
+        assert error(forms.attend(form, size, 0, q, k, v, 0.5)) > bound
 
 
 def test_what_sparse_forms_keep(forms: CheapForms, pool: MatrixPool) -> None:
@@ -111,6 +108,10 @@ def test_what_is_random_is_drawn_anew(qkv, forms: CheapForms) -> None:
         assert torch.equal(one, other) == (form not in RANDOM), form
         assert forms.draws(form) == (DRAWS if form in RANDOM else 1)
     assert DRAWS >= 5
+    many = torch.cat([forms._gaussian(16, layer, 0) for layer in range(200)])
+    assert float(many.mul(4.0).var()) == pytest.approx(1.0, abs=0.01)  # one over their number
+    (zeros,) = truncated_output(torch.zeros(1, 1, N, D), [2])
+    assert not zeros.any()
 
 
 def test_uniform_attention_keeps_a_mass_equal_to_the_cost(forms: CheapForms, qkv) -> None:
@@ -193,13 +194,6 @@ def test_forms_are_their_definitions(qkv, pool: MatrixPool, name: str, size: int
     assert forms.left_out == (() if name == "none" else ("pooled",))
     assert list(expected) == [form for form in FORMS if form != "pooled"]
     assert {form for form, _ in forms.points} == set(FORMS) - set(forms.left_out)
-
-
-def test_random_projections_are_of_variance_one_over_their_number(forms: CheapForms) -> None:
-    many = torch.cat([forms._gaussian(16, layer, 0) for layer in range(200)])
-    assert float(many.mul(4.0).var()) == pytest.approx(1.0, abs=0.01)
-    (zeros,) = truncated_output(torch.zeros(1, 1, N, D), [2])
-    assert not zeros.any()
 
 
 @pytest.mark.parametrize(
