@@ -143,13 +143,12 @@ def test_the_spread_of_draws_enters_the_interval(between_sequences, between_draw
         assert alone / 400 < 0.5
 
 
-RNG = np.random.default_rng(4)
 LAYER = np.repeat(np.arange(6), 12)
-X = RNG.normal(size=72)
+X, NOISE, MORE = np.random.default_rng(4).normal(size=(3, 72))
 
 
 def test_correlations_within_layers_are_scipys() -> None:
-    y = np.round(X + RNG.normal(size=72), 1)  # with ties
+    y = np.round(X + NOISE, 1)  # with ties
     for ranks, theirs in ((True, stats.spearmanr), (False, stats.pearsonr)):
         found = correlate(X, y, LAYER, ranks=ranks)
         z = [np.arctanh(theirs(X[i == LAYER], y[i == LAYER]).statistic) for i in range(6)]
@@ -161,8 +160,7 @@ def test_correlations_within_layers_are_scipys() -> None:
 
 
 def test_what_explains_both_is_held_constant() -> None:
-    z = RNG.normal(size=72)
-    x, y = (z + 0.3 * RNG.normal(size=72) for _ in range(2))
+    z, x, y = X, X + 0.3 * NOISE, X + 0.3 * MORE
     assert correlate(x, y, LAYER, ranks=True).low > 0.5
     found = correlate(x, y, LAYER, ranks=True, given=z)
     assert found.low < 0.1

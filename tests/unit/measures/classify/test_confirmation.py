@@ -183,11 +183,11 @@ def test_p_is_the_worst_of_four_and_adjusted_over_the_selected() -> None:
     selected = [test for test in found.values() if test.selected[0, 0]]
     raw = []
     for test in selected:
-        b, discordant = test.held_out, []
+        b, p = test.held_out, []
         for name in ("offset", "first", "last"):
             joint = int(b.joint[name][0, 0])
-            discordant.append((int(b.hits[0, 0]) - joint, int(b.baselines[name]) - joint))
-        p = [stats.binomtest(min(x, y), x + y).pvalue if x + y else 1.0 for x, y in discordant]
+            x, y = int(b.hits[0, 0]) - joint, int(b.baselines[name]) - joint
+            p.append(stats.binomtest(min(x, y), x + y).pvalue if x + y else 1.0)
         assert float(b.p_value()[0, 0]) >= max(p) - 1e-15
         raw.append(float(b.p_value()[0, 0]))
     expected = stats.false_discovery_control(raw)
@@ -201,9 +201,5 @@ def test_halves_and_swapped_trees() -> None:
     encoded = [EncodedSentence(blank, blank, blank, s, None) for s in corpus]
     # The third sentence is skipped, but counts for the halves and lends its tree.
     found = list(placed(corpus, [encoded[0], encoded[1], None, encoded[3]]))
-    assert [None if s is None else (s.half, s.swapped) for s in found] == [
-        (0, None),
-        (1, None),
-        None,
-        (1, corpus[2]),
-    ]
+    halves = [None if s is None else (s.half, s.swapped) for s in found]
+    assert halves == [(0, None), (1, None), None, (1, corpus[2])]

@@ -42,9 +42,9 @@ def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
 
 
 def test_merged_parts_and_restored_states_equal_the_whole(demo: LoadedModel) -> None:
-    sentences = list(sample_corpus())[:90]
+    sentences = list(sample_corpus())[:60]
     # The second part meets relations and offsets in another order.
-    parts = (sentences, sentences[40:], sentences[:40])
+    parts = (sentences, sentences[25:], sentences[:25])
     whole, merged, other = (sums_of(demo, part) for part in parts)
     merged.merge(other)
     for name in ("positional", "kernel", "rare", "profile"):
