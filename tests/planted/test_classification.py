@@ -21,12 +21,10 @@ def label(role: PlantedRole) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("long", "seeds"), [(False, (0, 1)), (True, (2,))], ids=["short", "long"])
-def test_recovers_every_planted_role_and_nothing_else(
-    tmp_path: Path, long: bool, seeds: tuple[int, ...]
-) -> None:
+def test_recovers_every_planted_role_and_nothing_else(tmp_path: Path, long: bool, seeds) -> None:
     planted = build_planted(tmp_path / "planted", long=long)
-    files = (planted.treebank,)
-    found = headscope.classify(str(planted.folder), *files, frequencies=planted.frequencies)
+    options = {"frequencies": planted.frequencies}
+    found = headscope.classify(str(planted.folder), planted.treebank, **options)
     assert len(found.heads) == len(planted.roles)
     for head in found.heads:
         role = planted.roles[head.layer, head.head]
@@ -34,7 +32,6 @@ def test_recovers_every_planted_role_and_nothing_else(
         assert head.primary == role.kind
     for seed in seeds:  # random weights earn no label
         folder = random_bert(tmp_path / str(seed), seed=seed)
-        found = headscope.classify(
-            str(folder), *files, frequencies=planted.frequencies, validate=False
-        )
+        brief = {"limit": 300, "validate": False, **options}
+        found = headscope.classify(str(folder), planted.treebank, **brief)
         assert not any({"syntactic", "rare"} & set(head.roles) for head in found.heads)

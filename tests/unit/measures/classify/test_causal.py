@@ -36,9 +36,9 @@ class Line:
     pattern: np.ndarray
 
 
-def make_lines(begins_special: bool, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[Line]:
+def make_lines(begins_special: bool, lengths: Sequence[int] = LENGTHS) -> list[Line]:
     """Random causal patterns with equal weights, repeated tokens and full stops."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     lines = []
     for length in lengths:
         n = length + begins_special
@@ -65,7 +65,7 @@ def collated(lines: Sequence[Line]) -> Batch:
     return dataclasses.replace(collate(encoded, 0), causal=True)
 
 
-def measured(lines: Sequence[Line], layers: int = 1) -> HeadMeasures:
+def measured(lines: Sequence[Line]) -> HeadMeasures:
     """All lines in one batch; sites of other stacks are passed over."""
     batch = collated(lines)
     n = batch.size[1]
@@ -73,14 +73,13 @@ def measured(lines: Sequence[Line], layers: int = 1) -> HeadMeasures:
     for row, line in enumerate(lines):
         pattern[row, :, : len(line.ids), : len(line.ids)] = torch.from_numpy(line.pattern)
         pattern[row, :, len(line.ids) :, 0] = 1.0  # padding attends, too
-    sums = HeadMeasures(layers, N_HEADS)
+    sums = HeadMeasures(1, N_HEADS)
     reducer = sums.reducer("decoder")
     reducer.start(batch)
     for stack in ("encoder", "decoder", "cross"):
         shown = pattern if stack == "decoder" else torch.full_like(pattern, math.nan)
-        for layer in range(layers):
-            reducer.observe(activations(shown, stack, layer))
-            reducer.finish(stack, layer)
+        reducer.observe(activations(shown, stack))
+        reducer.finish(stack, 0)
     return sums
 
 

@@ -74,10 +74,9 @@ def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -
         sums.start(batch)
         for layer in range(layers):
             for row, head in product(range(0, len(pattern), rows_at_once), range(heads)):
-                rows, one = slice(row, min(row + rows_at_once, len(pattern))), slice(head, head + 1)
-                sums.observe(
-                    activations(pattern[rows, layer, one], "cross", layer, rows, one, N_HEADS)
-                )
+                where = slice(row, min(row + rows_at_once, len(pattern))), slice(head, head + 1)
+                part = pattern[where[0], layer, where[1]]
+                sums.observe(activations(part, "cross", layer, *where, N_HEADS))
             sums.observe(activations(pattern[:1, layer, :1], "decoder", layer))
             sums.finish("cross", layer)
     return sums
