@@ -1,15 +1,18 @@
-"""Batches of sentences whose pieces are made by hand, without a tokenizer."""
+"""Batches of sentences and chunks of attention made by hand, without a tokenizer or a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from headscope.data.batches import collate
 from headscope.data.encode import EncodedSentence
 from headscope.data.places import placed
 from headscope.data.sentence import Sentence
+from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch
 
 
@@ -23,3 +26,20 @@ def encode(corpus: Sequence[Sentence], pieces: Callable[[int], int] = lambda i: 
         ids = np.arange(len(word_of))
         encoded.append(EncodedSentence(ids, word_of, first, sentence, None))
     return collate([s for s in placed(corpus, encoded) if s is not None], 0)
+
+
+def activations(
+    pattern: Tensor,
+    stack: str = "encoder",
+    layer: int = 0,
+    rows: slice | None = None,
+    heads: slice | None = None,
+    n_heads: int | None = None,
+    **parts: Tensor,
+) -> Activations:
+    """A pattern as an attention site shows it, whole or a chunk; q, k, v and z may be empty."""
+    rows, heads = rows or slice(0, len(pattern)), heads or slice(0, pattern.shape[1])
+    whole = {name: torch.empty(0) for name in "qkvz"} | parts
+    return Activations(
+        stack, layer, layer, rows, heads, n_heads or pattern.shape[1], pattern=pattern, **whole
+    )

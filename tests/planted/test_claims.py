@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,7 @@ from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 T = InsightThresholds()
+YES, NO = "holds", "does not hold"
 
 
 def parts(found: Finding) -> dict[str, str]:
@@ -41,15 +41,9 @@ def parts(found: Finding) -> dict[str, str]:
 
 def bert(**sizes: Any) -> Any:
     torch.manual_seed(0)
-    settings = {
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 32,
-        "max_position_embeddings": 64,
-    }
-    return BertModel(BertConfig(**{**settings, **sizes})).eval()
+    usual = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    small = {"vocab_size": len(VOCABULARY), "intermediate_size": 32, "max_position_embeddings": 64}
+    return BertModel(BertConfig(**{**usual, **small, **sizes})).eval()
 
 
 def opened(network: Any) -> LoadedModel:
@@ -61,24 +55,20 @@ def layers(network: Any) -> Iterable[Any]:
 
 
 STACKS = ("encoder", "decoder", "cross")
-#: Standard deviation of the untrained model's weights.
-SHARP = 0.05
-
-# --- claim 0 ------------------------------------------------------------------------------------
+WHOLE = [word for word in WORDS if not word.startswith("##")]
 
 WEIGHTS, PATTERNS = "W_Q W_K^T of every head is asymmetric", "every head's pattern is asymmetric"
 OUTPUT = "symmetric scores move the output more than random changes"
 #: Letters by class: a query of one class looks for keys of the next, c for a.
 CLASSES = ("aeiou", "bdfgh", "lmnrs")
-_KINDS = (0,) * 10 + (1,) * 2 + (2,) * 10
+KINDS = (0,) * 10 + (1,) * 2 + (2,) * 10
 LINES = [
-    " ".join(CLASSES[kind][(i + j) % 5] for j, kind in enumerate(_KINDS[i % 3 :]))
-    for i in range(24)
+    " ".join(CLASSES[kind][(i + j) % 5] for j, kind in enumerate(KINDS[i % 3 :])) for i in range(24)
 ]
 
 
 @torch.no_grad()
-def directed(seeks: tuple[int, ...] = (1, 2, 0), sharpness: float = 2.0) -> Any:
+def directed(seeks: tuple[int, ...], sharpness: float) -> Any:
     """One layer whose tokens have a class each, and seek the class that ``seeks`` says."""
     network = bert(num_hidden_layers=1, num_attention_heads=1)
     for name, parameter in network.named_parameters():
@@ -98,47 +88,42 @@ def directed(seeks: tuple[int, ...] = (1, 2, 0), sharpness: float = 2.0) -> Any:
 
 
 @torch.no_grad()
-def untrained(sharpness: float) -> Any:
-    network = bert(initializer_range=SHARP)
-    for layer in layers(network):
-        layer.self.query.weight *= sharpness
-    return network
-
-
-@torch.no_grad()
-def unread() -> Any:
-    network = directed()
-    network.encoder.layer[0].attention.output.dense.weight.zero_()
+def for_claim_0(how: str) -> Any:
+    if how == "untrained and sharp":
+        network = bert(initializer_range=0.05)
+        for layer in layers(network):
+            layer.self.query.weight *= 200.0
+        return network
+    network = directed((1, 0, 2) if how == "tied" else (1, 2, 0), 1e-3 if how == "even" else 2.0)
+    if how == "without use":
+        network.encoder.layer[0].attention.output.dense.weight.zero_()
     return network
 
 
 @pytest.mark.parametrize(
-    ("network", "expected"),
+    ("how", "expected"),
     [
-        (lambda: directed(), ("holds", "holds", "holds")),
-        (lambda: directed((1, 0, 2)), ("does not hold", "holds", "does not hold")),
-        (lambda: directed(sharpness=1e-3), ("holds", "does not hold", "does not hold")),
-        (unread, ("holds", "holds", "does not hold")),
-        (lambda: untrained(200.0), ("holds", "holds", "open")),
+        ("directed", (YES, YES, YES)),
+        ("tied", (NO, YES, NO)),
+        ("even", (YES, NO, NO)),
+        ("without use", (YES, YES, NO)),
+        ("untrained and sharp", (YES, YES, "open")),
     ],
-    ids=["directed", "tied", "even", "without use", "untrained and sharp"],
 )
-def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(
-    network: Any, expected: tuple[str, ...]
-) -> None:
-    loaded = opened(network())
+def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(how, expected) -> None:
+    network = for_claim_0(how)
+    loaded = opened(network)
     ranked = headscope.rank(loaded, text=as_plain(LINES), validate=False)
     moved = headscope.symmetric(loaded, LINES, alone=False, validate=False)
     found = asymmetry.judge(Evidence(rank=ranked, symmetric=moved), T)
-    assert tuple(parts(found)[name] for name in (WEIGHTS, PATTERNS, OUTPUT)) == expected, (
-        found.parts
-    )
-    if network().config.initializer_range == SHARP:
+    judged = tuple(parts(found)[name] for name in (WEIGHTS, PATTERNS, OUTPUT))
+    assert judged == expected, found.parts
+    if how == "untrained and sharp":
         noise, own = (moved.whole[name].cosine for name in ("noise", "symmetric"))
         assert own.high < noise.low  # which is why noise alone is no control
 
 
-@pytest.mark.parametrize(("tied", "verdict"), [(False, "holds"), (True, "does not hold")])
+@pytest.mark.parametrize(("tied", "verdict"), [(False, YES), (True, NO)])
 def test_rotated_queries_and_keys_are_decided_by_their_scores(tied: bool, verdict: str) -> None:
     """x_i W_Q R(i - j) W_K^T x_j is symmetric where W_Q = W_K, whatever R turns by."""
     family = next(family for family in COVERED if family.name == "modernbert")
@@ -156,8 +141,6 @@ def test_rotated_queries_and_keys_are_decided_by_their_scores(tied: bool, verdic
     assert parts(found)["every head's scores are asymmetric"] == verdict
 
 
-# --- claim 2, kept heads ------------------------------------------------------------------------
-
 LABELLED = {(0, 1), (0, 5), (1, 2), (1, 3)}
 BETTER, LITTLE = "labelled heads do better than random ones", "little is lost without the others"
 
@@ -166,12 +149,9 @@ BETTER, LITTLE = "labelled heads do better than random ones", "little is lost wi
 def classified() -> headscope.ClassifyResult:
     """A classification that labels some heads, whatever they do."""
     found = headscope.classify(opened(eight_heads()), limit=4, validate=False)
-    heads = tuple(
-        dataclasses.replace(h, roles=("syntactic",) if (h.layer, h.head) in LABELLED else ())
-        for h in found.heads
-    )
-    corpus = dataclasses.replace(found.corpus, sha256="other")
-    return dataclasses.replace(found, corpus=corpus, heads=heads)
+    labels = [("syntactic",) if (h.layer, h.head) in LABELLED else () for h in found.heads]
+    heads = tuple(replace(h, roles=r) for h, r in zip(found.heads, labels, strict=True))
+    return replace(found, corpus=replace(found.corpus, sha256="other"), heads=heads)
 
 
 @torch.no_grad()
@@ -188,20 +168,15 @@ def eight_heads(*, loud: Iterable[tuple[int, int]] = (), quiet: float = 1.0) -> 
 @pytest.mark.parametrize(
     ("loud", "quiet", "expected"),
     [
-        (LABELLED, 0.0, {BETTER: "holds", LITTLE: "holds"}),
+        (LABELLED, 0.0, {BETTER: YES, LITTLE: YES}),
         # All of a layer are alike, and the other layer writes nothing: where heads lie is no merit.
-        ({(1, head) for head in range(8)}, 0.0, {BETTER: "does not hold"}),
-        ({(0, 0), (0, 2), (1, 4), (1, 6)}, 0.0, {BETTER: "does not hold", LITTLE: "does not hold"}),
-        ((), 0.0, {BETTER: "does not hold", LITTLE: "holds"}),  # no head does anything
+        ({(1, head) for head in range(8)}, 0.0, {BETTER: NO}),
+        ({(0, 0), (0, 2), (1, 4), (1, 6)}, 0.0, {BETTER: NO, LITTLE: NO}),
+        ((), 0.0, {BETTER: NO, LITTLE: YES}),  # no head does anything
     ],
     ids=["labelled", "one layer", "others", "none"],
 )
-def test_kept_heads_must_beat_others_of_their_layers(
-    loud: set[tuple[int, int]],
-    quiet: float,
-    expected: dict[str, str],
-    classified: headscope.ClassifyResult,
-) -> None:
+def test_kept_heads_must_beat_others_of_their_layers(loud, quiet, expected, classified) -> None:
     loaded = opened(eight_heads(loud=loud, quiet=quiet))
     kept = measure_kept_roles(loaded, classified, limit=24)
     assert kept.sets == 28**2
@@ -209,15 +184,8 @@ def test_kept_heads_must_beat_others_of_their_layers(
     assert {name: parts(found)[name] for name in expected} == expected, found.parts
 
 
-# --- claim 4, and survivors of a joint pruning (claim 2) ----------------------------------------
-
-LAST = "cross-attention survives in the last decoder layers"
-
-
 @torch.no_grad()
-def translator(
-    encoder: float, decoder: float, cross: tuple[float, ...], *, alike: bool = False
-) -> Any:
+def translator(encoder: float, decoder: float, *cross: float, alike: bool = False) -> Any:
     """A BART that writes words, its stacks' outputs scaled: cross-attention's by layer.
 
     ``alike``: the heads of a layer of cross-attention are copies of one, so each can stand for all.
@@ -244,19 +212,16 @@ def translator(
 @pytest.mark.parametrize(
     ("network", "step", "expected", "last"),
     [
-        (lambda: translator(0.0, 0.0, (0.0, 0.0, 1.0)), 0.25, "holds", "holds"),
-        (lambda: translator(0.0, 0.0, (1.0, 1.0, 0.0, 0.0)), 0.25, "holds", "does not hold"),
-        (lambda: translator(5.0, 1.0, (1.0,), alike=True), 0.5, "does not hold", "not measured"),
-        (lambda: translator(0.0, 0.0, (0.0,)), 0.5, "not measured", "not measured"),
+        (lambda: translator(0.0, 0.0, 0.0, 0.0, 1.0), 0.25, YES, YES),
+        (lambda: translator(0.0, 0.0, 1.0, 1.0, 0.0, 0.0), 0.25, YES, NO),
+        (lambda: translator(5.0, 1.0, 1.0, alike=True), 0.5, NO, "not measured"),
+        (lambda: translator(0.0, 0.0, 0.0), 0.5, "not measured", "not measured"),
     ],
     ids=["last layers", "first layers", "heads of cross-attention alike", "no attention"],
 )
-def test_cross_attention_is_judged_by_what_it_does(
-    network: Any, step: float, expected: str, last: str, tmp_path: Path
-) -> None:
+def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last, tmp_path) -> None:
     rng = np.random.default_rng(0)
-    words = [word for word in WORDS if not word.startswith("##")]
-    sources = tuple(" ".join(rng.choice(words, rng.integers(2, 7))) for _ in range(24))
+    sources = tuple(" ".join(rng.choice(WHOLE, rng.integers(2, 7))) for _ in range(24))
     made = network()
     made.save_pretrained(tmp_path / "model")
     framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "model")
@@ -264,22 +229,15 @@ def test_cross_attention_is_judged_by_what_it_does(
     data = tiny_translators.write_pairs(tmp_path / "pairs.tsv", pairs)
     pruned = headscope.prune(
         str(tmp_path / "model"),
-        task="seq2seq",
-        data=data,
-        calibration=data,
-        methods=["fisher-joint"],
-        repairs=["none"],
-        step=step,
-        validate=False,
-        ablation=False,
+        **{"task": "seq2seq", "data": data, "calibration": data, "step": step},
+        **{"methods": ["fisher-joint"], "repairs": ["none"]},
+        **{"validate": False, "ablation": False},
     )
     found = cross_attention.judge(Evidence(prune=pruned, stacks=STACKS), T)
     assert found.verdict == expected, found.parts
     assert set(parts(found).values()) == {expected}
     assert last_layers.of_survivors(pruned).part.verdict == last
 
-
-# --- claim 3 ------------------------------------------------------------------------------------
 
 SHARED, SINGLE = "layers need fewer dimensions than the control", "single heads need about as many"
 
@@ -302,9 +260,9 @@ def projecting(how: str) -> Any:
 @pytest.mark.parametrize(
     ("how", "expected", "verdict"),
     [
-        ("shared", ("holds", "holds"), "holds"),
-        ("untrained", ("does not hold", "holds"), "does not hold"),
-        ("thin", ("holds", "does not hold"), "mixed"),
+        ("shared", (YES, YES), YES),
+        ("untrained", (NO, YES), NO),
+        ("thin", (YES, NO), "mixed"),
     ],
 )
 def test_heads_share_projections_or_not(how: str, expected: tuple[str, str], verdict: str) -> None:
@@ -314,10 +272,7 @@ def test_heads_share_projections_or_not(how: str, expected: tuple[str, str], ver
     assert found.verdict == verdict
 
 
-# --- claims 5 and 7 -----------------------------------------------------------------------------
-
-_WORDS = np.array([word for word in WORDS if not word.startswith("##")])
-STREAM = as_plain([" ".join(np.random.default_rng(i).choice(_WORDS, 12)) for i in range(60)])
+STREAM = as_plain([" ".join(np.random.default_rng(i).choice(WHOLE, 12)) for i in range(60)])
 
 
 @torch.no_grad()
@@ -341,7 +296,7 @@ def flat_or_sharp(how: str) -> Any:
     return network
 
 
-@pytest.mark.parametrize(("how", "verdict"), [("untrained", "holds"), ("sharp", "does not hold")])
+@pytest.mark.parametrize(("how", "verdict"), [("untrained", YES), ("sharp", NO)])
 def test_patterns_are_of_low_rank_or_not(how: str, verdict: str) -> None:
     """An untrained model's are, and the text says that this is no sign of learning."""
     loaded = opened(flat_or_sharp(how))
@@ -354,9 +309,7 @@ def test_patterns_are_of_low_rank_or_not(how: str, verdict: str) -> None:
     assert "nothing about learning" in found.control or "no sign of learning" in found.control
 
 
-FALLS, STEPS = "attention alone collapses", "at least as fast as exponentially"
-SKIP, FFN = "the skip connection prevents it", "the feed-forward network slows it"
-NORM = "LayerNorm plays no role"
+FALLS = "attention alone collapses"
 
 
 @torch.no_grad()
@@ -369,12 +322,9 @@ def deep(how: str) -> Any:
         for part in (layer.attention.self.query, layer.attention.self.key):
             part.weight.copy_(0.3 * torch.eye(32))
         layer.attention.output.dense.bias.copy_(3 * common)  # the same for all tokens
-        for name, parameter in (
-            *layer.intermediate.named_parameters(),
-            *layer.output.named_parameters(),
-        ):
-            if "dense" in name:
-                parameter.zero_()
+        for part in (layer.intermediate.dense, layer.output.dense):
+            part.weight.zero_()
+            part.bias.zero_()
         layer.intermediate.dense.weight[:2] = torch.stack([common, -common])
         layer.output.dense.weight[:, :2] = torch.stack([-common, common], 1)  # x - common common.x
         if how == "loud":
@@ -383,10 +333,8 @@ def deep(how: str) -> Any:
             layer.output.dense.bias.normal_(std=100.0)
         if how == "norm adds a constant":
             layer.attention.output.LayerNorm.bias.normal_(std=10.0)
-    itself(
-        network,
-        at={"itself": range(4), "norm adds a constant": range(4), "levels": (1, 2)}.get(how, ()),
-    )
+    at = {"itself": range(4), "norm adds a constant": range(4), "levels": (1, 2)}
+    itself(network, at=at.get(how, ()))
     if how == "levels":
         network.encoder.layer[3].attention.self.query.weight.zero_()
     return network
@@ -395,24 +343,19 @@ def deep(how: str) -> Any:
 @pytest.mark.parametrize(
     ("how", "part", "expected"),
     [
-        ("collapsing", None, "holds"),
-        ("itself", FALLS, "does not hold"),
-        ("levels", STEPS, "does not hold"),
-        ("loud", SKIP, "does not hold"),
-        ("feed-forward adds a constant", FFN, "does not hold"),
-        ("norm adds a constant", NORM, "does not hold"),
+        ("collapsing", None, YES),
+        ("itself", FALLS, NO),
+        ("levels", "at least as fast as exponentially", NO),
+        ("loud", "the skip connection prevents it", NO),
+        ("feed-forward adds a constant", "the feed-forward network slows it", NO),
+        ("norm adds a constant", "LayerNorm plays no role", NO),
     ],
 )
-def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(
-    how: str, part: str | None, expected: str
-) -> None:
+def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(how, part, expected) -> None:
     measured = headscope.depth(
         opened(deep(how)), STREAM, length=16, sequences=8, control=False, validate=False
     )
     found = collapse.judge(Evidence(depth=measured), T)
-    if part is None:
-        assert set(parts(found).values()) == {expected}, found.parts
-        assert found.verdict == expected
-    else:
-        assert parts(found)[part] == expected, found.parts
-        assert found.verdict == ("does not hold" if part == FALLS else "mixed")
+    judged = set(parts(found).values()) if part is None else {parts(found)[part]}
+    assert judged == {expected}, found.parts
+    assert found.verdict == {None: expected, FALLS: NO}.get(part, "mixed")

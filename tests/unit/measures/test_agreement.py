@@ -1,6 +1,8 @@
-"""The fitted scale and the error of a pattern, against planted answers and a slow least squares."""
+"""The fitted scale and the error of a pattern, of z and of out, planted and by slow programs."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headscope.measures.agreement import QUERIES, agreement, out_error
+from headscope.measures.z_agreement import z_agreement
 
 HEADS, POS, WIDTH = 3, 30, 8
 SCALE = WIDTH**-0.5
@@ -35,7 +38,6 @@ def test_a_planted_scale_is_found(spread: float, factor: float) -> None:
     q, k, real = queries_and_keys(spread)
     found = agreement(patterns(q, k, real, factor, torch.float64), q, k, SCALE, real)
     for fit in (found.scale.pooled(), *(found.scale.of_head(h) for h in range(HEADS))):
-        assert fit is not None
         assert fit.value == pytest.approx(factor, abs=1e-9)
         assert fit.beyond(1e-3) == (factor != 1)
 
@@ -46,7 +48,6 @@ def test_it_is_found_through_rounding(factor: float, dtype: torch.dtype) -> None
     q, k, real = queries_and_keys()
     q, k = q.to(dtype), k.to(dtype)
     fit = agreement(patterns(q, k, real, factor, dtype), q, k, SCALE, real).scale.pooled()
-    assert fit is not None
     assert abs(fit.value - factor) < 4 * fit.error < 4e-3
 
 
@@ -62,7 +63,6 @@ def test_the_fit_is_weighted_least_squares() -> None:
     design = np.column_stack([scores.ravel(), dummies]) * root[:, None]
     expected = np.linalg.lstsq(design, np.log(pattern[0].numpy()).ravel() * root)[0][0]
     found = agreement(pattern, q, k, SCALE, real).scale.pooled()
-    assert found is not None
     assert found.value == pytest.approx(expected, rel=1e-9)
 
 
@@ -77,7 +77,6 @@ def test_the_standard_error_covers_the_truth() -> None:
         own = torch.randn(1, HEADS, POS, POS, generator=generator).double()
         shared = torch.randn(1, HEADS, 1, POS, generator=generator).double()
         fit = agreement(exact * (0.01 * (own + shared)).exp(), q, k, SCALE, real).scale.pooled()
-        assert fit is not None
         outside += abs(fit.value - 1) > 2 * fit.error
     assert outside <= 20
 
@@ -86,12 +85,14 @@ def test_sums_add_up_over_batches_and_heads() -> None:
     q, k, real = queries_and_keys()
     pattern = patterns(q, k, real, 1.03, torch.float64)
     whole = agreement(pattern, q, k, SCALE, real).scale
-    one, two = (
-        agreement(pattern[i : i + 1], q[i : i + 1], k[i : i + 1], SCALE, real[i : i + 1]).scale
-        for i in (0, 1)
-    )
+    halves = [[x[i : i + 1] for x in (pattern, q, k, real)] for i in (0, 1)]
+    one, two = (agreement(*half[:3], SCALE, half[3]).scale for half in halves)
     torch.testing.assert_close((one + two).sums, whole.sums)
     assert whole.joined().pooled() == whole.pooled()
+    # Long sequences are sampled by query.
+    q, k, real = queries_and_keys(pos=2 * QUERIES)
+    fit = agreement(patterns(q, k, real, 1.03, torch.float64), q, k, SCALE, real).scale.pooled()
+    assert fit.value == pytest.approx(1.03, abs=1e-5)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-4])
@@ -103,33 +104,18 @@ def test_flat_scores_tell_nothing(spread: float) -> None:
     assert found.scale.pooled() is None
 
 
-def test_error_is_the_mean_difference_in_units_of_one_over_n() -> None:
+def test_error_is_the_mean_difference_in_units_of_one_over_n_and_padding_does_not_count() -> None:
     q, k, real = queries_and_keys()
     pattern = patterns(q, k, real, 1.0, torch.float64)
     pattern[0, 1, 4, 7] += 0.25
-    found = agreement(pattern, q, k, SCALE, real).error
-    rows = int(real.sum())
-    assert found[1].item() == pytest.approx(0.25 / rows, rel=1e-3)
-    assert found[0].item() < 1e-6
-
-
-def test_padding_does_not_count() -> None:
-    q, k, real = queries_and_keys()
-    pattern = patterns(q, k, real, 1.0, torch.float64)
     before = agreement(pattern, q, k, SCALE, real)
+    assert before.error[1].item() == pytest.approx(0.25 / int(real.sum()), rel=1e-3)
+    assert before.error[0].item() < 1e-6
     pattern[1, :, -9:] = torch.nan
     q[1, :, -9:] = 1e3
     after = agreement(pattern.nan_to_num(7.0), q, k, SCALE, real)
     torch.testing.assert_close(after.error, before.error)
     torch.testing.assert_close(after.scale.sums, before.scale.sums)
-
-
-def test_long_sequences_are_sampled_by_query() -> None:
-    q, k, real = queries_and_keys(pos=2 * QUERIES)
-    pattern = patterns(q, k, real, 1.01, torch.float64)
-    fit = agreement(pattern, q, k, SCALE, real).scale.pooled()
-    assert fit is not None
-    assert fit.value == pytest.approx(1.01, abs=1e-5)
 
 
 def test_out_is_held_against_its_own_z() -> None:
@@ -141,3 +127,45 @@ def test_out_is_held_against_its_own_z() -> None:
     assert out_error(right, *half, real) < 0.5
     assert out_error(right * 1.1, *half, real) > 3
     assert out_error(right - half[2], half[0], half[1], None, real) < 1
+
+
+REAL = torch.tensor([[True] * 20 + [False] * 4, [True] * 24])
+
+
+def recorded(dtype: torch.dtype) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(3)
+    pattern = torch.randn(2, 3, 24, 24, generator=generator).softmax(-1).to(dtype)
+    v = torch.randn(2, 3, 24, 40, generator=generator).to(dtype)
+    return (pattern.double() @ v.double()).to(dtype), pattern, v
+
+
+def test_rounding_and_factor_of_a_head_by_loops() -> None:
+    z, pattern, v = recorded(torch.bfloat16)
+    z[:, 1] *= 1.25
+    found = z_agreement(z, pattern, v, REAL)
+    for head in range(3):
+        gap = size = products = squares = 0.0
+        weights, values, ours = (x[:, head].double().numpy() for x in (pattern, v, z))
+        for row, i in REAL.nonzero().tolist():
+            for c in range(40):
+                terms = [weights[row, i, j] * values[row, j, c] for j in range(24)]
+                exact = sum(terms)
+                gap += abs(ours[row, i, c] - exact)
+                size += abs(exact) + math.sqrt(sum(t * t for t in terms))
+                products += exact * ours[row, i, c]
+                squares += exact * exact
+        assert float(found.rounding[head]) == pytest.approx(gap / size * 2**7, rel=1e-4)
+        fit = found.scale.of_head(head)
+        assert fit.value == pytest.approx(products / squares, rel=1e-5)
+        assert fit.beyond(3e-3) == (head == 1)
+
+
+def test_padded_and_empty_z() -> None:
+    z, pattern, v = recorded(torch.float32)
+    right = z_agreement(z, pattern, v, REAL)
+    z[0, :, 20:] = torch.inf
+    assert torch.equal(z_agreement(z, pattern, v, REAL).rounding, right.rounding)
+    # Where everything is zero the gap itself counts.
+    z, pattern, v = recorded(torch.float16)
+    assert z_agreement(0 * z, pattern, 0 * v, REAL).rounding.tolist() == [0, 0, 0]
+    assert bool((z_agreement(z, pattern, 0 * v, REAL).rounding > 10).all())

@@ -36,55 +36,35 @@ def random_states(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-# --- the norm and the ratio ---------------------------------------------------------------------
-
-
-def test_composite_norm_of_a_known_matrix() -> None:
-    matrix = torch.tensor([[1.0, -2.0], [3.0, 4.0]])  # columns 4 and 6, rows 3 and 7
-    assert float(composite_norm(matrix)) == pytest.approx(math.sqrt(6 * 7))
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (7, 3), (5, 5)])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 7), (7, 3), (5, 5)])
 def test_composite_norm_is_its_definition(shape: tuple[int, int]) -> None:
     batch = random_states(4, *shape, seed=sum(shape))
-    found = composite_norm(batch)
-    for matrix, value in zip(batch, found, strict=True):
-        array = matrix.numpy()
-        by_numpy = math.sqrt(np.linalg.norm(array, 1) * np.linalg.norm(array, np.inf))
+    for matrix, value in zip(batch, composite_norm(batch), strict=True):
+        norms = [np.linalg.norm(matrix.numpy(), order) for order in (1, np.inf)]
         assert float(value) == pytest.approx(norm_by_hand(matrix), rel=1e-12)
-        assert float(value) == pytest.approx(by_numpy, rel=1e-12)
+        assert float(value) == pytest.approx(math.sqrt(math.prod(norms)), rel=1e-12)
 
 
 def test_ratio_is_its_definition() -> None:
     hidden = random_states(3, 6, 4) + 1.0
-    for states, found in zip(hidden, residual_ratio(hidden), strict=True):
+    found = residual_ratio(hidden)
+    for states, value in zip(hidden, found, strict=True):
         residual = states.clone()
         for j in range(4):
             residual[:, j] -= sum(float(states[i, j]) for i in range(6)) / 6
         expected = norm_by_hand(residual) / norm_by_hand(states)
-        assert float(found) == pytest.approx(expected, rel=1e-12)
-
-
-def test_equal_rows_have_no_residual_and_opposite_rows_are_all_residual() -> None:
+        assert float(value) == pytest.approx(expected, rel=1e-12)
+    # Neither scale nor the order of tokens matters.
+    torch.testing.assert_close(residual_ratio(-7.5 * hidden), found)
+    torch.testing.assert_close(residual_ratio(hidden[:, [3, 0, 5, 1, 4, 2]]), found)
+    # Equal rows have no residual, opposite rows are all residual.
     row = random_states(1, 1, 8)
     assert float(residual_ratio(row.expand(1, 5, 8))) < 1e-15
     assert float(residual_ratio(torch.cat([row, -row], dim=1))) == pytest.approx(1.0)
-
-
-def test_ratio_ignores_scale_and_order_of_tokens() -> None:
-    hidden = random_states(2, 9, 5) + 0.5
-    order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(residual_ratio(-7.5 * hidden), residual_ratio(hidden))
-    torch.testing.assert_close(residual_ratio(hidden[:, order]), residual_ratio(hidden))
-
-
-def test_ratio_of_half_precision_states_is_taken_in_float64() -> None:
-    hidden = (random_states(1, 200, 64) * 100).half()  # column sums overflow float16
-    assert residual_ratio(hidden).dtype == torch.float64
-    assert 0 < float(residual_ratio(hidden)) < 2
-
-
-# --- sums over windows --------------------------------------------------------------------------
+    # Half precision is taken in float64: column sums overflow float16.
+    half = residual_ratio((random_states(1, 200, 64) * 100).half())
+    assert half.dtype == torch.float64
+    assert 0 < float(half) < 2
 
 
 def ratios(windows: int, seed: int = 0) -> np.ndarray:
@@ -103,22 +83,25 @@ def filled(values: np.ndarray, *cuts: int) -> DepthSums:
 
 def test_moments_are_those_of_all_windows() -> None:
     values = ratios(23)
-    moments = filled(values, 4, 5, 17).ratio_moments()
+    sums = filled(values, 4, 5, 17)
+    moments = sums.ratio_moments()
     np.testing.assert_allclose(moments.mean, values.mean(axis=-1), rtol=1e-12)
     np.testing.assert_allclose(moments.std, values.std(axis=-1, ddof=1), rtol=1e-9)
     low, high = stats.t.interval(0.95, 22, values.mean(axis=-1), stats.sem(values, axis=-1))
     np.testing.assert_allclose(moments.low, low, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(moments.high, high, rtol=1e-6)
-
-
-def test_shares_are_differences_of_variants_window_by_window() -> None:
-    values = ratios(11)
-    moments = filled(values, 6).share_moments()
-    for i, comparison in enumerate(COMPARISONS):
-        a, b = (values[NAMES.index(name)] for name in (comparison.having, comparison.lacking))
-        shares = (a - b) / values[NAMES.index("full")]
-        np.testing.assert_allclose(moments.mean[i], shares.mean(axis=-1), rtol=1e-12)
-        np.testing.assert_allclose(moments.std[i], shares.std(axis=-1, ddof=1), rtol=1e-6)
+    by_name, found = dict(zip(NAMES, values, strict=True)), sums.share_moments()
+    for i, comparison in enumerate(COMPARISONS):  # of variants, window by window
+        shares = (by_name[comparison.having] - by_name[comparison.lacking]) / by_name["full"]
+        np.testing.assert_allclose(found.mean[i], shares.mean(axis=-1), rtol=1e-12)
+        # A spread of 1e-13 around a share of 1 keeps as many digits as the share itself has left.
+        spread = shares.std(axis=-1, ddof=1)
+        np.testing.assert_allclose(found.std[i], spread, rtol=1e-6, atol=1e-15)
+    # One window has no spread.
+    one = filled(ratios(1))
+    assert np.isfinite(one.ratio_moments().mean).all()
+    for unknown in (one.ratio_moments().std, one.ratio_moments().low, one.trend_moments().low):
+        assert np.isnan(unknown).all()
 
 
 def trend(sums: DepthSums, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -129,17 +112,14 @@ def trend(sums: DepthSums, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
 def test_trends_are_taken_window_by_window() -> None:
     values = ratios(11)
     sums = filled(values, 3, 7)
-    alone, skip, ffn, bare = (
-        values[NAMES.index(name)]
-        for name in ("attention", "attention+skip", "attention+ffn", "attention-without-layernorm")
-    )
+    by_name = dict(zip(NAMES, values, strict=True))
+    alone, skip, ffn = (by_name[name] for name in ("attention", "attention+skip", "attention+ffn"))
+    bare = by_name["attention-without-layernorm"]
     slow = {
-        "attention_of_start": [[alone[p][w] / alone[0][w] for w in range(11)] for p in range(5)],
-        "skip_of_start": [[skip[p][w] / alone[0][w] for w in range(11)] for p in range(5)],
-        "layernorm_change": [
-            [(alone[p][w] - bare[p][w]) / alone[0][w] for w in range(11)] for p in range(5)
-        ],
-        "ffn_gain": [[math.log(ffn[p][w] / alone[p][w]) for w in range(11)] for p in range(5)],
+        "attention_of_start": alone / alone[0],
+        "skip_of_start": skip / alone[0],
+        "layernorm_change": (alone - bare) / alone[0],
+        "ffn_gain": np.log(ffn / alone),
     }
     for name, expected in slow.items():
         mean, low, windows = trend(sums, name)
@@ -149,8 +129,8 @@ def test_trends_are_taken_window_by_window() -> None:
         assert (windows == 11).all()
     mean, _, windows = trend(sums, "step_change")
     assert windows.tolist() == [0, 0, 11, 11, 11]
-    factors = [[alone[p][w] / alone[p - 1][w] for w in range(11)] for p in range(1, 5)]
-    np.testing.assert_allclose(mean[2:], np.mean(np.diff(factors, axis=0), axis=1), rtol=1e-9)
+    steps = np.diff(alone[1:] / alone[:-1], axis=0)
+    np.testing.assert_allclose(mean[2:], steps.mean(axis=1), rtol=1e-9)
 
 
 def test_rounding_makes_no_step_and_no_gain() -> None:
@@ -172,12 +152,8 @@ def test_every_comparison_takes_one_part_away() -> None:
     by_name = {variant.name: variant for variant in VARIANTS}
     for c in COMPARISONS:
         having, lacking = by_name[c.having], by_name[c.lacking]
-        differ = {
-            part
-            for part in ("skip", "ffn", "layernorm")
-            if getattr(having, part) != getattr(lacking, part)
-        }
-        assert differ == {c.part}
+        parts = ("skip", "ffn", "layernorm")
+        assert [p for p in parts if getattr(having, p) != getattr(lacking, p)] == [c.part]
         assert getattr(having, c.part)
         assert "full" in (c.having, c.lacking) if c.way == "removed" else True
 
@@ -191,14 +167,6 @@ def test_merge_and_state() -> None:
     for name, array in whole.state().items():
         # A spread of 1e-13 around a share of 1 keeps as many digits as the share itself has left.
         np.testing.assert_allclose(copy.state()[name], array, rtol=1e-5)
-
-
-def test_one_window_has_no_spread() -> None:
-    moments = filled(ratios(1)).ratio_moments()
-    assert np.isfinite(moments.mean).all()
-    assert np.isnan(moments.std).all()
-    assert np.isnan(moments.low).all()
-    assert np.isnan(filled(ratios(1)).trend_moments().low).all()
 
 
 @pytest.mark.parametrize(

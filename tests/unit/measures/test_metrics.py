@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+import sacrebleu
 from scipy import stats
 
+from headscope.errors import InputError
+from headscope.measures.bleu import COUNTS, bleu, bleu_counts, bleu_unit, has_sacrebleu
 from headscope.measures.metrics import (
     accuracy,
     macro_f1,
@@ -18,6 +23,7 @@ from headscope.measures.metrics import (
     resampled,
     spearman,
 )
+from headscope.measures.paired_change import interval_of, paired_change
 
 N = 60
 
@@ -32,10 +38,8 @@ def draws(seed: int) -> tuple[np.ndarray, np.ndarray]:
 def labelled(seed: int, classes: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     label = rng.integers(0, classes, N)
-    return {
-        "label": label,
-        "predicted": np.where(rng.random(N) < 0.6, label, rng.integers(0, classes, N)),
-    }
+    predicted = np.where(rng.random(N) < 0.6, label, rng.integers(0, classes, N))
+    return {"label": label, "predicted": predicted}
 
 
 def f1_by_hand(label: np.ndarray, predicted: np.ndarray) -> float:
@@ -80,11 +84,9 @@ def test_spearman_with_ties(digits: int) -> None:
     found = spearman({"similarity": similarity, "gold": gold}, counts)
     expected = [100 * stats.spearmanr(similarity[i], gold[i])[0] for i in index]
     np.testing.assert_allclose(found, expected)
-
-
-def test_a_constant_side_has_no_correlation() -> None:
-    outputs = {"similarity": np.ones(4), "gold": np.arange(4.0)}
-    assert spearman(outputs, np.ones((1, 4)))[0] == 0.0
+    # A constant side has no correlation.
+    constant = {"similarity": np.ones(4), "gold": np.arange(4.0)}
+    assert spearman(constant, np.ones((1, 4)))[0] == 0.0
     same = {"label": np.zeros(4, int), "predicted": np.zeros(4, int)}
     assert matthews(same, np.ones((1, 4)))[0] == 0.0
 
@@ -92,17 +94,11 @@ def test_a_constant_side_has_no_correlation() -> None:
 def test_means_and_ratios() -> None:
     index, counts = draws(5)
     rng = np.random.default_rng(6)
-    outputs = {"nll": rng.random(N), "positions": rng.integers(1, 9, N).astype(float)}
-    np.testing.assert_allclose(
-        mean_of("nll")(outputs, counts), [outputs["nll"][i].mean() for i in index]
-    )
-    np.testing.assert_allclose(
-        ratio_of("nll", "positions")(outputs, counts),
-        [outputs["nll"][i].sum() / outputs["positions"][i].sum() for i in index],
-    )
-
-
-# --- the bootstrap ----------------------------------------------------------------------------
+    nll, positions = rng.random(N), rng.integers(1, 9, N).astype(float)
+    outputs = {"nll": nll, "positions": positions}
+    np.testing.assert_allclose(mean_of("nll")(outputs, counts), nll[index].mean(1))
+    ratios = nll[index].sum(1) / positions[index].sum(1)
+    np.testing.assert_allclose(ratio_of("nll", "positions")(outputs, counts), ratios)
 
 
 def test_seeds_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,3 +109,100 @@ def test_seeds_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headscope.measures.metrics._ENTRIES", 50 * 32)
     chunked = resampled(mean_of("x"), outputs, seed=1, resamples=64)
     np.testing.assert_allclose(chunked, one)
+
+
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "mat", ",", ".", "U.S.", "3,000", "it's"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="sacrebleu")
+
+
+def sacre(hypotheses: list[str], references: list[str], **options: str) -> float:
+    return sacrebleu.corpus_bleu(hypotheses, [references], **options).score
+
+
+def sentences(seed: int, n: int, longest: int, kept: float) -> tuple[list[str], list[str]]:
+    """Random references, and hypotheses in which a share ``kept`` of the words is right."""
+    rng = np.random.default_rng(seed)
+    references, hypotheses = [], []
+    for _ in range(n):
+        words = rng.choice(WORDS, rng.integers(1, longest + 1))
+        other = np.where(rng.random(len(words)) < kept, words, rng.choice(WORDS, len(words)))
+        references.append(" ".join(words))
+        hypotheses.append(" ".join(other[: rng.integers(0, len(words) + 1)]))
+    return hypotheses, references
+
+
+@pytest.mark.parametrize(
+    ("n", "longest", "kept"),
+    [
+        (40, 20, 0.8),
+        (12, 6, 0.9),  # few 4-grams
+        (6, 5, 0.6),  # orders without a match: smoothing
+        (6, 3, 1.0),  # no 4-gram at all
+        (5, 8, 0.0),
+    ],
+)
+def test_resamples_score_what_sacrebleu_scores(n: int, longest: int, kept: float) -> None:
+    seen = set()
+    for seed in range(20):
+        hypotheses, references = sentences(seed, n, longest, kept)
+        outputs = {COUNTS: bleu_counts(hypotheses, references)}
+        index = np.random.default_rng(seed).integers(0, n, size=(5, n))
+        counts = np.array([np.bincount(row, minlength=n) for row in index], dtype=float)
+        texts = [[[x[i] for i in row] for x in (hypotheses, references)] for row in index]
+        expected = [sacre(*pair) for pair in texts]
+        np.testing.assert_allclose(bleu(outputs, counts), expected, atol=1e-9)
+        seen |= {score > 0 for score in expected}
+    assert True in seen
+
+
+def test_bleu_of_perfect_empty_and_single_words() -> None:
+    references = ["the cat sat on the mat .", "a dog ran"]
+    for texts, expected in ((references, 100.0), (["", ""], 0.0)):
+        found = bleu({COUNTS: bleu_counts(texts, references)}, np.ones((1, 2)))
+        assert found[0] == pytest.approx(expected)
+    # Single names have no BLEU in words but one in characters.
+    names = ["anna", "boris"]
+    assert bleu({COUNTS: bleu_counts(names, names)}, np.ones((1, 2)))[0] == 0.0
+    for texts, gold in ((["anna", "borys"], names), (["atzman", "o"], ["atzmon", "ohara"])):
+        counts = bleu_counts(texts, gold, tokenize="char")
+        expected = sacre(texts, gold, tokenize="char")
+        assert bleu({COUNTS: counts}, np.ones((1, 2)))[0] == pytest.approx(expected)
+        assert expected > 10
+
+
+def test_intervals_come_from_the_counts() -> None:
+    hypotheses, references = sentences(0, 200, 20, 0.7)
+    worse, _ = sentences(1, 200, 20, 0.0)
+    good, bad = ({COUNTS: bleu_counts(texts, references)} for texts in (hypotheses, worse))
+    alone = interval_of(bleu, good, resamples=400)
+    score = sacre(hypotheses, references)
+    assert alone.value == pytest.approx(score)
+    assert alone.low < score < alone.high
+    assert paired_change(bleu, bad, good, resamples=400).low > 0
+
+
+def test_without_sacrebleu_one_sentence_says_what_to_install(monkeypatch) -> None:
+    assert has_sacrebleu()
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert not has_sacrebleu()
+    with pytest.raises(InputError, match=r"sacrebleu, which is not installed; .*\[seq2seq\]"):
+        bleu_counts(["a"], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("texts", "unit"),
+    [
+        (["the cat sat on", "a dog ran to the mat"], "13a"),
+        (["the cat sat on", "a dog ran"], "char"),  # 3.5 words
+        (["atzmon", "acheson"], "char"),
+        (["ab cd", "efgh"], "char"),  # 4 letters, spaces aside
+        (["ab c", "defg"], None),  # 3.5 letters
+        (["", ""], None),
+    ],
+)
+def test_the_unit_is_one_of_which_targets_have_four(texts: list[str], unit: str | None) -> None:
+    assert bleu_unit(texts) == unit

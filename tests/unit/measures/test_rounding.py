@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -74,9 +73,7 @@ def test_copies_of_heads_go_in_the_order_of_their_numbers(seed: int) -> None:
     assert first == {0}  # the first of a pair of copies
     removed = torch.tensor([False, True] * 3)
     assert exchange(matrix[:2, :2], removed[:2]).tolist() == [False, True]
-
-
-def test_a_layer_of_rounding_stays_one() -> None:
+    # A layer of rounding stays one.
     values = torch.tensor([1e-9, -2e-9, 1.0, 2.0], dtype=torch.float64)
     layers = torch.tensor([0, 0, 1, 1])
     assert per_layer(values, layers)[:2].abs().max() == 0
@@ -116,53 +113,36 @@ def test_equal_keys_store_nothing_without_their_mean(seed: int) -> None:
     assert readout_errors(unit, real, 1.0)["least-squares"][0, 0] == 0.5
 
 
-@pytest.mark.parametrize(
-    ("mean", "error", "reference", "p"),
-    [
+def test_a_gap_of_rounding_is_no_gap() -> None:
+    for mean, error, reference, p in (
         (0.6 + 1e-8, 1e-9, 0.6, 0.5),
         (0.6 + 1e-8, 0.0, 0.6, 0.5),
         (0.6, 0.0, 0.6 + 1e-8, 0.5),
         (0.61, 0.0, 0.6, 0.0),
         (0.59, 0.0, 0.6, 1.0),
         (0.6, 0.1, 0.6 - 0.196, 0.025),
-    ],
-)
-def test_a_gap_of_rounding_is_no_gap(mean: float, error: float, reference: float, p: float) -> None:
-    assert float(normal_p(mean, error, reference)) == pytest.approx(p, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [
+    ):
+        assert float(normal_p(mean, error, reference)) == pytest.approx(p, abs=1e-4)
+    for low, high, verdict in (
         (1e-17, 1e-17, "does not hold"),
         (-1e-17, 1e-9, "does not hold"),
         (1e-4, 2e-4, "holds"),
         (-1e-4, 1e-4, "open"),
-    ],
-)
-def test_an_interval_of_rounding_is_not_above_zero(low: float, high: float, verdict: str) -> None:
-    assert Estimate((low + high) / 2, low, high).above(0.0) == verdict
-    assert Estimate(-(low + high) / 2, -high, -low).below(0.0) == verdict
-    assert bool(above(low, 0.0)) == (verdict == "holds")
+    ):
+        assert Estimate((low + high) / 2, low, high).above(0.0) == verdict
+        assert Estimate(-(low + high) / 2, -high, -low).below(0.0) == verdict
+        assert bool(above(low, 0.0)) == (verdict == "holds")
+    # The special token that has more.
+    found = which_special(np.array([0.3, 0.4]), np.array([0.3 - 1e-8, 0.3]))
+    assert found.tolist() == ["last", "first"]
 
 
-def test_the_special_token_that_has_more() -> None:
-    assert which_special(np.array([0.3, 0.4]), np.array([0.3 - 1e-8, 0.3])).tolist() == [
-        "last",
-        "first",
-    ]
-
-
-@pytest.mark.parametrize(
-    "errors",
-    [
-        lambda seed: noisy(np.linspace(0.9, 0.1, 9), seed),  # a straight line
-        lambda seed: 1e-16 * np.random.default_rng(seed).random(9),  # nothing left to lose
-    ],
-)
 @pytest.mark.parametrize("seed", range(3))
-def test_no_knee_in_rounding(errors: Callable[[int], np.ndarray], seed: int) -> None:
-    assert knee(list(range(8, 80, 8)), errors(seed).tolist()) is None
+def test_no_knee_in_rounding(seed: int) -> None:
+    straight = noisy(np.linspace(0.9, 0.1, 9), seed)
+    nothing_left = 1e-16 * np.random.default_rng(seed).random(9)
+    for errors in (straight, nothing_left):
+        assert knee(list(range(8, 80, 8)), errors.tolist()) is None
 
 
 def test_weights_are_stored_in_float32() -> None:

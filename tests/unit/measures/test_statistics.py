@@ -1,8 +1,7 @@
-"""Intervals and tests against textbook formulas written out, and against enumeration."""
+"""Intervals and tests against textbook formulas, enumeration, scipy, and simulated coverage."""
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -10,7 +9,12 @@ import pytest
 import reference
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
+from headscope.measures.bag_of_words import naive_bayes
+from headscope.measures.linear.correlation import correlate
+from headscope.measures.seeds import crossed, share_difference, spread_ratio
+from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.statistics import adjust, binomial_p, mcnemar_p, normal_p, paired_p, wilson
 
 counts = st.integers(0, 60)
@@ -21,10 +25,7 @@ def test_wilson_is_the_textbook_formula(hits: int, more: int) -> None:
     low, high = wilson(hits, hits + more)
     assert (float(low), float(high)) == pytest.approx(reference.wilson(hits, hits + more))
     assert low <= hits / (hits + more) <= high
-
-
-def test_wilson_without_trials_knows_nothing() -> None:
-    assert tuple(map(float, wilson(0, 0))) == (0.0, 1.0)
+    assert tuple(map(float, wilson(0, 0))) == (0.0, 1.0)  # knows nothing
 
 
 @given(counts, counts)
@@ -38,33 +39,176 @@ def test_adjusted_p_values(p: list[float]) -> None:
     assert adjust(np.array(p)) == pytest.approx(np.array(reference.benjamini_hochberg(p)))
 
 
-def test_binomial_tail_by_enumeration() -> None:
+def test_p_values_by_hand() -> None:
     tail = sum(math.comb(12, k) * 0.3**k * 0.7 ** (12 - k) for k in range(7, 13))
     assert float(binomial_p(7, 12, 0.3)) == pytest.approx(tail)
     assert float(binomial_p(0, 0, 0.3)) == 1.0
-
-
-def test_paired_test_by_hand() -> None:
-    """The z of the differences hit - expected, computed trial by trial."""
+    # The z of the differences hit - expected, computed trial by trial.
     rng = np.random.default_rng(0)
     hit, expected = rng.random(200) < 0.5, rng.random(200) * 0.6
     difference = hit - expected
     z = difference.mean() / (difference.std() / math.sqrt(200))
     p = paired_p(hit.sum(), expected[hit].sum(), expected.sum(), (expected**2).sum(), 200)
     assert float(p) == pytest.approx(0.5 * math.erfc(z / math.sqrt(2)))
+    # A certain difference, none, and one the other way.
+    assert [float(normal_p(mean, 0.0, 0.5)) for mean in (0.7, 0.5, 0.3)] == [0.0, 0.5, 1.0]
 
 
-def test_certain_difference_and_no_difference() -> None:
-    assert float(normal_p(0.7, 0.0, 0.5)) == 0.0
-    assert float(normal_p(0.5, 0.0, 0.5)) == 0.5
-    assert float(normal_p(0.3, 0.0, 0.5)) == 1.0
+@pytest.mark.parametrize(("seed_sd", "example_sd"), [(0.0, 1.0), (1.0, 0.0), (0.7, 1.5)])
+def test_the_interval_over_seeds_and_examples_covers_the_truth(
+    seed_sd: float, example_sd: float
+) -> None:
+    """New seeds and new examples every time: 95% of the intervals hold the mean that made them."""
+    rng = np.random.default_rng(3)
+    hit, n = 0, 400
+    for _ in range(n):
+        seeds, examples = rng.normal(0, seed_sd, (4, 1)), rng.normal(0, example_sd, (1, 40))
+        _, low, high = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
+        hit += low <= 5 <= high
+    assert 0.92 * n <= hit
 
 
-def test_false_positives_under_the_null_stay_below_q() -> None:
-    """Heads that hit like the baseline by chance: few tests survive the adjustment."""
+def test_examples_alone_would_be_too_sure() -> None:
+    """Seeds that differ by far more than examples do make the interval wide."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 10, (3, 1)) + rng.normal(0, 1, (3, 500))
+    _, low, high = crossed(values)
+    alone = stats.ttest_1samp(values.mean(axis=0), 0).confidence_interval()
+    by_seed = stats.ttest_1samp(values.mean(axis=1), 0).confidence_interval()
+    assert high - low > 10 * (alone.high - alone.low)
+    assert high - low == pytest.approx(by_seed.high - by_seed.low, rel=0.05)
+    # No interval from one seed, and none of zero width.
+    assert crossed(np.array([[1.0, 0.0, 1.0, 1.0]])) == (0.75, None, None)
+    mean, low, high = crossed(np.zeros((3, 50)))
+    assert (mean, low <= -1 / 50, high >= 1 / 50) == (0, True, True)
+
+
+def test_the_ratio_of_spreads_is_that_of_an_f_test() -> None:
     rng = np.random.default_rng(1)
-    discordant = rng.integers(20, 80, size=2000)
-    only_head = rng.binomial(discordant, 0.5)
-    p = adjust(mcnemar_p(only_head, discordant - only_head))
-    assert (p <= 0.05).sum() <= 2
-    assert list(itertools.islice(p, 1))  # the family is not empty
+    a, b = rng.normal(0, 3, 8), rng.normal(0, 1, 6)
+    ratio, low, high = spread_ratio(a, b)
+    assert ratio == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
+    for end, side in ((low, stats.f.sf), (high, stats.f.cdf)):
+        assert side((ratio / end) ** 2, 7, 5) == pytest.approx(0.025)
+    assert low < ratio < high
+    assert spread_ratio([1.0], [1.0, 2.0]) is None
+    assert spread_ratio([1.0, 1.0], [1.0, 2.0]) is None
+
+
+def test_the_difference_of_shares_has_newcombes_interval() -> None:
+    """His table II, method 10: 56 of 70 against 48 of 80, and 9 of 10 against 3 of 10."""
+    for counts, ends in (((56, 70, 48, 80), (0.0524, 0.3339)), ((9, 10, 3, 10), (0.1705, 0.8090))):
+        difference, low, high = share_difference(*counts)
+        assert difference == pytest.approx(counts[0] / counts[1] - counts[2] / counts[3])
+        assert (low, high) == pytest.approx(ends, abs=1e-4)
+
+
+def test_naive_bayes_by_hand() -> None:
+    """Manning, Raghavan & Schuetze, example 13.1: the test document is of class China."""
+    of_china = ["chinese beijing chinese", "chinese chinese shanghai", "chinese macao"]
+    test = ["chinese chinese chinese tokyo japan", "tokyo japan", "unseen"]
+    train, test = ([t.split() for t in part] for part in ([*of_china, "tokyo japan chinese"], test))
+    assert naive_bayes(train, [0, 0, 0, 1], test).tolist() == [0, 1, 0]
+
+
+def test_without_draws_the_interval_is_the_t_interval() -> None:
+    values = np.random.default_rng(0).normal(size=(9, 1))
+    found = crossed_mean(values)
+    low, high = stats.t.interval(0.95, 8, values.mean(), stats.sem(values[:, 0]))
+    assert found.mean == pytest.approx(values.mean())
+    assert found.half_width == pytest.approx((high - low) / 2)
+    assert found.draw_std == 0.0
+    same = crossed_mean(np.repeat(values, 5, axis=1))  # drawn five times, always the same
+    assert same.half_width == pytest.approx(found.half_width)
+    one = crossed_mean(np.array([[1.0, 2.0, 3.0]]))  # a single sequence
+    assert np.isnan(one.sem)
+    assert not np.isfinite(one.half_width)
+
+
+@pytest.mark.parametrize(("between_sequences", "between_draws"), [(1.0, 0.0), (0.1, 1.0), (1, 1)])
+def test_the_spread_of_draws_enters_the_interval(between_sequences, between_draws) -> None:
+    """With the spread over sequences alone, draws that differ would leave 95% far below."""
+    rng = np.random.default_rng(1)
+    held = alone = 0
+    for _ in range(400):
+        sequence = between_sequences * rng.normal(size=(16, 1))
+        draw = between_draws * rng.normal(size=(1, 5))
+        values = sequence + draw + 0.1 * rng.normal(size=(16, 5))
+        found = crossed_mean(values)
+        held += abs(float(found.mean)) <= float(found.half_width)
+        only = stats.sem(values.mean(1)) * stats.t.ppf(0.975, 15)
+        alone += abs(values.mean()) <= only
+    assert held / 400 >= 0.93
+    if between_draws > between_sequences:
+        assert alone / 400 < 0.5
+
+
+LAYER = np.repeat(np.arange(6), 12)
+X, NOISE, MORE = np.random.default_rng(4).normal(size=(3, 72))
+
+
+def test_correlations_within_layers_are_scipys() -> None:
+    y = np.round(X + NOISE, 1)  # with ties
+    for ranks, theirs in ((True, stats.spearmanr), (False, stats.pearsonr)):
+        found = correlate(X, y, LAYER, ranks=ranks)
+        z = [np.arctanh(theirs(X[i == LAYER], y[i == LAYER]).statistic) for i in range(6)]
+        low, high = stats.t.interval(0.95, 5, np.mean(z), stats.sem(z))
+        assert found.value == pytest.approx(np.tanh(np.mean(z)))
+        assert (found.low, found.high) == pytest.approx(np.tanh((low, high)))
+        assert found.p == pytest.approx(stats.ttest_1samp(z, 0).pvalue)
+        assert found.layers == 6
+
+
+def test_what_explains_both_is_held_constant() -> None:
+    z, x, y = X, X + 0.3 * NOISE, X + 0.3 * MORE
+    assert correlate(x, y, LAYER, ranks=True).low > 0.5
+    found = correlate(x, y, LAYER, ranks=True, given=z)
+    assert found.low < 0.1
+    own = []
+    for i in range(6):
+        rx, ry, rz = (stats.rankdata(v[i == LAYER]) for v in (x, y, z))
+        left = [r - np.polyval(np.polyfit(rz, r, 1), rz) for r in (rx, ry)]
+        own.append(np.arctanh(stats.pearsonr(*left).statistic))
+    assert found.value == pytest.approx(np.tanh(np.mean(own)))
+
+
+def test_false_alarms_are_as_rare_as_is_said_though_heads_depend_on_each_other() -> None:
+    """Heads of a layer share what makes them alike: as one sample of 72 they would correlate."""
+    rng = np.random.default_rng(1)
+    alarms = alone = 0
+    for _ in range(300):
+        shared = rng.normal(size=(2, 6))[:, LAYER] * 2
+        x, y = shared + rng.normal(size=(2, 72))
+        found = correlate(x, y, LAYER, ranks=True)
+        alarms += not found.low < 0 < found.high
+        alone += stats.spearmanr(x, y).pvalue < 0.05
+    assert alarms <= 0.08 * 300
+    assert alone > 0.4 * 300
+
+
+def test_correlations_of_few_layers_and_of_perfect_relations() -> None:
+    for n in (1, 3):  # no interval
+        here = n > LAYER
+        found = correlate(X[here], -X[here], LAYER[here], ranks=True)
+        assert found.value < -0.9
+        assert np.isnan([found.low, found.high, found.p]).all()
+        assert found.layers == n
+    found = correlate(X, X, LAYER, ranks=True)
+    assert 0.9 < found.low < found.value < found.high < 1  # still has a width
+    few = correlate(X[:24], X[:24], np.repeat(np.arange(6), 4), ranks=True)
+    assert few.low < 0.5  # four heads in one order is chance now and then
+
+
+def test_a_correlation_that_is_not_defined_has_no_number() -> None:
+    noise = 1 + 1e-7 * X  # one number but for rounding
+    for x, y in ((np.ones(72), X), (noise, X), (X, noise), (X[:0], X[:0])):
+        found = correlate(x, y, LAYER[: len(x)], ranks=True)
+        assert np.isnan([found.value, found.low, found.high, found.p]).all()
+        assert found.layers == 0
+    assert np.isnan(correlate(X, X, LAYER, ranks=False, given=X).value)
+    three = np.arange(72) % 12 < 3
+    assert correlate(X[three], X[three], LAYER[three], ranks=True).layers == 0
+    holed = np.where(np.arange(72) == 3, np.nan, X)
+    assert correlate(holed, X, LAYER, ranks=True).value > 0.99
+    flat = np.where(LAYER == 2, 5.0, X)
+    assert correlate(flat, X, LAYER, ranks=True).layers == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,31 +20,26 @@ from headscope.measures.symmetric import (
 )
 
 N, D, SCALE = 5, 3, 0.6
+CAUSAL = torch.ones(N, N, dtype=torch.bool).tril()
 
 
-def draw(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randn(1, 2, N, D, generator=generator, dtype=torch.float64) for _ in "qkv")
+def draw() -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(3, 1, 2, N, D, generator=generator, dtype=torch.float64).unbind()
 
 
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(9)
 
 
-def causal() -> Tensor:
-    return torch.ones(N, N, dtype=torch.bool).tril()
-
-
 def by_hand(q: Tensor, k: Tensor, v: Tensor, bias, sees) -> Tensor:
     """(S + S^T) / 2 before the softmax, one number after the other."""
     found = torch.zeros_like(v)
     for h in range(q.shape[1]):
-        s = [
-            [float(q[0, h, i] @ k[0, h, j]) * SCALE + bias(i, j) for j in range(N)]
-            for i in range(N)
-        ]
+        s = np.array([[float(a @ b) * SCALE for b in k[0, h]] for a in q[0, h]])
+        s += [[bias(i, j) for j in range(N)] for i in range(N)]
         for i in range(N):
-            weights = [math.exp((s[i][j] + s[j][i]) / 2) if sees(i, j) else 0.0 for j in range(N)]
+            weights = [math.exp((s[i, j] + s[j, i]) / 2) if sees(i, j) else 0.0 for j in range(N)]
             for j in range(N):
                 found[0, h, i] += weights[j] / sum(weights) * v[0, h, j]
     return found
@@ -58,9 +54,9 @@ def test_symmetric_scores_are_the_mean_of_both_directions(case: str) -> None:
     masks = {
         "all": None,
         "padded": padded[None, None, None],
-        "causal": causal(),
+        "causal": CAUSAL,
         "bias": bias.masked_fill(~padded[None, None, None], low),
-        "causal bias": bias.masked_fill(~causal(), low),
+        "causal bias": bias.masked_fill(~CAUSAL, low),
     }
     ours = changed_attention("symmetric", q, k, v, scale=SCALE, mask=masks[case])
 
@@ -86,11 +82,9 @@ def test_tied_queries_and_keys_leave_nothing_to_change() -> None:
         torch.testing.assert_close(found, own, rtol=0, atol=1e-9)
     scores, seen = square_scores(q, q, scale=SCALE)
     torch.testing.assert_close(score_asymmetry(scores, seen), torch.zeros(1, 2).double())
-
-
-def test_even_attention_is_the_mean_of_what_is_seen() -> None:
+    # Even attention is the mean of what is seen.
     q, k, v = draw()
-    found = changed_attention("even", q, k, v, scale=SCALE, mask=causal())
+    found = changed_attention("even", q, k, v, scale=SCALE, mask=CAUSAL)
     for i in range(N):
         torch.testing.assert_close(found[:, :, i], v[:, :, : i + 1].mean(2))
 
@@ -106,51 +100,33 @@ def test_what_a_token_is_sought_for_by_all_is_no_pair() -> None:
     assert float(halved[0, 0, 1, 0]) < 0.7 * float(same[0, 0, 1, 0])
 
 
-def visible_norm(change: Tensor, seen: Tensor) -> float:
-    total = 0.0
-    for i in range(len(change)):
-        row = [float(change[i, j]) for j in range(len(change)) if seen[i, j]]
-        total += sum((x - sum(row) / len(row)) ** 2 for x in row)
-    return total**0.5
+def visible(rows: Tensor, seen: Tensor) -> Tensor:
+    """What a softmax sees of rows: all but their means over the keys that are seen."""
+    return torch.stack([(row - row[s].mean()) * s for row, s in zip(rows, seen, strict=True)])
 
 
-@pytest.mark.parametrize("mask", [None, causal()])
-def test_noise_is_as_large_as_what_a_softmax_sees_of_the_change(mask: Tensor | None) -> None:
+MASKS = [None, CAUSAL, torch.tensor([1, 0, 1, 1, 0]).bool()[None]]
+
+
+@pytest.mark.parametrize("change", ["noise", "shuffled"])
+@pytest.mark.parametrize("mask", MASKS, ids=["all", "causal", "padded"])
+def test_random_changes_are_as_large_as_what_a_softmax_sees(mask: Tensor | None, change) -> None:
+    """Shuffled is a step to S^T with real positions renumbered, rows and columns alike."""
     q, k, _ = draw()
     scores, seen = square_scores(q, k, scale=SCALE, mask=mask)
     odd = scores - changed_scores("symmetric", scores, seen)
-    noise = changed_scores("noise", scores, seen, generator()) - scores
+    step = changed_scores(change, scores, seen, generator()) - scores
+    assert float((odd - step).abs().max()) > 0.1
+    real = [i for i in range(N) if bool(seen[0, 0, i, i])]  # no padding
     for h in range(2):
-        sizes = [visible_norm(x[0, h], seen[0, h]) for x in (odd, noise)]
-        assert sizes[0] == pytest.approx(sizes[1])
-    assert float((odd - noise).abs().max()) > 0.1
-
-
-@pytest.mark.parametrize("mask", [None, causal(), torch.tensor([1, 0, 1, 1, 0]).bool()[None]])
-def test_scores_of_shuffled_tokens_are_a_step_as_large_as_the_change(mask: Tensor | None) -> None:
-    """Towards S^T with real positions renumbered, rows and columns alike, and no padding among."""
-    q, k, _ = draw()
-    scores, seen = square_scores(q, k, scale=SCALE, mask=mask)
-    odd = scores - changed_scores("symmetric", scores, seen)
-    new = changed_scores("shuffled", scores, seen, generator())
-    real = [i for i in range(N) if bool(seen[0, 0, i, i])]
-    for h in range(2):
-        step = (new - scores)[0, h]
-        sizes = [
-            visible_norm(x[real][:, real], seen[0, h][real][:, real]) for x in (odd[0, h], step)
-        ]
-        assert sizes[0] == pytest.approx(sizes[1])
+        s, d, o, own = (x[0, h][real][:, real] for x in (seen, step, odd, scores))
+        assert float(visible(d, s).norm()) == pytest.approx(float(visible(o, s).norm()))
+        if change == "noise":
+            continue
         matches = 0
-        for order in permutations(real):
-            other = scores[0, h].T[list(order)][:, list(order)] - scores[0, h][real][:, real]
-            other = torch.stack(
-                [
-                    (row - row[sees].mean()) * sees
-                    for row, sees in zip(other, seen[0, h][real][:, real], strict=True)
-                ]
-            )
-            mine = step[real][:, real]
-            matches += bool(torch.allclose(mine / mine.norm(), other / other.norm(), atol=1e-9))
+        for order in permutations(range(len(real))):
+            other = visible(own.T[list(order)][:, list(order)] - own, s)
+            matches += torch.allclose(d / d.norm(), other / other.norm(), atol=1e-9)
         assert matches == 1
 
 
@@ -169,8 +145,7 @@ def test_asymmetry_counts_real_positions_only() -> None:
     real = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)
     scores, seen = square_scores(q, k, scale=SCALE, mask=real[None, None, None])
     inner = scores[0, 1, :3, :3]
-    sizes = [torch.stack([row - row.mean() for row in x]).norm() for x in (inner - inner.T, inner)]
-    expected = sizes[0] / sizes[1]
+    expected = torch.div(*((x - x.mean(1, keepdim=True)).norm() for x in (inner - inner.T, inner)))
     assert float(score_asymmetry(scores, seen)[0, 1]) == pytest.approx(float(expected))
 
 

@@ -9,17 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from hand_made import activations
 
 from headscope.data.batches import collate
 from headscope.data.encode import EncodedSentence
 from headscope.data.sentence import Sentence
-from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch
 from headscope.measures.classify.labels import judge
 from headscope.measures.classify.rows import OFFSETS
 from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.thresholds import Thresholds
-from headscope.results import HeadResult
 from tests.reference import lowest_argmax
 
 N_HEADS = 4
@@ -37,9 +36,9 @@ class Line:
     pattern: np.ndarray
 
 
-def make_lines(begins_special: bool, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> list[Line]:
+def make_lines(begins_special: bool, lengths: Sequence[int] = LENGTHS) -> list[Line]:
     """Random causal patterns with equal weights, repeated tokens and full stops."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     lines = []
     for length in lengths:
         n = length + begins_special
@@ -66,7 +65,7 @@ def collated(lines: Sequence[Line]) -> Batch:
     return dataclasses.replace(collate(encoded, 0), causal=True)
 
 
-def measured(lines: Sequence[Line], layers: int = 1) -> HeadMeasures:
+def measured(lines: Sequence[Line]) -> HeadMeasures:
     """All lines in one batch; sites of other stacks are passed over."""
     batch = collated(lines)
     n = batch.size[1]
@@ -74,32 +73,14 @@ def measured(lines: Sequence[Line], layers: int = 1) -> HeadMeasures:
     for row, line in enumerate(lines):
         pattern[row, :, : len(line.ids), : len(line.ids)] = torch.from_numpy(line.pattern)
         pattern[row, :, len(line.ids) :, 0] = 1.0  # padding attends, too
-    sums = HeadMeasures(layers, N_HEADS)
+    sums = HeadMeasures(1, N_HEADS)
     reducer = sums.reducer("decoder")
     reducer.start(batch)
     for stack in ("encoder", "decoder", "cross"):
         shown = pattern if stack == "decoder" else torch.full_like(pattern, math.nan)
-        for layer in range(layers):
-            reducer.observe(chunk(stack, layer, shown))
-            reducer.finish(stack, layer)
+        reducer.observe(activations(shown, stack))
+        reducer.finish(stack, 0)
     return sums
-
-
-def chunk(stack: str, layer: int, pattern: torch.Tensor) -> Activations:
-    nothing = torch.empty(0)
-    return Activations(
-        stack=stack,
-        layer=layer,
-        row=layer,
-        rows=slice(0, len(pattern)),
-        heads=slice(0, N_HEADS),
-        n_heads=N_HEADS,
-        q=nothing,
-        k=nothing,
-        v=nothing,
-        pattern=pattern,
-        z=nothing,
-    )
 
 
 def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
@@ -140,50 +121,30 @@ def slow(lines: Sequence[Line], head: int) -> dict[str, float]:
     return {name: float(np.mean(found)) for name, found in values.items()}
 
 
-MEANS = (
-    "confidence",
-    "entropy",
-    "relative_entropy",
-    "special_mass",
-    "punctuation_mass",
-    "self_rate",
-    "duplicate_rate",
-    "long_entropy",
-)
+MEANS = ("confidence", "entropy", "relative_entropy", "long_entropy")
+RATES = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
 
 
 @pytest.mark.parametrize("begins_special", [True, False])
 def test_numbers_equal_a_loop_over_rows(begins_special: bool) -> None:
     lines = make_lines(begins_special)
     sums = measured(lines)
-    heads = judge(sums, None, Thresholds(), [range(N_HEADS)], "decoder")
-    for head in heads:
+    for head in judge(sums, None, Thresholds(), [range(N_HEADS)], "decoder"):
         expected = slow(lines, head.head)
-        for name in MEANS:
+        for name in MEANS + RATES:
             assert getattr(head, name) == pytest.approx(expected[name], abs=1e-6), name
-        assert head.positional is not None
         assert head.positional.chance == pytest.approx(expected["chance"])
         for r in OFFSETS:
-            rate, mass = head.positional.rates[str(r)], head.positional.mass[str(r)]
+            found = (head.positional.rates[str(r)], head.positional.mass[str(r)])
             if r > 0:  # nobody can look there
-                assert (rate, mass) == (None, None)
+                assert found == (None, None)
             else:
-                assert rate == pytest.approx(expected[f"rate {r}"])
-                assert mass == pytest.approx(expected[f"mass {r}"])
-
-
-@pytest.mark.parametrize("begins_special", [True, False])
-def test_expectations_under_uniform_attention_are_those_of_what_a_row_sees(
-    begins_special: bool,
-) -> None:
-    lines = make_lines(begins_special)
-    profile = measured(lines).profile
-    expected = slow(lines, 0)
-    queries = dict(zip(("all", "duplicate"), profile.queries[[0, 8]].tolist(), strict=True))
-    for i, name in enumerate(("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")):
-        n = queries["duplicate" if name == "duplicate_rate" else "all"]
-        found = float(profile.uniform[i]) / n
-        assert found == pytest.approx(expected[f"uniform {name}"]), name
+                assert found == pytest.approx((expected[f"rate {r}"], expected[f"mass {r}"]))
+    # Expectations under uniform attention are those of what a row sees.
+    every, duplicate = sums.profile.queries[[0, 8]].tolist()
+    for name, total in zip(RATES, sums.profile.uniform, strict=False):
+        queries = duplicate if name == "duplicate_rate" else every
+        assert float(total) / queries == pytest.approx(expected[f"uniform {name}"]), name
 
 
 def even(lengths: Sequence[int]) -> list[Line]:
@@ -195,22 +156,13 @@ def even(lengths: Sequence[int]) -> list[Line]:
     return lines
 
 
-def judged(lines: Sequence[Line]) -> HeadResult:
-    return judge(measured(lines), None, Thresholds(), [range(N_HEADS)], "decoder")[0]
-
-
 def test_evenly_spread_causal_attention_is_broad_and_nothing_else() -> None:
-    head = judged(even([25] * 60))
-    assert head.relative_entropy == pytest.approx(1.0)
-    assert head.long_entropy == pytest.approx(1.0)
+    lines = even([25] * 60)
+    head = judge(measured(lines), None, Thresholds(), [range(N_HEADS)], "decoder")[0]
+    assert (head.relative_entropy, head.long_entropy) == pytest.approx((1.0, 1.0))
     assert head.roles == ("broad",)
     assert head.name == "decoder:L0H0"
-
-
-def test_a_decoder_has_no_syntax_and_no_rare_words() -> None:
-    head = judged(even([6, 8]))
-    assert head.syntactic == ()
-    assert head.rare is None
+    assert (head.syntactic, head.rare) == ((), None)  # a decoder has neither
 
 
 def test_the_previous_token_is_a_position_and_the_first_a_sink() -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hand_made import activations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from headscope.measures.activations import Activations
 from headscope.measures.classify.cross import CROSS_QUANTITIES, CrossHeads
 from headscope.measures.classify.cross_labels import judge_cross
 from headscope.measures.classify.testable import untestable_cross
@@ -49,8 +49,7 @@ def random_pair(rng: np.random.Generator, longest: int = 9) -> Pair:
 
 def padded(pairs: Sequence[Pair]) -> tuple[PairBatch, torch.Tensor]:
     """Pad pairs to one batch; padded queries attend evenly, padded keys get nothing."""
-    n_query = max(len(pair.query) for pair in pairs)
-    n_key = max(len(pair.key) for pair in pairs)
+    n_query, n_key = (max(len(getattr(p, side)) for p in pairs) for side in ("query", "key"))
     layers, heads = pairs[0].pattern.shape[:2]
     pattern = torch.zeros(len(pairs), layers, heads, n_query, n_key, dtype=torch.float64)
     marks = [torch.zeros(len(pairs), n, dtype=torch.bool) for n in (n_key, n_key, n_query, n_query)]
@@ -62,27 +61,8 @@ def padded(pairs: Sequence[Pair]) -> tuple[PairBatch, torch.Tensor]:
         marks[1][row, :k] = torch.tensor(pair.key)
         marks[3][row, :q] = torch.tensor(pair.query)
     source, source_content, target, target_content = marks
-    batch = PairBatch(
-        source.long(), source.long(), source_content, target.long(), target.long(), target_content
-    )
-    return batch, pattern
-
-
-def chunk(stack: str, layer: int, rows: slice, heads: slice, pattern: torch.Tensor) -> Activations:
-    nothing = torch.empty(0)
-    return Activations(
-        stack=stack,
-        layer=layer,
-        row=layer,
-        rows=rows,
-        heads=heads,
-        n_heads=N_HEADS,
-        q=nothing,
-        k=nothing,
-        v=nothing,
-        pattern=pattern,
-        z=nothing,
-    )
+    source, target = source.long(), target.long()
+    return PairBatch(source, source, source_content, target, target, target_content), pattern
 
 
 def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -> CrossHeads:
@@ -93,23 +73,18 @@ def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -
         batch, pattern = padded(pairs[begin : begin + per_batch])
         sums.start(batch)
         for layer in range(layers):
-            for row in range(0, len(pattern), rows_at_once):
-                rows = slice(row, min(row + rows_at_once, len(pattern)))
-                for head in range(heads):
-                    part = pattern[rows, layer, head : head + 1]
-                    sums.observe(chunk("cross", layer, rows, slice(head, head + 1), part))
-            sums.observe(chunk("decoder", layer, slice(0, 1), slice(0, 1), pattern[:1, layer, :1]))
+            for row, head in product(range(0, len(pattern), rows_at_once), range(heads)):
+                where = slice(row, min(row + rows_at_once, len(pattern))), slice(head, head + 1)
+                part = pattern[where[0], layer, where[1]]
+                sums.observe(activations(part, "cross", layer, *where, N_HEADS))
+            sums.observe(activations(pattern[:1, layer, :1], "decoder", layer))
             sums.finish("cross", layer)
     return sums
 
 
-# --- the slow way -------------------------------------------------------------------------------
-
-
 def slow_pair(pair: Pair, pattern: np.ndarray) -> dict[str, Any] | None:
     """Everything of one pattern (queries, keys), from the definitions; None if too short."""
-    queries = [i for i, content in enumerate(pair.query) if content]
-    keys = [j for j, content in enumerate(pair.key) if content]
+    queries, keys = ([i for i, content in enumerate(x) if content] for x in (pair.query, pair.key))
     special = [j for j in range(len(pair.key)) if j not in keys]
     if len(queries) < 3 or len(keys) < 3:
         return None
@@ -132,24 +107,16 @@ def slow_pair(pair: Pair, pattern: np.ndarray) -> dict[str, Any] | None:
         rows["last_special_mass"].append(pattern[i, special[-1]] if special else 0.0)
         if n >= 20:
             rows["long_entropy"].append(entropy / math.log(n))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = stats.spearmanr(range(len(looks_at)), looks_at).statistic
+    constant = len(set(looks_at)) == 1
     return {
-        "rows": rows,
-        "alignment": 0.0 if len(set(looks_at)) == 1 else float(found),
-        "constant": len(set(looks_at)) == 1,
+        **{"rows": rows, "constant": constant},
+        "alignment": 0.0 if constant else stats.spearmanr(range(len(looks_at)), looks_at).statistic,
         "uniform": {
             "diagonal": near_random,
             "confidence": [1 / n] * len(queries),
             "special_mass": [len(special) / n] * len(queries),
         },
     }
-
-
-def pooled(found: Sequence[dict[str, Any]], table: str, name: str) -> float:
-    values = [value for pair in found for value in pair[table][name]]
-    return float(np.mean(values)) if values else math.nan
 
 
 def clustered_error(found: Sequence[dict[str, Any]], name: str) -> float:
@@ -176,6 +143,12 @@ def clustered_error(found: Sequence[dict[str, Any]], name: str) -> float:
 def test_sums_equal_loops_over_dense_patterns(
     seed: int, n_pairs: int, longest: int, per_batch: int, rows_at_once: int
 ) -> None:
+    def mean(values: Sequence[float]) -> float:
+        return float(np.mean(values)) if values else math.nan
+
+    def pooled(table: str, name: str) -> float:
+        return mean([value for pair in found for value in pair[table][name]])
+
     rng = np.random.default_rng(seed)
     pairs = [random_pair(rng, longest) for _ in range(n_pairs)]
     sums = measured(pairs, per_batch, rows_at_once)
@@ -190,18 +163,16 @@ def test_sums_equal_loops_over_dense_patterns(
             here = (layer, head)
             assert sums.constant[here] == sum(pair["constant"] for pair in found)
             values = [pair["alignment"] for pair in found]
-            expected = np.mean(values) if values else math.nan
-            np.testing.assert_allclose(alignment[here], expected, atol=1e-12)
+            np.testing.assert_allclose(alignment[here], mean(values), atol=1e-12)
             if len(found) > 1:
                 error = np.std(values, ddof=1) / math.sqrt(len(found))
                 np.testing.assert_allclose(alignment_error[here], error, atol=1e-7)
             for i, name in enumerate(CROSS_QUANTITIES):
-                wanted = pooled(found, "rows", name)
-                np.testing.assert_allclose(means[here][i], wanted, atol=1e-6, err_msg=name)
-                wanted = clustered_error(found, name)
-                np.testing.assert_allclose(errors[here][i], wanted, atol=1e-6, err_msg=name)
+                wanted = (pooled("rows", name), clustered_error(found, name))
+                both = (means[here][i], errors[here][i])
+                np.testing.assert_allclose(both, wanted, atol=1e-6, err_msg=name)
             for name in ("diagonal", "confidence", "special_mass"):
-                wanted = pooled(found, "uniform", name)
+                wanted = pooled("uniform", name)
                 np.testing.assert_allclose(sums.expected(name), wanted, atol=1e-6, err_msg=name)
 
 
@@ -215,8 +186,6 @@ def test_parts_add_up_and_states_go_on() -> None:
     for name, array in whole.state().items():
         np.testing.assert_allclose(part.state()[name], array, rtol=1e-12, atol=1e-12, err_msg=name)
 
-
-# --- planted heads ------------------------------------------------------------------------------
 
 #: From (query place, queries, keys, random numbers) to weights over the content keys.
 Habit = Callable[[int, int, int, np.random.Generator], np.ndarray]
@@ -242,11 +211,6 @@ def creeping(i: int, m_query: int, m_key: int, rng: np.random.Generator) -> np.n
     return row / row.sum()
 
 
-def sink(i: int, m_query: int, m_key: int, rng: np.random.Generator) -> np.ndarray:
-    """Nearly everything on the special token; what is left follows the position."""
-    return 0.05 * looking(along)(i, m_query, m_key, rng)
-
-
 HABITS: dict[str, Habit] = {
     "along": looking(along),
     "backwards": looking(lambda i, q, k: k - 1 - along(i, q, k)),
@@ -256,8 +220,10 @@ HABITS: dict[str, Habit] = {
     "even": lambda i, q, k, rng: np.full(k, 1 / k),
     "creeping": creeping,
     "random": lambda i, q, k, rng: rng.dirichlet(np.full(k, 0.1)),
-    "sink": sink,
+    # Nearly everything on the special token; what is left follows the position.
+    "sink": lambda i, q, k, rng: 0.05 * looking(along)(i, q, k, rng),
 }
+HEADS = list(HABITS.values())
 
 
 def planted(habits: Sequence[Habit], lengths: Sequence[int], seed: int = 0) -> Iterator[Pair]:
@@ -279,17 +245,13 @@ def planted(habits: Sequence[Habit], lengths: Sequence[int], seed: int = 0) -> I
 
 
 def heads_of(lengths: Sequence[int], **thresholds: float) -> dict[str, HeadResult]:
-    sums = measured(list(planted(list(HABITS.values()), lengths)), per_batch=16, rows_at_once=16)
+    sums = measured(list(planted(HEADS, lengths)), per_batch=16, rows_at_once=16)
     found = judge_cross(sums, None, Thresholds.parse(thresholds), [range(len(HABITS))])
     return dict(zip(HABITS, found, strict=True))
 
 
-@pytest.fixture(scope="module")
-def heads() -> dict[str, HeadResult]:
-    return heads_of([4, 5, 6, 8, 12, 20, 25] * 26)
-
-
-def test_planted_heads_earn_their_roles_and_no_others(heads: dict[str, HeadResult]) -> None:
+def test_planted_heads_earn_their_roles_and_no_others() -> None:
+    heads = heads_of([4, 5, 6, 8, 12, 20, 25] * 26)
     assert {name: head.roles for name, head in heads.items()} == {
         "along": ("monotonic", "sharp"),
         "backwards": ("anti_monotonic", "sharp"),
@@ -303,37 +265,24 @@ def test_planted_heads_earn_their_roles_and_no_others(heads: dict[str, HeadResul
     }
     assert heads["along"].primary == "monotonic"
     assert heads["sink"].labels[0].detail == "last"
-    assert all(head.stack == "cross" for head in heads.values())
-
-
-def test_planted_alignments(heads: dict[str, HeadResult]) -> None:
-    def score(name: str) -> float:
-        alignment = heads[name].alignment
-        assert alignment is not None
-        assert alignment.score is not None
-        return alignment.score
-
-    assert score("along") > 0.95
-    assert score("backwards") == pytest.approx(-score("along"))
+    for head in heads.values():  # syntax and offsets do not exist for cross-attention
+        assert (head.stack, head.positional, head.syntactic, head.rare) == ("cross", None, (), None)
+        assert head.punctuation_mass is head.self_rate is head.duplicate_rate is None
+    alignments: dict[str, Any] = {name: head.alignment for name, head in heads.items()}
+    score = {name: alignment.score for name, alignment in alignments.items()}
+    assert score["along"] > 0.95
+    assert score["backwards"] == pytest.approx(-score["along"])
     # Argmax alone would call these two as monotonic as the first.
-    assert score("creeping") == pytest.approx(score("along"))
-    assert score("sink") == pytest.approx(score("along"))
-    assert score("first") == score("last") == score("even") == 0
-    assert abs(score("random")) < 0.2
+    assert score["creeping"] == pytest.approx(score["along"])
+    assert score["sink"] == pytest.approx(score["along"])
+    assert abs(score["random"]) < 0.2
     for name in ("first", "last", "even"):
-        assert heads[name].alignment.constant == 1  # type: ignore[union-attr]
-    assert heads["along"].alignment.diagonal == 1  # type: ignore[union-attr]
-    assert heads["even"].sharpness is not None
+        assert (score[name], alignments[name].constant) == (0, 1)
+    assert alignments["along"].diagonal == 1
     assert heads["even"].confidence == pytest.approx(heads["even"].sharpness.uniform, rel=0.2)
 
 
-def test_syntax_and_offsets_do_not_exist_for_cross_attention(heads: dict[str, HeadResult]) -> None:
-    for head in heads.values():
-        assert (head.positional, head.syntactic, head.rare) == (None, (), None)
-        assert head.punctuation_mass is head.self_rate is head.duplicate_rate is None
-
-
-def test_thresholds_decide(heads: dict[str, HeadResult]) -> None:
+def test_thresholds_decide() -> None:
     lengths = [6, 8, 12] * 20
     assert "monotonic" not in heads_of(lengths, monotonic=1.0)["soft"].roles
     assert "monotonic" in heads_of(lengths, monotonic_gain=0.0)["creeping"].roles
@@ -341,45 +290,44 @@ def test_thresholds_decide(heads: dict[str, HeadResult]) -> None:
     assert "sharp" not in heads_of(lengths, sharp=0.95)["along"].roles
 
 
-def test_a_few_pairs_show_nothing() -> None:
-    """A handful of short pairs is in order by luck now and then."""
+def test_what_cannot_be_shown() -> None:
+    # A handful of short pairs is in order by luck now and then.
     found = heads_of([5] * 49)
     assert {role for head in found.values() for role in head.roles} == {"special"}
-    pairs = list(planted(list(HABITS.values()), [5] * 49))
-    reasons = untestable_cross(measured(pairs))
+    reasons = untestable_cross(measured(list(planted(HEADS, [5] * 49))))
     assert list(reasons) == ["monotonic", "anti_monotonic", "sharp", "broad"]
     assert reasons["sharp"].startswith("49 pairs")
-
-
-def test_sources_without_special_tokens_cannot_show_a_sink() -> None:
+    # Sources without special tokens cannot show a sink.
     pairs = list(planted([HABITS["along"]], [6] * 60))
     for pair in pairs:
-        pair.pattern = pair.pattern[..., :-1] / pair.pattern[..., :-1].sum(-1, keepdims=True).clip(
-            1e-9
-        )
+        content = pair.pattern[..., :-1]
+        pair.pattern = content / content.sum(-1, keepdims=True).clip(1e-9)
         pair.key = pair.key[:-1]
     sums = measured(pairs)
     assert untestable_cross(sums)["special"] == "no source has a special token"
     (head,) = judge_cross(sums, None, Thresholds(), [[0]])
     assert head.special_mass == 0
     assert "special" not in head.roles
+    # Nothing measured is unknown, and never zero.
+    (head,) = judge_cross(CrossHeads(1, 1), None, Thresholds(), [[0]])
+    assert (head.roles, head.confidence) == ((), None)
+    assert (head.alignment.score, head.alignment.interval) == (None, (-1.0, 1.0))
+    assert head.sharpness.interval == (0.0, 1.0)
 
 
 def test_swapped_sources_stand_beside_the_score() -> None:
     """A head of position keeps its alignment with another source; one of content loses it."""
     lengths = [6, 8, 12] * 20
-    content, position = HABITS["along"], HABITS["along"]
-    trained = measured(list(planted([position, content], lengths)))
+    trained = measured(list(planted([HABITS["along"]] * 2, lengths)))
     # With another source the head of content finds its tokens in no order.
-    swapped = measured(list(planted([position, HABITS["random"]], lengths)))
-    by_position, by_content = judge_cross(trained, swapped, Thresholds(), [[0, 3]])
-    assert (by_position.head, by_content.head) == (0, 3)
-    assert by_position.alignment is not None
-    assert by_content.alignment is not None
-    assert by_position.alignment.swapped == by_position.alignment.score
-    assert abs(by_content.alignment.swapped or 1) < 0.3
-    low, high = by_content.alignment.swapped_interval
-    assert low < by_content.alignment.swapped < high  # type: ignore[operator]
+    swapped = measured(list(planted([HABITS["along"], HABITS["random"]], lengths)))
+    heads = judge_cross(trained, swapped, Thresholds(), [[0, 3]])
+    assert [head.head for head in heads] == [0, 3]
+    by_position, by_content = (head.alignment for head in heads)
+    assert by_position.swapped == by_position.score
+    assert abs(by_content.swapped or 1) < 0.3
+    low, high = by_content.swapped_interval
+    assert low < by_content.swapped < high
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -391,14 +339,3 @@ def test_random_patterns_earn_nothing(seed: int) -> None:
     pairs = list(planted(habits, [4, 5, 6, 8, 12] * 20, seed))
     found = judge_cross(measured(pairs, 25, 25), None, Thresholds(), [range(4)])
     assert all(not {"monotonic", "anti_monotonic"} & set(head.roles) for head in found)
-
-
-def test_nothing_measured_is_unknown_and_never_zero() -> None:
-    (head,) = judge_cross(CrossHeads(1, 1), None, Thresholds(), [[0]])
-    assert head.roles == ()
-    assert head.alignment is not None
-    assert head.alignment.score is None
-    assert head.alignment.interval == (-1.0, 1.0)
-    assert head.sharpness is not None
-    assert head.sharpness.interval == (0.0, 1.0)
-    assert head.confidence is None

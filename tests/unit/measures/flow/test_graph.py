@@ -1,11 +1,15 @@
-"""Words as nodes, hubs, rates over sentences, and the trees that know nothing."""
+"""Words as nodes, hubs, rates over sentences, trees that know nothing, and the largest trees."""
 
 from __future__ import annotations
 
+import itertools
+
+import networkx
 import numpy as np
 import pytest
 import torch
 
+from headscope.measures.flow.arborescence import largest_trees
 from headscope.measures.flow.clustered import Clustered
 from headscope.measures.flow.combination import Kept, choose_heads, summed
 from headscope.measures.flow.hubs import HubSums, in_degree, top_share
@@ -27,19 +31,14 @@ def test_weights_to_a_word_are_summed_and_from_a_word_averaged() -> None:
     nodes = two_sentences()
     pattern = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     graph = nodes.fold(pattern)
-    for s in range(2):
-        for i in range(len(nodes.names[s])):
-            for j in range(len(nodes.names[s])):
-                places = [(nodes.node[s] == n).nonzero()[:, 0].tolist() for n in (i, j)]
-                block = pattern[s][:, places[0]][:, :, places[1]]
-                expected = block.sum(2).mean(1)
-                torch.testing.assert_close(graph[s, :, i, j], expected)
+    for s, names in enumerate(nodes.names):
+        places = [(nodes.node[s] == n).nonzero()[:, 0].tolist() for n in range(len(names))]
+        for i, j in np.ndindex(len(names), len(names)):
+            block = pattern[s][:, places[i]][:, :, places[j]]
+            torch.testing.assert_close(graph[s, :, i, j], block.sum(2).mean(1))
     assert not graph[1, :, 3:].any()
     assert nodes.is_word.tolist() == [[False, True, True, True, False], [False, True] + [False] * 3]
-
-
-def test_even_attention_looks_at_pieces_and_not_ahead() -> None:
-    even = two_sentences().even
+    even = nodes.even  # looks at pieces, and not ahead
     torch.testing.assert_close(even[0, 1], torch.tensor([1.0, 1, 2, 1, 1]) / 6)
     torch.testing.assert_close(even[1, 1, :3], torch.ones(3) / 3)
     seen = two_sentences(causal=True).even
@@ -92,9 +91,8 @@ def test_rates_over_sentences_are_ratio_estimates() -> None:
     part = random.binomial(whole.astype(int), [0.2, 0.7], (50, 2)).astype(float)
     found = Clustered.ratio(part, whole)
     np.testing.assert_allclose(found.value, part.sum(0) / whole.sum())
-    error = ratio_error(
-        part.sum(0), (part**2).sum(0), (part * whole).sum(0), whole.sum(), (whole**2).sum(), 50
-    )
+    sums = (part.sum(0), (part**2).sum(0), (part * whole).sum(0))
+    error = ratio_error(*sums, whole.sum(), (whole**2).sum(), 50)
     np.testing.assert_allclose(found.half_width() / error, 2.0096, rtol=1e-4)  # t, 49 degrees
     gap = Clustered(found.value[:1], found.influence[:, :1]) - found.mean()
     drawn = random.integers(0, 50, (4000, 50))
@@ -103,9 +101,7 @@ def test_rates_over_sentences_are_ratio_estimates() -> None:
     assert gap.half_width()[0] == pytest.approx(2.01 * spread, rel=0.1)
     assert gap.value[0] == pytest.approx((found.value[0] - found.value[1]) / 2)
     assert np.isinf(Clustered.ratio(part[:1], whole[:1]).half_width()).all()
-
-
-def test_numbers_that_are_not_known_are_left_out_of_a_mean() -> None:
+    # Numbers that are not known are left out of a mean.
     part, whole = np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([[2.0, 0.0], [2.0, 0.0]])
     found = Clustered.ratio(part, whole)
     assert np.isnan(found.value[1])
@@ -121,17 +117,16 @@ def gold(*heads: list[int], punctuation: int | None = None) -> GoldTrees:
     return GoldTrees(tree, scored)
 
 
-def test_trees_that_know_only_the_root() -> None:
+def test_trees_that_know_only_the_root_and_attachment_without_punctuation() -> None:
     found = simple_trees(gold([1, -1, 1, 2]), torch.Generator().manual_seed(0))
-    words = [0, 2, 3]  # what stands at the root is not scored
-    assert [found["previous"][0, w].item() for w in words] == [1, 1, 2]
-    assert [found["next"][0, w].item() for w in words] == [1, 3, 1]
-    assert [found["offset -2"][0, w].item() for w in words] == [1, 0, 1]
-    assert [found["root"][0, w].item() for w in words] == [1, 1, 1]
+    for name, heads in {
+        "previous": [1, 1, 2],
+        "next": [1, 3, 1],
+        "offset -2": [1, 0, 1],
+        "root": [1, 1, 1],
+    }.items():  # what stands at the root is not scored
+        assert found[name][0, [0, 2, 3]].tolist() == heads
     assert found["random"][0, 1] == -1
-
-
-def test_attachment_with_and_without_punctuation() -> None:
     counts = TreeCounts()
     counts.update(gold([1, -1, 1, 2], punctuation=3), {"x": torch.tensor([[1, -1, 0, 2]])})
     counts.update(gold([-1, 0], punctuation=None), {"x": torch.tensor([[-1, 0]])})
@@ -171,9 +166,8 @@ def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up() -> None:
     assert search.counts.attachment("combination").value[0] == 1.0
     assert 0.4 < search.counts.attachment("best").value[0] < 0.8
     assert search.swapped.attachment("combination").value[0] < 0.6
-    assert search.baseline(search.strongest).value[0] == max(
-        search.baseline(name).value[0] for name in BASELINES
-    )
+    baselines = [search.baseline(name).value[0] for name in BASELINES]
+    assert search.baseline(search.strongest).value[0] == max(baselines)
     every = search.counts.attachment("heads").value
     assert every.argmax() == search.best
     assert len(every) == 8
@@ -200,3 +194,70 @@ def test_directions_are_told_apart() -> None:
     assert turned[1] == both[0]
     assert choose_heads([Kept(trees, graph.mT)], turned) == (1,)
     torch.testing.assert_close(summed(graph, (0, 1))[:, 0], graph[:, 0] + graph[:, 0].mT)
+
+
+def every_tree(n: int, root: int) -> list[tuple[int, ...]]:
+    """All ways to give each word a head so that all of them lead to the root."""
+    found = []
+    for heads in itertools.product(range(n), repeat=n):
+        tree = tuple(-1 if word == root else head for word, head in enumerate(heads))
+        if tree not in found and all(reaches(tree, word, root) for word in range(n)):
+            found.append(tree)
+    return found
+
+
+def reaches(tree: tuple[int, ...], word: int, root: int) -> bool:
+    for _ in tree:
+        if word == root:
+            return True
+        word = tree[word]
+    return word == root
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_no_other_tree_scores_more(n: int) -> None:
+    generator = torch.Generator().manual_seed(n)
+    scores = torch.randn(40, n, n, generator=generator, dtype=torch.float64)
+    roots = torch.randint(n, (40,), generator=generator)
+    for matrix, root, found in zip(scores, roots, largest_trees(scores, roots), strict=True):
+        scored = {
+            sum(float(matrix[head, word]) for word, head in enumerate(tree) if head >= 0): tree
+            for tree in every_tree(n, int(root))
+        }
+        assert tuple(found.tolist()) == scored[max(scored)]
+
+
+@pytest.mark.parametrize(("n", "sharp"), [(6, 1.0), (9, 6.0), (17, 8.0)])
+def test_trees_of_many_cycles_in_cycles(n: int, sharp: float) -> None:
+    """Sharp rows run in many cycles that have to be broken one inside the other."""
+    generator = torch.Generator().manual_seed(n)
+    scores = torch.softmax(sharp * torch.randn(24, n, n, generator=generator), -1).double()
+    roots = torch.randint(n, (24,), generator=generator)
+    for matrix, root, found in zip(scores, roots, largest_trees(scores, roots), strict=True):
+        graph = networkx.DiGraph()
+        for head, word in itertools.permutations(range(n), 2):
+            if word != root:
+                graph.add_edge(head, word, weight=float(matrix[head, word]))
+        edges = networkx.maximum_spanning_arborescence(graph).edges
+        assert {word: head for head, word in edges} == {
+            word: head for word, head in enumerate(found.tolist()) if word != root
+        }
+
+
+def test_a_cycle_is_broken_where_it_costs_least() -> None:
+    """1 and 2 want each other; entering at 2 loses 9 for 5, entering at 1 loses 10 for 8."""
+    scores = torch.tensor([[0.0, 8.0, 5.0], [0.0, 0.0, 9.0], [0.0, 10.0, 0.0]])
+    assert largest_trees(scores[None], torch.tensor([0])).tolist() == [[-1, 0, 1]]
+
+
+def test_graphs_do_not_disturb_each_other() -> None:
+    """Alone, or among others that need more steps: the same trees; ties are trees as well."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.softmax(8 * torch.randn(30, 11, 11, generator=generator), -1)
+    scores[3:6] = 0.0
+    roots = torch.randint(11, (30,), generator=generator)
+    together = largest_trees(scores, roots)
+    alone = [largest_trees(scores[i : i + 1], roots[i : i + 1])[0] for i in range(30)]
+    assert torch.equal(together, torch.stack(alone))
+    for tree, root in zip(together.tolist(), roots.tolist(), strict=True):
+        assert all(reaches(tuple(tree), word, root) for word in range(11))

@@ -44,13 +44,11 @@ def test_orthogonal_keys_are_read_back_exactly_by_the_sum_and_not_by_a_softmax()
     assert found["softmax"] == pytest.approx(0.5 * ((1 - own) ** 2 + 5 * off**2))
     unit, _ = unit_keys(basis, every(6), centred=False)
     assert float(coherence(unit, every(6))) == pytest.approx(0, abs=1e-12)
-
-
-def test_equal_keys_cannot_be_told_apart_by_anything() -> None:
+    # Equal keys cannot be told apart by anything: all read the mean of the four.
     found = errors(torch.ones(1, 1, 4, 3, dtype=torch.float64))
-    expected = 0.5 * ((1 - 0.25) ** 2 + 3 * 0.25**2)  # all read the mean of the four
+    expected = 0.5 * ((1 - 0.25) ** 2 + 3 * 0.25**2)
     assert found == pytest.approx(
-        {"scaled-sum": expected, "least-squares": expected, "softmax": expected}
+        dict.fromkeys(("scaled-sum", "least-squares", "softmax"), expected)
     )
 
 
@@ -83,10 +81,8 @@ def test_padding_and_the_keys_mean_change_nothing_they_should_not() -> None:
         alone, same = unit_keys(k, every(5), centred=centred)
         torch.testing.assert_close(length, same)
         torch.testing.assert_close(coherence(ours, real), coherence(alone, every(5)))
-        found, expected = (
-            readout_errors(unit, valid, 3.0) for unit, valid in ((ours, real), (alone, every(5)))
-        )
-        torch.testing.assert_close(found, expected)
+        expected = readout_errors(alone, every(5), 3.0)
+        torch.testing.assert_close(readout_errors(ours, real, 3.0), expected)
     moved, _ = unit_keys(k + 100, every(5), centred=True)
     torch.testing.assert_close(moved, unit_keys(k, every(5), centred=True)[0])
     assert float(coherence(unit_keys(k + 100, every(5), centred=False)[0], every(5))) > 0.99
@@ -115,9 +111,6 @@ def test_random_keys_give_the_closed_forms(n: int, d: int) -> None:
     if n > d:
         assert closed_form("least-squares", n, d) == pytest.approx(0.5 * (1 - d / n))
         assert np.mean([draw["softmax"] for draw in drawn]) < 0.5 * (1 - d / n)
-
-
-def test_the_closed_form_needs_no_random_keys() -> None:
-    """Any keys that span d dimensions have it, however alike they are."""
+    # Any keys that span d dimensions have it, however alike they are.
     alike = keys(20, 5) * 0.05 + 1
     assert errors(alike)["least-squares"] == pytest.approx(0.5 * (1 - 5 / 20))

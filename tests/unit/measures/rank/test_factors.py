@@ -45,16 +45,10 @@ def test_concatenation_puts_head_after_head_like_a_linear_map(weights: Attention
     together = layer_factors(weights).concatenated()
     assert together.W_Q.shape == (1, D, H * R)
     for head in range(H):
-        np.testing.assert_array_equal(
-            together.W_Q[0, :, head * R : head * R + R], weights.W_Q[head]
-        )
-        np.testing.assert_array_equal(
-            together.W_O_T[0, :, head * R : head * R + R], weights.W_O[head].T
-        )
+        own = slice(head * R, head * R + R)
+        np.testing.assert_array_equal(together.W_Q[0, :, own], weights.W_Q[head])
+        np.testing.assert_array_equal(together.W_O_T[0, :, own], weights.W_O[head].T)
     assert layer_factors(weights).first(2).W_V.shape == (2, D, R)
-
-
-# --- biases -----------------------------------------------------------------------------------
 
 
 def test_included_biases_equal_dense_augmented_matrices(weights: AttentionWeights) -> None:
@@ -86,110 +80,60 @@ def test_key_bias_changes_nothing_and_query_bias_does(weights: AttentionWeights)
         for name, value in vars(layer_factors(weights, biases=biases)).items():
             np.testing.assert_array_equal(value, getattr(moved, name))
     moved = changed(weights, b_Q=weights.b_Q * 100)
-    plain, biased = (
-        [
-            product_singular_values(*layer_factors(w, biases=b).products["qk"])
+    for biases in (False, True):
+        before, after = (
+            product_singular_values(*layer_factors(w, biases=biases).products["qk"])
             for w in (weights, moved)
-        ]
-        for b in (False, True)
-    )
-    torch.testing.assert_close(plain[0], plain[1], rtol=0, atol=0)
-    assert not torch.allclose(biased[0], biased[1])
+        )
+        assert not torch.allclose(before, after) if biases else torch.equal(before, after)
 
 
 def test_zero_biases_are_the_same_as_none(weights: AttentionWeights) -> None:
-    zero = torch.zeros(H, R).double()
-    plain = changed(weights, b_Q=zero, b_V=zero)
+    plain = changed(weights, b_Q=torch.zeros(H, R).double(), b_V=torch.zeros(H, R).double())
     for name in ("qk", "ov"):
-        torch.testing.assert_close(
-            product_singular_values(*layer_factors(plain, biases=True).products[name]),
-            product_singular_values(*layer_factors(plain).products[name]),
-            rtol=1e-12,
-            atol=0,
+        found, expected = (
+            product_singular_values(*layer_factors(plain, biases=biases).products[name])
+            for biases in (True, False)
         )
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
 
 
-# --- folding ----------------------------------------------------------------------------------
-
-
-def test_folded_weights_give_the_same_attention_from_normalised_states(
-    weights: AttentionWeights,
-) -> None:
+def test_folded_weights_give_the_same_attention_from_normalised_states(weights) -> None:
     gain, shift = gaussian(D, seed=5), gaussian(D, seed=6)
-    normalised = torch.nn.functional.layer_norm(gaussian(2, 7, D, seed=7), (D,))
     folded = fold_gain(weights, gain, shift)
+    normalised = torch.nn.functional.layer_norm(gaussian(2, 7, D, seed=7), (D,))
     x = normalised * gain + shift
-    for ours, theirs in zip(
-        attention_fused(normalised, normalised, folded), attention_fused(x, x, weights), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-
-
-def test_folding_by_hand(weights: AttentionWeights) -> None:
-    gain, shift = gaussian(D, seed=5), gaussian(D, seed=6)
-    factors = layer_factors(fold_gain(weights, gain, shift), biases=True)
-    for head in range(H):
-        np.testing.assert_allclose(
-            factors.W_Q[head, :D], np.diag(gain) @ weights.W_Q[head].numpy(), rtol=1e-12
-        )
-        np.testing.assert_allclose(
-            factors.W_V[head, D],
-            shift.numpy() @ weights.W_V[head].numpy() + weights.b_V[head].numpy(),
-        )
+    ours, theirs = attention_fused(normalised, normalised, folded), attention_fused(x, x, weights)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    factors = layer_factors(folded, biases=True)
+    for head in range(H):  # by hand
+        query = np.diag(gain) @ weights.W_Q[head].numpy()
+        np.testing.assert_allclose(factors.W_Q[head, :D], query, rtol=1e-12)
+        value = shift.numpy() @ weights.W_V[head].numpy() + weights.b_V[head].numpy()
+        np.testing.assert_allclose(factors.W_V[head, D], value)
         np.testing.assert_array_equal(factors.W_O_T[head], weights.W_O[head].T)
     same = layer_factors(fold_gain(weights, torch.ones(D), torch.zeros(D)), biases=True)
     for name, value in vars(layer_factors(weights, biases=True)).items():
         np.testing.assert_array_equal(getattr(same, name), value)
 
 
-# --- the data-aware form ----------------------------------------------------------------------
-
-
-def inputs() -> np.ndarray:
-    return (gaussian(200, D, seed=8) @ gaussian(D, D, seed=9) + gaussian(D, seed=10)).numpy()
-
-
-def test_weighing_is_the_dense_square_root_on_both_sides(weights: AttentionWeights) -> None:
-    covariance = np.cov(inputs().T, bias=True)
-    root = np.real(scipy.linalg.sqrtm(covariance))
-    factors = layer_factors(weights)
-    weighed = weigh(factors, torch.from_numpy(root), torch.zeros(D).double())
-    ours = product_singular_values(weighed.W_Q, weighed.W_K)
-    for head in range(H):
-        matrix = root @ dense(factors.W_Q[head], factors.W_K[head]) @ root
-        np.testing.assert_allclose(ours[head], np.linalg.svd(matrix)[1][:R], rtol=1e-10)
-
-
-def test_frobenius_norm_of_the_weighed_form_is_what_scores_vary_by(
-    weights: AttentionWeights,
-) -> None:
-    """||S^(1/2) B S^(1/2)||_F is the standard deviation of x B y^T for independent x, y."""
-    x = inputs()
-    x -= x.mean(0)
-    root = np.real(scipy.linalg.sqrtm(np.cov(x.T, bias=True)))
-    factors = layer_factors(weights)
-    weighed = weigh(factors, torch.from_numpy(root), torch.zeros(D).double())
-    for head in range(H):
-        scores = x @ dense(factors.W_Q[head], factors.W_K[head]) @ x.T
-        norm = np.linalg.norm(dense(weighed.W_Q[head], weighed.W_K[head]))
-        assert norm == pytest.approx(np.sqrt((scores**2).mean()), rel=1e-9)
-
-
-def test_weighing_with_biases_adds_the_constant_query(weights: AttentionWeights) -> None:
-    x = inputs()
+@pytest.mark.parametrize("biases", [False, True])
+def test_weighing_is_the_dense_square_root_on_both_sides(weights, biases: bool) -> None:
+    x = (gaussian(200, D, seed=8) @ gaussian(D, D, seed=9) + gaussian(D, seed=10)).numpy()
     mean, root = x.mean(0), np.real(scipy.linalg.sqrtm(np.cov(x.T, bias=True)))
-    factors = layer_factors(weights, biases=True)
+    factors = layer_factors(weights, biases=biases)
     weighed = weigh(factors, torch.from_numpy(root), torch.from_numpy(mean))
     for head in range(H):
-        constant = mean @ weights.W_Q[head].numpy() + weights.b_Q[head].numpy()
-        query = np.vstack([root @ weights.W_Q[head].numpy(), constant])
-        key = np.vstack([root @ weights.W_K[head].numpy(), np.zeros(R)])
-        np.testing.assert_allclose(
-            dense(weighed.W_Q[head], weighed.W_K[head]), query @ key.T, rtol=1e-9, atol=1e-9
-        )
-
-
-# --- random factors ---------------------------------------------------------------------------
+        query, key = root @ weights.W_Q[head].numpy(), root @ weights.W_K[head].numpy()
+        if biases:  # a constant query more
+            constant = mean @ weights.W_Q[head].numpy() + weights.b_Q[head].numpy()
+            query, key = np.vstack([query, constant]), np.vstack([key, np.zeros(R)])
+        ours = dense(weighed.W_Q[head], weighed.W_K[head])
+        np.testing.assert_allclose(ours, query @ key.T, rtol=1e-9, atol=1e-9)
+        if not biases:
+            # ||S^(1/2) B S^(1/2)||_F is the deviation of x B y^T for independent x, y.
+            scores = (x - mean) @ dense(factors.W_Q[head], factors.W_K[head]) @ (x - mean).T
+            assert np.linalg.norm(ours) == pytest.approx(np.sqrt((scores**2).mean()), rel=1e-9)
 
 
 def test_random_factors_are_standard_normal_and_follow_the_seed() -> None:

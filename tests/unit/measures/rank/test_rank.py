@@ -1,8 +1,9 @@
-"""Every number read off factors equals that of the dense product, planted or random."""
+"""Every number read off factors equals that of the dense product; the Gaussian control."""
 
 from __future__ import annotations
 
 import math
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -35,15 +36,13 @@ from headscope.measures.rank.dimensions import (
     subspace_overlap,
     summarise,
 )
-from headscope.measures.rank.factors import Factors
+from headscope.measures.rank.factors import Factors, random_factors
+from headscope.measures.rank.gaussian import average, layer_control
 from headscope.measures.rank.layer import measure_layer
 
 EPS32 = float(np.finfo(np.float32).eps)
 sizes = st.integers(1, 12)
 seeds = st.integers(0, 2**16)
-
-
-# --- against the dense product ----------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=60)
@@ -95,44 +94,34 @@ def test_every_statistic_is_the_dense_products(
                 check(found[name][head], matrix, count, rtol=flat, power=power)
 
 
-def test_a_head_wider_than_the_model() -> None:
-    left, right = gaussian(2, 5, 9), gaussian(2, 5, 9, seed=1)
+def test_factors_of_any_shape_and_type() -> None:
+    left, right = gaussian(2, 5, 9), gaussian(2, 5, 9, seed=1)  # a head wider than the model
     for head, found in enumerate(product_ranks(left, right, Reading())):
         check(found, dense(left[head], right[head]), 5, rtol=5 * EPS32)
-
-
-def test_factors_may_have_different_heights() -> None:
     left, right = gaussian(1, 11, 3), gaussian(1, 7, 3, seed=1)
     check(product_ranks(left, right, Reading())[0], dense(left[0], right[0]), 3, rtol=11 * EPS32)
-
-
-def test_bert_base_head_and_layer_to_1e_10() -> None:
-    factors = random_layer(3, 768, 64, seed=5)
-    ours = product_singular_values(factors.W_Q, factors.W_K)
-    for head in range(3):
-        expected = np.linalg.svd(dense(factors.W_Q[head], factors.W_K[head]), compute_uv=False)
-        np.testing.assert_allclose(ours[head], expected[:64], rtol=1e-10)
-
-
-def test_float32_factors_are_read_in_float64() -> None:
     left, right = gaussian(1, 30, 4).float(), gaussian(1, 30, 4, seed=1).float()
-    expected = spectrum(dense(left[0], right[0]), 4)
+    expected = spectrum(dense(left[0], right[0]), 4)  # float32 is read in float64
     np.testing.assert_allclose(product_singular_values(left, right)[0], expected, rtol=1e-12)
 
 
-# --- planted spectra --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    "sigma",
-    [[3.0], [5.0, 5.0, 5.0], [8.0, 4.0, 2.0, 1.0], [1.0, 1e-3, 1e-6], [100.0, *[1.0] * 7]],
+    ("sigma", "dims"),
+    [
+        ([3.0], (1, 1, 1)),
+        ([0.7] * 10, (9, 10, 10)),  # at the exact boundary
+        ([8.0, 4.0, 2.0, 1.0], (2, 3, 4)),  # squares 64 16 4 1 of 85
+        ([1.0, 1e-3, 1e-6], (1, 1, 1)),
+        ([100.0, *[1.0] * 7], (1, 1, 1)),
+    ],
 )
-def test_planted_spectrum_is_found(sigma: list[float]) -> None:
-    left, right, _, _ = planted_spectrum(24, 8, sigma)
+def test_planted_spectrum_is_found(sigma: list[float], dims: tuple[int, ...]) -> None:
+    left, right, _, _ = planted_spectrum(24, 10, sigma)
     (found,) = product_ranks(left[None], right[None], Reading(rtol=1e-9))
-    planted = [*sigma, *[0.0] * (8 - len(sigma))]
+    planted = [*sigma, *[0.0] * (10 - len(sigma))]
     np.testing.assert_allclose(found.singular_values, planted, rtol=1e-10, atol=1e-12 * sigma[0])
     assert found.numerical_rank.value == len(sigma)
+    assert tuple(found.dims.values()) == dims
     squares = sum(value**2 for value in sigma)
     assert found.stable_rank == pytest.approx(squares / sigma[0] ** 2, rel=1e-10)
     entropy = -sum(v / sum(sigma) * math.log(v / sum(sigma)) for v in sigma)
@@ -152,13 +141,6 @@ def test_equal_singular_values_are_counted_at_the_exact_boundary(share: str, sca
         assert found.numerical_rank.value == k
 
 
-def test_boundary_survives_the_way_through_factors() -> None:
-    left, right, _, _ = planted_spectrum(40, 12, [0.7] * 10)
-    (found,) = product_ranks(left[None], right[None], Reading())
-    assert found.dims == {"90": 9, "95": 10, "99": 10}
-    assert found.effective_rank == pytest.approx(10, rel=1e-9)
-
-
 def test_share_of_sigma_and_of_its_square_differ_as_by_hand() -> None:
     sigma = torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64)
     # squares 16 9 4 1 of 30: 53%, 83%, 97%; values of 10: 40%, 70%, 90%
@@ -171,154 +153,60 @@ def test_share_of_sigma_and_of_its_square_differ_as_by_hand() -> None:
     )
 
 
-# --- numerical rank ---------------------------------------------------------------------------
-
-
 def test_numerical_rank_counts_above_the_tolerance() -> None:
     sigma = torch.tensor([2.0, 1.0, 0.02, 0.0199, 0.0], dtype=torch.float64)
     assert summarise(sigma, rtol=0.01).numerical_rank.value == 2  # 0.02 is not above
     assert summarise(sigma, rtol=0.00996).numerical_rank.value == 3
     assert summarise(sigma, rtol=1e-12).numerical_rank.value == 4
-
-
-def test_default_tolerance_is_the_larger_side_times_epsilon() -> None:
+    # The default tolerance is the larger side times epsilon.
     reading = Reading(eps=2.0**-10)
-    assert reading.tolerance(768, 64) == 768 * 2.0**-10
-    assert reading.tolerance(10, 64) == 64 * 2.0**-10
+    assert [reading.tolerance(n, 64) for n in (768, 10)] == [768 * 2.0**-10, 64 * 2.0**-10]
     assert Reading(rtol=0.25).tolerance(768, 64) == 0.25
     found = matrix_ranks(random_layer(2, 24, 4), reading)
     assert {item.numerical_rank.rtol for item in found["qk"] + found["w_q"]} == {24 * 2.0**-10}
-
-
-def test_a_dtype_too_coarse_to_decide_gives_no_rank() -> None:
-    (found,) = product_ranks(gaussian(1, 300, 4), gaussian(1, 300, 4, seed=1), Reading(eps=2**-7))
-    assert (found.numerical_rank.value, found.numerical_rank.rtol) == (None, 300 * 2**-7)
-    assert found.dims["90"] is not None
+    # A type too coarse to decide gives no rank.
+    (coarse,) = product_ranks(gaussian(1, 300, 4), gaussian(1, 300, 4, seed=1), Reading(eps=2**-7))
+    assert (coarse.numerical_rank.value, coarse.numerical_rank.rtol) == (None, 300 * 2**-7)
+    assert coarse.dims["90"] is not None
     assert summarise(torch.ones(3).double(), rtol=1.0).numerical_rank.value is None
     assert summarise(torch.ones(3).double(), rtol=0.999).numerical_rank.value == 3
 
 
-# --- nothing there ----------------------------------------------------------------------------
-
-
-def test_zero_matrix_has_rank_zero_and_no_other() -> None:
+def test_where_nothing_is() -> None:
     (found,) = product_ranks(torch.zeros(1, 6, 3), gaussian(1, 6, 3), Reading())
     assert found.singular_values == (0.0, 0.0, 0.0)
     assert found.numerical_rank.value == 0
     assert (found.stable_rank, found.effective_rank) == (None, None)
     assert found.dims == dict.fromkeys(LEVELS)
-
-
-def test_layer_without_heads() -> None:
     heads, whole = measure_layer(3, random_layer(2, 6, 3).first(0), Reading())
-    assert heads == []
-    assert (whole.layer, whole.heads, whole.asymmetry) == (3, (), None)
+    assert (heads, whole.layer, whole.heads, whole.asymmetry) == ([], 3, (), None)
     assert whole.qk.singular_values == whole.w_q.singular_values == ()
     assert whole.qk.effective_rank is None
     assert whole.overlap.query == whole.overlap.query_key == ()
-
-
-def test_layer_whose_only_head_is_zero() -> None:
     (head,), whole = measure_layer(0, Factors(*torch.zeros(4, 1, 6, 3).double()), Reading())
     assert (head.asymmetry, whole.asymmetry) == (None, None)
     assert whole.overlap.query == ((0.0,),)
-
-
-# --- invariances ------------------------------------------------------------------------------
-
-
-def numbers(item: Any) -> list[float]:
-    flat = [*item.singular_values, item.numerical_rank.value, item.stable_rank, item.effective_rank]
-    return [*flat, *item.dims.values()]
-
-
-def close(a: Any, b: Any, *, scale: float = 1.0) -> None:
-    np.testing.assert_allclose(np.array(a.singular_values) * scale, b.singular_values, rtol=1e-10)
-    np.testing.assert_allclose(
-        numbers(a)[len(a.singular_values) :], numbers(b)[len(b.singular_values) :], rtol=1e-10
-    )
+    assert bool(asymmetry(torch.zeros(2, 5, 3), gaussian(2, 5, 3)).isnan().all())
 
 
 @settings(deadline=None, max_examples=20)
 @given(seed=seeds)
-def test_orthogonal_change_of_basis_inside_a_head_changes_nothing(seed: int) -> None:
-    factors = random_layer(3, 16, 4, seed)
-    turn = torch.stack([orthonormal(4, 4, seed + h) for h in range(3)])
-    turned = Factors(*(getattr(factors, name) @ turn for name in vars(factors)))
-    before, after = (measure_layer(0, item, Reading()) for item in (factors, turned))
-    for a, b in zip([*before[0], before[1]], [*after[0], after[1]], strict=True):
-        for name in ("qk", "ov", "w_q", "w_k"):
-            close(getattr(a, name), getattr(b, name))
-        assert a.asymmetry == pytest.approx(b.asymmetry, rel=1e-10)
-    for name in ("query", "key", "query_key"):
-        np.testing.assert_allclose(
-            getattr(before[1].overlap, name), getattr(after[1].overlap, name), atol=1e-10
-        )
-
-
-@settings(deadline=None, max_examples=20)
-@given(seed=seeds)
-def test_any_change_of_basis_shared_by_query_and_key_changes_no_product(seed: int) -> None:
+def test_a_change_of_basis_shared_by_query_and_key_changes_no_product(seed: int) -> None:
     factors = random_layer(2, 16, 4, seed)
     G = orthonormal(4, 4, seed) @ torch.diag(torch.tensor([1, 2, 3, 5.0]).double())
     G = G @ orthonormal(4, 4, seed + 1)
-    moved = Factors(
-        factors.W_Q @ G,
-        factors.W_K @ torch.linalg.inv(G).T,
-        factors.W_V @ G,
-        factors.W_O_T @ torch.linalg.inv(G).T,
-    )
+    back = torch.linalg.inv(G).T
+    moved = Factors(factors.W_Q @ G, factors.W_K @ back, factors.W_V @ G, factors.W_O_T @ back)
     before, after = (matrix_ranks(item, Reading()) for item in (factors, moved))
     for name in ("qk", "ov"):
         for a, b in zip(before[name], after[name], strict=True):
-            close(a, b)
+            np.testing.assert_allclose(a.singular_values, b.singular_values, rtol=1e-10)
+            assert (a.dims, a.numerical_rank) == (b.dims, b.numerical_rank)
+            assert a.effective_rank == pytest.approx(b.effective_rank, rel=1e-10)
     assert before["w_q"][0].effective_rank != pytest.approx(after["w_q"][0].effective_rank)
     torch.testing.assert_close(
         asymmetry(factors.W_Q, factors.W_K), asymmetry(moved.W_Q, moved.W_K), rtol=1e-10, atol=0
     )
-
-
-def test_orthogonal_change_of_the_residual_basis_changes_no_spectrum() -> None:
-    factors = random_layer(2, 16, 4)
-    turn = orthonormal(16, 16, 3)
-    turned = Factors(*(turn @ getattr(factors, name) for name in vars(factors)))
-    before, after = (measure_layer(0, item, Reading()) for item in (factors, turned))
-    close(before[1].qk, after[1].qk)
-    assert before[0][1].asymmetry == pytest.approx(after[0][1].asymmetry, rel=1e-10)
-
-
-def test_permuted_heads_permute_the_results() -> None:
-    factors = random_layer(4, 16, 4)
-    order = [2, 0, 3, 1]
-    moved = Factors(*(getattr(factors, name)[order] for name in vars(factors)))
-    (heads, whole), (moved_heads, moved_whole) = (
-        measure_layer(0, item, Reading()) for item in (factors, moved)
-    )
-    for new, old in enumerate(order):
-        close(heads[old].qk, moved_heads[new].qk)
-        assert moved_heads[new].head == new
-        assert heads[old].asymmetry == pytest.approx(moved_heads[new].asymmetry, rel=1e-12)
-    close(whole.qk, moved_whole.qk)
-    close(whole.w_q, moved_whole.w_q)
-    overlap = np.array(whole.overlap.query_key)[np.ix_(order, order)]
-    np.testing.assert_allclose(overlap, moved_whole.overlap.query_key, atol=1e-12)
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1e-8, 7.0, 1e30])
-def test_scale_changes_no_rank(scale: float) -> None:
-    factors = random_layer(2, 16, 4)
-    (heads, whole), (scaled_heads, scaled_whole) = (
-        measure_layer(0, item, Reading())
-        for item in (factors, Factors(*(getattr(factors, n) * scale for n in vars(factors))))
-    )
-    for a, b in zip([*heads, whole], [*scaled_heads, scaled_whole], strict=True):
-        close(a.qk, b.qk, scale=scale**2)
-        close(a.w_k, b.w_k, scale=scale)
-        assert a.asymmetry == pytest.approx(b.asymmetry, rel=1e-10)
-    np.testing.assert_allclose(whole.overlap.query, scaled_whole.overlap.query, atol=1e-10)
-
-
-# --- asymmetry --------------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=40)
@@ -339,75 +227,44 @@ def test_asymmetry_of_planted_symmetry() -> None:
     assert float(asymmetry(torch.cat([A, B], 1), torch.cat([B, A], 1))) < 1e-12
     anti = asymmetry(torch.cat([A, -B], 1), torch.cat([B, A], 1))
     assert float(anti) == pytest.approx(2, abs=1e-12)
-
-
-def test_asymmetry_of_independent_factors_is_the_square_root_of_two() -> None:
-    values = asymmetry(gaussian(12, 256, 32), gaussian(12, 256, 32, seed=1))
+    # Between them it is Pythagoras: ||B - B^T|| / ||B|| = 2 a / sqrt(s^2 + a^2) for B = s S + a A
+    # with |S| = |A| = 1; here S = u0 u1^T + u1 u0^T, A = u0 u1^T - u1 u0^T.
+    u, (s, a) = orthonormal(20, 2), (3.0, 4.0)
+    left = torch.stack([(s + a) * u[:, 0], (s - a) * u[:, 1]], dim=1)
+    assert float(asymmetry(left, u[:, [1, 0]])) == pytest.approx(2 * a / 5, rel=1e-12)
+    values = asymmetry(gaussian(12, 256, 32), gaussian(12, 256, 32, seed=1))  # independent factors
     assert float(values.mean()) == pytest.approx(math.sqrt(2), abs=0.01)
     assert float(values.max()) < 2
 
 
-def test_asymmetry_between_symmetric_and_antisymmetric_is_pythagoras() -> None:
-    """||B - B^T|| / ||B|| = 2 a / sqrt(s^2 + a^2) for B = s S + a A with |S| = |A| = 1."""
-    u = orthonormal(20, 2)
-    s, a = 3.0, 4.0
-    # S = u0 u1^T + u1 u0^T, A = u0 u1^T - u1 u0^T
-    left = torch.stack([(s + a) * u[:, 0], (s - a) * u[:, 1]], dim=1)
-    assert float(asymmetry(left, u[:, [1, 0]])) == pytest.approx(2 * a / 5, rel=1e-12)
-
-
-def test_asymmetry_of_nothing_is_nan() -> None:
-    assert bool(asymmetry(torch.zeros(2, 5, 3), gaussian(2, 5, 3)).isnan().all())
-
-
-# --- overlap ----------------------------------------------------------------------------------
-
-
-def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles() -> None:
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles(scale: float) -> None:
     left, right = gaussian(4, 20, 5), gaussian(4, 20, 5, seed=1)
     right[3, :, :3] = left[2, :, :3]  # two spaces that share three dimensions
-    found = subspace_overlap(left, right)
-    for g in range(4):
-        for h in range(4):
-            angles = subspace_angles(left[g].numpy(), right[h].numpy())
-            assert float(found[g, h]) == pytest.approx(
-                float(np.mean(np.cos(angles) ** 2)), abs=1e-10
-            )
+    found = subspace_overlap(left * scale, right)
+    for g, h in np.ndindex(4, 4):
+        angles = subspace_angles(left[g].numpy(), right[h].numpy())
+        assert float(found[g, h]) == pytest.approx(np.mean(np.cos(angles) ** 2), abs=1e-10)
     assert float(found[2, 3]) > 0.6
 
 
-def test_overlap_of_the_same_and_of_orthogonal_subspaces() -> None:
+def test_overlap_of_planted_subspaces() -> None:
     basis = orthonormal(12, 12)
-    spaces = torch.stack(
-        [
-            basis[:, :4] @ gaussian(4, 4),
-            basis[:, :4] @ gaussian(4, 4, seed=1),
-            basis[:, 4:8],
-            basis[:, 2:6],
-        ]
-    )
+    mixed = [basis[:, :4] @ gaussian(4, 4, seed=seed) for seed in (0, 1)]
+    spaces = torch.stack([*mixed, basis[:, 4:8], basis[:, 2:6]])
     expected = [[1, 1, 0, 0.5], [1, 1, 0, 0.5], [0, 0, 1, 0.5], [0.5, 0.5, 0.5, 1]]
     np.testing.assert_allclose(subspace_overlap(spaces, spaces), expected, atol=1e-12)
-
-
-def test_overlap_where_one_subspace_holds_the_other_is_one() -> None:
-    basis = orthonormal(12, 4)
-    narrow = torch.cat([basis[:, :2], basis[:, :2]], 1)  # rank 2 in four columns
-    both = torch.stack([narrow, basis])
-    np.testing.assert_allclose(subspace_overlap(both, both), np.ones((2, 2)), atol=1e-12)
-
-
-def test_overlap_of_random_subspaces_is_their_share_of_the_space() -> None:
+    narrow = torch.cat([basis[:, :2], basis[:, :2]], 1)  # rank 2 in four columns: held by the other
+    both = torch.stack([narrow, basis[:, :4]])
+    wide = gaussian(2, 5, 9)  # as wide as the model
+    for x in (both, wide):
+        np.testing.assert_allclose(subspace_overlap(x, x), np.ones((2, 2)), atol=1e-12)
+    # Random subspaces overlap by their share of the space.
     left, right = gaussian(8, 128, 16), gaussian(8, 128, 16, seed=1)
     assert float(subspace_overlap(left, right).mean()) == pytest.approx(16 / 128, abs=0.01)
     own = subspace_overlap(left, left)
     np.testing.assert_allclose(own.diagonal(), 1, atol=1e-12)
     np.testing.assert_allclose(own, own.T, atol=1e-12)
-
-
-def test_overlap_where_a_head_is_as_wide_as_the_model() -> None:
-    wide = gaussian(2, 5, 9)
-    np.testing.assert_allclose(subspace_overlap(wide, wide), np.ones((2, 2)), atol=1e-12)
 
 
 def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights() -> None:
@@ -420,31 +277,21 @@ def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights
         np.testing.assert_allclose(table, np.ones((2, 2)), atol=1e-5)
 
 
-# --- a layer ----------------------------------------------------------------------------------
-
-
-def test_layer_is_the_sum_of_its_heads() -> None:
-    factors = random_layer(3, 20, 4)
+@pytest.mark.parametrize(("n_heads", "d_model"), [(3, 20), (5, 12)])
+def test_layer_is_the_sum_of_its_heads(n_heads: int, d_model: int) -> None:
+    """Heads side by side can exceed the model's width."""
+    factors = random_layer(n_heads, d_model, 4)
     heads, whole = measure_layer(7, factors, Reading(), folded=True)
-    total = sum(dense(factors.W_Q[h], factors.W_K[h]) for h in range(3))
-    check(whole.qk, np.asarray(total), 12, rtol=20 * EPS32)
-    out = sum(dense(factors.W_V[h], factors.W_O_T[h]) for h in range(3))
-    check(whole.ov, np.asarray(out), 12, rtol=20 * EPS32)
-    side_by_side = np.concatenate([factors.W_Q[h].numpy() for h in range(3)], axis=1)
-    check(whole.w_q, side_by_side, 12, rtol=20 * EPS32)
-    assert whole.asymmetry == pytest.approx(dense_asymmetry(np.asarray(total)), rel=1e-10)
-    assert [(head.layer, head.head) for head in heads] == [(7, 0), (7, 1), (7, 2)]
-    assert (whole.layer, whole.heads, whole.folded) == (7, (0, 1, 2), True)
-
-
-def test_concatenated_heads_can_exceed_the_models_width() -> None:
-    factors = random_layer(5, 12, 4)
-    _, whole = measure_layer(0, factors, Reading())
-    total = sum(dense(factors.W_Q[h], factors.W_K[h]) for h in range(5))
-    check(whole.qk, np.asarray(total), 12, rtol=12 * EPS32)
-
-
-# --- no d_model x d_model matrix --------------------------------------------------------------
+    every, rtol = range(n_heads), d_model * EPS32
+    total = np.sum([dense(factors.W_Q[h], factors.W_K[h]) for h in every], axis=0)
+    check(whole.qk, total, 12, rtol=rtol)
+    out = np.sum([dense(factors.W_V[h], factors.W_O_T[h]) for h in every], axis=0)
+    check(whole.ov, out, 12, rtol=rtol)
+    side_by_side = np.concatenate([factors.W_Q[h].numpy() for h in every], axis=1)
+    check(whole.w_q, side_by_side, 12, rtol=max(d_model, 4 * n_heads) * EPS32)
+    assert whole.asymmetry == pytest.approx(dense_asymmetry(total), rel=1e-10)
+    assert [(head.layer, head.head) for head in heads] == [(7, h) for h in every]
+    assert (whole.layer, whole.heads, whole.folded) == (7, tuple(every), True)
 
 
 class Shapes(TorchDispatchMode):
@@ -475,3 +322,67 @@ def test_no_square_of_the_models_width_is_made_for_heads() -> None:
     with Shapes() as shapes:  # the watch sees one that is made
         factors.W_Q @ factors.W_K.mT
     assert [entry for entry in shapes.seen if sum(side >= 512 for side in entry[1]) >= 2]
+
+
+def test_control_values_of_bert_base() -> None:
+    """768 x 768 (12 x 64), dimensions to 90% of sigma^2: a random product looks low rank."""
+    like = Factors(*torch.empty(4, 12, 768, 64))
+    found = layer_control([random_factors(like, seed) for seed in range(2)], Reading())
+    assert found.n_heads == 12
+    for name, heads, layers in (("w_q", 54, 391), ("qk", 52, 287), ("ov", 52, 287)):
+        assert found.heads[name].dims["90"] == pytest.approx(heads, abs=1)
+        assert found.layers[name].dims["90"] == pytest.approx(layers, abs=1)
+    assert found.heads["qk"].numerical_rank == 64
+    assert (found.heads["qk"].draws, found.layers["qk"].draws) == (24, 2)
+    assert (found.asymmetry, found.layer_asymmetry) == pytest.approx((2**0.5,) * 2, abs=0.005)
+    for value in found.overlap.values():
+        assert value == pytest.approx(64 / 768, abs=0.001)
+
+
+def test_averages_and_deviations_by_hand() -> None:
+    draws = [random_layer(2, 20, 4, seed) for seed in range(3)]
+    found = layer_control(draws, Reading())
+    single = [rank for draw in draws for rank in matrix_ranks(draw, Reading())["qk"]]
+    ours = found.heads["qk"]
+    for name in ("stable_rank", "effective_rank"):
+        values = [getattr(rank, name) for rank in single]
+        assert getattr(ours, name) == pytest.approx(fmean(values))
+        assert ours.std[name] == pytest.approx(stdev(values))
+    assert ours.dims["95"] == pytest.approx(fmean(rank.dims["95"] or 0 for rank in single))
+    unit = [np.array(r.singular_values) / np.linalg.norm(r.singular_values) for r in single]
+    np.testing.assert_allclose(ours.singular_values, np.mean(unit, axis=0), rtol=1e-12)
+    assert found.asymmetry == pytest.approx(
+        fmean(float(a) for draw in draws for a in asymmetry(draw.W_Q, draw.W_K))
+    )
+    between = [float(subspace_overlap(draw.W_Q, draw.W_Q)[0, 1]) for draw in draws]
+    assert found.overlap["query"] == pytest.approx(fmean(between))
+
+
+def test_what_a_control_cannot_know() -> None:
+    # One head has no overlap with another.
+    found = layer_control([random_layer(1, 20, 4, seed) for seed in range(2)], Reading())
+    assert (found.overlap["query"], found.overlap["key"]) == (None, None)
+    assert found.overlap["query_key"] == pytest.approx(0.2, abs=0.15)
+    # What a coarse type cannot decide stays undecided.
+    reading = Reading(eps=2.0**-7)
+    coarse = layer_control([random_layer(2, 200, 4, seed) for seed in range(2)], reading)
+    assert coarse.heads["qk"].numerical_rank is None
+    assert "numerical_rank" not in coarse.heads["qk"].std
+    assert coarse.heads["qk"].effective_rank is not None
+    # One matrix has no deviation.
+    (one,) = matrix_ranks(Factors(*gaussian(4, 1, 9, 3)), Reading())["qk"]
+    alone = average([one])
+    assert (alone.std, alone.draws, alone.effective_rank) == ({}, 1, one.effective_rank)
+
+
+def test_control_does_not_depend_on_the_scale_or_order_of_heads() -> None:
+    draw = random_layer(3, 20, 4)
+    scaled = Factors(*(getattr(draw, name)[[2, 0, 1]] * 1e-3 for name in vars(draw)))
+    ours, theirs = (layer_control([item, item], Reading()) for item in (draw, scaled))
+    for name in ("qk", "ov", "w_q", "w_k"):
+        for table in ("heads", "layers"):
+            a, b = getattr(ours, table)[name], getattr(theirs, table)[name]
+            np.testing.assert_allclose(a.singular_values, b.singular_values, rtol=1e-9)
+            assert a.effective_rank == pytest.approx(b.effective_rank, rel=1e-9)
+            assert a.dims == b.dims
+    assert ours.asymmetry == pytest.approx(theirs.asymmetry, rel=1e-9)

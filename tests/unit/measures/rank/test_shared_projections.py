@@ -37,23 +37,24 @@ def planted(n_heads: int, d_model: int, d_head: int, r: int, seed: int = 0) -> F
     return Factors(W_Q, W_K, W_Q, W_K)
 
 
-def dense_error(factors: Factors, mixed: Mixed) -> float:
-    gap = size = 0.0
-    for head in range(factors.n_heads):
-        B = dense(factors.W_Q[head], factors.W_K[head])
-        gap += float(((B - dense(mixed.left[head], mixed.right[head])) ** 2).sum())
-        size += float((B**2).sum())
-    return float(np.sqrt(gap / size))
+def products(factors: Factors) -> np.ndarray:
+    """The dense W_Q W_K^T of every head."""
+    return np.stack([dense(q, k) for q, k in zip(factors.W_Q, factors.W_K, strict=True)])
 
 
-# --- the error and its two forms of replacement -----------------------------------------------
+def lost(sigma: np.ndarray, kept: int) -> float:
+    """What is lost of these singular values with all but the first."""
+    return float(np.sqrt((sigma[..., kept:] ** 2).sum() / (sigma**2).sum()))
 
 
 @pytest.mark.parametrize("width", [1, 3, 7, 20])
 def test_score_error_is_the_dense_one(width: int) -> None:
     factors = random_layer(3, 14, 4)
     mixed = Mixed(*gaussian(2, 3, 14, width, seed=1))
-    assert score_error(factors, mixed) == pytest.approx(dense_error(factors, mixed), rel=1e-10)
+    B = products(factors)
+    gap = B - np.stack([dense(a, b) for a, b in zip(mixed.left, mixed.right, strict=True)])
+    expected = np.linalg.norm(gap) / np.linalg.norm(B)
+    assert score_error(factors, mixed) == pytest.approx(expected, rel=1e-10)
     exact = Mixed(factors.W_Q, factors.W_K)
     assert score_error(factors, exact) < 1e-14
     nothing = Mixed(factors.W_Q[..., :0], factors.W_K[..., :0])
@@ -64,74 +65,54 @@ def test_score_error_is_the_dense_one(width: int) -> None:
 def test_truncating_a_head_is_its_best_approximation(shape: tuple[int, int, int]) -> None:
     factors = random_layer(*shape)
     mixed = truncate(factors)
-    count = min(shape[1:])
-    for rank in range(count + 1):
-        cut = mixed.first(rank)
-        lost, size = 0.0, 0.0
-        for head in range(shape[0]):
-            sigma = np.linalg.svd(dense(factors.W_Q[head], factors.W_K[head]))[1]
-            lost += float((sigma[rank:] ** 2).sum())
-            size += float((sigma**2).sum())
-        assert score_error(factors, cut) == pytest.approx((lost / size) ** 0.5, abs=1e-10)
+    sigma = np.linalg.svd(products(factors), compute_uv=False)
+    for rank in range(min(shape[1:]) + 1):
+        error = score_error(factors, mixed.first(rank))
+        assert error == pytest.approx(lost(sigma, rank), abs=1e-10)
 
 
-def test_every_head_uses_the_same_projections() -> None:
-    mixed = share_projections(random_layer(4, 20, 5), 7)
+def test_every_head_uses_the_same_projections_and_full_width_is_exact() -> None:
+    mixed, again = (share_projections(random_layer(4, 20, 5), 7) for _ in range(2))
+    assert torch.equal(mixed.left, again.left)
+    assert torch.equal(mixed.right, again.right)
     assert mixed.left.shape == mixed.right.shape == (4, 20, 7)
     for column in range(7):  # left columns are multiples of one vector, right ones are equal
         assert int(torch.linalg.matrix_rank(mixed.left[:, :, column], rtol=1e-5)) == 1
     assert bool((mixed.right == mixed.right[:1]).all())
-
-
-# --- widths -----------------------------------------------------------------------------------
-
-
-def test_full_width_is_exact_and_the_error_falls_on_the_way() -> None:
     factors = random_layer(3, 20, 4)
     errors = [score_error(factors, share_projections(factors, width)) for width in range(1, 13)]
     assert errors[-1] < 1e-10
     assert all(b < a + 1e-3 for a, b in pairwise(errors))
     assert errors[0] > 0.8
+    for scale in (1e-30, 1e-6, 1e15):  # of the weights, which does not matter
+        scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
+        for width in (2, 6, 12):
+            found = score_error(scaled, share_projections(scaled, width))
+            assert found == pytest.approx(errors[width - 1], abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_never_worse_than_the_strongest_directions_of_all_heads(seed: int) -> None:
     factors = random_layer(4, 24, 6, seed)
-    sigma = np.sort(
-        np.concatenate(
-            [np.linalg.svd(dense(factors.W_Q[h], factors.W_K[h]))[1][:6] for h in range(4)]
-        )
-    )[::-1]
+    sigma = np.sort(np.linalg.svd(products(factors), compute_uv=False).ravel())[::-1]
     for width in (2, 6, 12, 18):
-        cut = float(np.sqrt((sigma[width:] ** 2).sum() / (sigma**2).sum()))
+        cut = lost(sigma, width)
         assert score_error(factors, share_projections(factors, width)) <= cut + 1e-9
         rank = width // 4
         assert cut <= score_error(factors, truncate(factors).first(rank)) + 1e-12
-
-
-def test_same_input_same_fit() -> None:
-    factors = random_layer(3, 20, 4)
-    first, second = (share_projections(factors, 6) for _ in range(2))
-    assert torch.equal(first.left, second.left)
-    assert torch.equal(first.right, second.right)
-
-
-# --- planted ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "shape", [(4, 32, 8, 8), (4, 32, 8, 6), (6, 48, 8, 8), (4, 32, 8, 12), (2, 16, 8, 5)]
 )
-def test_truly_shared_projections_are_recovered(
-    shape: tuple[int, int, int, int], seed: int
-) -> None:
-    n_heads, d_model, d_head, r = shape
+def test_truly_shared_projections_are_recovered(shape: tuple[int, ...], seed: int) -> None:
+    *_, d_head, r = shape
     factors = planted(*shape, seed=seed)
     for width in (r, r + 1, r + 3):
         assert score_error(factors, share_projections(factors, width)) < 1e-4
     assert score_error(factors, share_projections(factors, r - 1)) > 1e-3
-    cut = truncated_rank(n_heads, d_model, d_head, r)
+    cut = truncated_rank(*shape)
     assert cut < min(r, d_head)
     assert score_error(factors, truncate(factors).first(cut)) > 0.2
 
@@ -140,66 +121,37 @@ def test_shared_projections_survive_storage_in_float32_and_some_noise() -> None:
     exact = planted(6, 48, 8, 8)
     stored = Factors(*(getattr(exact, name).float().double() for name in vars(exact)))
     assert score_error(stored, share_projections(stored, 8)) < 1e-4
-    noisy = Factors(
-        *(
-            getattr(exact, name) * (1 + 1e-3 * gaussian(6, 48, 8, seed=90 + i))
-            for i, name in enumerate(vars(exact))
-        )
-    )
+    noise = 1 + 1e-3 * gaussian(4, 6, 48, 8, seed=90)
+    noisy = Factors(*(getattr(exact, name) * noise[i] for i, name in enumerate(vars(exact))))
     assert score_error(noisy, share_projections(noisy, 8)) < 0.02
 
 
-def test_identical_heads_need_the_projections_of_one() -> None:
-    factors = Factors(*gaussian(4, 1, 12, 4).expand(4, 3, 12, 4))
-    sigma = np.linalg.svd(dense(factors.W_Q[0], factors.W_K[0]))[1][:4]
+def test_layers_of_identical_single_and_zero_heads() -> None:
+    factors = Factors(*gaussian(4, 1, 12, 4).expand(4, 3, 12, 4))  # need what one of them needs
+    sigma = np.linalg.svd(products(factors)[0], compute_uv=False)
     for width in (1, 2, 4, 6, 11):
-        best = float(np.sqrt((sigma[width:] ** 2).sum() / (sigma**2).sum()))
         error = score_error(factors, share_projections(factors, width))
-        assert error == pytest.approx(best, abs=1e-3)
-
-
-@pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e15])
-def test_scale_of_the_weights_does_not_matter(scale: float) -> None:
-    factors = random_layer(3, 20, 4)
-    scaled = Factors(*(getattr(factors, name) * scale for name in vars(factors)))
-    for width in (2, 6, 12):
-        ours = score_error(scaled, share_projections(scaled, width))
-        assert ours == pytest.approx(
-            score_error(factors, share_projections(factors, width)), abs=1e-3
-        )
-
-
-def test_a_layer_of_zeros_and_a_single_head() -> None:
-    zeros = Factors(*torch.zeros(4, 2, 6, 3).double())
-    assert score_error(zeros, share_projections(zeros, 2)) == 0
+        assert error == pytest.approx(lost(sigma, width), abs=1e-3)
     one = random_layer(1, 12, 4)  # sharing with nobody: the best approximation of that rank
     for width in (1, 2, 3, 4):
         cut = score_error(one, truncate(one).first(width))
         assert score_error(one, share_projections(one, width)) == pytest.approx(cut, abs=1e-6)
-
-
-def test_one_zero_head_among_others() -> None:
+    zeros = Factors(*torch.zeros(4, 2, 6, 3).double())
+    assert score_error(zeros, share_projections(zeros, 2)) == 0
     factors = random_layer(3, 20, 4)
-    for side in (factors.W_Q, factors.W_K):
-        side[1] = 0
+    factors.W_Q[1] = factors.W_K[1] = 0  # one zero head among others
     for width in (1, 4, 8, 12):
         error = score_error(factors, share_projections(factors, width))
         assert np.isfinite(error)
         assert error < 1e-10 or width < 8
 
 
-# --- parameters and knee ----------------------------------------------------------------------
-
-
-def test_parameters_by_hand() -> None:
-    # BERT-base: W_Q and W_K 768 x 768 each, b_Q 768
-    assert score_parameters(12, 768, 64) == 768 * 768 * 2 + 768
-    # two shared projections 768 x 100, 12 mixing vectors of 100, 12 vectors b_Q W_K^T of 768
-    assert shared_parameters(12, 768, 100) == 2 * 768 * 100 + 12 * 100 + 12 * 768
-
-
 @pytest.mark.parametrize("width", [1, 12, 100, 384, 767, 768])
 def test_truncation_costs_no_more_than_sharing(width: int) -> None:
+    """Counted by hand for BERT-base, whose W_Q and W_K are 768 x 768 each, and b_Q 768."""
+    assert score_parameters(12, 768, 64) == 768 * 768 * 2 + 768
+    # two shared projections, 12 mixing vectors, 12 vectors b_Q W_K^T of 768
+    assert shared_parameters(12, 768, width) == 2 * 768 * width + 12 * width + 12 * 768
     rank = truncated_rank(12, 768, 64, width)
 
     def cost(rank: int) -> int:  # factors of each head, b_Q W_K^T of each head
@@ -209,24 +161,18 @@ def test_truncation_costs_no_more_than_sharing(width: int) -> None:
     assert rank == 64 or cost(rank + 1) > shared_parameters(12, 768, width)
 
 
-def test_knee_of_a_planted_elbow() -> None:
-    widths = [10, 20, 30, 40, 50, 60]
-    assert knee(widths, [1.0, 0.6, 0.1, 0.09, 0.08, 0.07]) == 30
-    assert knee(widths, [1.0, 0.1, 0.09, 0.08, 0.07, 0.06]) == 20
-    assert knee([10, 20, 80, 90], [0.9, 0.2, 0.1, 0.0]) == 20
-    scaled = knee([100 * w for w in widths], [7e-3, 4e-3, 1e-3, 9e-4, 8e-4, 7e-4])
-    assert scaled == 3000
-
-
-def test_no_knee_where_there_is_none() -> None:
-    assert knee([1, 2], [1.0, 0.5]) is None
-    assert knee([1, 2, 3], [1.0, 0.5, 0.0]) is None  # a straight line
-    assert knee([1, 2, 3], [0.5, 0.4, 0.5]) is None  # does not fall
-    assert knee([1, 2, 3], [1.0, 0.9, 0.0]) is None  # falls ever faster
-
-
-def test_knee_of_planted_shared_projections_is_their_number() -> None:
-    factors = planted(4, 32, 8, 8)
-    widths = [2, 4, 6, 8, 12, 16, 24, 32]
-    errors = [score_error(factors, share_projections(factors, width)) for width in widths]
-    assert knee(widths, errors) == 8
+@pytest.mark.parametrize(
+    ("widths", "errors", "expected"),
+    [
+        (range(10, 70, 10), [1.0, 0.6, 0.1, 0.09, 0.08, 0.07], 30),
+        (range(10, 70, 10), [1.0, 0.1, 0.09, 0.08, 0.07, 0.06], 20),
+        ([10, 20, 80, 90], [0.9, 0.2, 0.1, 0.0], 20),
+        (range(1000, 7000, 1000), [7e-3, 4e-3, 1e-3, 9e-4, 8e-4, 7e-4], 3000),
+        ([1, 2], [1.0, 0.5], None),
+        ([1, 2, 3], [1.0, 0.5, 0.0], None),  # a straight line
+        ([1, 2, 3], [0.5, 0.4, 0.5], None),  # does not fall
+        ([1, 2, 3], [1.0, 0.9, 0.0], None),  # falls ever faster
+    ],
+)
+def test_knee(widths: list[int], errors: list[float], expected: int | None) -> None:
+    assert knee(list(widths), errors) == expected

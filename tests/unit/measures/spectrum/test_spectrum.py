@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hand_made import activations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from headscope.measures.activations import Activations
 from headscope.measures.classify.rows import OFFSETS
 from headscope.measures.spectrum.closed_forms import control_curves, random_patterns
 from headscope.measures.spectrum.decompositions import MatrixPool, right_vectors, singular_values
@@ -30,32 +30,13 @@ def random_softmax(n: int, seed: int, sharpness: float = 1.0) -> np.ndarray:
     return weights / weights.sum(1, keepdims=True)
 
 
-def chunk(patterns: torch.Tensor, layer: int = 0, first_head: int = 0) -> Activations:
-    """Patterns (rows, heads, n, n) as an attention site shows them."""
-    rows, heads = patterns.shape[:2]
-    z = torch.zeros(*patterns.shape[:3], 1)
-    return Activations(
-        "encoder",
-        layer,
-        layer,
-        slice(0, rows),
-        slice(first_head, first_head + heads),
-        heads,
-        z,
-        z,
-        z,
-        patterns,
-        z,
-    )
-
-
 def measured(patterns: np.ndarray, *, batches: int = 1) -> Spectrum:
     """Sums over patterns (sequences, heads, n, n) of one layer, shown as float32."""
     sums = Spectrum(1, patterns.shape[1], patterns.shape[-1])
     with MatrixPool(2) as pool:
         observer = PatternSpectra(sums, pool, lambda _: slice(1, patterns.shape[-1] - 1))
         for part in np.array_split(patterns, batches):
-            observer.observe(chunk(torch.from_numpy(part).float()))
+            observer.observe(activations(torch.from_numpy(part).float()))
             observer.finish("encoder", 0)
     return sums
 
@@ -69,8 +50,6 @@ def slow_shares(patterns: np.ndarray, k: int, power: int) -> np.ndarray:
     return out
 
 
-# --- closed forms (docs/definitions.md: 128 of 512) ----------------------------------------------
-
 CLOSED = {
     "uniform": (np.full((512, 512), 1 / 512), 1.0, 1.0, 1e-6),
     "identity": (np.eye(512), 0.25, 0.25, 1e-6),
@@ -80,49 +59,33 @@ CLOSED = {
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_measured_patterns_hit_their_closed_form(name: str) -> None:
-    pattern, share, squared, tolerance = CLOSED[name]
-    sums = measured(pattern[None, None])
-    assert sums.means()[0, 0, 127] == pytest.approx(share, abs=tolerance)
-    assert sums.means("curve_sq")[0, 0, 127] == pytest.approx(squared, abs=tolerance)
-
-
-@pytest.mark.parametrize("name", CLOSED)
-def test_controls_hit_their_closed_form(name: str) -> None:
-    _, share, squared, tolerance = CLOSED[name]
-    found = control_curves(512, 0)[name]
-    assert found.share.mean(0)[127] == pytest.approx(share, abs=tolerance)
-    assert found.share_sq.mean(0)[127] == pytest.approx(squared, abs=tolerance)
+def test_measured_patterns_and_controls_hit_their_closed_form(name: str) -> None:
+    pattern, *expected, tolerance = CLOSED[name]
+    sums, control = measured(pattern[None, None]), control_curves(512, 0)[name]
+    found = [sums.means(curve)[0, 0, 127] for curve in ("curve", "curve_sq")]
+    assert found == pytest.approx(expected, abs=tolerance)
+    found = [curve.mean(0)[127] for curve in (control.share, control.share_sq)]
+    assert found == pytest.approx(expected, abs=tolerance)
 
 
 @pytest.mark.parametrize("n", [4, 5, 33])
 def test_controls_are_what_the_svd_of_their_patterns_says(n: int) -> None:
-    patterns = {
-        "uniform": np.full((n, n), 1 / n),
-        "identity": np.eye(n),
-        "previous-token": previous_token(n),
-    }
-    controls = control_curves(n, 5)
-    for name, pattern in patterns.items():
-        sigma = np.linalg.svd(pattern, compute_uv=False)
-        np.testing.assert_allclose(
-            controls[name].share[0], np.cumsum(sigma) / sigma.sum(), atol=1e-12
-        )
     drawn = np.stack(list(random_patterns(n, 5)))
     np.testing.assert_allclose(drawn.sum(-1), 1.0)
-    sigma = np.linalg.svd(drawn, compute_uv=False)
     assert len(drawn) >= 5
-    expected = np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)
-    np.testing.assert_allclose(controls["random-logits"].share, expected, atol=1e-9)
-
-
-def test_random_logits_are_drawn_not_written_down() -> None:
-    one, other = (control_curves(16, seed)["random-logits"].share for seed in (0, 1))
+    for name, patterns in {
+        "uniform": np.full((1, n, n), 1 / n),
+        "identity": np.eye(n)[None],
+        "previous-token": previous_token(n)[None],
+        "random-logits": drawn,
+    }.items():
+        sigma = np.linalg.svd(patterns, compute_uv=False)
+        expected = np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)
+        np.testing.assert_allclose(control_curves(n, 5)[name].share, expected, atol=1e-9)
+    one, other = (control_curves(n, seed)["random-logits"].share for seed in (5, 6))
     assert not np.array_equal(one, other)
-    np.testing.assert_array_equal(one, control_curves(16, 0)["random-logits"].share)
+    np.testing.assert_array_equal(one, control_curves(n, 5)["random-logits"].share)
 
-
-# --- against NumPy's SVD ------------------------------------------------------------------------
 
 weights = hnp.arrays(
     np.float64,
@@ -143,35 +106,12 @@ def test_singular_values_equal_numpys(matrices: np.ndarray) -> None:
 def test_shares_of_any_sharpness(sharpness: float) -> None:
     pattern = random_softmax(128, 0, sharpness).astype(np.float32).astype(np.float64)
     sigma = np.linalg.svd(pattern, compute_uv=False)
-    np.testing.assert_allclose(
-        shares(singular_values(pattern)), np.cumsum(sigma) / sigma.sum(), atol=1e-6
-    )
-
-
-def test_right_vectors_span_the_best_subspace() -> None:
-    pattern = random_softmax(24, 3)
+    found = shares(singular_values(pattern))
+    np.testing.assert_allclose(found, np.cumsum(sigma) / sigma.sum(), atol=1e-6)
     u, s, vt = np.linalg.svd(pattern)
-    ours = right_vectors(pattern)[:, :5]
+    ours = right_vectors(pattern)[:, :5]  # span the best subspace
     np.testing.assert_allclose(pattern @ ours @ ours.T, (u[:, :5] * s[:5]) @ vt[:5], atol=1e-10)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.permutations(range(16)), st.permutations(range(16)))
-def test_shares_ignore_the_order_of_queries_and_keys(
-    seed: int, queries: list[int], keys: list[int]
-) -> None:
-    pattern = random_softmax(16, seed, 2.0)
-    permuted = pattern[queries][:, keys]
-    one, other = (measured(p[None, None]).means() for p in (pattern, permuted))
-    np.testing.assert_allclose(one, other, atol=1e-7)
-
-
-def test_shares_of_nothing_are_whole() -> None:
-    np.testing.assert_array_equal(shares(np.zeros(3)), 1.0)
-    np.testing.assert_allclose(shares(np.array([2.0, 1.0, 1.0])), [0.5, 0.75, 1.0])
-
-
-# --- sums ---------------------------------------------------------------------------------------
+    np.testing.assert_array_equal(shares(np.zeros(3)), 1.0)  # of nothing
 
 
 @pytest.fixture(scope="module")
@@ -196,24 +136,16 @@ def test_means_errors_and_intervals(patterns: np.ndarray, k: int) -> None:
     assert sums.worst_half_width(5) == pytest.approx(((high - low) / 2).max(), rel=1e-4)
 
 
-def test_merged_parts_equal_the_whole(patterns: np.ndarray) -> None:
-    whole, merged = measured(patterns), measured(patterns[:3])
+def test_merged_parts_and_restored_states_equal_the_whole(patterns: np.ndarray) -> None:
+    whole, merged, copy = measured(patterns), measured(patterns[:3]), Spectrum(1, 3, 20)
     merged.merge(measured(patterns[3:]))
     for key, array in whole.state().items():
         np.testing.assert_allclose(merged.state()[key], array, rtol=1e-12)
     assert merged.sequences == 7
-
-
-def test_state_round_trip(patterns: np.ndarray) -> None:
-    sums = measured(patterns)
-    copy = Spectrum(1, 3, 20)
-    copy.load_state(sums.state())
-    np.testing.assert_array_equal(copy.half_widths(5), sums.half_widths(5))
-
-
-def test_one_sequence_has_no_interval(patterns: np.ndarray) -> None:
-    sums = measured(patterns[:1])
-    assert np.isinf(sums.half_widths(5)).all()
+    copy.load_state(whole.state())
+    np.testing.assert_array_equal(copy.half_widths(5), whole.half_widths(5))
+    one = measured(patterns[:1])  # has no interval
+    assert np.isinf(one.half_widths(5)).all()
 
 
 def test_layers_may_differ_in_heads_or_have_none(patterns: np.ndarray) -> None:
@@ -221,10 +153,10 @@ def test_layers_may_differ_in_heads_or_have_none(patterns: np.ndarray) -> None:
     with MatrixPool(2) as pool:
         observer = PatternSpectra(sums, pool, lambda _: slice(1, 19))
         shown = torch.from_numpy(patterns)
-        observer.observe(chunk(shown, layer=0))
+        observer.observe(activations(shown))
         observer.finish("encoder", 0)
         observer.finish("encoder", 1)  # every head of this layer has been removed
-        observer.observe(chunk(shown[:, :1], layer=2))
+        observer.observe(activations(shown[:, :1], layer=2))
         observer.finish("encoder", 2)
     assert sums.count.tolist() == [[7, 7, 7], [0, 0, 0], [7, 0, 0]]
     assert np.isfinite(sums.worst_half_width(5))
@@ -238,7 +170,7 @@ def test_no_pattern_is_kept(patterns: np.ndarray) -> None:
     shown = torch.from_numpy(patterns.copy())
     with MatrixPool(1) as pool:
         observer = PatternSpectra(sums, pool, lambda _: slice(1, 19))
-        observer.observe(chunk(shown))
+        observer.observe(activations(shown))
         shown.zero_()
         observer.finish("encoder", 0)
     np.testing.assert_array_equal(sums.curve, measured(patterns).curve)

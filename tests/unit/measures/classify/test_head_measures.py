@@ -1,0 +1,80 @@
+"""Parts of a corpus add up; every role has a rule, and a reason why a corpus may not show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from headscope.data.batches import buckets, collate
+from headscope.data.corpus import sample_corpus
+from headscope.data.encode import Encoder
+from headscope.data.frequencies import find_frequencies
+from headscope.data.sentence import Sentence
+from headscope.measures.classify.cross import CrossHeads
+from headscope.measures.classify.labels import MEAN_RULES, judge
+from headscope.measures.classify.profile import QUANTITIES
+from headscope.measures.classify.sums import HeadMeasures
+from headscope.measures.classify.syntactic import KernelHits
+from headscope.measures.classify.testable import untestable, untestable_cross
+from headscope.measures.classify.thresholds import Thresholds
+from headscope.models.loaded import LoadedModel
+from headscope.models.routing import Router, routed
+from headscope.results import HeadResult
+from headscope.results.roles import roles_of
+
+
+def sums_of(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:
+    encoder = Encoder(loaded, find_frequencies(sample_corpus(), None, "en"))
+    sums = HeadMeasures(loaded.n_layers, loaded.n_heads)
+    reducer = sums.reducer()
+    with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
+        for part in buckets(list(encoder.encode(iter(sentences)))):
+            batch = collate(part, loaded.pad_id)
+            reducer.start(batch)
+            router.run(lambda b=batch: loaded.forward(b.input_ids, b.attention_mask))
+    return sums
+
+
+def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
+    return judge(sums, KernelHits(sums.syntactic), Thresholds(), [range(12)] * 6)
+
+
+def test_merged_parts_and_restored_states_equal_the_whole(demo: LoadedModel) -> None:
+    sentences = list(sample_corpus())[:60]
+    # The second part meets relations and offsets in another order.
+    parts = (sentences, sentences[25:], sentences[:25])
+    whole, merged, other = (sums_of(demo, part) for part in parts)
+    merged.merge(other)
+    for name in ("positional", "kernel", "rare", "profile"):
+        for key, array in getattr(whole, name).state().items():
+            np.testing.assert_allclose(getattr(merged, name).state()[key], array, rtol=1e-5)
+    ours, theirs = (judged(sums) for sums in (merged, whole))
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.roles == b.roles
+        for x, y in zip(a.syntactic, b.syntactic, strict=True):
+            assert (x.relation, x.direction) == (y.relation, y.direction)
+            assert (x.trials, x.baseline) == (y.trials, y.baseline)
+            assert x.accuracy == pytest.approx(y.accuracy, abs=0.02)  # a near tie may flip
+            assert x.uniform == pytest.approx(y.uniform)
+    copy = HeadMeasures(6, 12)
+    copy.load_state(whole.state())
+    assert judged(copy) == theirs
+
+
+def test_every_role_has_a_rule() -> None:
+    assert ["positional", "syntactic", "rare", *MEAN_RULES] == [
+        role.key for role in roles_of("encoder", "decoder")
+    ]
+    for rule in MEAN_RULES.values():
+        assert rule.quantity in QUANTITIES
+        assert hasattr(Thresholds(), rule.threshold)
+
+    # Without sentences no role but self can be shown; what cannot apply to a stack is left out.
+    for stack in ("encoder", "decoder"):
+        applying = [role.key for role in roles_of(stack)]
+        reasons = untestable(HeadMeasures(1, 1), Thresholds(), trees=False, stack=stack)
+        assert list(reasons) == [key for key in applying if key != "self"]
+        assert ("syntactic" in applying) == ("rare" in applying) == (stack == "encoder")
+    assert list(untestable_cross(CrossHeads(1, 1))) == [role.key for role in roles_of("cross")]
