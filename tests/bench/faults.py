@@ -154,7 +154,8 @@ class Trials:
     def resumed(self, command: str, folder: Path) -> list[str]:
         """Resume a run and compare the bytes."""
         ended = self.start(command, folder, "--resume").end()
-        wrong = [] if ended.code == 0 else [f"resuming ended with {ended.code}: {ended.stderr[-300:]}"]
+        said = f"resuming ended with {ended.code}: {ended.stderr[-300:]}"
+        wrong = [] if ended.code == 0 else [said]
         found = content(folder) if folder.exists() else {}
         if found != self.whole[command]:
             names = {*found, *self.whole[command]}
@@ -169,7 +170,8 @@ def one_sentence(ended: Ended, code: int, *words: str) -> list[str]:
     wrong = [] if ended.code == code else [f"exit {ended.code}, not {code}"]
     if ended.stderr.count("\n") != 1 or not ended.stderr.startswith("headscope: "):
         wrong.append(f"not one sentence: {ended.stderr[-300:]!r}")
-    return wrong + [f"{word!r} is not in {ended.stderr!r}" for word in words if word not in ended.stderr]
+    lacking = [word for word in words if word not in ended.stderr]
+    return wrong + [f"{word!r} is not in {ended.stderr!r}" for word in lacking]
 
 
 # --- the faults ---------------------------------------------------------------------------------
