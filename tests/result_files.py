@@ -13,19 +13,17 @@ from headscope.results import to_dict, to_json
 
 Json = Any
 #: What the certificate of a good run says; results of a tiny model are made without one.
-PASSED = {
-    "passed": True,
-    "max_abs_hidden": 1e-6,
-    "max_abs_pattern": 1e-7,
-    "calls": 2,
-    "layers": 2,
-}
+PASSED = {"passed": True, "max_abs_hidden": 1e-6, "max_abs_pattern": 1e-7, "calls": 2, "layers": 2}
 
 
 def make_results(model: Path, folder: Path) -> Path:
     """Run every command on a model and write each result under its own name."""
     loaded = headscope.load(str(model), task_head="auto")
     plain = {"validate": False}
+    transfer = {"sizes": [16], "variants": ["head"], "random": [], "seeds": 2, "steps": 2}
+    transfer |= {"search": False, "train_limit": 60, "test_limit": 20}
+    prune = {"methods": ["magnitude", "random"], "repairs": ["none"], "step": 0.25, "limit": 12}
+    prune |= {"calibration_limit": 12, "roles": False, "ablation": False}
     results = {
         "validate": headscope.validate(loaded),
         # Untrained heads are broad; without that role the tests give roles as they like.
@@ -39,29 +37,8 @@ def make_results(model: Path, folder: Path) -> Path:
         "flow": headscope.flow(loaded, limit=60, **plain),
         "linear": headscope.linear(loaded, sentences=4, alone=False, control=False, **plain),
         "symmetric": headscope.symmetric(loaded, sentences=4, alone=False, **plain),
-        "transfer": headscope.transfer(
-            loaded,
-            sizes=[16],
-            variants=["head"],
-            random=[],
-            seeds=2,
-            steps=2,
-            search=False,
-            train_limit=60,
-            test_limit=20,
-            **plain,
-        ),
-        "prune": headscope.prune(
-            loaded,
-            methods=["magnitude", "random"],
-            repairs=["none"],
-            step=0.25,
-            limit=12,
-            calibration_limit=12,
-            roles=False,
-            ablation=False,
-            **plain,
-        ),
+        "transfer": headscope.transfer(loaded, **transfer, **plain),
+        "prune": headscope.prune(loaded, **prune, **plain),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, result in results.items():
@@ -87,21 +64,11 @@ def only_plain(data: Any, where: str) -> None:
 
 
 INSIGHTS = {
-    "schema": 2,
-    "provenance": {},
-    "validation": PASSED,
-    "thresholds": {},
-    "kept_roles": None,
+    **{"schema": 2, "provenance": {}, "validation": PASSED, "thresholds": {}, "kept_roles": None},
     "insights": [
         {
-            "number": n,
-            "claim": claim,
-            "verdict": verdict,
-            "measured": "",
-            "control": "",
-            "rule": "",
-            "values": {},
-            "parts": [],
+            **{"number": n, "claim": claim, "verdict": verdict, "measured": "", "control": ""},
+            **{"rule": "", "values": {}, "parts": []},
         }
         for n, claim, verdict in ((0, "asymmetric", "holds"), (7, "collapse", "mixed"))
     ],
@@ -125,3 +92,9 @@ def changed(data: Json, *path: str | int, to: Any) -> Json:
         inner = inner[step]
     inner[path[-1]] = to(inner[path[-1]]) if callable(to) else to
     return found
+
+
+def plant(folder: Path, name: str, *place: Any, to: Any) -> None:
+    """Change one value in a result of a folder."""
+    path = folder / f"{name}.json"
+    write(path, changed(read(path), *place, to=to))

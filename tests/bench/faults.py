@@ -37,9 +37,10 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for forked_runs.py
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for processes.py
 
-from forked_runs import Ended, Run, content, die_before, small_disk
+from outcomes import Ended
+from processes import Run, content, die_before, small_disk
 
 from headscope.atomic import write_atomically
 from headscope.errors import InputError
@@ -98,7 +99,7 @@ class Trials:
         for name in ("whole", "again"):
             folder = self.room / f"{command}-{name}"
             ended = self.start(command, folder).end()
-            assert ended.code == 0, ended.err
+            assert ended.code == 0, ended.stderr
             self.seconds[command] = ended.seconds
             found = content(folder)
             assert self.whole.setdefault(command, found) == found, "two runs differ by themselves"
@@ -153,7 +154,8 @@ class Trials:
     def resumed(self, command: str, folder: Path) -> list[str]:
         """Resume a run and compare the bytes."""
         ended = self.start(command, folder, "--resume").end()
-        wrong = [] if ended.code == 0 else [f"resuming ended with {ended.code}: {ended.err[-300:]}"]
+        said = f"resuming ended with {ended.code}: {ended.stderr[-300:]}"
+        wrong = [] if ended.code == 0 else [said]
         found = content(folder) if folder.exists() else {}
         if found != self.whole[command]:
             names = {*found, *self.whole[command]}
@@ -166,9 +168,10 @@ class Trials:
 def one_sentence(ended: Ended, code: int, *words: str) -> list[str]:
     """Say what is wrong with the end of a run that could not go on."""
     wrong = [] if ended.code == code else [f"exit {ended.code}, not {code}"]
-    if ended.err.count("\n") != 1 or not ended.err.startswith("headscope: "):
-        wrong.append(f"not one sentence: {ended.err[-300:]!r}")
-    return wrong + [f"{word!r} is not in {ended.err!r}" for word in words if word not in ended.err]
+    if ended.stderr.count("\n") != 1 or not ended.stderr.startswith("headscope: "):
+        wrong.append(f"not one sentence: {ended.stderr[-300:]!r}")
+    lacking = [word for word in words if word not in ended.stderr]
+    return wrong + [f"{word!r} is not in {ended.stderr!r}" for word in lacking]
 
 
 # --- the faults ---------------------------------------------------------------------------------
@@ -319,7 +322,7 @@ def pipes(trials: Trials, times: int) -> Iterator[Count]:
         os.close(reading)
         ended = run.end()
         wrong = [] if ended.code in (0, 141) else [f"exit {ended.code}"]
-        wrong += [f"said {ended.err[-300:]!r}"] if ended.err else []
+        wrong += [f"said {ended.stderr[-300:]!r}"] if ended.stderr else []
         if content(folder) != trials.whole[command]:
             wrong.append("the folder is not whole")
         shutil.rmtree(folder)
@@ -343,7 +346,7 @@ def two_runs(trials: Trials, times: int) -> Iterator[Count]:
         else:
             ended = first.end()
             if ended.code != 0:
-                wrong.append(f"the first ended with {ended.code}: {ended.err}")
+                wrong.append(f"the first ended with {ended.code}: {ended.stderr}")
             if content(folder) != trials.whole[command]:
                 wrong.append("other bytes")
         count.trial(wrong)

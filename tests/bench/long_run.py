@@ -27,9 +27,9 @@ from pathlib import Path
 
 from commands import Cost, cost_of, load
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for forked_runs.py
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for processes.py
 
-from forked_runs import content
+from processes import content
 
 #: What a bar shows: steps done, steps in all, time left.
 _BAR = re.compile(rb"(\d+)/(\d+)\S* +(?:\x1b\[\d*m)*(\d+):(\d\d):(\d\d)")

@@ -1,31 +1,78 @@
-"""Ways to call the command line, and tiny models to call it on."""
+"""A way to call the command line in this process, and tiny models to call it on."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import os
-import subprocess
+import io
+import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from outcomes import Command, Ended
 from tiny_models import tiny_bert, tiny_unknown
 
 from headscope.cli.app import main
 
+#: Every section of a report, as small as it can be.
+QUICK = """
+[classify]
+ablate_limit = 4
+limit = 16
+control = false
+[rank]
+limit = 4
+control_seeds = 2
+[spectrum]
+length = 12
+sequences = 2
+[depth]
+length = 12
+sequences = 2
+control = false
+[flow]
+limit = 16
+control = false
+[transfer]
+sizes = [16]
+variants = ["layernorm"]
+random = []
+seeds = 1
+spread_seeds = 1
+steps = 2
+train_limit = 100
+test_limit = 40
+[linear]
+sentences = 3
+control = false
+[symmetric]
+sentences = 3
+[prune]
+fraction = [0.5]
+ablation = false
+repair = ["none"]
+limit = 8
+calibration_limit = 8
+"""
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run of the command line left behind."""
 
-    code: int
-    stdout: str
-    stderr: str
+@pytest.fixture(scope="module", autouse=True)
+def _figures_are_made_but_not_painted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Three quarters of a report's time is painting; test_contract.py looks at what is painted.
 
-
-Run = Callable[..., Outcome]
+    A module that looks at figures itself sets PAINTS.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if not getattr(request.module, "PAINTS", False):
+            patch.setattr(Figure, "get_layout_engine", lambda self: None)
+            patch.setattr(FigureCanvasAgg, "print_png", lambda _, file: file.write(b"\x89PNG"))
+            patch.setattr(FigureCanvasSVG, "print_svg", lambda _, file, **k: file.write(b"<?xml"))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -41,10 +88,32 @@ def unknown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def quick(tmp_path: Path) -> Path:
+    """A config file with which a report of a tiny model takes seconds."""
+    path = tmp_path / "quick.toml"
+    path.write_text(QUICK)
+    return path
+
+
+@pytest.fixture
+def copy(model: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny BERT, to be changed."""
+    return Path(shutil.copytree(model, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty-five sentences in the words of the tiny models: ten windows of 32 tokens, or more."""
+    path = tmp_path_factory.mktemp("lines") / "lines.txt"
+    path.write_text("the big dog saw a red cat on the mat and she ran to the house\n" * 25)
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Call the command line in this process; what it does not catch fails the test."""
 
-    def call(*arguments: str | Path) -> Outcome:
+    def call(*arguments: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["headscope", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:
@@ -52,25 +121,26 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         gc.unfreeze()  # the command line expects that the process ends with it
         code = stopped.value.code
         captured = capsys.readouterr()
-        return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)
+        return Ended(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return call
 
 
-@pytest.fixture
-def spawn() -> Run:
-    """Run ``python ARGUMENTS`` in a new process, offline unless ``env`` says otherwise."""
+@pytest.fixture(scope="session")
+def once() -> Command:
+    """Call the command line in this process, for fixtures that live longer than a test."""
 
-    def call(*arguments: str | Path, env: dict[str, str] | None = None) -> Outcome:
-        settings = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(env or {})}
-        done = subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, **settings},
-            check=False,
-        )
-        return Outcome(done.returncode, done.stdout, done.stderr)
+    def call(*arguments: object) -> Ended:
+        out, err, before, code = io.StringIO(), io.StringIO(), sys.argv, 0
+        sys.argv = ["headscope", *map(str, arguments)]
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0
+        finally:
+            sys.argv = before
+            gc.unfreeze()
+        return Ended(code, out.getvalue(), err.getvalue())
 
     return call

@@ -1,20 +1,24 @@
-"""Config files: strict for every table of every command, shown as they take effect."""
+"""Config files and flags: strict for every table of every command, shown as they take effect."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import pytest
 import typer
 import typer.main
+from outcomes import refused
 
-from headscope.cli import settings
+import headscope
+from headscope.cli import settings, shared_options
 from headscope.cli.app import app
-
-Run = Callable[..., Any]
+from headscope.cli.arguments import OptionError, arguments, section_settings, table_arguments
+from headscope.cli.command import Call, model_command
+from headscope.cli.prune import RepairName
+from headscope.cli.rank import Biases
+from headscope.errors import InputError
 
 GROUP = typer.main.get_command(app)
 COMMANDS = sorted(name for name, item in GROUP.commands.items() if not hasattr(item, "commands"))
@@ -33,46 +37,18 @@ def context() -> typer.Context:
     return typer.Context(GROUP)
 
 
-def refused(outcome: Any, *words: str) -> None:
-    assert outcome.code == 1, outcome
-    assert outcome.stdout == ""
-    assert outcome.stderr.startswith("headscope: ")
-    assert outcome.stderr.count("\n") == 1
-    for word in words:
-        assert word in outcome.stderr, (word, outcome.stderr)
-
-
-def options() -> list[tuple[str, settings.Option]]:
-    found = settings.options_by_command(context())
-    return [(command, option) for command, table in found.items() for option in table.values()]
-
-
-def test_the_options_are_those_that_typer_knows() -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_typers_and_refuses_a_wrong_type(command, run, tmp_path):
     """Read from signatures here, from typer's own parameters there."""
-    for command in COMMANDS:
-        names = {param.name for param in GROUP.commands[command].params} - {"config"}
-        assert set(settings.options_by_command(context())[command]) == names, command
-
-
-@pytest.mark.parametrize(("command", "option"), options(), ids=lambda v: getattr(v, "name", v))
-def test_every_option_refuses_a_wrong_type(
-    command: str, option: settings.Option, run: Run, tmp_path: Path
-) -> None:
-    value, words = WRONG.get(option.kind, ('"xyzzy"', "must be one of"))
-    path = tmp_path / "s.toml"
-    path.write_text(f"[{command}]\n{option.name} = {value}\n")
-    where = f"{path}: [{command}] {option.name}"
-    refused(run("config", "show", "--config", path), where, words)
-    path.write_text(f"[{command}]\n{option.name}x = {value}\n")
-    refused(run("config", "show", "--config", path), f"did you mean '{option.name}'?")
-
-
-def test_the_former_name_of_the_limits_is_read(run: Run, tmp_path: Path) -> None:
-    """Config files are users' own: those written before [gates] became [limits] still work."""
-    path = tmp_path / "s.toml"
-    path.write_text("[gates]\nmin_positional = 2\n")
-    shown = tomllib.loads(run("config", "show", "limits", "--config", path).stdout)
-    assert shown == {"limits": {"min_positional": 2}}
+    options, path = settings.options_by_command(context())[command], tmp_path / "s.toml"
+    assert set(options) == {param.name for param in GROUP.commands[command].params} - {"config"}
+    for option in options.values():
+        value, words = WRONG.get(option.kind, ('"xyzzy"', "must be one of"))
+        path.write_text(f"[{command}]\n{option.name} = {value}\n")
+        where = f"{path}: [{command}] {option.name}"
+        refused(run("config", "show", "--config", path), where, words)
+        path.write_text(f"[{command}]\n{option.name}x = {value}\n")
+        refused(run("config", "show", "--config", path), f"did you mean '{option.name}'?")
 
 
 @pytest.mark.parametrize(
@@ -81,10 +57,13 @@ def test_the_former_name_of_the_limits_is_read(run: Run, tmp_path: Path) -> None
         ("[clasify]\n", ("did you mean [classify]?",)),
         ("[limit]\n", ("did you mean [limits]?",)),
         ("[config]\n", ("no command 'config'",)),
+        ("classify = 3", ("[classify]",)),
+        ("[classify]\nhelp = true", ("help",)),
         ("[rank]\nseeds = 3\nseed = 1", ("[rank] has no option 'seeds'", "'seed'")),
         ("[depth]\nconfig = 'x'", ("[depth] has no option 'config'",)),
         ("[depth]\nno-validate = true\nno_validate = true", ("twice",)),
         ("[depth]\nlength = true", ("length must be a whole number, not true",)),
+        ("[classify]\nlimit = [1]", ("[classify] limit",)),
         ("[prune]\nstep = nan", ("step must be a number",)),
         ("[classify]\ntext = ''", ("text must be a string",)),
         ("[classify]\nlanguage = ['en']", ("language must be a string",)),
@@ -92,36 +71,43 @@ def test_the_former_name_of_the_limits_is_read(run: Run, tmp_path: Path) -> None
         ("[diff]\nfail_on = [3]", ("fail_on must be a string",)),
         ("[prune]\nfraction = ['x']", ("fraction must be a number",)),
         ("[prune]\nrepair = ['glue']", ("repair must be one of none, scale, mean, refit",)),
+        *(
+            (f"[prune]\nexport = {wrong}", ("[prune] export must be",))
+            for wrong in ('"onnx"', '["onnx", 3]', "true")
+        ),
+        ("[classify]\nthresholds = 3", ("thresholds",)),
         ("[classify.thresholds]\nrare = '0.5'", ("threshold rare must be a number",)),
         ("[classify.thresholds]\nrarer = 0.5", ("[classify] thresholds", "'rare'")),
+        ("[classify.thresholds]\npositional = [1]", ("positional", "number")),
+        ("[classify.thresholds]\nq = true", ("q is True", "number")),
+        ("[classify.thresholds]\nmin_trials = inf", ("min_trials", "inf")),
+        ("[classify.thresholds]\nmin_trials = 2.7", ("min_trials", "2.7")),
         ("[depth.thresholds]\nx = 1", ("[depth] has no option 'thresholds'",)),
         ("[limits]\nvalidaton = true", ("[limits] has no limit 'validaton'", "'validation'")),
         ("[limits]\nmin_positional = 'x'", ("[limits] min_positional must be a whole number",)),
         ("limits = 3", ("limits must be a table",)),
         ("[limits]\n[gates]\n", ("[gates], its former name; keep one",)),
+        ("[classify\n", ("not valid TOML", "line 1")),
         ("x" * 10, ("not valid TOML",)),
+        ('[classify]\nlanguage = "\udce9"', ("not valid TOML",)),
     ],
 )
-def test_whole_files_are_checked_whatever_runs(
-    text: str, words: tuple[str, ...], run: Run, tmp_path: Path
-) -> None:
+def test_whole_files_are_checked_whatever_runs(text, words, run, tmp_path):
     path = tmp_path / "s.toml"
-    path.write_text(text)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
     refused(run("config", "show", "--config", path), str(path), *words)
     refused(run("validate", "model", "--config", path), str(path), *words)
 
 
-def test_missing_files(run: Run, tmp_path: Path) -> None:
+def test_files_and_commands_that_are_not_there(run, model, tmp_path):
     refused(run("config", "show", "--config", tmp_path / "none.toml"), "cannot be read")
     refused(run("config", "show", "--config", tmp_path), "cannot be read")
-
-
-def test_an_unknown_command_has_a_hint(run: Run) -> None:
     refused(run("config", "show", "clasify"), "did you mean 'classify'?")
     refused(run("config", "show", "zzz"), "there are", "validate")
+    path = tmp_path / "s.toml"
+    path.write_text("[classify]\nlimit = 0\n")  # right by its type
+    refused(run("classify", model, "--config", path), "0", "1 sentence")
 
-
-# --- show ---------------------------------------------------------------------------------------
 
 FILE = """
 [classify]
@@ -136,13 +122,14 @@ fail_on = ["role-lost", "metric-drop=2%"]
 [prune]
 method = "fisher"
 fraction = [0.25, 1]
+export = ["onnx", "graph"]
 [limits]
 min_positional = 1
 insights = {"0" = "holds", "7" = ["holds", "mixed"]}
 """
 
 
-def test_show_without_a_file_is_every_default(run: Run) -> None:
+def test_show_without_a_file_is_every_default(run):
     outcome = run("config", "show")
     assert outcome.code == 0
     shown = tomllib.loads(outcome.stdout)
@@ -155,8 +142,8 @@ def test_show_without_a_file_is_every_default(run: Run) -> None:
         assert all(line.startswith("# ") or line.endswith("  # default") for line in lines)
 
 
-def test_show_lays_the_file_over_the_defaults(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
+def test_show_lays_the_file_over_the_defaults(run, tmp_path):
+    path, again = tmp_path / "mine.toml", tmp_path / "again.toml"
     path.write_text(FILE, encoding="utf-8")
     outcome = run("config", "show", "--config", path)
     shown = tomllib.loads(outcome.stdout)
@@ -167,58 +154,171 @@ def test_show_lays_the_file_over_the_defaults(run: Run, tmp_path: Path) -> None:
     assert shown["rank"]["share_projections"] == "48,96"
     assert shown["diff"]["fail_on"] == ["role-lost", "metric-drop=2%"]
     assert (shown["prune"]["method"], shown["prune"]["fraction"]) == (["fisher"], [0.25, 1.0])
+    assert shown["prune"]["export"] == ["onnx", "graph"]
     assert shown["limits"] == tomllib.loads(FILE)["limits"]
-    assert f"limit = 7  # from {path}\n" in outcome.stdout
-    assert f"rare = 0.25  # from {path}\n" in outcome.stdout
-    assert "seed = 0  # default\n" in outcome.stdout
-
-
-def test_what_is_shown_is_a_config_file_with_the_same_effect(run: Run, tmp_path: Path) -> None:
-    path, again = tmp_path / "mine.toml", tmp_path / "again.toml"
-    path.write_text(FILE, encoding="utf-8")
-    first = run("config", "show", "--config", path).stdout
-    again.write_text(first, encoding="utf-8")
+    for line in (
+        f"limit = 7  # from {path}\n",
+        f"rare = 0.25  # from {path}\n",
+        "seed = 0  # default\n",
+    ):
+        assert line in outcome.stdout
+    # What is shown is a config file with the same effect.
+    again.write_text(outcome.stdout, encoding="utf-8")
     second = run("config", "show", "--config", again)
     assert second.code == 0, second.stderr
-    assert tomllib.loads(second.stdout) == tomllib.loads(first)
-
-
-def test_show_one_table(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(FILE, encoding="utf-8")
+    assert tomllib.loads(second.stdout) == shown
+    # One table.
     assert set(tomllib.loads(run("config", "show", "depth").stdout)) == {"depth"}
-    shown = tomllib.loads(run("config", "show", "limits", "--config", path).stdout)
-    assert shown == {"limits": tomllib.loads(FILE)["limits"]}
+    limits = run("config", "show", "limits", "--config", path).stdout
+    assert tomllib.loads(limits) == {"limits": shown["limits"]}
     assert "no limit is set" in run("config", "show", "limits").stdout
-
-
-def test_settings_of_other_commands(tmp_path: Path) -> None:
-    """What ``report`` asks for."""
-    path = tmp_path / "mine.toml"
+    # Files are users' own: those written before [gates] became [limits] still work.
+    path.write_text("[gates]\nmin_positional = 2\n")
+    former = run("config", "show", "limits", "--config", path).stdout
+    assert tomllib.loads(former) == {"limits": {"min_positional": 2}}
+    # What ``report`` asks for.
     path.write_text(FILE, encoding="utf-8")
     here = context()
     assert settings.options_by_command(here)["depth"]["length"].default == 128
     assert settings.given(here, "classify") == {}
     settings.read_settings(path, here)
-    assert settings.given(here, "classify") == {
-        "limit": 7,
-        "text": Path('a "quoted"\u00e9 path'),
-        "thresholds": {"rare": 0.25},
-    }
+    table = {"limit": 7, "text": Path('a "quoted"\u00e9 path'), "thresholds": {"rare": 0.25}}
+    assert settings.given(here, "classify") == table
     assert settings.given(here, "validate") == {}
     assert settings.limits(here).numbers == {"min_positional": 1}
 
 
-def test_help_is_light(spawn: Run) -> None:
-    code = (
-        "import sys; sys.argv = ['headscope', *sys.argv[1:]]\n"
-        "from headscope.cli.app import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'matplotlib', 'scipy', 'numpy'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
+# --- flags and tables become arguments in one way -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "values", "expected"),
+    [
+        ("rank", {"biases": "include", "share": "sigma"}, {"biases": True, "share": "sigma"}),
+        ("rank", {"biases": Biases.exclude, "rtol": None}, {"biases": False}),
+        (
+            "rank",
+            {"share_projections": "48, 96", "fresh": True},
+            {"share_projections": (48, 96), "fresh": True},
+        ),
+        (
+            "depth",
+            {"no_validate": True, "log": True, "length": 8},
+            {"validate": False, "length": 8},
+        ),
+        ("depth", {"format": "csv", "quiet": True, "debug": True, "model": "m"}, {}),
+        (
+            "spectrum",
+            {"resume": False, "output": Path("o")},
+            {"resume": False, "state": Path("o/.spectrum.state.safetensors")},
+        ),
+        ("rank", {"output": Path("o")}, {}),
+        (
+            "prune",
+            {"method": ["fisher"], "repair": [RepairName.none]},
+            {"methods": ["fisher"], "repairs": ["none"]},
+        ),
+        (
+            "prune",
+            {"fraction": [0.5], "keep_roles": "a, b,"},
+            {"fractions": [0.5], "keep_roles": ["a", "b"]},
+        ),
+        ("prune", {"no_roles": True}, {"roles": False}),
+        ("prune", {"no_roles": False, "roles": Path("r")}, {"roles": Path("r")}),
+        (
+            "report",
+            {"only": "rank,", "fresh": True, "text": Path("t"), "limit": 3},
+            {"only": ["rank"]},
+        ),
+        (
+            "classify",
+            {"thresholds": {"rare": 0.3, "q": 0.1}, "threshold": [" rare = 0.2"]},
+            {"thresholds": headscope.Thresholds(rare=0.2, q=0.1)},
+        ),
+        (
+            "insights",
+            {"threshold": ["most=0.6"], "treebank": Path("t")},
+            {"thresholds": headscope.InsightThresholds(most=0.6)},
+        ),
+        ("classify", {"thresholds": {}, "threshold": []}, {}),
+    ],
+)
+def test_options_become_arguments(command, values, expected):
+    assert arguments(command, values) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "values", "flag", "table"),
+    [
+        ("rank", {"share_projections": "4,x"}, "'4,x' is not", "[rank] share_projections: '4,x'"),
+        ("prune", {"keep_roles": ","}, "name a role", "[prune] keep_roles: name a role"),
+        (
+            *("prune", {"roles": Path("r"), "no_roles": True}),
+            *("give --roles or --no-roles, not both", "[prune] sets roles and no_roles"),
+        ),
+        (
+            *("classify", {"text": Path("t"), "treebank": Path("t")}),
+            *("give --treebank or --text, not both", "[classify] sets treebank and text"),
+        ),
+    ],
+)
+def test_slips_are_told_where_they_stand(command, values, flag, table):
+    with pytest.raises(OptionError) as slip:
+        arguments(command, values)
+    assert flag in slip.value.on_command_line().message
+    with pytest.raises(InputError) as failure:
+        table_arguments(command, values)
+    assert table in str(failure.value)
+
+
+def test_sections_take_their_table_and_the_flags(tmp_path):
+    text, trees, path = tmp_path / "a.txt", tmp_path / "a.conllu", tmp_path / "mine.toml"
+    text.write_text("the cat\n")
+    trees.write_text("1\tcat\t_\t_\t_\t_\t0\troot\t_\t_\n\n")
+    path.write_text(
+        f"[classify]\ntext = '{text}'\nlanguage = 'en'\noutput = 'o'\ndtype = 'float64'\n"
+        "[depth]\ndtype = 'float32'\nlog = true\n[prune]\nlimit = 3\nsave = 'x'\n"
     )
-    for arguments in (("diff", "--help"), ("config", "--help"), ("config", "show", "--help")):
-        outcome = spawn("-c", code, *arguments)
-        assert outcome.stdout.splitlines()[-1] == "[]", arguments
-        assert "Example" in outcome.stdout
+    here, names = context(), ("validate", "classify", "rank", "depth", "prune")
+    settings.read_settings(path, here)
+    found = section_settings(here, names, {"treebank": None, "text": None, "limit": None})
+    assert found["classify"].pop("corpus").name == str(text)
+    assert found == {
+        "validate": {},
+        "rank": {},
+        "classify": {"language": "en"},
+        "depth": {"dtype": "float32"},
+        "prune": {"limit": 3},
+    }
+    found = section_settings(here, names, {"treebank": trees, "text": text, "limit": 9})
+    assert found["classify"].pop("corpus").name == str(trees)
+    assert found["classify"] == {"language": "en", "limit": 9}
+    assert found["rank"] == {"text": text, "limit": 9}
+    assert found["depth"] == {"text": text, "dtype": "float32"}
+    assert found["prune"] == {"limit": 3}
+
+
+def test_a_new_command_has_the_shared_options_around_its_own():
+    @model_command("words")
+    def tiny(
+        call: Call,
+        size: Annotated[int, typer.Option(help="Of it.")] = 3,
+        seed: shared_options.Seed = 0,
+        dtype: shared_options.DtypeOption = shared_options.Dtype.float64,
+    ) -> None:
+        """Measure something."""
+        called.append((call, size))
+
+    called: list[tuple[Call, int]] = []
+    group = typer.Typer(add_completion=False)
+    group.command("tiny")(tiny)
+    command = typer.main.get_command(group)
+    assert [param.name for param in command.params] == [
+        *("model", "size", "seed", "format", "dtype", "device", "revision", "allow_pickle"),
+        *("config", "quiet", "debug"),
+    ]
+    command(["m", "--size", "4"], standalone_mode=False)
+    [(call, size)] = called
+    assert (call.command, call.unit, size) == ("tiny", "words", 4)
+    shared = {"dtype": "float64", "device": "auto", "allow_pickle": False}
+    assert call.arguments() == {"size": 4, "seed": 0, **shared}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_runs import Run as Forked
-from forked_runs import die_before
+from outcomes import refused
+from processes import Run, die_before
 
 import headscope
 from headscope.atomic import before_of, clear_parts, replace_folder, write_set
@@ -18,8 +17,6 @@ from headscope.errors import InputError, ResumeError
 from headscope.pipeline.prune.measuring import Measurer
 from headscope.pipeline.sections.previous import Previous
 from headscope.show.folders import ready_folder
-
-Run = Callable[..., Any]
 
 OLD = {"result.json": b"old", "a.csv": b"old a", "gone.csv": b"old b"}
 NEW = {"result.json": b"new", "a.csv": b"new a", "b.csv": b"new b"}
@@ -39,31 +36,6 @@ def rewrite(folder: Path) -> int:
     return 0
 
 
-def shown(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] != "."}
-
-
-# --- killed -------------------------------------------------------------------------------------
-
-
-def test_killed_before_every_change_of_a_file(tmp_path: Path) -> None:
-    killed = 0
-    for number in range(1, 99):
-        folder = tmp_path / str(number)
-        put(folder, OLD)
-        ended = Forked(before=die_before(folder, number), body=lambda f=folder: rewrite(f)).end()
-        if ended.code == 0:
-            break
-        killed += 1
-        found = shown(folder)
-        assert found in (OLD, NEW) or "result.json" not in found
-        old = folder / "result.json"
-        assert (old if old.exists() else before_of(old)).read_bytes() in (b"old", b"new")
-        assert rewrite(folder) == 0
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == NEW
-    assert killed > 8
-
-
 def refill(folder: Path) -> int:
     with replace_folder(folder) as made:
         for name, data in NEW.items():
@@ -71,23 +43,44 @@ def refill(folder: Path) -> int:
     return 0
 
 
+def everything(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def shown(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in everything(folder).items() if name[0] != "."}
+
+
+def test_killed_before_every_change_of_a_file(tmp_path):
+    for number in range(1, 99):
+        folder = tmp_path / str(number)
+        put(folder, OLD)
+        ended = Run(before=die_before(folder, number), body=lambda f=folder: rewrite(f)).end()
+        if ended.code == 0:
+            break
+        found = shown(folder)
+        assert found in (OLD, NEW) or "result.json" not in found
+        old = folder / "result.json"
+        assert (old if old.exists() else before_of(old)).read_bytes() in (b"old", b"new")
+        assert rewrite(folder) == 0
+        assert everything(folder) == NEW
+    assert number > 9
+
+
 @pytest.mark.parametrize("used", [False, True])
-def test_a_folder_replaced_by_a_process_that_is_killed(used: bool, tmp_path: Path) -> None:
+def test_a_folder_replaced_by_a_process_that_is_killed(used, tmp_path):
     for number in range(1, 99):
         folder = tmp_path / str(number) / "model [x]"
         folder.parent.mkdir()
         if used:
             put(folder, OLD)
-        ended = Forked(
-            before=die_before(folder.parent, number), body=lambda f=folder: refill(f)
-        ).end()
-        if ended.code == 0:
+        dying = die_before(folder.parent, number)
+        if Run(before=dying, body=lambda f=folder: refill(f)).end().code == 0:
             break
         if folder.exists():
             assert shown(folder) in (OLD, NEW)
         elif used:  # it is still there, under the name that it was set aside by
-            kept = [shown(path) for path in folder.parent.iterdir()]
-            assert OLD in kept
+            assert OLD in [shown(path) for path in folder.parent.iterdir()]
         assert refill(folder) == 0
         assert refill(folder) == 0  # the second time, what was left beside is no longer needed
         assert [path.name for path in folder.parent.iterdir()] == [folder.name]
@@ -95,14 +88,12 @@ def test_a_folder_replaced_by_a_process_that_is_killed(used: bool, tmp_path: Pat
     assert number > 4
 
 
-def test_a_report_whose_writer_was_killed_is_not_lost(tmp_path: Path) -> None:
+def test_a_report_whose_writer_was_killed_is_not_lost(tmp_path):
     before_of(tmp_path / "report.json").write_text('{"schema": 2, "keys": {}}')
     assert Previous.read(tmp_path).document["keys"] == {}
 
 
-def test_prune_goes_on_where_it_was_interrupted(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prune_goes_on_where_it_was_interrupted(model, tmp_path, monkeypatch):
     settings: dict[str, Any] = {"limit": 8, "calibration_limit": 8, "roles": False, "step": 0.5}
     settings |= {"methods": ["fisher-joint", "magnitude"], "ablation": True}
     settings |= {"repairs": ["none", "scale", "refit"]}
@@ -115,6 +106,10 @@ def test_prune_goes_on_where_it_was_interrupted(
             raise KeyboardInterrupt
         return real(self, *arguments)
 
+    def noted(self: Any, name: str, done: int, sums: Any, *, final: bool = False) -> None:
+        self._passes[name] = (done, sums)
+        self.save()
+
     monkeypatch.setattr(Measurer, "_run", counted)
     stop = -1
     whole = headscope.prune(str(model), **settings)
@@ -122,7 +117,7 @@ def test_prune_goes_on_where_it_was_interrupted(
     measured.clear()
     state = tmp_path / "state"
     monkeypatch.setattr("headscope.pipeline.resume._RARELY", 0)
-    monkeypatch.setattr("headscope.pipeline.resume.RunState.note", _noted_at_once)
+    monkeypatch.setattr("headscope.pipeline.resume.RunState.note", noted)
     with pytest.raises(KeyboardInterrupt):
         headscope.prune(str(model), **settings, state=state)
     left, stop = passes - len(measured) + 1, -1
@@ -137,15 +132,7 @@ def test_prune_goes_on_where_it_was_interrupted(
         headscope.prune(str(model), **settings, resume=True)
 
 
-def _noted_at_once(self: Any, name: str, done: int, sums: Any, *, final: bool = False) -> None:
-    self._passes[name] = (done, sums)
-    self.save()
-
-
-# --- no room, and other runs --------------------------------------------------------------------
-
-
-def test_a_full_disk_leaves_the_old_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_set(tmp_path, monkeypatch):
     folder = tmp_path / "out"
     put(folder, OLD)
     calls: list[int] = []
@@ -158,36 +145,15 @@ def test_a_full_disk_leaves_the_old_set(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"No space left on device: .*b\.csv"):
         rewrite(folder)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == OLD
+    assert everything(folder) == OLD
     assert rewrite(folder) == 0
 
 
-def test_a_folder_belongs_to_one_run(run: Run, model: Path, tmp_path: Path) -> None:
+def test_a_folder_belongs_to_one_run(run, model, tmp_path):
     folder = tmp_path / "out"
+    call = ("rank", model, "--no-fresh", "--quiet", "-o", folder)
     with ready_folder(folder):
-        outcome = run("rank", model, "-o", folder)
-        assert (outcome.code, outcome.stdout) == (1, "")
-        assert "Another run of headscope is writing" in outcome.stderr
-        assert str(folder) in outcome.stderr
-    assert run("rank", model, "-o", folder, "--quiet").code == 0
+        refused(run(*call), "Another run of headscope is writing", str(folder))
+    assert run(*call).code == 0
     clear_parts(folder)
     assert "rank.json" in shown(folder)
-
-
-@pytest.mark.parametrize("words", [("config", "show"), ("--help",), ("--version",)])
-def test_nobody_reads_the_output(words: tuple[str, ...]) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    ended = Forked(*words, stdout=writing).end()
-    os.close(writing)
-    assert (ended.code, ended.err) == (141, "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("words", [("config", "show"), ("--help",), ("--version",)])
-def test_no_room_for_the_output(words: tuple[str, ...]) -> None:
-    with open("/dev/full", "w") as full:
-        ended = Forked(*words, stdout=full.fileno()).end()
-    assert ended.code == 1
-    assert ended.err.count("\n") == 1
-    assert "No space left on device" in ended.err

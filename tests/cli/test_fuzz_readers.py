@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mutations import VALUES, changed_bytes, changed_values, fuzzed, fuzzed_slowly
+from outcomes import Command
 from safetensors.numpy import save_file
 
 import headscope
-from headscope.cli.app import main
 from headscope.data.conllu import read_treebank
 from headscope.data.corpus import SAMPLE, sample_corpus
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
 from headscope.data.frequencies import find_frequencies
 from headscope.errors import HeadscopeError
+from headscope.pipeline import resume
 from headscope.pipeline.known_roles import find_roles, read_classification
 from headscope.pipeline.resume import RunState
 from headscope.pipeline.sections.previous import Previous
@@ -62,19 +62,21 @@ insights = {1 = "holds"}
 HEADS = {("encoder", 0): (0, 1, 2), ("encoder", 1): (5,), ("cross", 0): ()}
 
 
-def refused_well(error: HeadscopeError) -> None:
-    """One sentence."""
-    text = str(error)
-    assert text
-    assert "\n" not in text.strip()
-
-
 def read(call: Callable[[], Any]) -> Any:
+    """What a reader returns, or None where it refuses in one sentence."""
     try:
         return call()
     except HeadscopeError as error:
-        refused_well(error)
-        return None
+        said = str(error).strip()
+    assert len(said.splitlines()) == 1
+    return None
+
+
+def spoilt(data: st.DataObject, whole: bytes) -> bytes:
+    """A JSON document with bytes or values changed."""
+    if data.draw(st.booleans()):
+        return data.draw(changed_bytes(whole))
+    return json.dumps(data.draw(changed_values(json.loads(whole)))).encode()
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fuzzed
 @given(changed_bytes(TREES))
-def test_treebanks(folder: Path, data: bytes) -> None:
+def test_treebanks(folder, data):
     path = folder / "x.conllu"
     path.write_bytes(data)
     read(lambda: list(read_treebank(path)))
@@ -92,7 +94,7 @@ def test_treebanks(folder: Path, data: bytes) -> None:
 
 @fuzzed
 @given(st.data(), st.sampled_from(sorted(TABLES)), st.sampled_from(READERS))
-def test_tables(folder: Path, data: Any, kind: str, reader: Callable[[Path], Any]) -> None:
+def test_tables(folder, data, kind, reader):
     path = folder / f"x{kind}"
     path.write_bytes(data.draw(changed_bytes(TABLES[kind])))
     read(lambda: reader(path))
@@ -100,7 +102,7 @@ def test_tables(folder: Path, data: Any, kind: str, reader: Callable[[Path], Any
 
 @fuzzed
 @given(changed_bytes(b"the\t120\ncat\t3\n\nsat\t2.5\n"))
-def test_frequencies(folder: Path, data: bytes) -> None:
+def test_frequencies(folder, data):
     path = folder / "x.freq"
     path.write_bytes(data)
     read(lambda: find_frequencies(sample_corpus(), path, None))
@@ -110,71 +112,42 @@ def test_frequencies(folder: Path, data: bytes) -> None:
 @given(
     st.lists(st.one_of(st.text(), st.sampled_from(["L0H1", "L1H*", "cross:L0H0", "l0h2", "L9H9"])))
 )
-def test_heads(items: list[str]) -> None:
+def test_heads(items):
     found = read(lambda: parse_heads(",".join(items), HEADS))
     assert found is None or all(head in HEADS[stack, layer] for stack, layer, head in found)
 
 
-def command(*words: str | Path) -> tuple[int, str]:
-    """Run the command line here; whatever it does not catch fails the test."""
-    before = sys.argv
-    sys.argv = ["headscope", *map(str, words)]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0), ""
-    finally:
-        sys.argv = before
-    raise AssertionError("the command line ends by itself")
-
-
 @fuzzed
 @given(changed_bytes(CONFIG))
-def test_config_files(folder: Path, data: bytes) -> None:
+def test_config_files(folder, once, data):
     path = folder / "x.toml"
     path.write_bytes(data)
-    assert command("config", "show", "--config", path)[0] in (0, 1)
-
-
-# --- results ------------------------------------------------------------------------------------
+    assert once("config", "show", "--config", path).code in (0, 1)
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path, model: Path) -> Path:
+def results(folder: Path, model: Path, once: Command) -> Path:
     """A folder of results of a tiny model, as files."""
-    made = folder / "results"
-    for name in ("classify", "rank"):
-        assert command(name, model, "-o", made, *(("--limit", "8") * (name == "classify")))[0] == 0
-    return made
+    for words in (("classify", model, "--limit", 8), ("rank", model)):
+        assert once(*words, "-o", folder / "results").code == 0
+    return folder / "results"
 
 
 @fuzzed
-@given(st.data(), st.sampled_from(("classify", "rank")), st.booleans())
-def test_result_files(folder: Path, results: Path, data: Any, name: str, raw: bool) -> None:
-    whole = (results / f"{name}.json").read_bytes()
-    broken = folder / "broken"
-    broken.mkdir(exist_ok=True)
-    if raw:
-        spoilt = data.draw(changed_bytes(whole))
-    else:
-        spoilt = json.dumps(data.draw(changed_values(json.loads(whole)))).encode()
-    path = broken / f"{name}.json"
-    path.write_bytes(spoilt)
-    assert command("diff", results / f"{name}.json", path)[0] in (0, 1, 3)
+@given(st.data(), st.sampled_from(("classify", "rank")))
+def test_result_files(folder, results, once, data, name):
+    path = folder / "broken" / f"{name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(spoilt(data, (results / f"{name}.json").read_bytes()))
+    assert once("diff", results / f"{name}.json", path).code in (0, 1, 3)
     path.unlink()
 
 
 @fuzzed
-@given(st.data(), st.booleans())
-def test_roles(folder: Path, results: Path, loaded: Any, data: Any, raw: bool) -> None:
-    whole = (results / "classify.json").read_bytes()
+@given(st.data())
+def test_roles(folder, results, loaded, data):
     path = folder / "roles.json"
-    spoilt = (
-        changed_bytes(whole)
-        if raw
-        else changed_values(json.loads(whole)).map(lambda values: json.dumps(values).encode())
-    )
-    path.write_bytes(data.draw(spoilt))
+    path.write_bytes(spoilt(data, (results / "classify.json").read_bytes()))
     found = read(lambda: read_classification(path))
     if found is not None:
         read(lambda: find_roles(loaded, found))
@@ -186,52 +159,41 @@ def loaded(model: Path) -> Any:
 
 
 @fuzzed
-@given(st.data(), st.booleans())
-def test_reports_of_earlier_runs(folder: Path, results: Path, data: Any, raw: bool) -> None:
+@given(st.data())
+def test_reports_of_earlier_runs(folder, results, data):
     document = {
-        **{name: json.loads((results / f"{name}.json").read_text()) for name in ("rank",)},
-        "schema": 2,
-        "keys": {"rank": "key"},
-        "digests": {"rank": "digest"},
+        **{"rank": json.loads((results / "rank.json").read_text()), "schema": 2},
+        **{"keys": {"rank": "key"}, "digests": {"rank": "digest"}},
         "files": {"rank": {"rank.csv": "0", "..": "0"}},
     }
-    whole = json.dumps(document).encode()
-    made = data.draw(changed_bytes(whole) if raw else changed_values(document))
-    (folder / "report.json").write_bytes(made if raw else json.dumps(made).encode())
+    (folder / "report.json").write_bytes(spoilt(data, json.dumps(document).encode()))
     before = Previous.read(folder)
     for name in SECTIONS:
         before.section(name, "key", "headscope report")
     read(lambda: read_results(folder))
 
 
-# --- saved states -------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def states(folder: Path, loaded: Any) -> dict[str, bytes]:
-    """What runs saved."""
+def state(folder: Path, loaded: Any) -> bytes:
+    """What a run saved."""
     headscope.classify(loaded, limit=8, state=folder / "state")
-    return {"classify": (folder / "state").read_bytes()}
+    return (folder / "state").read_bytes()
 
 
 @fuzzed_slowly
 @given(st.data())
-def test_states(folder: Path, loaded: Any, states: dict[str, bytes], data: Any) -> None:
+def test_states(folder, loaded, state, data):
     path = folder / "bad-state"
-    path.write_bytes(data.draw(changed_bytes(states["classify"])))
+    path.write_bytes(data.draw(changed_bytes(state)))
     read(lambda: headscope.classify(loaded, limit=8, state=path, resume=True))
 
 
 @fuzzed_slowly
 @given(st.data())
-def test_states_that_were_forged(
-    folder: Path, loaded: Any, states: dict[str, bytes], data: Any
-) -> None:
+def test_states_that_were_forged(folder, loaded, state, data):
     """Right checksums around wrong sums."""
     path = folder / "forged"
-    path.write_bytes(states["classify"])
-    from headscope.pipeline import resume
-
+    path.write_bytes(state)
     meta, arrays = RunState[Any](path, {})._read(path)
     name = data.draw(st.sampled_from(sorted(arrays)))
     arrays[name] = data.draw(

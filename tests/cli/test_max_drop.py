@@ -7,13 +7,13 @@ import random
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from outcomes import refused
 from tiny_models import tiny_bert
 from torch.nn.functional import normalize
 
@@ -27,7 +27,6 @@ from headscope.show.prune.page import section
 from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.facts.fact import Facts
 
-Run = Callable[..., Any]
 DOCS = Path(__file__).parents[2] / "docs" / "prune.md"
 #: Heads that do nothing: their rows of W_O are zeros. The others matter.
 IDLE = {(0, 1), (1, 0), (1, 2), (2, 3), (3, 0)}
@@ -83,21 +82,11 @@ def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
     return tmp_path
 
 
-def lines(folder: Path) -> list[str]:
-    return (folder / "stsb-test.csv").read_text().splitlines(keepends=True)
-
-
-def removed(result: dict[str, Any]) -> set[tuple[int, int]]:
-    return {(layer, head) for layer, head in result["saved"][0]["heads_removed"]}
-
-
-def test_the_command_of_the_docs_removes_what_does_nothing(run: Run, at_desk: Path) -> None:
+def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     command = next(c for c in commands() if "--save" in c and "--even" not in c)
     assert "--max-drop 0.5" in command
-    found = run(*shlex.split(command)[1:], "--no-roles", "--no-validate", "--format", "json")
-    assert found.code == 0, found.stderr
-    result = json.loads(found.stdout)
-    assert removed(result) == IDLE
+    result = run(*shlex.split(command)[1:], "--no-roles", "--no-validate", "--format", "json").json
+    assert {(layer, head) for layer, head in result["saved"][0]["heads_removed"]} == IDLE
     most = result["max_drop"]
     assert (most["count"], most["wanted"], most["refused"]) == (len(IDLE), 0.5, None)
     for part in (most["chosen"], most["confirmed"]):
@@ -156,38 +145,22 @@ def check_card(result: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def result(desk: Path) -> PruneResult:
-    """The same number from every layer; only one of each does nothing."""
-    files = {"data": desk / "stsb-test.csv", "calibration": desk / "stsb-train.csv"}
-    return headscope.prune(
-        str(desk / "demo"),
-        task="similarity",
-        **files,
-        max_drop=0.5,
-        even=True,
-        methods=["fisher-joint"],
-        repairs=["none"],
-        roles=False,
-        validate=False,
-        progress=TOLD.append_step,
-    )
+def evenly(desk: Path) -> tuple[PruneResult, list[tuple[int, int]]]:
+    """The same number from every layer, of which one each does nothing; and what progress said."""
+    told: list[tuple[int, int]] = []
 
-
-class Told:
-    """What a progress function was told of the whole run."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[int, int]] = []
-
-    def append_step(self, what: str, done: int, total: int) -> None:
+    def progress(what: str, done: int, total: int) -> None:
         if what == "seconds":
-            self.steps.append((done, total))
+            told.append((done, total))
+
+    files = {"data": desk / "stsb-test.csv", "calibration": desk / "stsb-train.csv"}
+    most = {"max_drop": 0.5, "even": True, "methods": ["fisher-joint"], "repairs": ["none"]}
+    few = {"roles": False, "validate": False, "progress": progress}
+    return headscope.prune(str(desk / "demo"), task="similarity", **files, **most, **few), told
 
 
-TOLD = Told()
-
-
-def test_even_takes_one_idle_head_of_each_layer(result: PruneResult) -> None:
+def test_even_takes_one_idle_head_of_each_layer(evenly):
+    result, told = evenly
     most = result.max_drop
     assert most is not None
     assert (most.per_layer, most.count) == (1, 4)
@@ -200,16 +173,15 @@ def test_even_takes_one_idle_head_of_each_layer(result: PruneResult) -> None:
     assert (price.per_layer, price.heads) == (1, 4)
     assert price.difference == pytest.approx(price.value - price.uneven)
     assert price.difference == pytest.approx(0.0, abs=1e-6)  # four idle heads go either way
-
-
-def test_something_is_left_until_the_search_ends(result: PruneResult) -> None:
-    done, total = zip(*TOLD.steps, strict=True)
+    # Something is left until the search ends.
+    done, total = zip(*told, strict=True)
     assert list(done) == sorted(done)
-    assert all(so_far < in_all for so_far, in_all in TOLD.steps[:-1])
+    assert all(so_far < in_all for so_far, in_all in told[:-1])
     assert done[-1] == total[-1]
 
 
-def test_the_result_survives_json_and_is_shown(result: PruneResult) -> None:
+def test_the_result_survives_json_and_is_shown(evenly):
+    result, _ = evenly
     again = from_dict(PruneResult, json.loads(json.dumps(to_dict(result))))
     assert to_dict(again) == to_dict(result)
     assert again.max_drop == result.max_drop
@@ -217,22 +189,12 @@ def test_the_result_survives_json_and_is_shown(result: PruneResult) -> None:
     assert result.max_drop is not None
     assert len(looks_csv(result.max_drop).splitlines()) == 1 + len(result.max_drop.looks)
     assert even_csv(result).splitlines()[1].startswith("fisher-joint,none,1,4,")
-    text = " ".join(sentence for sentence in section(result).texts)
+    text = " ".join(section(result).texts)
     assert "4 of 16 heads (25%) are confirmed to cost at most 0.50 points" in text
     assert "at most 1 in 20" in text
     facts = Facts("prune")
     collector_of("prune").collect(result, facts)
     assert facts.numbers["prune", "confirmed to cost at most 0.5", "heads removed"].value == 4
-
-
-def test_without_saving_it_reports(run: Run, at_desk: Path) -> None:
-    found = run(*PLAIN, "--max-drop", "0.5", "--repair", "none")
-    assert found.code == 0, found.stderr
-    text = " ".join(found.stdout.split())
-    assert f"{len(IDLE)} of 16 heads (31%) are confirmed to cost at most 0.50 points" in text
-    assert "confirmed on the other" in text
-    assert "With one head more, on the same examples:" in text
-    assert "Tried" in text
 
 
 PLAIN = (
@@ -241,39 +203,39 @@ PLAIN = (
 )
 
 
-HALF = ("--fraction", "0.5", "--repair", "none", "--format", "json")
-
-
-def test_what_even_costs_at_a_fraction(run: Run, at_desk: Path) -> None:
-    """Half of each layer, beside half of all heads; both measured as anybody would."""
-    found = run(*PLAIN, *HALF, "--even")
+def test_without_saving_it_reports(run, at_desk):
+    found = run(*PLAIN, "--max-drop", "0.5", "--repair", "none")
     assert found.code == 0, found.stderr
-    result = json.loads(found.stdout)
+    for said in (
+        f"{len(IDLE)} of 16 heads (31%) are confirmed to cost at most 0.50 points",
+        *("confirmed on the other", "With one head more, on the same examples:", "Tried"),
+    ):
+        assert said in found.flat
+
+
+def test_what_even_costs_at_a_fraction(run, at_desk):
+    """Half of each layer, beside half of all heads; both measured as anybody would."""
+    half = ("--fraction", "0.5", "--repair", "none", "--format", "json")
+    result = run(*PLAIN, *half, "--even").json
     (price,) = result["even"]
     (point,) = (p for p in result["curves"][0]["points"] if p["heads_removed"])
     assert Counter(layer for layer, _ in point["heads_removed"]) == dict.fromkeys(range(4), 2)
     assert (price["heads"], price["per_layer"], price["value"]) == (8, 2, point["value"])
-    free = run(*PLAIN, *HALF)
-    uneven = json.loads(free.stdout)["curves"][0]["points"][-1]
+    uneven = run(*PLAIN, *half).json["curves"][0]["points"][-1]
     assert price["uneven"] == uneven["value"]
     assert price["difference"] == pytest.approx(point["value"] - uneven["value"])
     assert price["ci"][0] <= price["difference"] <= price["ci"][1]
 
 
-def test_a_bound_that_no_head_meets_saves_nothing(run: Run, at_desk: Path) -> None:
-    arguments = ("prune", "demo", "--data", "stsb-test.csv", "--calibration", "stsb-train.csv")
+def test_a_bound_that_no_head_meets_saves_nothing(run, at_desk):
+    arguments = ("--data", "stsb-test.csv", "--calibration", "stsb-train.csv", "--no-roles")
     idle = ",".join(f"L{layer}H{head}" for layer, head in sorted(IDLE))
-    assert run(*arguments, "--no-roles", "--heads", idle, "--save", "busy").code == 0
-    busy = ("prune", "busy", *arguments[2:], "--no-roles", "--repair", "none")
-    found = run(*busy, "--max-drop", "0", "--save", "small")
-    assert found.code == 1
-    assert found.stdout == ""
-    assert "No head can go for a loss of at most 0" in found.stderr
+    assert run("prune", "demo", *arguments, "--heads", idle, "--save", "busy").code == 0
+    busy = ("prune", "busy", *arguments, "--repair", "none")
+    refused(run(*busy, "--max-drop", "0", "--save", "small"), "No head can go for a loss of at")
     assert not (at_desk / "small").exists()
     # Layers of that model have different numbers of heads.
-    uneven = run(*busy, "--even", "--fraction", "0.5")
-    assert uneven.code == 1
-    assert "between 2 and 3 heads" in uneven.stderr
+    refused(run(*busy, "--even", "--fraction", "0.5"), "between 2 and 3 heads")
 
 
 @pytest.mark.parametrize(
@@ -290,17 +252,15 @@ def test_a_bound_that_no_head_meets_saves_nothing(run: Run, at_desk: Path) -> No
         ({"even": True, "heads": "L0H0"}, "even says how many"),
     ],
 )
-def test_what_contradicts_itself_is_refused(options: dict[str, Any], says: str) -> None:
+def test_what_contradicts_itself_is_refused(options, says):
     with pytest.raises(headscope.errors.InputError, match=says):
         PruneOptions(**options)
 
 
-def test_too_few_examples_are_refused(run: Run, at_desk: Path) -> None:
+def test_too_few_examples_are_refused(run, at_desk):
     found = run(*PLAIN, "--max-drop", "0.5", "--limit", "59")
-    assert found.code == 1
-    assert "limit is 59, and max_drop needs 60" in found.stderr
-    (at_desk / "few.csv").write_text("".join(lines(at_desk)[:59]))
-    found = run(*("few.csv" if w == "stsb-test.csv" else w for w in PLAIN), "--max-drop", "0.5")
-    assert found.code == 1
-    assert "gives 59 examples, and max_drop needs 60" in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
+    refused(found, "limit is 59, and max_drop needs 60")
+    lines = (at_desk / "stsb-test.csv").read_text().splitlines(keepends=True)
+    (at_desk / "few.csv").write_text("".join(lines[:59]))
+    found = run(*PLAIN, "--data", "few.csv", "--max-drop", "0.5")
+    refused(found, "gives 59 examples, and max_drop needs 60")

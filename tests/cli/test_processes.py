@@ -1,7 +1,8 @@
-"""Several processes that share a run give what one process gives, and end together."""
+"""Several processes of one run, and what a new interpreter imports, says and connects to."""
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -9,19 +10,19 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import Accident, Ended, launch
+from outcomes import Ended, refused
+from processes import Accident, Cold, cold, launch
 
 import headscope
+from headscope.cli.collector import modules_are_loaded, rest_collector
+from headscope.cli.threads import calm_threads
 from headscope.results import to_json
 
 ROOT = Path(__file__).parents[2]
-#: What of a result says when and how it was made.
-MADE = ("created", "command")
 
 
 def same(one: Any, other: Any, where: str = "") -> None:
@@ -29,7 +30,7 @@ def same(one: Any, other: Any, where: str = "") -> None:
     if isinstance(one, dict):
         assert list(one) == list(other), where
         for key in one:
-            if key not in MADE:
+            if key not in ("created", "command"):  # when and how it was made
                 same(one[key], other[key], f"{where}/{key}")
     elif isinstance(one, list):
         assert len(one) == len(other), where
@@ -44,8 +45,7 @@ def same(one: Any, other: Any, where: str = "") -> None:
 
 def result_of(ended: list[Ended]) -> Any:
     """Return what the first process printed; all went well and the others were silent."""
-    assert [one.code for one in ended] == [0] * len(ended), ended
-    assert [one.stderr for one in ended] == [""] * len(ended)
+    assert [(one.code, one.stderr) for one in ended] == [(0, "")] * len(ended), ended
     assert [one.stdout for one in ended[1:]] == [""] * (len(ended) - 1)
     return json.loads(ended[0].stdout)
 
@@ -64,121 +64,240 @@ def said(ended: list[Ended]) -> str:
     return words
 
 
-def test_the_documented_command_gives_what_one_process_gives(tmp_path: Path) -> None:
+def test_the_documented_command_gives_what_one_process_gives(tmp_path):
     page = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
     command = shlex.split(re.search(r"^torchrun .*", page, re.MULTILINE)[0], comments=True)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         [*command, "--format", "json"],
         cwd=tmp_path,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT),
-        },
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     limit = int(command[command.index("--limit") + 1])
     same(as_json(headscope.classify("demo", limit=limit)), json.loads(done.stdout))
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"classify.json", "heads.csv"}
     assert not list((tmp_path / "out").glob(".*"))  # no state is left of either process
 
 
-def test_a_process_without_work_takes_part(model: Path, tmp_path: Path) -> None:
+def test_a_process_without_work_takes_part(model):
     """Eight sentences are one batch or two, for three processes."""
     words = ("--limit", "8", "--ablate", "--ablate-limit", "8", "--prefix-matching")
-    found = result_of(launch(tmp_path, 3, "classify", model, *words, "--format", "json"))
+    found = result_of(launch(3, "classify", model, *words, "--format", "json"))
     options = {"ablate": True, "ablate_limit": 8, "prefix_matching": True}
     same(as_json(headscope.classify(model, limit=8, **options)), found)
 
 
-def test_prune(model: Path, tmp_path: Path) -> None:
+def test_prune(model, tmp_path):
     repairs, methods = ("mean", "refit"), ("fisher-joint", "random")
     words = [f"--repair={name}" for name in repairs] + [f"--method={name}" for name in methods]
-    words += [
-        "--fraction=0.5",
-        "--limit=24",
-        "--calibration-limit=40",
-        "--no-roles",
-        "--no-ablation",
-    ]
+    words += ["--fraction=0.5", "--limit=24", "--calibration-limit=40", "--no-roles"]
     saved = tmp_path / "saved"
-    ended = launch(tmp_path, 2, "prune", model, *words, "--save", saved, "--format=json")
-    one = headscope.prune(
-        model,
-        methods=methods,
-        repairs=repairs,
-        fractions=[0.5],
-        limit=24,
-        calibration_limit=40,
-        roles=False,
-        ablation=False,
-        save=tmp_path / "other",
-    )
-    found, alone = result_of(ended), as_json(one)
+    more = ("--no-ablation", "--format=json", "--save", saved)
+    found = result_of(launch(2, "prune", model, *words, *more))
+    few = {"fractions": [0.5], "limit": 24, "calibration_limit": 40, "roles": False}
+    other = {"ablation": False, "save": tmp_path / "other"}
+    alone = as_json(headscope.prune(model, methods=methods, repairs=repairs, **few, **other))
     assert found["saved"][0].pop("folder") == str(saved)
     alone["saved"][0].pop("folder")
     same(alone, found)
     headscope.load(saved)
 
 
-# --- what goes wrong ----------------------------------------------------------------------------
-
-
-def test_a_killed_process_ends_all_and_the_run_goes_on(model: Path, tmp_path: Path) -> None:
+def test_a_killed_process_ends_all_and_the_run_goes_on(model, tmp_path):
     """No launcher watches here: the others notice by themselves."""
     words = ("--limit", "120", "--control", "--no-validate", "--format", "json")
     command = ("classify", model, *words, "-o", tmp_path / "out")
     accident = Accident(rank=1, batches=1, kind="killed")
-    patience = {"HEADSCOPE_PROCESS_TIMEOUT": "3"}
-    ended = launch(tmp_path, 2, *command, accident=accident, env=patience)
+    ended = launch(2, *command, accident=accident, env={"HEADSCOPE_PROCESS_TIMEOUT": "3"})
     assert ended[1].code == -9
     assert "Process 2 of 2 has given no sign of life" in said(ended)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        ".classify.state.safetensors",
-        ".classify.state.2-of-2.safetensors",
+        *(".classify.state.safetensors", ".classify.state.2-of-2.safetensors"),
     }
-    found = result_of(launch(tmp_path, 2, *command, "--resume"))
+    found = result_of(launch(2, *command, "--resume"))
     assert not list((tmp_path / "out").glob(".*"))
     same(as_json(headscope.classify(model, limit=120, control=True, validate=False)), found)
 
 
-def test_a_spectrum_goes_on_in_another_number_of_processes(model: Path, tmp_path: Path) -> None:
+def test_a_spectrum_goes_on_in_another_number_of_processes(model, tmp_path):
     """It stops where one process does: when the intervals are narrow enough."""
     words = ("-n", "16", "--precision", "0.005", "--no-validate", "--format", "json")
     command = ("spectrum", model, *words, "-o", tmp_path / "out")
     accident = Accident(rank=0, batches=2, kind="error")
-    assert "on fire" in said(launch(tmp_path, 2, *command, accident=accident))
+    assert "on fire" in said(launch(2, *command, accident=accident))
     assert [path.name for path in (tmp_path / "out").iterdir()] == [".spectrum.state.safetensors"]
-    found = result_of(launch(tmp_path, 3, *command, "--resume"))
+    found = result_of(launch(3, *command, "--resume"))
     assert found["sampling"]["reached"]
     assert 128 < found["sequences"] < found["sampling"]["windows"]
     same(as_json(headscope.spectrum(model, length=16, precision=0.005, validate=False)), found)
 
 
-def test_a_slip_is_said_once(model: Path, tmp_path: Path) -> None:
-    assert "The limit is 0" in said(launch(tmp_path, 2, "classify", model, "--limit", "0"))
-    assert "no folder /nowhere" in said(launch(tmp_path, 2, "prune", "/nowhere"))
-    ended = launch(tmp_path, 2, "spectrum", model, "--lenght", "12")
+def test_slips_are_said_once(model, run, monkeypatch):
+    assert "The limit is 0" in said(launch(2, "classify", model, "--limit", "0"))
+    assert "no folder /nowhere" in said(launch(2, "prune", "/nowhere"))
+    words = said(launch(2, "rank", model))
+    assert "rank runs in one process, and a launcher started 2" in words
+    ended = launch(2, "spectrum", model, "--lenght", "12")
     assert ended[0].stderr.startswith("Usage:")
     assert ended[1].stderr == ""
-
-
-def test_other_commands_are_refused(model: Path, tmp_path: Path) -> None:
-    words = said(launch(tmp_path, 2, "rank", model))
-    assert "rank runs in one process, and a launcher started 2" in words
-
-
-def test_a_launcher_that_says_too_little(
-    model: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    outcome = run("classify", model)
-    assert outcome.code == 1
-    assert "RANK and MASTER_ADDR and MASTER_PORT cannot be found" in outcome.stderr
+    refused(run("classify", model), "RANK and MASTER_ADDR and MASTER_PORT cannot be found")
+
+
+# --- a new interpreter --------------------------------------------------------------------------
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+MISSING = (
+    (("validate", "org/name", "--revision", "dev"), ("org/name", "dev")),
+    (("validate", "org/other"), ("org/other", "not in the local cache", "hf download org/other")),
+    (("validate", "org/bare"), ("has no weights",)),
+)
+CACHED = ("validate", "org/name", "--format", "json")
+
+
+@pytest.fixture(scope="module")
+def cache(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A cache as huggingface_hub lays it out; returns the settings that point to it."""
+    hub = tmp_path_factory.mktemp("hf-home") / "hub"
+    for name, files in (("name", sorted(model.iterdir())), ("bare", [model / "config.json"])):
+        repo = hub / f"models--org--{name}"
+        snapshot = repo / "snapshots" / COMMIT
+        for folder in (repo / "refs", repo / "blobs", snapshot):
+            folder.mkdir(parents=True)
+        (repo / "refs" / "main").write_text(COMMIT)
+        for i, file in enumerate(files):
+            blob = repo / "blobs" / f"{i:040x}"
+            blob.write_bytes(file.read_bytes())
+            (snapshot / file.name).symlink_to(Path("..", "..", "blobs", blob.name))
+    return {"HF_HOME": str(hub.parent), "HF_HUB_CACHE": str(hub), "OMP_DISPLAY_ENV": "verbose"}
+
+
+def found_in_the_cache(ended: Cold) -> None:
+    assert (ended.code, ended.stderr) == (0, ""), ended
+    result = json.loads(ended.stdout)
+    assert result["passed"] is True
+    assert result["provenance"]["model"]["id"] == "org/name"
+    assert result["provenance"]["model"]["revision"] == COMMIT
+
+
+def test_offline(model, unknown, cache):
+    """One start for all that depends on one: modules, threads, loggers, and the hub's cache."""
+    first, passed, failed, cached, revised, *missing = cold(
+        ("classify", model, "--limit", 5, "--format", "json"),
+        ("validate", model, "--format", "csv"),
+        ("validate", unknown, "--format", "csv"),
+        CACHED,
+        (*CACHED, "--revision", COMMIT),
+        *(words for words, _ in MISSING),
+        env={**cache, "OMP_WAIT_POLICY": None},
+    )
+    assert first.code == 0, first.stderr
+    assert not {"matplotlib", "pandas", "tensorly", "sklearn"} & set(first.heavy)
+    if sys.platform == "linux":  # torch brings GNU's runtime on Linux alone; it shows its settings
+        assert "GOMP_SPINCOUNT = '10000'" in first.stderr
+    # No message of a library's logger but our own on the real stderr.
+    assert (passed.code, passed.stderr) == (0, "")
+    assert failed.code == 3
+    assert failed.stderr.count("\n") == 1
+    found_in_the_cache(cached)
+    found_in_the_cache(revised)
+    for ended, (_, words) in zip(missing, MISSING, strict=True):
+        refused(Ended(ended.code, ended.stdout, ended.stderr), *words)
+
+
+def test_online_where_nothing_is_to_be_had(model, cache, tmp_path):
+    """No command on a folder opens a socket; a hub id is found in the cache, or is one sentence."""
+    out, few = tmp_path / "out", ("--limit", 4, "--format", "json")
+    first, written, same, cached, other = cold(
+        ("validate", model),
+        ("classify", model, *few, "-o", out),
+        ("diff", out, out),
+        CACHED,
+        ("validate", "org/other"),
+        # A port that nothing listens on refuses at once; a user who decided on threads is obeyed.
+        env={
+            **{**cache, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"},
+            "OMP_WAIT_POLICY": "active",
+        },
+    )
+    for ended in (first, written, same):
+        assert (ended.code, ended.sockets) == (0, []), ended
+    found_in_the_cache(cached)
+    refused(Ended(other.code, other.stdout, other.stderr), "org/other", "could not be reached")
+    assert other.sockets, "nothing that connects is seen"
+    if sys.platform == "linux":
+        assert "OMP_WAIT_POLICY = 'ACTIVE'" in first.stderr
+        assert "GOMP_SPINCOUNT = '10000'" not in first.stderr
+
+
+#: An interrupt that Python drops, as it does where a library's ``__del__`` runs.
+_DROPPED = """
+import time
+import headscope.cli.app
+
+class Cleaned:
+    def __del__(self):
+        raise {error}
+
+def run():
+    Cleaned()
+    for _ in range({tenths}):
+        time.sleep(0.1)
+
+headscope.cli.app.main = run
+from headscope.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "tenths", "code"), [("KeyboardInterrupt", 50, 130), ("OSError", 0, 0)]
+)
+def test_an_interrupt_that_a_library_drops_still_ends_the_run(error, tenths, code):
+    """Another error in cleaning up is shown."""
+    words = [sys.executable, "-c", _DROPPED.format(error=error, tenths=tenths)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr == "" if code else "OSError" in done.stderr
+
+
+ON_THREADS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+
+
+@pytest.mark.parametrize("decided", [None, *ON_THREADS])
+def test_waiting_threads_are_told_to_sleep_soon_unless_the_user_has_decided(decided, monkeypatch):
+    for name in ON_THREADS:
+        monkeypatch.setenv(name, "")  # so that it is put back, even where it was not set
+        monkeypatch.delenv(name)
+    if decided:
+        monkeypatch.setenv(decided, "active")
+    calm_threads()
+    ours = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
+    found = {name: os.environ[name] for name in ON_THREADS if name in os.environ}
+    assert found == ({decided: "active"} if decided else ours)
+
+
+def test_collector_rests_while_modules_load_and_after_the_command():
+    usual = gc.get_threshold()
+    try:
+        with rest_collector():
+            assert gc.get_threshold()[0] > 100 * usual[0]
+            modules_are_loaded()
+            assert gc.get_threshold() == usual
+            assert gc.get_freeze_count() > 0
+            new = [[] for _ in range(50)]
+            assert len(gc.get_objects()) > len(new)  # what came after is looked at as usual
+        assert len(gc.get_objects()) < 50  # little is left to look at when the process ends
+        assert gc.get_threshold() == usual
+        with pytest.raises(SystemExit), rest_collector():
+            raise SystemExit(1)
+        assert gc.get_threshold() == usual  # where a command fails too
+    finally:
+        gc.unfreeze()

@@ -1,20 +1,17 @@
-"""headscope prune on the command line: contract, files, hand-picked heads, bad input."""
+"""headscope prune on the command line: what is measured, hand-picked heads, bad input."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from outcomes import refused
 from tiny_families import tiny
 from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 
 import headscope
-
-Run = Callable[..., Any]
 
 PAIRS = [
     ("the cat sat on the mat", "the big cat sat", 4.0),
@@ -24,58 +21,40 @@ PAIRS = [
     ("it was red", "it is red", 4.5),
     ("she sat", "a mat", 1.0),
 ]
+JSON = ("--no-roles", "--format", "json")
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Evaluation and calibration pairs."""
-    folder = tmp_path_factory.mktemp("pairs")
-    paths = folder / "test.csv", folder / "train.csv"
-    for path, end in zip(paths, ("", " was it"), strict=True):
-        rows = [(a + end, b + end, score) for a, b, score in PAIRS]
-        path.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows), encoding="utf-8")
-    return paths
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Evaluation and calibration data of every task."""
+    folder = tmp_path_factory.mktemp("data")
+    found = {}
+    for i, end in enumerate(("", " was it")):
+        a, b = ([f"{pair[k]}{end if k else ''}" for pair in PAIRS] for k in (0, 1))
+        lines = (a, [text.removesuffix(end) for text in b])[i]
+        for task, text in (
+            ("similarity", "".join(f"{x}{end},{y}{end},{s}\n" for x, y, s in PAIRS)),
+            ("fidelity", "".join(f"{line}\n" for line in lines)),
+            ("mlm", "".join(f"{line}\n" for line in lines) * 20),
+            ("classification", "".join(f"{line}\t{k % 2}\n" for k, line in enumerate(lines))),
+        ):
+            suffix = {"similarity": "csv", "classification": "tsv"}.get(task, "txt")
+            path = folder / f"{task}-{i}.{suffix}"
+            path.write_text(text, encoding="utf-8")
+            found[task] = (*found.get(task, ()), path)
+    return found
 
 
-@pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two different texts."""
-    folder = tmp_path_factory.mktemp("lines")
-    first, second = folder / "a.txt", folder / "b.txt"
-    first.write_text("\n".join(a for a, _, _ in PAIRS) + "\n", encoding="utf-8")
-    second.write_text("\n".join(b for _, b, _ in PAIRS) + "\n", encoding="utf-8")
-    return first, second
+def data(files: dict[str, tuple[Path, Path]], task: str = "fidelity") -> tuple[object, ...]:
+    return ("--task", task, "--data", files[task][0], "--calibration", files[task][1])
 
 
-def test_json_has_the_promised_shape(run: Run, model: Path, pairs: tuple[Path, Path]) -> None:
-    names = (
-        "fisher-joint",
-        "fisher",
-        "importance-token",
-        "importance-example",
-        "magnitude",
-        "ablation",
-        "random",
-    )
-    found = run(
-        "prune",
-        model,
-        "--task",
-        "similarity",
-        "--data",
-        pairs[0],
-        "--calibration",
-        pairs[1],
-        *(word for name in names for word in ("--method", name)),
-        "--step",
-        "0.5",
-        "--ablation",
-        "--no-roles",
-        "--format",
-        "json",
-    )
-    assert found.code == 0, found.stderr
-    result = json.loads(found.stdout)
+def test_json_has_the_promised_shape(run, model, files):
+    ours = ("fisher-joint", "fisher", "importance-token", "importance-example", "magnitude")
+    names = (*ours, "ablation", "random")
+    words = [word for name in names for word in ("--method", name)]
+    call = ("prune", model, *data(files, "similarity"), *words, "--step", "0.5", "--ablation")
+    result = run(*call, *JSON).json
     assert (result["task"], result["metric"]) == ("similarity", "spearman")
     assert result["baseline"]["ci"] is None  # six pairs tell no interval
     assert {(c["method"], c["repair"]) for c in result["curves"]} == {
@@ -94,280 +73,106 @@ def test_json_has_the_promised_shape(run: Run, model: Path, pairs: tuple[Path, P
     assert len(result["ablation"]) == 8
     assert [row["layer"] for row in result["kept_alone"]] == [0, 1]
     assert result["warnings"] == []
-    assert result["validation"]["passed"] is True
     draws = result["curves"][-1]["points"][1]["draws"]
     assert len({draw["seed"] for draw in draws}) == 5
 
 
-def test_same_seed_gives_the_same_bytes(run: Run, model: Path, lines: tuple[Path, Path]) -> None:
-    def once(seed: int) -> dict[str, object]:
-        found = run(
-            "prune",
-            model,
-            "--data",
-            lines[0],
-            "--calibration",
-            lines[1],
-            "--step",
-            "0.5",
-            "--method",
-            "gates",
-            "--method",
-            "topk",
-            "--method",
-            "random",
-            "--no-roles",
-            "--seed",
-            seed,
-            "--format",
-            "json",
-        )
-        result = json.loads(found.stdout)
+def test_same_seed_gives_the_same_result(run, model, files):
+    methods = ("--method", "gates", "--method", "topk", "--method", "random", "--step", "0.5")
+
+    def measured(seed: int) -> Any:
+        result = run("prune", model, *data(files), *methods, "--seed", seed, *JSON).json
         del result["provenance"]["created"]
         return result
 
-    first = once(1)
-    assert first == once(1)
-    assert first["curves"] != once(2)["curves"]
+    first = measured(1)
+    assert first == measured(1)
+    assert first["curves"] != measured(2)["curves"]
 
 
-def test_files_and_heads_by_hand(
-    run: Run, model: Path, lines: tuple[Path, Path], tmp_path: Path
-) -> None:
-    found = run(
-        "prune",
-        model,
-        "--data",
-        lines[0],
-        "--calibration",
-        lines[1],
-        "--step",
-        "0.5",
-        "--ablation",
-        "-o",
-        tmp_path / "out",
-    )
-    assert found.code == 0, found.stderr
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"prune.json", "curves.csv", "scores.csv", "ablation.csv", "kept_alone.csv"} <= names
-    assert {"curves.png", "curves.svg", "scores.png", "ablation.svg"} <= names
-    by_hand = run("prune", model, "--data", lines[0], "--heads", "L0H1,L1H*", "--format", "json")
-    result = json.loads(by_hand.stdout)
+def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
+    call = ("prune", model, "--data", files["fidelity"][0], "--format", "json")
+    result = run(*call, "--heads", "L0H1,L1H*").json
     (curve,) = result["curves"]
     (point,) = curve["points"]
     assert (curve["method"], curve["repair"]) == ("manual", "none")
     assert point["heads_removed"] == [[0, 1], [1, 0], [1, 1], [1, 2], [1, 3]]
     assert result["calibration"] is None
-    expected = headscope.measure(str(model), "fidelity", lines[0], without="L0H1,L1H*")
+    expected = headscope.measure(str(model), "fidelity", files["fidelity"][0], without="L0H1,L1H*")
     assert point["value"] == pytest.approx(expected.value, abs=1e-9)
+    assert run(*call, "--heads", "L0H0,L1H2", "--save", tmp_path / "less").code == 0
+    again = ("prune", tmp_path / "less", *call[2:])
+    refused(run(*again, "--heads", "L0H0"), "no head 0")
+    found = run(*again, "--heads", "L0H3").json
+    assert found["curves"][0]["points"][0]["heads_removed"] == [[0, 3]]
 
 
-def test_the_saved_model_is_the_measured_model(
-    run: Run, model: Path, lines: tuple[Path, Path], tmp_path: Path
-) -> None:
-    for repair in ("none", "scale", "mean", "refit"):
-        folder, dense = tmp_path / f"small-{repair}", tmp_path / f"dense-{repair}"
-        found = run(
-            "prune",
-            model,
-            "--data",
-            lines[0],
-            "--calibration",
-            lines[1],
-            "--method",
-            "fisher-joint",
-            "--fraction",
-            "0.5",
-            "--repair",
-            repair,
-            "--save",
-            folder,
-            "--save-dense",
-            dense,
-            "--no-roles",
-            "--format",
-            "json",
-        )
-        assert found.code == 0, found.stderr
-        value = json.loads(found.stdout)["curves"][0]["points"][1]["value"]
-        full = headscope.load(str(model))
-        for saved in (folder, dense):
-            small = headscope.load(str(saved))
-            again = headscope.measure(small, "fidelity", lines[0], reference=full)
-            assert again.value == pytest.approx(value, abs=1e-5)
-    small = headscope.load(str(tmp_path / "small-none"))
-    assert sum(site.n_heads for site in small.sites) == 4
+@pytest.mark.parametrize("repair", ["mean", "refit"])
+def test_the_repaired_model_is_the_measured_model(repair, run, model, files, tmp_path):
+    folders = (tmp_path / "small", tmp_path / "dense")
+    save = ("--save", folders[0], "--save-dense", folders[1], "--fraction", "0.5")
+    call = ("prune", model, *data(files), "--method", "fisher-joint", "--repair", repair)
+    value = run(*call, *save, *JSON).json["curves"][0]["points"][1]["value"]
+    full = headscope.load(str(model))
+    for folder in folders:
+        small = headscope.load(str(folder))
+        again = headscope.measure(small, "fidelity", files["fidelity"][0], reference=full)
+        assert again.value == pytest.approx(value, abs=1e-5)
+    assert sum(site.n_heads for site in headscope.load(str(folders[0])).sites) == 4
 
 
-def test_a_pruned_model_is_pruned_further_by_its_old_names(
-    run: Run, model: Path, lines: tuple[Path, Path], tmp_path: Path
-) -> None:
-    assert (
-        run(
-            "prune", model, "--data", lines[0], "--heads", "L0H0,L1H2", "--save", tmp_path / "once"
-        ).code
-        == 0
-    )
-    gone = run("prune", tmp_path / "once", "--data", lines[0], "--heads", "L0H0")
-    assert gone.code == 1
-    assert "no head 0" in gone.stderr
-    found = run(
-        "prune", tmp_path / "once", "--data", lines[0], "--heads", "L0H3", "--format", "json"
-    )
-    assert json.loads(found.stdout)["curves"][0]["points"][0]["heads_removed"] == [[0, 3]]
-
-
-def test_heads_that_put_out_nothing_go_first(tmp_path: Path, lines: tuple[Path, Path]) -> None:
-    folder = tiny_bert(tmp_path / "planted", layers=2, heads=4, seed=5)
-    loaded = headscope.load(str(folder))
+@pytest.mark.parametrize("method", ["fisher", "fisher-joint", "ablation", "gates", "topk"])
+def test_heads_that_put_out_nothing_go_first(method, tmp_path, files):
+    loaded = headscope.load(str(tiny_bert(tmp_path / "planted", layers=2, heads=4, seed=5)))
     with torch.no_grad():
         for layer, head in ((0, 1), (0, 3), (1, 2)):
             loaded.sites[layer].projections.out.weight[:, 8 * head : 8 * head + 8] = 0.0
-    for method in ("fisher", "fisher-joint", "ablation", "gates", "topk", "magnitude"):
-        found = headscope.prune(
-            loaded,
-            data=lines[0],
-            calibration=lines[1],
-            methods=[method],
-            fractions=[3 / 8],
-            repairs=["none"],
-            roles=False,
-        )
-        point = found.curve(method).points[1]
-        if method != "magnitude":  # large q, k and v can hide that W_O is empty
-            assert point.heads_removed == ((0, 1), (0, 3), (1, 2)), method
-            assert point.value == pytest.approx(1.0, abs=1e-6)
+    test, train = files["fidelity"]
+    few = {"methods": [method], "fractions": [3 / 8], "repairs": ["none"], "roles": False}
+    point = headscope.prune(loaded, data=test, calibration=train, **few).curve(method).points[1]
+    assert point.heads_removed == ((0, 1), (0, 3), (1, 2))
+    assert point.value == pytest.approx(1.0, abs=1e-6)
 
 
-def test_shared_layers_are_decided_once(lines: tuple[Path, Path]) -> None:
+def test_shared_layers_are_decided_once(files):
     loaded = headscope.wrap(tiny("albert", vocab_size=len(VOCABULARY)), tiny_tokenizer())
-    found = headscope.prune(loaded, data=lines[0], heads="L0H1")
+    found = headscope.prune(loaded, data=files["fidelity"][0], heads="L0H1")
     removed = found.curves[0].points[0].heads_removed
     assert found.shared_layers
     assert len(removed) > 1
     assert {head for _, head in removed} == {1}
 
 
-def test_sentences_of_both_sets_are_counted(run: Run, model: Path, tmp_path: Path) -> None:
+def test_sentences_of_both_sets_are_counted(run, model, files, tmp_path):
     """By sentence: neither the file, nor the pairs, nor the white space are the same."""
-    evaluation, chosen = tmp_path / "test.csv", tmp_path / "train.csv"
-    evaluation.write_text("".join(f"{a},{b},{score}\n" for a, b, score in PAIRS))
+    evaluation, chosen = files["similarity"][0], tmp_path / "train.csv"
     seen, beside = PAIRS[0][1].replace(" ", "  "), PAIRS[3][0]
     rows = [(f"{a} was it", f"{b} was it", score) for a, b, score in PAIRS]
     rows += [(f" {seen} ", "it was the cat", 2.0), ("she ran", beside, 2.5)]
     chosen.write_text("".join(f"{a},{b},{score}\n" for a, b, score in rows))
-    words = (
-        "prune",
-        model,
-        "--task",
-        "similarity",
-        "--data",
-        evaluation,
-        "--fraction",
-        "0.5",
-        "--no-roles",
-    )
-    found = run(*words, "--calibration", chosen)
+    call = ("prune", model, "--task", "similarity", "--data", evaluation, "--fraction", "0.5")
+    call += ("--method", "magnitude", "--no-ablation")
+    found = run(*call, "--no-roles", "--calibration", chosen)
     assert found.code == 0, found.stderr
-    assert "2 of the 12 different sentences" in " ".join(found.stdout.split())
-    result = json.loads(run(*words, "--calibration", chosen, "--format", "json").stdout)
-    (warning,) = result["warnings"]
-    assert "(16.7%)" in warning
-    same = json.loads(run(*words, "--calibration", evaluation, "--format", "json").stdout)
-    assert "12 of the 12" in same["warnings"][0]
+    assert "2 of the 12 different sentences" in found.flat
+    assert "(16.7%)" in found.flat
+    (same, *_) = run(*call, *JSON, "--calibration", evaluation).json["warnings"]
+    assert "12 of the 12" in same
 
 
 @pytest.mark.parametrize("task", ["fidelity", "similarity", "mlm", "classification"])
-def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(
-    tmp_path: Path, pairs: tuple[Path, Path], lines: tuple[Path, Path], task: str
-) -> None:
+def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(tmp_path, files, task):
     head = task if task in ("mlm", "classification") else None
     loaded = headscope.load(str(tiny_bert(tmp_path / "m", task_head=head)), task_head=head)
     with torch.no_grad():
         for module in (m for m in loaded.network.modules() if isinstance(m, torch.nn.LayerNorm)):
             module.weight.zero_()
             module.bias.zero_()
-    if task == "classification":
-        for path, other in zip(("a.tsv", "b.tsv"), lines, strict=True):
-            texts = other.read_text().splitlines()
-            rows = "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts))
-            (tmp_path / path).write_text(rows)
-    data = {
-        "fidelity": lines,
-        "similarity": pairs,
-        "mlm": lines,
-        "classification": (tmp_path / "a.tsv", tmp_path / "b.tsv"),
-    }[task]
-    if task == "mlm":
-        for path, other in zip(("c.txt", "d.txt"), lines, strict=True):
-            (tmp_path / path).write_text(other.read_text() * 20)
-        data = (tmp_path / "c.txt", tmp_path / "d.txt")
-    found = headscope.prune(
-        loaded,
-        task=task,
-        data=data[0],
-        calibration=data[1],
-        step=0.5,
-        roles=False,
-        repairs=["none", "scale", "refit"],
-    )
+    few = {"step": 0.5, "roles": False, "repairs": ["none", "scale", "refit"]}
+    test, train = files[task]
+    found = headscope.prune(loaded, task=task, data=test, calibration=train, **few)
     assert "means anything" in found.warnings[-1]
     values = {point.value for curve in found.curves for point in curve.points}
     assert values == {found.baseline.value}
     if task == "fidelity":
         assert values == {1.0}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--heads", "L9H0"], "no layer 9"),
-        (["--heads", "L0H7"], "no head 7"),
-        (["--heads", "L0H*,L1H*"], "every head"),
-        (["--heads", "banana"], "not a head"),
-        (["--heads", ""], "No head"),
-        (["--keep-roles", "banana"], "no role"),
-        (["--heads", "L0H1", "--keep-roles", "special"], "not both"),
-        (["--heads", "L0H1", "--method", "fisher"], "leave out"),
-        (["--method", "banana"], "no method"),
-        (["--method", "importance-token"], "label"),
-        (["--fraction", "1.5"], "between 0 and 1"),
-        (["--fraction", "nan"], "between 0 and 1"),
-        (["--step", "0"], "step"),
-        (["--draws", "2"], "5 or more"),
-        (["--calibration-limit", "1"], "2 or more"),
-        (["--method", "roles", "--no-roles"], "what the heads do"),
-        (["--save", "out"], "one model"),
-        (["--fraction", "1", "--method", "fisher", "--save", "out"], "everything"),
-        (["--roles", "missing.json"], "cannot be read"),
-        (["--task", "mlm"], "head"),
-        (["--task", "classification"], "labels"),
-        (["--task", "similarity"], "labels"),
-        (["--calibration", "{one}"], "one example"),
-        (["--task", "similarity", "--data", "{constant}"], "score"),
-    ],
-)
-def test_slips_are_named_in_one_sentence(
-    run: Run,
-    model: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    says: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.txt").write_text("the cat sat\n", encoding="utf-8")
-    (tmp_path / "constant.csv").write_text("a cat,a dog,2\nthe mat,it,2\n", encoding="utf-8")
-    places = {"one": tmp_path / "one.txt", "constant": tmp_path / "constant.csv"}
-    words = [word.format(**places) for word in arguments]
-    found = run("prune", model, *words)
-    assert found.code == 1, found.stdout[-500:]
-    assert says in found.stderr
-    assert len(found.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
-def test_help_shows_examples(run: Run) -> None:
-    found = run("prune", "--help")
-    assert found.code == 0
-    assert "headscope prune demo" in found.stdout

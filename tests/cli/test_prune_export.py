@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,11 @@ import numpy as np
 import onnxruntime
 import pytest
 from huggingface_hub import ModelCard
+from outcomes import Command, refused
 from rich.console import Console
 from tiny_models import tiny_bert
 from tokenizers import Tokenizer
 
-from headscope.cli.app import main
 from headscope.models.loaded import LoadedModel
 from headscope.models.onnx.graph import write_graph
 from headscope.pipeline.prune.speed import benchmark
@@ -26,7 +24,6 @@ from headscope.results import PruneResult, from_dict
 from headscope.show.prune.page import section
 from headscope.show.prune.tables import prune_report
 
-Run = Callable[..., Any]
 TEXTS = [
     ("the cat sat on the mat", "a dog ran"),
     ("the big cat", "he saw it was red and she ran to the house"),
@@ -60,7 +57,7 @@ def words(room: Path, folder: str, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def exported(room: Path) -> Any:
+def exported(room: Path, once: Command) -> Any:
     """One run with everything: the graph, 8 bits and the benchmark.
 
     The full model's graph, which is there to be timed only, is a copy of the pruned one's here.
@@ -80,10 +77,7 @@ def exported(room: Path) -> Any:
         patch.setattr(f"{parts}.speed._SECONDS", 0.0)
         patch.setattr(f"{parts}.exporting.write_graph", write_once)
         more = ("--quantize", "int8", "--benchmark", "-o", str(room / "out"))
-        patch.setattr(sys, "argv", ["headscope", *words(room, "graph", *more)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-    assert stopped.value.code in (0, None)
+        assert once(*words(room, "graph", *more)).code == 0
     return json.loads((room / "out" / "prune.json").read_text(encoding="utf-8"))
 
 
@@ -99,7 +93,7 @@ def predicted(room: Path, file: str) -> np.ndarray:
     return logits
 
 
-def test_the_folder_runs_without_headscope(room: Path, exported: dict[str, Any]) -> None:
+def test_the_folder_runs_without_headscope(room, exported):
     gold = np.arange(len(TEXTS)) % 2
     for found in exported["exported"]:
         right = predicted(room, found["file"]).argmax(1) == gold
@@ -123,7 +117,7 @@ def test_the_folder_runs_without_headscope(room: Path, exported: dict[str, Any])
     assert "| onnxruntime |" in card.text
 
 
-def test_graphs_are_timed_beside_the_models(exported: dict[str, Any]) -> None:
+def test_graphs_are_timed_beside_the_models(exported):
     speed = exported["speed"]
     assert speed["onnxruntime"] == onnxruntime.__version__
     for row in speed["rows"]:
@@ -133,7 +127,7 @@ def test_graphs_are_timed_beside_the_models(exported: dict[str, Any]) -> None:
         assert 0 < times["attention_full_ms"] < 20 * times["full_ms"]
 
 
-def test_results_show_the_graphs(room: Path, exported: dict[str, Any], run: Run) -> None:
+def test_results_show_the_graphs(room, exported, run):
     result = from_dict(PruneResult, exported)
     page = io.StringIO()
     for part in prune_report(result):
@@ -147,13 +141,10 @@ def test_results_show_the_graphs(room: Path, exported: dict[str, Any], run: Run)
     ):
         assert text in page.getvalue(), page.getvalue()
     assert "model.int8.onnx" in " ".join(section(result).texts)
-    found = run("validate", room / "graph")
-    assert "holds an ONNX graph" in found.stderr
+    refused(run("validate", room / "graph"), "holds an ONNX graph")
 
 
-def test_a_graph_that_differs_is_refused(
-    room: Path, exported: dict[str, Any], run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graph_that_differs_is_refused(room, exported, run, monkeypatch):
     """The folder of other heads' graph is what is written here."""
     other = (room / "graph" / "model.onnx").read_bytes()
     parts = "headscope.pipeline.prune"
@@ -169,42 +160,7 @@ def test_a_graph_that_differs_is_refused(
     assert (room / "new" / "model.onnx").is_file()
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (("--export", "tflite", "graph"), "no form 'tflite' to export to; give onnx and a folder"),
-        (("--quantize", "int8"), "quantize needs export"),
-        (("--export", "onnx", "graph", "--save", "graph"), "name the same folder"),
-        (("--export", "onnx", "graph", "--method", "fisher"), "give one fraction"),
-        (("--export", "onnx", "full"), "The folder full holds other files"),
-    ],
-)
-def test_what_makes_no_sense_is_said_at_once(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.txt").touch()
-    heads = () if "--method" in more else ("--heads", "L0H0")
-    found = run("prune", "nowhere", *heads, *more)
-    assert found.code == 1
-    assert words in found.stderr
-    assert found.stderr.count("\n") == 1
-
-
-def test_without_the_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra(run, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = run("prune", "nowhere", "--heads", "L0H0", "--export", "onnx", "graph")
-    assert "pip install 'headscope[export]'" in found.stderr
-
-
-def test_config_files_name_form_and_folder(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "s.toml"
-    path.write_text('[prune]\nexport = ["onnx", "graph"]\n', encoding="utf-8")
-    found = run("config", "show", "prune", "--config", path)
-    assert 'export = ["onnx", "graph"]' in found.stdout
-    for wrong in ('"onnx"', '["onnx"]', '["onnx", 3]', "true"):
-        path.write_text(f"[prune]\nexport = {wrong}\n", encoding="utf-8")
-        found = run("config", "show", "prune", "--config", path)
-        assert found.code == 1
-        assert f"{path}: [prune] export must be" in found.stderr
+    refused(found, "pip install 'headscope[export]'")

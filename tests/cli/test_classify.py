@@ -1,0 +1,357 @@
+"""What is special to ``validate`` and ``classify``: fields, thresholds, causes, and pairs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outcomes import Command, fits, read_rows, refused, strict_json
+from tiny_pairs import some_pairs, write_pairs, write_tiny
+
+import headscope
+from headscope.cli.app import main
+from headscope.errors import CheckpointError, ResumeError
+from headscope.results import ClassifyResult, from_dict, to_json
+from headscope.show.cells import to_csv
+from headscope.verdicts.diff.facts import collector_of
+from headscope.verdicts.diff.facts.fact import Facts
+
+PAINTS = True
+#: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
+TREES = [
+    [
+        *(("The", 2, "det"), ("zebra", 3, "nsubj"), ("saw", 0, "root"), ("a", 6, "det")),
+        *(("big", 6, "amod"), ("house", 3, "obj"), (".", 3, "punct")),
+    ],
+    [
+        *(("He", 3, "nsubj:pass"), ("was", 3, "aux:pass"), ("bitten", 0, "root")),
+        *(("by", 6, "case"), ("the", 6, "det"), ("wombat", 3, "obl:agent"), ("!", 3, "punct")),
+    ],
+]
+EDGES = [rel.partition(":")[0] for tree in TREES for _, _, rel in tree if rel != "root"]
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten times the two sentences."""
+    lines: list[str] = []
+    for tree in TREES * 10:
+        for i, (form, head, relation) in enumerate(tree, start=1):
+            lines.append("\t".join([str(i), form, *"____", str(head), relation, "_", "_"]))
+        lines.append("")
+    path = tmp_path_factory.mktemp("data") / "en_tiny-ud-test.conllu"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("The zebra saw a big house.\n\nHe wasn't bitten; the wombat was!\n" * 5)
+    return path
+
+
+def test_certificate(run, model):
+    result = run("validate", model, "--format", "json").json
+    assert (result["passed"], result["reasons"]) == (True, [])
+    limits = result["tolerance"]
+    assert (limits["scale"], limits["pattern"], limits["hidden"]) == (1e-3, 1e-5, 1e-4)
+    assert [check["layer"] for check in result["layers"]] == [0, 1]
+    for check in result["layers"]:
+        assert set(check) == {
+            *("stack", "layer", "calls", "max_abs_pattern", "max_abs_out", "mean_abs_pattern"),
+            *("rounding_pattern", "rounding_out", "scale", "scale_error"),
+            *("rounding_z", "z_scale", "z_scale_error"),
+        }
+        assert (check["stack"], check["calls"]) == ("encoder", 1)
+        for name in ("rounding_z", "rounding_pattern"):
+            assert 0 <= check[name] <= limits["rounding"]
+        for name in ("scale", "z_scale"):
+            assert abs(check[name] - 1) < limits["scale"]
+        assert 0 <= check["max_abs_pattern"] <= limits["pattern"]
+        assert 0 <= check["max_abs_out"] <= limits["out"]
+    for name in ("max_abs_hidden_eager", "max_abs_hidden_sdpa"):
+        assert 0 <= result[name] <= limits["hidden"]
+    assert result["padded"] > 0
+    assert [probe["name"] for probe in result["probes"]] == ["right-padded", "unpadded"]
+    assert result["provenance"]["model"]["weights"] == "file"
+
+
+@pytest.mark.parametrize("format", ["human", "json", "csv"])
+def test_a_failed_certificate_exits_with_3(format, run, unknown):
+    outcome = run("validate", unknown, "--format", format)
+    assert outcome.code == 3
+    assert outcome.stderr.startswith("headscope: validation failed: headscope knows no")
+    assert outcome.stderr.count("\n") == 1
+    if format == "json":
+        result = strict_json(outcome.stdout)
+        assert result["passed"] is False
+        assert [check["calls"] for check in result["layers"]] == [0, 0]
+        assert result["reasons"]
+    elif format == "human":
+        assert "FAILED" in outcome.stdout
+
+
+def test_debug_shows_the_traceback(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["headscope", "validate", str(tmp_path), "--debug"])
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        main()
+
+
+def test_a_treebank(run, model, treebank, tmp_path):
+    call = ("classify", model, "--treebank", treebank)
+    result = run(*call, "--format", "json", "-o", tmp_path / "out").json
+    assert result["control"]["swapped"] == {"labels": 0, "heads": 0}
+    assert result["control"]["heads"] is None
+    assert "50 trials in each half" in result["untestable"]["syntactic"]
+    assert "20 tokens" in result["untestable"]["broad"]
+    validation = result["validation"]
+    assert set(validation) == {"passed", "max_abs_hidden", "max_abs_pattern", "calls", "layers"}
+    assert (validation["passed"], validation["calls"], validation["layers"]) == (True, 2, 2)
+    corpus, data = result["corpus"], result["provenance"]["data"]
+    assert (corpus["sentences"], corpus["skipped"]) == (20, 0)
+    assert corpus["queries"] > 20 * 7
+    assert corpus["language"] == "en"
+    assert corpus["frequencies"].startswith("wordfreq ")
+    assert data["name"] == str(treebank)
+    assert re.fullmatch("[0-9a-f]{64}", data["sha256"])
+    ways = {(relation, way) for relation in EDGES for way in ("dep->head", "head->dep")}
+    for head in result["heads"]:
+        assert {"primary", "roles", "labels"} <= set(head)
+        assert {label["role"] for label in head["labels"]} == set(head["roles"])
+        assert all(0 <= head[n] <= 1 for n in ("confidence", "special_mass", "punctuation_mass"))
+        assert head["entropy"] > 0
+        positional = head["positional"]
+        offsets = [str(r) for r in range(-5, 6) if r]
+        assert list(positional["rates"]) == list(positional["mass"]) == offsets
+        rates = {offset: rate for offset, rate in positional["rates"].items() if rate is not None}
+        assert positional["score"] == max(rates.values()) == rates[str(positional["offset"])]
+        found = [(score["relation"], score["direction"]) for score in head["syntactic"]]
+        assert len(found) == len(set(found))
+        assert set(found) == ways
+        for score in head["syntactic"]:
+            assert {"accuracy", "baseline", "baseline_offset", "trials"} <= set(score)
+            assert 0 <= score["accuracy"] <= 1
+            assert 0 < score["baseline"] <= 1
+            if score["direction"] == "dep->head":
+                assert score["trials"] == 10 * EDGES.count(score["relation"])
+        rare = head["rare"]
+        assert {"rate", "two_rarest", "chance", "queries"} <= set(rare)
+        assert rare["queries"] == 20 * 6  # zebra and wombat are the rarest
+        assert 0 <= rare["rate"] <= rare["two_rarest"] <= 1
+        assert rare["chance"] == pytest.approx(1 / 6)
+    best = [row["best_relation"] for row in read_rows((tmp_path / "out/heads.csv").read_text())]
+    assert {relation.split()[0] for relation in best if relation} <= set(EDGES)
+    relations = read_rows((tmp_path / "out/relations.csv").read_text())
+    assert len(relations) == 8 * 2 * len(set(EDGES))
+    human = run(*call, "--control", "--threshold", "positional=0.2")
+    fits(human.stdout)
+    for words in ("Of 8 heads", "20 sentences, 0 skipped", "Controls:"):
+        assert words in human.flat
+
+
+def test_thresholds_and_limits_of_a_file_and_of_flags(run, model, treebank, tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        f"[classify]\ntreebank = '{treebank}'\nlimit = 99\nseed = 5\nformat = 'json'\n"
+        "[classify.thresholds]\npositional = 0.2\nbroad_relative = 0.5\n"
+    )
+    file = run("classify", model, "--config", path).json
+    assert (file["corpus"]["sentences"], file["provenance"]["seed"]) == (20, 5)
+    assert (file["thresholds"]["positional"], file["thresholds"]["broad_relative"]) == (0.2, 0.5)
+    assert any("positional" in head["roles"] for head in file["heads"])
+    flags = ("--limit", 3, "--seed", 6, "--threshold", "positional=0.9", "--no-validate")
+    found = run("classify", model, *flags, "--config", path).json
+    assert (found["corpus"]["sentences"], found["provenance"]["seed"]) == (3, 6)
+    assert (found["thresholds"]["positional"], found["thresholds"]["broad_relative"]) == (0.9, 0.5)
+    assert not any("positional" in head["roles"] for head in found["heads"])
+    assert found["validation"]["passed"] is None
+
+
+def test_plain_text_has_no_syntactic_roles(run, model, treebank, text, tmp_path):
+    out, counts = tmp_path / "out", tmp_path / "counts.tsv"
+    counts.write_text("the\t9\nzebra\t1\n")
+    call = ("classify", model, "--text", text, "--control", "--seed", 7)
+    assert run("classify", model, "--treebank", treebank, "--output", out).code == 0
+    human = run(*call, f"--output={out}")
+    assert "No syntactic roles: plain text has no gold trees" in human.flat
+    # Files of the run before must not be taken for files of this one.
+    names = {path.name for path in out.iterdir()}
+    assert names == {"classify.json", "heads.csv", "roles.png", "roles.svg"}
+    result = strict_json((out / "classify.json").read_text())
+    assert all(head["syntactic"] == [] for head in result["heads"])
+    assert (result["corpus"]["sentences"], result["corpus"]["trees"]) == (10, False)
+    assert "the corpus itself" in result["corpus"]["frequencies"]
+    control = result["control"]
+    assert (control["seed"], control["heads"], control["syntactic"]) == (7, 8, 0)
+    result = run(*call, "--frequencies", counts, "--language", "en", "--format", "json").json
+    assert result["corpus"]["frequencies"] == f"file {counts}"
+
+
+# --- what is measured where it is asked for -----------------------------------------------------
+
+ASKED = {"ablate": True, "prefix_matching": True, "norm_weighted": True}
+
+
+@pytest.fixture(scope="module")
+def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, once: Command) -> tuple[Any, Any]:
+    """The run, and its result."""
+    out = tmp_path_factory.mktemp("causes") / "out"
+    options = [f"--{name.replace('_', '-')}" for name in ASKED]
+    limits = ("--limit", "40", "--ablate-limit", "8", "-q", "--no-validate")
+    done = once("classify", model, *options, *limits, "-o", out)
+    assert {"causes.png", "causes.svg", "prefix_matching.png"} <= {p.name for p in out.iterdir()}
+    return done, from_dict(ClassifyResult, strict_json((out / "classify.json").read_text()))
+
+
+def test_causes_are_shown_and_compared(causes):
+    done, result = causes
+    assert done.code == 0, done.stderr
+    for said in ("Heads removed one at a time", "after it (induction)", "by norms"):
+        assert said in done.stdout
+    fits(done.stdout)
+    rows = read_rows(to_csv(result))
+    assert len(rows) == len(result.heads) == 8
+    for row, head in zip(rows, result.heads, strict=True):
+        assert float(row["zero_loss"]) == head.cause.zero.loss
+        _, high = head.cause.noise.interval or ("", "")  # unknown where rounding is all there is
+        assert row["noise_high"] == str(high)
+        assert float(row["after_gain"]) == head.prefix.after.gain
+    facts = Facts().of("classify")
+    collector_of("classify").collect(result, facts)
+    number, cause = (
+        facts.numbers["classify", "L1H2", "loss when removed, zero"],
+        result.heads[6].cause,
+    )
+    assert (number.value, number.interval) == (cause.zero.loss, cause.zero.interval)
+    assert ("classify", "L1H2", "repeated tokens, after") in facts.numbers
+    assert ("classify", "removed, zero", "gradients' rank correlation") in facts.numbers
+    settings = collector_of("classify").settings(result)
+    assert settings["removal examples"] == result.causes.examples
+    assert settings["norm-weighted"] is True
+
+
+def test_files_from_before_causes_still_open(causes):
+    document = json.loads(to_json(causes[1]))
+    for name in ("causes", "prefix", "norms"):
+        del document[name]
+    for head in document["heads"]:
+        del head["cause"], head["prefix"]
+    old = from_dict(ClassifyResult, document)
+    assert old.causes is old.prefix is old.norms is None
+    assert all(head.cause is None for head in old.heads)
+    assert "zero_loss" not in old.to_frame().columns
+
+
+def test_a_report_has_the_causes_and_the_cards(run, model, tmp_path):
+    path, out = tmp_path / "c.toml", tmp_path / "r"
+    path.write_text("[classify]\nablate_limit = 8\nlimit = 20\ncontrol = false\n")
+    call = ("report", model, "--only", "classify", "-q", "--no-validate")
+    assert run(*call, "--config", path, "-o", out).code == 0
+    page, written = ((out / f"report.{kind}").read_text() for kind in ("html", "md"))
+    for anchor in ("causes", "prefix"):
+        assert f'id="{anchor}"' in page or f'aria-labelledby="{anchor}"' in page
+    assert "Loss when removed" in page
+    assert "## Heads removed one at a time" in written
+    assert "the head with a role costs more" in written or "any role" not in written
+
+
+def test_a_resumed_run_ends_in_the_same_numbers(causes, model, tmp_path):
+    given = {"limit": 40, "ablate_limit": 8, "validate": False, "state": tmp_path / "state"}
+    for _ in range(2):
+        again = headscope.classify(str(model), resume=True, **given, **ASKED)
+        found = from_dict(ClassifyResult, json.loads(to_json(again)))
+        for part in ("heads", "causes", "norms"):
+            assert getattr(found, part) == getattr(causes[1], part)
+    with pytest.raises(ResumeError, match="norms differ"):
+        headscope.classify(str(model), resume=True, **given)
+
+
+# --- encoder-decoder models ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("models") / "bart", "bart")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pairs(tmp_path_factory.mktemp("pairs") / "pairs.tsv", some_pairs(70, seed=5))
+
+
+def test_every_stack_has_its_part(run, bart, table, tmp_path):
+    outcome = run("classify", bart, "--text", table, "--control", "-o", tmp_path)
+    assert outcome.code == 0
+    assert "70 pairs, 0 skipped" in outcome.flat
+    encoder, rest = outcome.stdout.split("Decoder: 70 pairs")
+    decoder, cross = rest.split("Cross-attention: ")
+    assert "Encoder: 70 sources" in encoder
+    assert "syn syntactic" in encoder
+    for part in (decoder, cross):
+        assert "syntactic" not in part
+        assert "rare" not in part
+        assert part.count("with random weights (seed 0), of 12 heads") == 1
+    assert "monotonic" not in encoder + decoder
+    for word in ("align", "swapped", "unif.", "spec.", "mono monotonic"):
+        assert word in cross
+    fits(outcome.stdout)
+    result = from_dict(ClassifyResult, strict_json((tmp_path / "classify.json").read_text()))
+    assert result.stacks == ("encoder", "decoder", "cross")
+    rows = read_rows((tmp_path / "heads.csv").read_text())
+    assert [row["stack"] for row in rows] == [head.stack for head in result.heads]
+    assert float(rows[-1]["alignment"]) == result.heads[-1].alignment.score
+    assert rows[-1]["positional_score"] == rows[-1]["rare_rate"] == ""
+    names = {path.name for path in tmp_path.iterdir()}
+    every = {"classify.json", "heads.csv", "roles.png", "roles.svg"}
+    assert names == every | {"alignment.png", "alignment.svg"}
+    roles = (tmp_path / "roles.svg").read_text()
+    assert "cross:L2" in roles
+    assert "decoder:L2" in roles
+    for stack, there, absent in (
+        ("encoder", "heads of the encoder", "cross-attention"),
+        ("cross", "cross-attention heads", "frequencies from"),
+        ("decoder", "heads of the decoder", "heads of the encoder"),
+    ):
+        folder = ("-o", tmp_path) if stack == "decoder" else ()
+        outcome = run("classify", bart, "--text", table, "--stack", stack, *folder)
+        assert outcome.code == 0
+        assert there in outcome.flat
+        assert absent not in outcome.flat
+    assert {path.name for path in tmp_path.iterdir()} == every
+
+
+@pytest.mark.parametrize("pairs", [True, False])
+def test_a_report_shows_the_encoder(pairs, run, bart, table, tmp_path):
+    """The page has one map, and lists the roles of all stacks that the text exercises."""
+    options = ("--text", table) if pairs else ("--limit", 20)
+    outcome = run("report", bart, "--only", "classify", *options, "-o", tmp_path)
+    assert outcome.code == 0, outcome.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert 'data-head="L1H1"' in page
+    assert 'data-head="cross:' not in page
+    if pairs:
+        assert "cross: monotonic" in page
+        assert "| cross: no role on this corpus |" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--stack", "cross"), 1, "reads pairs of source and target, and the corpus has sentences"),
+        (("--stack", "all"), 1, "give a table of pairs (.tsv, .csv or .jsonl)"),
+        (
+            ("--text", "half.tsv"),
+            1,
+            "half.tsv, line 2: no source; give every row source and target.",
+        ),
+    ],
+)
+def test_pairs_that_are_refused(options, code, message, run, bart, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "half.tsv").write_text("a cat\tsat\n\tdog\n")
+    refused(run("classify", bart, *options), message, code=code)

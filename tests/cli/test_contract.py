@@ -1,0 +1,377 @@
+"""What every command keeps to: one row for each, run once per format; the properties look at that.
+
+A command of the list without a row fails. What is special to a command is in its own file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import typer.main
+from outcomes import Command, Ended, fits, read_rows, refused, strict_json
+from processes import Run, cold
+from result_files import changed, read, write
+
+from headscope import __version__
+from headscope.cli.app import COMMANDS, app
+from headscope.cli.settings import options_by_command
+from headscope.results import SECTIONS, from_dict, to_dict, to_json
+from headscope.results.sections import section_of
+
+PAINTS = True
+OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
+
+
+@dataclass(frozen=True)
+class Row:
+    """The smallest quick options of a command, and what it writes with -o.
+
+    ``pictures`` are written as PNG and SVG; ``table`` is what --format csv prints.
+    """
+
+    options: dict[str, Any]
+    table: str = ""
+    files: str = ""
+    pictures: str = ""
+
+    def flags(self) -> list[object]:
+        """The options as words of a command line."""
+        words: list[object] = []
+        for name, value in self.options.items():
+            flag = "--" + name.replace("_", "-")
+            if name == "sentence":
+                words.append(value)
+            elif value is True:
+                words.append(flag)
+            elif value is False:
+                words.append(flag.replace("--", "--no-"))
+            else:
+                values = value if isinstance(value, list) else [value]
+                words += [word for one in values for word in (flag, one)]
+        return words
+
+    def names(self, command: str) -> set[str]:
+        pictures = {f"{name}.{kind}" for name in self.pictures.split() for kind in ("png", "svg")}
+        return {f"{command}.json", self.table, *self.files.split(), *pictures}
+
+
+SMALL = {"length": 16, "sequences": 4}
+FEW = {"sentences": 3, "alone": False, "limit": 20}
+#: Commands that measure a model: one for each section of a report.
+ROWS = {
+    "validate": Row({}),
+    "explain": Row(
+        {"sentence": "the cat sat", "layer": 1, "head": 2},
+        *("explain.csv", "explain.html explain-heads.csv", "explain"),
+    ),
+    "classify": Row({"limit": 20}, "heads.csv", "relations.csv", "roles relations"),
+    "rank": Row(
+        {"fresh": False, "control_seeds": 2},
+        *("rank.csv", "", "cumulative_qk cumulative_ov effective_rank overlap"),
+    ),
+    "spectrum": Row(SMALL, "spectrum.csv", "", "spectrum_curves spectrum_map spectrum_map_sq"),
+    "depth": Row(SMALL, "depth.csv", "protected.csv", "depth protected"),
+    "flow": Row({"limit": 24}, "flow.csv", "flow_hubs.csv", "flow flow_trees"),
+    "linear": Row(
+        FEW,
+        *("linear.csv", "linear_forms.csv linear_memory.csv linear_correlations.csv"),
+        "linear_coherence linear_memory",
+    ),
+    "symmetric": Row(FEW, "symmetric.csv", "symmetric_sets.csv", "symmetric_curves"),
+    "transfer": Row(
+        {
+            **{"sizes": "16", "steps": 2, "seeds": 2, "spread_seeds": 2, "search": False},
+            **{"random": "head", "train_limit": 100, "test_limit": 20},
+        },
+        "transfer.csv",
+        "transfer_curves.csv transfer_differences.csv transfer_divergence.csv transfer_rates.csv "
+        "transfer_runs.csv",
+        "transfer transfer_curves",
+    ),
+    "prune": Row(
+        {
+            **{"method": ["magnitude"], "repair": ["none"], "fraction": [0.5], "limit": 8},
+            **{"calibration_limit": 8, "no_roles": True},
+        },
+        "curves.csv",
+        *("scores.csv ablation.csv kept_alone.csv", "curves scores ablation"),
+    ),
+    "insights": Row(
+        {"skip": "classify,spectrum,depth,flow,transfer,linear,symmetric"}, "insights.csv"
+    ),
+}
+each = pytest.mark.parametrize("name", ROWS)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run, and the folder that it wrote."""
+
+    ended: Ended
+    folder: Path
+
+    def content(self) -> dict[str, str]:
+        return {p.name: timeless(p.read_bytes().decode("latin1")) for p in self.folder.iterdir()}
+
+
+def timeless(text: str) -> str:
+    """Leave out what may differ between two equal runs: when, and the words of the command."""
+    return re.sub(r'"(created|command)": "[^"]*"', "", text)
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    model: Path, tmp_path_factory: pytest.TempPathFactory, once: Command
+) -> Callable[[str, str], Kept]:
+    """Run a command once: as ``json`` with a folder, for ``human``, or as ``csv`` of a file."""
+
+    @functools.cache
+    def call(name: str, kind: str) -> Kept:
+        row, folder = ROWS[name], tmp_path_factory.mktemp(name) / "made" / "out"
+        words: list[object]
+        if kind == "csv":  # the same options, but from a file, whose format a flag overrules
+            lines = [f"{key} = {_toml(value)}" for key, value in row.options.items()]
+            path = folder.parent.parent / "own.toml"
+            path.write_text(
+                "\n".join([f"[{name}]", f"model = '{model}'", 'format = "json"', *lines])
+            )
+            words = [name, "--config", path, "--format", "csv"]
+        else:
+            words = [name, model, *row.flags(), "--format", kind, "--quiet"]
+            words += ["-o", folder] if kind == "json" and "output" in OPTIONS[name] else []
+            words += ["--no-validate"] if kind == "human" and name != "validate" else []
+        return Kept(once(*words), folder)
+
+    return call
+
+
+def _toml(value: Any) -> str:
+    return repr(value).lower() if isinstance(value, bool) else repr(value)
+
+
+@each
+def test_json_is_strict_complete_and_reads_back(name, outcome, model):
+    data = outcome(name, "json").ended.json
+    kind = section_of(name).kind
+    result = from_dict(kind, data)
+    assert strict_json(to_json(result)) == data
+    assert from_dict(kind, to_dict(result)) == result
+    assert data["schema"] == 2
+    found = data["provenance"]
+    assert {"headscope", "torch", "transformers", "command", "created", "seed"} <= set(found)
+    assert found["command"].startswith(f"headscope {name} ")
+    assert found["device"].partition(":")[0] in ("cpu", "cuda")
+    assert found["dtype"] == ("float64" if name == "depth" else "float32")
+    assert found["model"]["id"] == str(model)
+    assert (found["model"]["n_layers"], found["model"]["n_heads"]) == (2, 4)
+    assert re.fullmatch("[0-9a-f]{64}", found["model"]["weights_sha256"])
+    if name != "validate":
+        assert data["validation"]["passed"] is True
+    if "heads" in data and isinstance(data["heads"], list):
+        places = [(head["layer"], head["head"]) for head in data["heads"]]
+        assert places == [(layer, head) for layer in range(2) for head in range(4)]
+
+
+@each
+def test_people_read_80_columns_and_whether_it_was_validated(name, outcome):
+    ended = outcome(name, "human").ended
+    assert (ended.code, ended.stderr) == (0, "")
+    fits(ended.stdout)
+    assert not re.search(r"\bnan\b", ended.stdout)
+    assert ("PASSED" if name == "validate" else "not validated") in ended.flat
+
+
+@each
+def test_a_file_sets_all_options_a_flag_wins_and_csv_is_rectangular(name, outcome):
+    ended, kept = outcome(name, "csv").ended, outcome(name, "json")
+    assert (ended.code, kept.ended.code) == (0, 0), ended
+    rows = ended.rows
+    assert rows
+    assert all(None not in row and None not in row.values() for row in rows)
+    assert not any(
+        value.lower() in ("nan", "inf", "-inf") for row in rows for value in row.values()
+    )
+    if ROWS[name].table:
+        assert ended.stdout == (kept.folder / ROWS[name].table).read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "output" in OPTIONS[name]])
+def test_a_folder_holds_what_was_printed_and_a_second_run_replaces_it(name, outcome, once, model):
+    kept, row = outcome(name, "json"), ROWS[name]
+    assert {path.name for path in kept.folder.iterdir()} == row.names(name)
+    assert (kept.folder / f"{name}.json").read_text() == kept.ended.stdout
+    for path in kept.folder.iterdir():
+        start = {".png": b"\x89PNG", ".svg": b"<?xml"}.get(path.suffix, b"")
+        assert path.read_bytes().startswith(start)
+    before = kept.content()
+    (kept.folder / "notes.txt").write_text("mine")
+    # Where no state is left, resuming is beginning; the state that it makes is taken away too.
+    words = [name, model, *row.flags(), *(["--resume"] if "resume" in OPTIONS[name] else [])]
+    again = once(*words, "--format", "json", "--quiet", f"-o{kept.folder}")
+    assert timeless(again.stdout) == timeless(kept.ended.stdout)
+    after = kept.content()
+    assert after.pop("notes.txt") == "mine"
+    (kept.folder / "notes.txt").unlink()
+    assert after == before
+    if "--resume" in words:
+        refused(once(*words), "resume", "-o")
+
+
+@each
+def test_models_that_cannot_be_measured(name, run, unknown, tmp_path, monkeypatch):
+    out = tmp_path / "a" / "out"
+    folder = ("-o", out) if "output" in OPTIONS[name] else ()
+    rest = (*ROWS[name].flags(), *folder)
+    refused(run(name, "/nowhere/at/all", *rest), "/nowhere/at/all")
+    if name in ("linear", "symmetric"):  # which say so before they validate
+        refused(run(name, unknown, *rest), "has no head that reads a text")
+    elif name != "validate":
+        refused(run(name, unknown, *rest), "fails validation", "headscope validate", code=3)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headscope.pipeline.opening.load", interrupted)
+    assert run(name, "demo", *rest) == Ended(130, "", "headscope: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+#: Commands that measure nothing, with words that would do; {old} and {new} are results.
+OTHERS: dict[str, tuple[str, ...]] = {
+    "compare": ("{old}", "{new}"),
+    "diff": ("{old}", "{new}"),
+    "list": ("methods",),
+    "report": ("{model}", "--only", "validate,rank", "--quiet"),
+    "config": ("show", "rank"),
+}
+
+
+def test_every_command_has_a_row():
+    assert {*ROWS, *OTHERS} == {*COMMANDS, "config"}
+    assert set(ROWS) == set(SECTIONS)
+
+
+@pytest.fixture(scope="module")
+def others(
+    outcome: Callable[[str, str], Kept], model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
+    """The words of commands that read results of others."""
+    old, new = (tmp_path_factory.mktemp("results") / name for name in ("old", "new"))
+    shutil.copytree(outcome("rank", "json").folder, old)
+    shutil.copytree(old, new)
+    data = read(old / "rank.json")
+    write(new / "rank.json", changed(data, "heads", 0, "ov", "stable_rank", to=1.0))
+    places = {"old": old, "new": new, "model": model}
+    return {name: [word.format(**places) for word in words] for name, words in OTHERS.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "config"])
+def test_every_format_of_commands_that_read_results(name, others, run, tmp_path):
+    words, out = [name, *others[name]], tmp_path / "out"
+    folder = ["-o", out] if "output" in OPTIONS[name] else []
+    human = run(*words, *folder)
+    assert (human.code, human.stderr) == (0, "")
+    paths = (*others[name], str(out))  # as long as they are
+    fits("\n".join(line for line in human.stdout.splitlines() if not any(p in line for p in paths)))
+    (tmp_path / "own.toml").write_text(f'[{name}]\nformat = "human"\n')
+    options = OPTIONS[name]["format"].kind
+    shown = {
+        str(form): run(*words, *folder, "--format", form, "--config", tmp_path / "own.toml")
+        for form in options
+        if form != "human"
+    }
+    for form, ended in shown.items():
+        assert (ended.code, ended.stderr) == (0, ""), form
+    strict_json(shown["json"].stdout)
+    if "csv" in shown:
+        rows = read_rows(shown["csv"].stdout)
+        assert all(None not in row and None not in row.values() for row in rows)
+    if folder:
+        assert timeless((out / f"{name}.json").read_text()) == timeless(shown["json"].stdout)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "config"])
+def test_help_and_slips(name, others, model, run, tmp_path):
+    short, long = run(name, "-h"), run(name, "--help")
+    assert (short.code, short.stderr) == (0, "")
+    assert short == long
+    fits(short.stdout)
+    assert "Example" in short.stdout
+    assert f"headscope {name} " in short.stdout
+    if name in ROWS:
+        assert f"headscope {name} demo" in short.flat
+    out = tmp_path / "out"
+    words = [name, *(others[name] if name in OTHERS else [model, *ROWS[name].flags()])]
+    if "output" in OPTIONS.get(name, {}):
+        words += ["-o", out]
+    refused(run(*words, "--nope"), "--nope", code=2)
+    if name in OPTIONS:
+        refused(run(*words, "--format", "xml"), "--format", "xml", "json", code=2)
+    if "model" in OPTIONS.get(name, {}):
+        refused(run(name), "MODEL", code=2)
+    for option, slip, why in (
+        *(("dtype", "int8", "float32"), ("device", "tpu", "cuda")),
+        *(("seed", "x", "integer"), ("limit", "many", "integer")),
+    ):
+        if option in OPTIONS.get(name, {}):
+            refused(run(*words, f"--{option}", slip), f"'--{option}'", why, code=2)
+    path = tmp_path / "own.toml"
+    if name in OPTIONS:
+        path.write_text(f"[{name}]\nformt = 'json'\n")
+        refused(run(*words, "--config", path), str(path), "formt", "did you mean 'format'?")
+    assert not out.exists()
+
+
+def test_the_root(run):
+    shown = run("--help")
+    assert (shown.code, shown.stderr) == (0, "")
+    assert all(re.search(rf"^│ {name} ", shown.stdout, re.M) for name in (*COMMANDS, "config"))
+    assert "headscope classify demo" in shown.stdout
+    assert run("--version") == Ended(0, f"headscope {__version__}\n", "")
+    nothing = run()
+    assert nothing.code == 2
+    assert "classify" in nothing.stdout + nothing.stderr
+    refused(run("clasify", "m"), "clasify", "classify", code=2)
+
+
+LIGHT = (("config", "show"), ("--help",), ("--version",), ("list", "methods"), ("rank", "--help"))
+
+
+@pytest.mark.parametrize(
+    "words", [*LIGHT, ("validate", "{model}"), ("rank", "{model}")], ids=" ".join
+)
+def test_nobody_reads_the_output(words, model):
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = Run(*(word.format(model=model) for word in words), stdout=writing).end()
+    os.close(writing)
+    assert (ended.code, ended.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [*LIGHT, ("validate", "{model}")], ids=" ".join)
+def test_no_room_for_the_output(words, model):
+    with open("/dev/full", "w") as full:
+        ended = Run(*(word.format(model=model) for word in words), stdout=full.fileno()).end()
+    assert ended.code == 1
+    assert ended.stderr.count("\n") == 1
+    assert "No space left on device" in ended.stderr
+
+
+def test_help_and_what_reads_results_import_nothing_heavy(others):
+    helps = [(name, "--help") for name in (*COMMANDS, "config")]
+    light = [("--version",), ("--help",), ("config", "show", "--help"), ("spectrum", "-h")]
+    found = cold(*light, *helps, ("config", "show"), ("diff", *others["diff"]))
+    for ended in found:
+        assert (ended.code, ended.stderr, ended.heavy) == (0, "", []), ended
+        assert ended.stdout
+    assert "ov stable" in found[-1].stdout

@@ -1,0 +1,169 @@
+"""Examples at the end of every help work as printed; ``list`` has every entry of the lists."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+from outcomes import Command, refused
+from tiny_models import tiny_bert
+
+import headscope
+from headscope.cli.app import COMMANDS, app
+from headscope.models.families import COVERED, REFUSED
+from headscope.models.layouts import LAYOUTS
+from headscope.pipeline.list import KINDS, entries_of
+from headscope.pipeline.tasks import TASKS
+from headscope.pruning.methods import METHODS
+from headscope.results import to_json
+from headscope.results.roles import ROLES
+from headscope.verdicts.limits import LIMIT_NAMES, Limits
+
+ROOT = Path(__file__).parents[2]
+
+
+def printed(name: str, run: Command, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines of a command's help, in a terminal of 80 columns, that begin with the program."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    text = re.sub(r"\x1b\[[\d;]*m", "", run(name, "--help").stdout)
+    _, _, examples = text.rpartition("╯\n")
+    lines = [line.strip() for line in examples.splitlines() if line.strip()]
+    assert lines[0].startswith("Example"), f"{name}: no examples at the end of its help"
+    lines = [line.removeprefix("Example: ") for line in lines if line != "Examples:"]
+    assert all(line.startswith("headscope ") for line in lines), f"a line was broken: {lines}"
+    return lines
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_is_one_line_that_is_understood(name, run, monkeypatch):
+    monkeypatch.chdir(ROOT)  # where the config files are that examples name
+    group = typer.main.get_command(app)
+    for line in printed(name, run, monkeypatch):
+        bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line.replace("reports/*", ""))
+        assert not set(bare) & set("<>|&;()$`*?[]#~!{}"), f"a shell reads more than words: {line}"
+        _, command, *rest = shlex.split(line)
+        assert command == name
+        context = typer.Context(group)
+        group.commands[command].make_context(command, rest, parent=context)  # type: ignore[attr-defined]
+
+
+def test_the_examples_of_diff_run(run, monkeypatch, tmp_path):
+    """In a shell, on what they name; nothing of a line ends up in a file."""
+    lines = printed("diff", run, monkeypatch)
+    results = tmp_path / "results"
+    results.mkdir()
+    tiny = headscope.load(str(tiny_bert(tmp_path / "model")))
+    classified = headscope.classify(tiny, limit=8, validate=False)
+    pruned = headscope.prune(tiny, heads="L0H0", ablation=False, roles=False, limit=8)
+    for name, result in (("classify", classified), ("prune", pruned)):
+        (results / f"{name}.json").write_text(to_json(result), encoding="utf-8")
+    work = tmp_path / "work"
+    work.mkdir()
+    for name in ("old", "new", "out", "reports/demo"):
+        shutil.copytree(results, work / name)
+    shutil.copy(results / "classify.json", work / "reports" / "demo" / "report.json")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "headscope"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m headscope "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    git = "git init -q -b main . && git add . && git commit -qm one"
+    before = sorted(work.rglob("*"))
+    for line in [git, *lines]:
+        done = subprocess.run(
+            ["sh", "-c", line],
+            cwd=work,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+    assert [p for p in sorted(work.rglob("*")) if ".git" not in p.parts] == before
+
+
+ROOT = Path(__file__).parents[2]
+DOCS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
+EXPECTED = {
+    "methods": [*METHODS],
+    "tasks": [*TASKS],
+    "roles": [role.key for role in ROLES],
+    "families": [*COVERED, *REFUSED],
+    "limits": [*LIMIT_NAMES],
+    "gates": [*LIMIT_NAMES],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_lists_what_the_program_knows(kind, run):
+    lines = run("list", kind, "--format", "csv").rows
+    assert [line["name"] for line in lines] == EXPECTED[kind]
+    found = run("list", kind, "--format", "json").json
+    assert found["kind"] == kind
+    assert found["entries"] == lines
+    human = run("list", kind)
+    assert (human.code, human.stderr) == (0, "")
+    rows = human.stdout.splitlines()
+    assert [row.split()[0] for row in rows if row[:1].strip()][:-1] == EXPECTED[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_entry_is_described_and_its_sources_are_those_of_the_docs(kind):
+    for entry in entries_of(kind).entries:
+        assert 5 < len(entry.words) < 150, entry.name
+        assert entry.words[0].islower() or kind == "tasks"
+        assert not entry.words.endswith(".")
+        page = (ROOT / entry.page).read_text(encoding="utf-8")
+        for authors, paper in re.findall(r"(\w[^;]*?\d{4}), (arXiv:[\d.]+\d)", entry.source):
+            assert authors in page, (entry.name, authors)
+            assert paper in DOCS, (entry.name, paper)
+
+
+@pytest.mark.parametrize("kind", ["methods", "tasks", "roles", "limits"])
+def test_entries_have_words_of_their_own_and_stand_on_their_page(kind):
+    """A page that does not name an entry cannot say more about it."""
+    entries = entries_of(kind).entries
+    assert len({entry.words for entry in entries}) == len(entries)
+    for entry in entries:
+        page = (ROOT / entry.page).read_text(encoding="utf-8")
+        assert re.search(rf"\b{re.escape(entry.name)}\b", page), entry.name
+
+
+def test_a_limit_takes_what_is_said():
+    wrong = {"true or false": 3, "a whole number of 0 or more": -1, "a number": "x"}
+    for entry in entries_of("limits").entries:
+        said = entry.words.partition(":")[0]
+        if said in wrong:
+            with pytest.raises(Exception, match=re.escape(f"must be {said}")):
+                Limits.parse({entry.name: wrong[said]})
+
+
+def test_families_have_layouts_that_exist():
+    assert {known.layout for known in COVERED.values()} == {layout.name for layout in LAYOUTS}
+
+
+def test_without_a_word_it_says_what_can_be_listed(run):
+    outcome = run("list")
+    assert outcome.code == 0
+    assert all(re.search(rf"^{kind} ", outcome.stdout, re.MULTILINE) for kind in KINDS)
+    commands = typer.main.get_command(app).commands
+    (argument,) = [param for param in commands["list"].params if param.name == "what"]
+    assert all(kind in argument.help for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("metods", "did you mean 'methods'?"), ("x\x1b[31m", "there are methods, tasks, roles")],
+)
+def test_an_unknown_word_is_one_sentence(word, hint, run):
+    outcome = run("list", word)
+    refused(outcome, hint)
+    assert "\x1b" not in outcome.stderr

@@ -1,0 +1,170 @@
+"""Options of every command whose values make no sense: one sentence that says so, and no folder."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from outcomes import refused
+
+from headscope.cli.app import COMMANDS
+
+LONG_TEXT = ("the cat sat on the mat " * 40 + "\n").encode()
+FILES = {
+    "short.txt": b"the cat sat\n",
+    "long.txt": LONG_TEXT,
+    "constant.csv": b"a cat,a dog,2\nthe mat,it,2\n",
+    "pairs.tsv": b"a cat\ta dog\nit sat\tthe mat\n",
+    "full/thesis.txt": b"",
+    "quick.toml": b"[classify]\nlimit = 24\n",
+}
+#: Words after the model, and what is said of them (exit 1).
+SLIPS: dict[str, list[tuple[str | list[str], str]]] = {
+    "classify": [
+        ("--limit 0", "give 1 sentence or more"),
+        ("--limit -3", "-3"),
+        ("--threshold positonal=0.5", "'positonal'; did you mean 'positional'?"),
+        ("--threshold xyzzy=1", "known are positional"),
+        ("--threshold positional", "NAME=VALUE"),
+        ("--threshold =0.5", "threshold"),
+        ("--threshold positional=2", "positional is 2"),
+        ("--threshold positional=-0.1", "positional is -0.1"),
+        ("--threshold positional=most", "'most'"),
+        ("--threshold positional=nan", "nan"),
+        ("--threshold syntactic=inf", "inf"),
+        ("--threshold min_trials=2.5", "2.5"),
+        ("--threshold min_trials=inf", "inf"),
+        ("--threshold syntactic_relative=perhaps", "true or false"),
+        (f"--control --seed {2**70}", "seed"),
+        ("--language english", "english"),
+        ("--language en_US.UTF-8", "en_US.UTF-8"),
+        ("--language 'English, please!'", "English, please!"),
+        ("--ablate --ablate-limit 1", "needs two examples or more"),
+        ("--ablate --task classification", "needs a file with labels"),
+        ("--ablate --task mlm", "head"),
+        ("--text long.txt", "None of the 1 sentences"),
+        ("--stack decoder", "has no stack 'decoder'; it has encoder."),
+    ],
+    "depth": [
+        ("--length 3", "length is 3; give 4"),
+        ("--length 0", "length is 0"),
+        ("--length -5", "length is -5"),
+        ("--length 65", "at most 64"),
+        ("--length 32 --sequences 0", "sequences"),
+        ("--length 32 --sequences -1", "sequences"),
+        (f"--length 32 --seed {2**63}", "64 bits"),
+        ("--length 32 --text short.txt", "too short"),
+    ],
+    "explain": [
+        ("'the cat' --layer 2", "no layer 2"),
+        ("'the cat' --layer -1", "no layer -1"),
+        ("'the cat' --layer 0 --head 4", "no head 4"),
+        ("'the cat' --head 1", "no layer is given"),
+        ([""], "sentence is empty"),
+        ([" \n "], "sentence is empty"),
+        (["\u200b"], "makes no token"),
+        (["cat " * 63], "65 tokens"),
+        (["\ud800"], "lone surrogate"),
+    ],
+    "flow": [("--limit 0", "1 sentence"), ("--control-seeds 1", "2 or more")],
+    "insights": [
+        ("--budget 0", "budget is 0 seconds"),
+        ("--skip transfers", "no section 'transfers' to skip"),
+    ],
+    "linear": [
+        ("--sentences 0", "sentences is 0; give 1 or more."),
+        ("--data x.csv", "name the task too"),
+        ("--task similarity", "needs a file"),
+    ],
+    "prune": [
+        ("--heads L9H0", "no layer 9"),
+        ("--heads L0H7", "no head 7"),
+        ("--heads L0H*,L1H*", "every head"),
+        ("--heads banana", "not a head"),
+        ("--heads=", "No head"),
+        ("--keep-roles banana", "no role"),
+        ("--heads L0H1 --keep-roles special", "not both"),
+        ("--heads L0H1 --method fisher", "leave out"),
+        ("--method banana", "no method"),
+        ("--method importance-token", "label"),
+        ("--fraction 1.5", "between 0 and 1"),
+        ("--fraction nan", "between 0 and 1"),
+        ("--step 0", "step"),
+        ("--draws 2", "5 or more"),
+        ("--calibration-limit 1", "2 or more"),
+        ("--method roles --no-roles", "what the heads do"),
+        ("--save out", "one model"),
+        ("--fraction 1 --method fisher --save out", "everything"),
+        ("--roles missing.json", "cannot be read"),
+        ("--task mlm", "head"),
+        ("--task classification", "labels"),
+        ("--task similarity", "labels"),
+        ("--task seq2seq --data pairs.tsv --heads L0H0", "is no encoder-decoder model"),
+        ("--calibration short.txt", "one example"),
+        ("--task similarity --data constant.csv", "score"),
+        ("--export tflite out", "no form 'tflite' to export to; give onnx and a folder"),
+        ("--heads L0H0 --quantize int8", "quantize needs export"),
+        ("--heads L0H0 --export onnx out --save out", "name the same folder"),
+        ("--export onnx out --method fisher", "give one fraction"),
+        ("--heads L0H0 --export onnx full", "The folder full holds other files"),
+    ],
+    "rank": [
+        ("--share-projections 0", "between 1 and n_heads * d_head = 32"),
+        ("--share-projections 8,33", "between 1 and n_heads * d_head = 32"),
+        ("--rtol 1.5", "rtol 1.5 is not between 0 and 1"),
+        ("--control-seeds 1", "give 2 or more"),
+        ("--limit 0 --share-projections 8", "give 1 line or more"),
+        ("--text long.txt", "No line of"),
+    ],
+    "report": [
+        ("--only clasify", "no section 'clasify'"),
+        ("--only depth --skip depth", "No section is left"),
+        ("--only classify,insights --draws 5 --config quick.toml", "39 or more"),
+    ],
+    "spectrum": [
+        ("-n 3", "give 4 tokens or more"),
+        ("-n -1", "give 4 tokens or more"),
+        ("-n 65", "takes at most 64 tokens"),
+        ("-n 16 --k 17", "there are 16 singular values"),
+        ("--k 0", "k is 0"),
+        ("--sequences 0", "give 1 or more"),
+        ("--sequences 5 --precision 0.1", "either"),
+        ("--precision 0", "between 0 and 1"),
+        ("--precision nan", "between 0 and 1"),
+        ("--low-rank 1.5", "between 0 and 1"),
+        ("--roles missing.json", "missing.json cannot be read"),
+        ("--text short.txt -n 16", "it has 3 tokens, and one sequence of 16 takes 14"),
+    ],
+}
+SLIPS["symmetric"] = SLIPS["linear"]
+#: The same for what typer refuses (exit 2).
+USAGE: dict[str, list[tuple[str | list[str], str]]] = {
+    "classify": [("--limit", "--limit"), ("n", "n"), ("--stack sideways", "'decoder', 'cross'")],
+    "explain": [("", "SENTENCE")],
+    "rank": [("--share-projections 4,x", "'4,x' is not a list of widths"), ("--share s", "sigma")],
+    "spectrum": [("--pooling sum", "mean"), ("--k x", "integer")],
+    "transfer": [("--sizes 64,many", "'64,many' is not a list of sizes")],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "says", "code"),
+    [
+        pytest.param(command, words, says, code, id=f"{command} {ascii(words)[:40]}")
+        for code, table in ((1, SLIPS), (2, USAGE))
+        for command, rows in table.items()
+        for words, says in rows
+    ],
+)
+def test_slips(command, words, says, code, run, model, tmp_path, monkeypatch):
+    assert command in COMMANDS
+    monkeypatch.chdir(tmp_path)
+    for name, data in FILES.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_bytes(data)
+    given = words if isinstance(words, list) else shlex.split(words)
+    refused(run(command, model, "-o", "made/out", *given), says, code=code)
+    if "--ablate --task mlm" not in words:  # found out last: the state of the run is kept
+        assert not Path("made").exists()
+    assert not Path("out").exists()
