@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_models import some_pairs, write_pairs, write_tiny
 
 from headscope.results import SCHEMA, ClassifyResult, from_dict
 from tests.cli.conftest import Run
-from tests.tiny_pairs import some_pairs, write_pairs, write_tiny
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import tiny
+from families import tiny
 from tiny_models import tiny_tokenizer
 from transformers import GPT2Config, GPT2Model
 

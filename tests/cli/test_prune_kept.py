@@ -18,8 +18,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
-from tiny_models import tiny_bert
-from tiny_translators import write_translator
+from tiny_models import tiny_bert, write_translator
 
 import headscope
 from headscope.cli.prune import EXAMPLES

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_translators import write_translator
+from tiny_models import write_translator
 
 from headscope.results import PruneResult, from_dict
 from headscope.show.prune import page

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_families import tiny
+from families import tiny
 from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 
 Run = Callable[..., Any]

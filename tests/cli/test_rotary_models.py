@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from covered_families import COVERED
+from families import COVERED
 from tiny_models import VOCABULARY, tiny_tokenizer
 
 IDS = {"pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3, "mask_token_id": 4}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from covered_families import COVERED, Family
+from families import COVERED, Family
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM

@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tiny_models import framed_tokenizer, tiny_bert, tiny_tokenizer
-from tiny_translators import OTHERS, SOURCES, translator, write_pairs
+from tiny_models import (
+    OTHERS,
+    SOURCES,
+    framed_tokenizer,
+    tiny_bert,
+    tiny_tokenizer,
+    translator,
+    write_pairs,
+)
 from transformers import AlbertConfig, AlbertModel, AutoModel
 
 import headscope

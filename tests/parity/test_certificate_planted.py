@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import tiny
+from families import tiny
 from torch import Tensor
 
 import headscope

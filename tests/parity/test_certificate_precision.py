@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import FAMILIES, tiny
+from families import FAMILIES, tiny
 from torch import Tensor
 from transformers import AutoConfig, AutoModel
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import tiny
+from families import tiny
 
 import headscope
 from headscope.errors import InputError, ValidationFailedError

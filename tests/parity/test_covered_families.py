@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from covered_families import COVERED, Family
+from families import COVERED, Family
 from torch import Tensor
 
 import headscope

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from covered_families import COVERED, Family
-from tiny_families import tiny
+from families import COVERED, Family, tiny
 from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 from torch import Tensor
 

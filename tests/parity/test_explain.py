@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from covered_families import COVERED, Family
+from families import COVERED, Family
 from numpy.typing import NDArray
 from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 from torch import Tensor

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_families import each_family, padded_batch, tiny
+from families import each_family, padded_batch, tiny
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from covered_families import COVERED
-from encoder_decoders import KINDS, network
+from families import COVERED, KINDS, network
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 

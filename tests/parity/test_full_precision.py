@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tiny_families import tiny
+from families import tiny
 from torch import nn
 
 import headscope

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from covered_families import COVERED, Family
+from families import COVERED, Family, each_family, padded_batch, tiny
 from planted_models import Planted, build_planted
-from tiny_families import each_family, padded_batch, tiny
 from torch import Tensor, nn
 from transformers import BertModel
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from covered_families import COVERED, Family
-from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
-from tiny_translators import translator
+from families import COVERED, Family
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer, translator
 from transformers import BertConfig, BertModel
 
 import headscope

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from families import tiny
 from rank_reference import check, dense, dense_asymmetry
-from tiny_families import tiny
 from tiny_models import VOCABULARY, tiny_mpnet, tiny_tokenizer
 from transformers import AutoConfig, AutoModel, T5Config, T5EncoderModel
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from covered_families import Family
+from families import Family
 from tiny_models import tiny_tokenizer
 from torch import Tensor
 

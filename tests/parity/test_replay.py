@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 import torch
-from covered_families import COVERED, Family
+from families import COVERED, Family
 from tiny_models import VOCABULARY, tiny_tokenizer
 
 import headscope

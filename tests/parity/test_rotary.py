@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from covered_families import COVERED, Family
+from families import COVERED, Family
 from torch import Tensor
 
 import headscope

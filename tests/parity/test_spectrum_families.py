@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from covered_families import COVERED
+from families import COVERED
 from tiny_models import VOCABULARY, tiny_tokenizer
 from transformers import AutoConfig, AutoModel
 
