@@ -16,29 +16,14 @@ import headscope
 from headscope.models.loaded import LoadedModel
 
 ENCODER: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.3,
+    **{"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "max_position_embeddings": 40, "initializer_range": 0.3},
 }
 ENCODER_DECODER: dict[str, Any] = {
-    "vocab_size": 61,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_position_embeddings": 40,
-    "init_std": 0.3,
-    "pad_token_id": 0,
-    "bos_token_id": 2,
-    "eos_token_id": 1,
-    "decoder_start_token_id": 2,
+    **{"vocab_size": 61, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "init_std": 0.3},
+    **{"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40},
+    **{"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1, "decoder_start_token_id": 2},
 }
 
 

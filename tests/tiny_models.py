@@ -47,15 +47,9 @@ def tiny_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=max_length,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special = dict(zip(names, SPECIAL, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=max_length, **special)
 
 
 def framed_tokenizer(template: str) -> PreTrainedTokenizerFast:
@@ -122,24 +116,23 @@ def tiny_bert(
     return _written(folder, _WITH_HEAD[task_head], "bert", seed, tokenizer, **sizes)
 
 
-def tiny_mpnet(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+def tiny_mpnet(folder: Path) -> Path:
     """Write a random MPNet, whose modules never ask for a custom attention, and a tokenizer."""
-    sizes = _sizes(layers, heads, max_position_embeddings=66)
-    return _written(folder, AutoModel, "mpnet", seed, **sizes)
+    sizes = _sizes(2, 4, max_position_embeddings=66)
+    return _written(folder, AutoModel, "mpnet", 0, **sizes)
 
 
-def tiny_deberta(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+def tiny_deberta(folder: Path) -> Path:
     """Write a random DeBERTa-v2, configured as v3 is, and a tokenizer."""
-    sizes = _sizes(layers, heads, max_position_embeddings=64, initializer_range=0.2)
+    sizes = _sizes(2, 4, max_position_embeddings=64, initializer_range=0.2)
     changes = BY_NAME["deberta-v2, as v3"].changes
-    return _written(folder, AutoModel, "deberta-v2", seed, **sizes, **changes)
+    return _written(folder, AutoModel, "deberta-v2", 0, **sizes, **changes)
 
 
-def tiny_unknown(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+def tiny_unknown(folder: Path) -> Path:
     """Write a random CTRL, whose attention headscope does not know, and a tokenizer."""
-    sizes = {"n_embd": 8 * heads, "n_layer": layers, "n_head": heads, "dff": 16 * heads}
-    more = {"vocab_size": len(VOCABULARY), "n_positions": 64}
-    return _written(folder, AutoModel, "ctrl", seed, **sizes, **more)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 64, "n_positions": 64}
+    return _written(folder, AutoModel, "ctrl", 0, vocab_size=len(VOCABULARY), **sizes)
 
 
 # Models that read pairs, or nothing but what stands before.

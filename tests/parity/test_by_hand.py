@@ -142,7 +142,6 @@ class Layer:
             x = x[..., 0::2] + 1j * x[..., 1::2]
         else:
             x = x[..., : x.shape[-1] // 2] + 1j * x[..., x.shape[-1] // 2 :]
-        assert self.hand.theta is not None
         speed = self.hand.theta ** -(np.arange(x.shape[-1]) / x.shape[-1])
         angles: Array = np.exp(1j * np.outer(np.arange(x.shape[1]), speed))
         return x * angles[:, None]
@@ -301,8 +300,6 @@ def test_one_layer_by_hand(hand: Hand) -> None:
     own_out = (own.transpose(1, 2) if squeezed else own).numpy()
     np.testing.assert_allclose(own_out[real] / size, out[real] / size, **near)
     for record in (theirs, ours):
-        assert record.pattern is not None
-        assert record.out is not None
         np.testing.assert_allclose(record.out.numpy()[real] / size, out[real] / size, **near)
         found = record.pattern.numpy().swapaxes(1, 2)[real]
         np.testing.assert_allclose(found, pattern.swapaxes(1, 2)[real], **near)

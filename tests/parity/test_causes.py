@@ -122,7 +122,6 @@ def test_losses_are_those_of_networks_cut_by_hand(tmp_path: Path, text: Path) ->
     means = [torch.cat(kept).double().mean(0) for kept in seen]
     for row, head in ((0, 0), (1, 3)):
         cause = result.heads[4 * row + head].cause
-        assert cause is not None
         wanted = {"zero": torch.zeros(8), "mean": means[row][8 * head : 8 * head + 8]}
         for name, left in wanted.items():
             network = cut(folder, row, head, left)
@@ -145,7 +144,6 @@ def test_the_squared_estimate_is_right_for_a_small_change(tmp_path: Path, text: 
     measured = sum(cause.zero.loss for cause in found)
     # Along random directions: the sum over heads and sentences is right to some 20%.
     assert sum(cause.zero_estimate for cause in found) == pytest.approx(measured, rel=0.4)
-    assert result.causes is not None
     assert result.causes.estimate == "squared"
 
 
@@ -182,7 +180,6 @@ def test_noise_is_the_mean_over_rotations(tmp_path: Path, text: Path) -> None:
     result = classified(loaded, text)
     assert all(torch.equal(before[name], t) for name, t in loaded.model.state_dict().items())
     cause = result.heads[5].cause
-    assert cause is not None
     assert cause.beyond_noise.loss == pytest.approx(cause.zero.loss - cause.noise.loss, abs=1e-6)
     for effect in (cause.zero, cause.noise, cause.beyond_noise):
         assert effect.all_heads[0] < effect.interval[0] <= effect.loss
@@ -260,7 +257,6 @@ def test_labels_give_a_first_order_estimate(tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     given = {"task": "classification", "data": tmp_path / "rows.tsv"}
     result = classified(str(folder), tmp_path / "rows.tsv", **given, ablate_limit=20)
-    assert result.causes is not None
     assert (result.causes.metric, result.causes.estimate) == ("accuracy", "first-order")
     assert all(np.isfinite(h.cause.zero_estimate) for h in result.heads if h.cause)
 
@@ -269,7 +265,6 @@ def test_layers_that_share_a_module_lose_a_head_together(text: Path) -> None:
     model = tiny("albert", vocab_size=len(tiny_tokenizer()), initializer_range=0.02)
     result = classified(headscope.wrap(model, tiny_tokenizer(38)), text)
     assert result.heads[1].cause == result.heads[5].cause == result.heads[9].cause is not None
-    assert result.causes is not None
     assert result.causes.tests == ()
     assert "share one module" in result.causes.notes[0]
 

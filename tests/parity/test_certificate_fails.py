@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -110,15 +111,11 @@ def test_a_class_of_attention_that_never_calls_us(loaded: LoadedModel) -> None:
 
 @dataclass(frozen=True)
 class BypassingLayout(Layout):
-    """BERT's maps, in modules whose forward is exchanged."""
-
-    bypasses = True
+    bypasses = True  # BERT's maps, in modules whose forward is exchanged
 
 
 class Bypassing(nn.Module):
     """BERT's attention, written out in a class that never asks for a custom one."""
-
-    own_scale: float
 
     def forward(self, hidden_states: Tensor, attention_mask: Any = None, **_: Any) -> Any:
         return own_attention(self, self.own_scale)(hidden_states, attention_mask)
@@ -362,9 +359,8 @@ def test_wrong_installed_attention(
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in loaded.model.modules())
 
 
-@pytest.mark.parametrize("layer", [0, 2])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_model_that_is_not_finite(value: float, layer: int, loaded: LoadedModel) -> None:
+@pytest.mark.parametrize(("layer", "value"), [(0, math.nan), (2, math.inf)])
+def test_model_that_is_not_finite(layer: int, value: float, loaded: LoadedModel) -> None:
     """Our NaN is where the model's is; that is no agreement."""
     with torch.no_grad():
         loaded.model.encoder.layer[layer].attention.output.dense.weight[3, 3] = value
@@ -451,15 +447,13 @@ def test_check_calls_wants_exactly_one_call_per_site(
     with pytest.raises(ValidationFailedError, match=r"0 times.*layer 0"):
         router.check_calls()
     with routed(loaded.model, router):
-        loaded.forward(IDS, VALID)
-        router.check_calls()
-        loaded.forward(IDS, VALID)
-        with pytest.raises(ValidationFailedError, match=r"2 times.*layer 0"):
+        for _ in range(2):
+            loaded.forward(IDS, VALID)
             router.check_calls()
-        router.begin()
-        loaded.forward(IDS, VALID)
-        router.check_calls()
-        router.begin()
+            loaded.forward(IDS, VALID)
+            with pytest.raises(ValidationFailedError, match=r"2 times.*layer 0"):
+                router.check_calls()
+            router.begin()
         skip(loaded.model, 1, monkeypatch)
         loaded.forward(IDS, VALID)
         with pytest.raises(ValidationFailedError, match=r"0 times.*encoder layer 1"):
@@ -500,12 +494,8 @@ def test_a_bias_on_the_scores_that_the_layout_does_not_know(
 
 
 def test_tokenizer_of_another_model_is_an_error(loaded: LoadedModel) -> None:
-    class Tokenizer:
-        model_max_length = 40
-
-        def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
-            return {"input_ids": [[5, 61]] * len(texts)}
-
-    loaded.tokenizer = Tokenizer()
+    tokenizer = Mock(side_effect=lambda texts, **_: {"input_ids": [[5, 61]] * len(texts)})
+    tokenizer.model_max_length = 40
+    loaded.tokenizer = tokenizer
     with pytest.raises(HeadscopeError, match="token id 61"):
         validate_model(loaded)

@@ -35,7 +35,6 @@ def explained(model: LoadedModel, **options: Any) -> ExplainResult:
 
 def numbers(result: ExplainResult, step: str, name: str) -> Array:
     found = result.step(step)
-    assert found is not None
     return np.array(found.matrix(name).values, dtype=float)
 
 
@@ -168,16 +167,12 @@ def test_each_family_is_explained_as_far_as_its_layer_is_known(name: str) -> Non
 
 def test_what_a_family_does_otherwise_is_said_in_numbers() -> None:
     squeezed = explained(loaded("squeezebert")).step("weights")
-    assert squeezed is not None
     assert squeezed.numbers["reads"] == 16  # of 32: two groups
     shared = explained(loaded("eurobert, shared keys"))
     heads, weights = shared.step("heads"), shared.step("weights")
-    assert heads is not None
-    assert weights is not None
     assert (heads.numbers["n_heads"], heads.numbers["key_heads"]) == (4, 2)
     assert weights.numbers["parameters_layer"] == 2 * 32 * 32 + 2 * 32 * 16
     scale = explained(loaded("t5")).step("scores")
-    assert scale is not None
     assert scale.numbers["scale"] == 1.0
     assert scale.numbers["root_d_head"] == pytest.approx(8**-0.5)
 
@@ -254,5 +249,4 @@ def test_a_sentence_that_fills_the_model_is_explained_without_padding(tmp_path: 
     assert len(result.tokens) == 8
     assert "Padding is left out" in result.left_out[-1]
     mask = result.step("mask")
-    assert mask is not None
     assert (mask.numbers["pads"], mask.checks) == (0, ())

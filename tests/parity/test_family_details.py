@@ -80,7 +80,6 @@ def test_windows_are_those_of_the_models_own_patterns() -> None:
         assert ours.failure is None
         for site in loaded.sites:
             for record in (theirs.site(site), ours.site(site)):
-                assert record.pattern is not None
                 for row, n in enumerate(lengths):
                     position = torch.arange(n)
                     near = (position[:, None] - position).abs() <= (site.window or n)
@@ -193,7 +192,6 @@ def test_a_language_model_of_another_name_has_its_head(kind: str, tmp_path: Path
     inputs = batch(loaded, 9, 4).inputs
     with torch.no_grad():
         expected, found = (model.run(**inputs)[1] for model in (compact, again))
-    assert expected is not None
     assert expected.shape == (2, 9, 61)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
@@ -229,7 +227,7 @@ def test_rank_covers_what_has_neither_rotation_nor_relative_terms() -> None:
             "deberta" in name and not name.endswith(("plain", "listed", "no term"))
         )
         assert (relative_terms(loaded.model.config) is not None) == relative, name
-        if turns and not family.variant:
+        if turns and family.layout == "rotary" and not family.variant:
             with pytest.raises(UnsupportedModelError, match="rotates queries and keys"):
                 headscope.rank(loaded)
 
@@ -317,7 +315,6 @@ def test_windows_of_spectrum_are_of_the_models_own_patterns(name: str) -> None:
     loaded = headscope.wrap(tiny(name, "float64", vocab_size=200), tiny_tokenizer(40))
     result = headscope.spectrum(loaded, lines, length=16, sequences=4, efficient=True)
     windows = pack(as_plain(lines), loaded, 16)
-    assert result.efficient is not None
     assert result.efficient.sequences == min(16, len(windows))
     every = torch.from_numpy(windows.batch(windows.spread(len(windows))))
     seen = run_eager(loaded, Probe("windows", every, torch.ones_like(every)))
@@ -328,7 +325,6 @@ def test_windows_of_spectrum_are_of_the_models_own_patterns(name: str) -> None:
     keep = (back <= 2) & (-back <= 1)  # four keys around the query
     for site in loaded.sites:
         record = seen.site(site)
-        assert record.inputs is not None
         with torch.no_grad():
             v = site.projections.v(record.inputs.x_v).unflatten(-1, (4, 8)).numpy()
         expected = kept_error(site, record.pattern.numpy(), v, keep)

@@ -63,12 +63,9 @@ def test_a_sink_without_values_loses_its_label_and_any_other_head_keeps_it(
         norm_weighted=True,
         validate=False,
     )
-    assert result.norms is not None
     by_role = {role.role: role for role in result.norms.roles}
     special = by_role["special"]
     assert special.heads == 1
-    assert special.mass is not None
-    assert special.norm_mass is not None
     assert special.mass > 0.9
     assert special.kept == (() if sink else ("L1H0",))
     assert special.norm_mass < 0.1 if sink else special.norm_mass > 0.9
@@ -223,7 +220,6 @@ def test_a_planted_induction_head_is_found_and_its_mirror_image_too() -> None:
             assert match.gain == pytest.approx(match.score - match.control)
     # L0H0 always looks one token back, a great weight that repetition does not change.
     assert all(abs(getattr(scores["L0H0"], place).gain) < 0.02 for place in PLACES)
-    assert result.prefix is not None
     assert max(result.prefix.random_weights.values()) < 0.05
 
 
