@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from covered_families import COVERED, Family
+from families import COVERED, Family
 from torch import Tensor
 
 import headscope

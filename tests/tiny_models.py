@@ -1,26 +1,33 @@
-"""Tiny random models with real fast tokenizers, written to folders."""
+"""Tiny random models with real fast tokenizers, written to folders, and texts that they read."""
 
 from __future__ import annotations
 
+import json
+import random
+import shutil
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+from families import BY_NAME
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    BertModel,
-    CTRLConfig,
-    CTRLModel,
-    DebertaV2Config,
-    DebertaV2Model,
-    MPNetConfig,
-    MPNetModel,
-    PreTrainedModel,
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
     PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 WORDS = [
@@ -40,15 +47,9 @@ def tiny_tokenizer(max_length: int = 64) -> PreTrainedTokenizerFast:
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=max_length,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special = dict(zip(names, SPECIAL, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=max_length, **special)
 
 
 def framed_tokenizer(template: str) -> PreTrainedTokenizerFast:
@@ -71,10 +72,31 @@ class TextOnly:
     name: str = "tiny"
 
 
+def _written(
+    folder: Path, auto: Any, kind: str, seed: int, tokenizer: Any = None, **config: Any
+) -> Path:
+    """Write a random model of a kind and a tokenizer; returns the folder."""
+    torch.manual_seed(seed)
+    auto.from_config(AutoConfig.for_model(kind, **config)).save_pretrained(folder)
+    (tokenizer or tiny_tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def _sizes(layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    return {
+        "vocab_size": len(VOCABULARY),
+        "hidden_size": 8 * heads,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 16 * heads,
+        **more,
+    }
+
+
 _WITH_HEAD = {
-    None: BertModel,
-    "mlm": BertForMaskedLM,
-    "classification": BertForSequenceClassification,
+    None: AutoModel,
+    "mlm": AutoModelForMaskedLM,
+    "classification": AutoModelForSequenceClassification,
 }
 
 
@@ -88,73 +110,176 @@ def tiny_bert(
     **config: int | float | str,
 ) -> Path:
     """Write a random BERT and its tokenizer to ``folder``; returns the folder."""
-    torch.manual_seed(seed)
-    settings = {"max_position_embeddings": 64, "initializer_range": 0.2, **config}
-    network = _WITH_HEAD[task_head](
-        BertConfig(
-            vocab_size=len(VOCABULARY),
-            hidden_size=8 * heads,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=16 * heads,
-            **settings,
-        )
-    )
-    network.save_pretrained(folder)
-    tiny_tokenizer(int(settings["max_position_embeddings"])).save_pretrained(folder)
-    return folder
+    more: Any = {"max_position_embeddings": 64, "initializer_range": 0.2, **config}
+    tokenizer = tiny_tokenizer(int(more["max_position_embeddings"]))
+    sizes = _sizes(layers, heads, **more)
+    return _written(folder, _WITH_HEAD[task_head], "bert", seed, tokenizer, **sizes)
 
 
-def _saved(folder: Path, network: PreTrainedModel) -> Path:
-    network.save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
-
-
-def tiny_mpnet(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+def tiny_mpnet(folder: Path) -> Path:
     """Write a random MPNet, whose modules never ask for a custom attention, and a tokenizer."""
-    torch.manual_seed(seed)
-    config = MPNetConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=8 * heads,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=16 * heads,
-        max_position_embeddings=66,
-    )
-    return _saved(folder, MPNetModel(config))
+    sizes = _sizes(2, 4, max_position_embeddings=66)
+    return _written(folder, AutoModel, "mpnet", 0, **sizes)
 
 
-def tiny_deberta(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+def tiny_deberta(folder: Path) -> Path:
     """Write a random DeBERTa-v2, configured as v3 is, and a tokenizer."""
-    torch.manual_seed(seed)
-    config = DebertaV2Config(
-        vocab_size=len(VOCABULARY),
-        hidden_size=8 * heads,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=16 * heads,
-        max_position_embeddings=64,
-        initializer_range=0.2,
-        relative_attention=True,
-        pos_att_type="p2c|c2p",
-        position_buckets=16,
-        share_att_key=True,
-        norm_rel_ebd="layer_norm",
-        position_biased_input=False,
-    )
-    return _saved(folder, DebertaV2Model(config))
+    sizes = _sizes(2, 4, max_position_embeddings=64, initializer_range=0.2)
+    changes = BY_NAME["deberta-v2, as v3"].changes
+    return _written(folder, AutoModel, "deberta-v2", 0, **sizes, **changes)
 
 
-def tiny_unknown(folder: Path, *, layers: int = 2, heads: int = 4, seed: int = 0) -> Path:
+def tiny_unknown(folder: Path) -> Path:
     """Write a random CTRL, whose attention headscope does not know, and a tokenizer."""
-    torch.manual_seed(seed)
-    config = CTRLConfig(
-        vocab_size=len(VOCABULARY),
-        n_embd=8 * heads,
-        n_layer=layers,
-        n_head=heads,
-        dff=16 * heads,
-        n_positions=64,
-    )
-    return _saved(folder, CTRLModel(config))
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "dff": 64, "n_positions": 64}
+    return _written(folder, AutoModel, "ctrl", 0, vocab_size=len(VOCABULARY), **sizes)
+
+
+# Models that read pairs, or nothing but what stands before.
+
+#: Of [PAD], [CLS] and [SEP].
+_ENDS = {"pad_token_id": 0, "decoder_start_token_id": 2, "bos_token_id": 2, "eos_token_id": 3}
+_READERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "bart": (
+        AutoModelForSeq2SeqLM,
+        {
+            **{"d_model": 16, "encoder_layers": 2, "decoder_layers": 3},
+            **{"encoder_attention_heads": 2, "decoder_attention_heads": 4},
+            **{"encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 40},
+            **{"init_std": 0.4, "forced_eos_token_id": None, **_ENDS},
+        },
+    ),
+    "t5": (
+        AutoModelForSeq2SeqLM,
+        {
+            **{"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3},
+            **{"num_heads": 3, "initializer_factor": 1.5, **_ENDS},
+        },
+    ),
+    "gpt2": (
+        AutoModelForCausalLM,
+        {
+            **{"n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 4},
+            **{"initializer_range": 0.4, "bos_token_id": 2, "eos_token_id": 3},
+        },
+    ),
+}
+
+
+def write_tiny(folder: Path, family: str, *, template: str = "$A [SEP]", seed: int = 0) -> Path:
+    """Write a random model and its tokenizer; ``template`` puts special tokens around a text."""
+    auto, config = _READERS[family]
+    tokenizer = framed_tokenizer(template)
+    return _written(folder, auto, family, seed, tokenizer, vocab_size=len(VOCABULARY), **config)
+
+
+def some_pairs(n: int, seed: int = 0, longest: int = 9) -> list[tuple[str, str]]:
+    """Make up sentences of 1 to ``longest`` words, some with punctuation, and their targets."""
+    rng = random.Random(seed)
+    words = [word for word in WORDS if not word.startswith("##")]
+
+    def text() -> str:
+        chosen = rng.choices(words, k=rng.randint(1, longest))
+        return " ".join(word + rng.choice(["", "", "", ",", "."]) for word in chosen)
+
+    return [(text(), text()) for _ in range(n)]
+
+
+# Encoder-decoder models that write words, and pairs of which they know many.
+
+PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
+SOURCES = (
+    "the cat sat on the mat",
+    "a big red dog ran",
+    "she saw it",
+    "he",
+    "a dog was in the house",
+    "it is red and big",
+    "the dog ran to the mat",
+    "she was on it",
+)
+OTHERS = ("he saw the big cat", "red house", "a mat is on the dog", "she ran", "it sat", "the dog")
+_SIZES = {
+    **{"d_model": 16, "encoder_layers": 2, "decoder_layers": 2},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    **{"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 40},
+    **{"init_std": 0.5, "bos_token_id": CLS, "forced_eos_token_id": None},
+}
+_T5 = {"d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
+_KINDS = {
+    "bart": (BartForConditionalGeneration, BartConfig, {**_SIZES, "decoder_start_token_id": CLS}),
+    "marian": (MarianMTModel, MarianConfig, {**_SIZES, "decoder_start_token_id": PAD}),
+    "t5": (T5ForConditionalGeneration, T5Config, {**_T5, "decoder_start_token_id": PAD}),
+}
+#: What the head may write: whole words, so that a text has one way of being cut into tokens.
+_WRITTEN = [SEP, *(VOCABULARY.index(word) for word in WORDS if not word.startswith("##"))]
+#: Seeds whose models write different texts for different sources.
+_SEEDS = {"bart": 4, "marian": 5, "t5": 3}
+
+
+def translator(kind: str) -> Any:
+    """Build a random model that writes words and whose attention matters, with biases."""
+    build, configure, sizes = _KINDS[kind]
+    common = {"vocab_size": len(VOCABULARY), "pad_token_id": PAD, "eos_token_id": SEP}
+    torch.manual_seed(_SEEDS[kind])
+    network = build(configure(**common, **sizes, tie_word_embeddings=False))
+    for name, parameter in network.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3)
+        elif parameter.dim() == 2 and ("attn" in name or "Attention" in name):
+            parameter.data *= 4.0
+    with torch.no_grad():
+        rows = torch.zeros(len(VOCABULARY), 1)
+        rows[_WRITTEN] = 2.0
+        network.lm_head.weight *= rows
+    return network.eval()
+
+
+@torch.no_grad()
+def own_pairs(network: Any, sources: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Give each source what the model writes for it, or a fixed text where that is nothing."""
+    tokenizer = framed_tokenizer("$A [SEP]")
+    found = []
+    for source in sources:
+        ids = torch.tensor([tokenizer(source).input_ids])
+        written = network.generate(ids, num_beams=1, do_sample=False, max_new_tokens=6)
+        text = tokenizer.decode(written[0], skip_special_tokens=True).strip()
+        found.append((source, text or "the cat"))
+    return found
+
+
+def write_pairs(path: Path, pairs: list[tuple[str, str]]) -> Path:
+    """Write pairs as TSV without a header."""
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    return path
+
+
+def write_translator(folder: Path, kind: str = "marian") -> Path:
+    """Write a model with its tokenizer, and pairs.tsv and others.tsv beside the folder."""
+    network = translator(kind)
+    network.save_pretrained(folder)
+    framed_tokenizer("$A [SEP]").save_pretrained(folder)
+    write_pairs(folder.parent / "pairs.tsv", own_pairs(network, SOURCES))
+    write_pairs(folder.parent / "others.tsv", own_pairs(network, OTHERS))
+    return folder
+
+
+# Folders of sentence-transformers as its older versions wrote them, around a tiny model.
+
+#: Width of the last states of a tiny BERT.
+D_MODEL = 32
+OLD = "sentence_transformers.models."
+
+
+def by_hand(bert: Path, folder: Path, kinds: Sequence[str]) -> Path:
+    """Write a folder as older versions did, every module with an empty folder of its own."""
+    shutil.copytree(bert, folder)
+    listed = [{"idx": 0, "name": "0", "path": "", "type": f"{OLD}Transformer"}]
+    for i, kind in enumerate(kinds, start=1):
+        path = f"{i}_{kind}"
+        (folder / path).mkdir()
+        listed.append({"idx": i, "name": str(i), "path": path, "type": OLD + kind})
+    (folder / "modules.json").write_text(json.dumps(listed))
+    if "Pooling" in kinds:
+        (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "cls"}')
+    return folder

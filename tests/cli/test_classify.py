@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from outcomes import Command, fits, read_rows, refused, strict_json
-from tiny_pairs import some_pairs, write_pairs, write_tiny
+from tiny_models import some_pairs, write_pairs, write_tiny
 
 import headscope
 from headscope.cli.app import main

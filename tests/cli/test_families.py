@@ -6,9 +6,9 @@ import json
 
 import pytest
 import torch
-from covered_families import COVERED
+from families import COVERED
 from outcomes import refused
-from tiny_families import tiny
+from families import tiny
 from tiny_models import VOCABULARY, tiny_bert, tiny_deberta, tiny_mpnet, tiny_tokenizer
 from transformers import AutoConfig, AutoModel
 

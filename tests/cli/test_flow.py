@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 from outcomes import fits
-from tiny_families import tiny
+from families import tiny
 from tiny_models import tiny_tokenizer
 from transformers import GPT2Config, GPT2Model
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from outcomes import refused
-from tiny_families import tiny
+from families import tiny
 from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 
 import headscope

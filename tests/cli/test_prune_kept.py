@@ -19,8 +19,7 @@ import torch
 from huggingface_hub import ModelCard
 from outcomes import refused
 from safetensors.torch import load_file, save_file
-from tiny_models import tiny_bert
-from tiny_translators import write_translator
+from tiny_models import tiny_bert, write_translator
 
 import headscope
 from headscope.cli.prune import EXAMPLES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from outcomes import Command, fits, read_rows, refused
-from tiny_translators import write_translator
+from tiny_models import write_translator
 
 from headscope.results import PruneResult, from_dict
 from headscope.show.prune import page

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from covered_families import COVERED
+from families import COVERED
 from family_table import PLACES, ROOT, TABLES, markers, standing
 from transformers import AutoConfig, AutoModel
 

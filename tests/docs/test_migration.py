@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from covered_families import COVERED
+from families import COVERED
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
 from transformers import AutoModel, pytorch_utils

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from families import Family
+from families import tiny as tiny_of
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
 import headscope
 from headscope.errors import UnsupportedModelError, ValidationFailedError
@@ -20,55 +21,34 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
 from headscope.pipeline.depth import _check_rebuilt, _ratios
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.3,
-    "hidden_act": "relu",
-}
-#: (model type, changes to its configuration, where its LayerNorms stand)
+SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "hidden_act": "relu"}
+GROUPS = {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2}
+#: (family, changes to its configuration, where its LayerNorms stand)
 FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
     "bert": ("bert", {}, "post"),
-    "roberta": ("roberta", {}, "post"),
-    "camembert": ("camembert", {}, "post"),
-    "xlm-roberta": ("xlm-roberta", {}, "post"),
     "electra": ("electra", {"embedding_size": 8}, "post"),
     "albert": ("albert", {"embedding_size": 8}, "post"),
-    "albert, groups": (
-        "albert",
-        {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2},
-        "post",
-    ),
+    "albert, groups": ("albert", GROUPS, "post"),
     "distilbert": ("distilbert", {"hidden_dim": 24, "activation": "relu"}, "post"),
     "roberta-prelayernorm": ("roberta-prelayernorm", {}, "pre"),
     "xlm-roberta-xl": ("xlm-roberta-xl", {}, "pre"),
 }
 each_family = pytest.mark.parametrize("family", FAMILIES)
-each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 
 
-def tiny(family: str, dtype: torch.dtype = torch.float64) -> LoadedModel:
+def tiny(family: str, dtype: str = "float64") -> LoadedModel:
     """A random model in which no bias and no gain is what initialisation makes it."""
-    model_type, changes, _ = FAMILIES[family]
-    torch.manual_seed(3)
-    model = AutoModel.from_config(AutoConfig.for_model(model_type, **{**SIZES, **changes}))
+    name, changes, _ = FAMILIES[family]
+    model = tiny_of(name, dtype, **{**SIZES, **changes})
     for module in model.modules():
-        if isinstance(module, nn.Linear | nn.LayerNorm):
-            nn.init.normal_(module.bias, std=0.3)
         if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.bias, std=0.3)
             nn.init.uniform_(module.weight, 0.5, 1.5)
-    return headscope.wrap(model.to(dtype))
+    return headscope.wrap(model)
 
 
 def ids(n: int = 7) -> Tensor:
     return torch.randint(5, 61, (2, n), generator=torch.Generator().manual_seed(1))
-
-
-# --- the whole ----------------------------------------------------------------------------------
 
 
 @each_family
@@ -92,24 +72,19 @@ def test_full_variant_is_transformers_own_hidden_states(family: str) -> None:
     if "groups" not in family:  # transformers lists a state per group there
         torch.testing.assert_close(ours[0], theirs.hidden_states[0], rtol=0, atol=1e-12)
         torch.testing.assert_close(ours[1], theirs.hidden_states[1], rtol=0, atol=1e-12)
+    # Placement is watched, not known by name.
+    loaded.model.config.model_type = "something-else"
+    assert norm_placement(find_blocks(loaded)) == FAMILIES[family][2]
 
 
 def test_layers_that_lost_heads_are_put_together_too() -> None:
     """One layer keeps two of its four heads, one keeps none: b_O is all that its attention adds."""
     cut = headscope.remove_heads(tiny("bert"), [(0, 1), (0, 2), *((2, head) for head in range(4))])
     blocks = find_blocks(cut)
-    own = own_states(cut, blocks, ids())
-    ratios, gap = _ratios(cut, blocks, own)
+    ratios, gap = _ratios(cut, blocks, own_states(cut, blocks, ids()))
     assert gap < 1e-13
     assert ratios[0][3].max() < 1e-14  # attention alone, after the layer without heads
     assert ratios[0][2].min() > 1e-3
-
-
-@each_family
-def test_placement_is_watched(family: str) -> None:
-    loaded = tiny(family)
-    loaded.model.config.model_type = "something-else"
-    assert norm_placement(find_blocks(loaded)) == FAMILIES[family][2]
 
 
 def test_placement_is_right_even_where_attention_gives_nothing() -> None:
@@ -121,60 +96,33 @@ def test_placement_is_right_even_where_attention_gives_nothing() -> None:
     assert norm_placement(find_blocks(loaded)) == "post"
 
 
-# --- the parts, against plain loops -------------------------------------------------------------
+# The parts, against plain loops.
+
+_SELF = "attention.self.query attention.self.key attention.self.value attention.output.dense"
+_FFN = "intermediate.dense output.dense"
+_ALBERT = "attention.query attention.key attention.value attention.dense attention.LayerNorm"
+_DISTIL = "attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm"
+#: Of q, k, v, o, the first LayerNorm, both maps of the network, and the second LayerNorm.
+NAMES = {
+    "distilbert": f"{_DISTIL} ffn.lin1 ffn.lin2 output_layer_norm",
+    "albert": f"{_ALBERT} ffn ffn_output full_layer_layer_norm",
+    "roberta-prelayernorm": f"{_SELF} attention.LayerNorm {_FFN} intermediate.LayerNorm",
+    "xlm-roberta-xl": f"{_SELF} attention.self_attn_layer_norm {_FFN} LayerNorm",
+    "bert": f"{_SELF} attention.output.LayerNorm {_FFN} output.LayerNorm",
+}
 
 
 def weights_of(loaded: LoadedModel, layer: int) -> dict[str, Any]:
     """The weights of one layer by role, from each family's own names."""
-    model = loaded.model
-    if loaded.model.config.model_type == "distilbert":
-        block = model.transformer.layer[layer]
-        a = block.attention
-        return _roles(
-            a.q_lin,
-            a.k_lin,
-            a.v_lin,
-            a.out_lin,
-            block.sa_layer_norm,
-            block.ffn.lin1,
-            block.ffn.lin2,
-            block.output_layer_norm,
-        )
-    if loaded.model.config.model_type == "albert":
+    model, kind = loaded.model, loaded.model.config.model_type
+    if kind == "albert":
         per_group, n_layers = model.config.inner_group_num, model.config.num_hidden_layers
         group = int(layer // per_group / (n_layers / model.config.num_hidden_groups))
         block = model.encoder.albert_layer_groups[group].albert_layers[layer % per_group]
-        a = block.attention
-        return _roles(
-            a.query,
-            a.key,
-            a.value,
-            a.dense,
-            a.LayerNorm,
-            block.ffn,
-            block.ffn_output,
-            block.full_layer_layer_norm,
-        )
-    block = model.encoder.layer[layer]
-    a = block.attention
-    n1, n2 = {
-        "roberta-prelayernorm": lambda: (a.LayerNorm, block.intermediate.LayerNorm),
-        "xlm-roberta-xl": lambda: (a.self_attn_layer_norm, block.LayerNorm),
-    }.get(model.config.model_type, lambda: (a.output.LayerNorm, block.output.LayerNorm))()
-    return _roles(
-        a.self.query,
-        a.self.key,
-        a.self.value,
-        a.output.dense,
-        n1,
-        block.intermediate.dense,
-        block.output.dense,
-        n2,
-    )
-
-
-def _roles(*modules: Any) -> dict[str, Any]:
-    return dict(zip(("q", "k", "v", "o", "n1", "up", "down", "n2"), modules, strict=True))
+    else:
+        block = (model.transformer if kind == "distilbert" else model.encoder).layer[layer]
+    roles = ("q", "k", "v", "o", "n1", "up", "down", "n2")
+    return dict(zip(roles, map(block.get_submodule, NAMES[kind].split()), strict=True))
 
 
 def affine(linear: Any, x: list[float]) -> list[float]:
@@ -214,131 +162,83 @@ def attended(w: dict[str, Any], xs: list[list[float]], n_heads: int) -> list[lis
     return out
 
 
-def fed(w: dict[str, Any], x: list[float]) -> list[float]:
-    return affine(w["down"], [max(0.0, value) for value in affine(w["up"], x)])
-
-
 def add(x: list[float], y: list[float]) -> list[float]:
     return [a + b for a, b in zip(x, y, strict=True)]
 
 
-def same(norm: Any, x: list[float]) -> list[float]:
-    return x
+def one_layer(
+    w: dict[str, Any], xs: list[list[float]], n_heads: int, variant: str, *, pre: bool
+) -> list[list[float]]:
+    """What each variant of a layer is, spelt out."""
+    full = variant.startswith("full")
+    plain = "without-layernorm" in variant
+    first, second = ((lambda x: x) if plain else partial(normed, w[name]) for name in ("n1", "n2"))
+    ys = attended(w, [first(x) for x in xs] if pre else xs, n_heads)
+    if full or "skip" in variant:
+        ys = [add(x, y) for x, y in zip(xs, ys, strict=True)]
+    if not pre:
+        ys = [first(y) for y in ys]
+    if not full and "ffn" not in variant:
+        return ys
+
+    def fed(y: list[float]) -> list[float]:
+        return affine(w["down"], [max(0.0, value) for value in affine(w["up"], y)])
+
+    return [add(y, fed(second(y))) if pre else second(add(y, fed(y))) for y in ys]
 
 
-Layer = Callable[[dict[str, Any], list[list[float]], int], list[list[float]]]
-#: What each variant of a post-LN layer is, spelt out.
-POST: dict[str, Layer] = {
-    "attention": lambda w, xs, h: [normed(w["n1"], a) for a in attended(w, xs, h)],
-    "attention+ffn": lambda w, xs, h: [
-        normed(w["n2"], add(y, fed(w, y))) for y in [normed(w["n1"], a) for a in attended(w, xs, h)]
-    ],
-    "attention+skip": lambda w, xs, h: [
-        normed(w["n1"], add(x, a)) for x, a in zip(xs, attended(w, xs, h), strict=True)
-    ],
-    "full": lambda w, xs, h: [
-        normed(w["n2"], add(y, fed(w, y)))
-        for y in [normed(w["n1"], add(x, a)) for x, a in zip(xs, attended(w, xs, h), strict=True)]
-    ],
-    "full-without-layernorm": lambda w, xs, h: [
-        add(y, fed(w, y)) for y in [add(x, a) for x, a in zip(xs, attended(w, xs, h), strict=True)]
-    ],
-    "attention-without-layernorm": lambda w, xs, h: attended(w, xs, h),
-}
-#: And of a pre-LN layer.
-PRE: dict[str, Layer] = {
-    "attention": lambda w, xs, h: attended(w, [normed(w["n1"], x) for x in xs], h),
-    "attention+ffn": lambda w, xs, h: [
-        add(y, fed(w, normed(w["n2"], y))) for y in attended(w, [normed(w["n1"], x) for x in xs], h)
-    ],
-    "attention+skip": lambda w, xs, h: [
-        add(x, a) for x, a in zip(xs, attended(w, [normed(w["n1"], x) for x in xs], h), strict=True)
-    ],
-    "full": lambda w, xs, h: [
-        add(y, fed(w, normed(w["n2"], y)))
-        for y in [
-            add(x, a)
-            for x, a in zip(xs, attended(w, [normed(w["n1"], x) for x in xs], h), strict=True)
-        ]
-    ],
-    "full-without-layernorm": POST["full-without-layernorm"],
-    "attention-without-layernorm": POST["attention-without-layernorm"],
-}
-
-
-@each_variant
-@pytest.mark.parametrize(
-    "family",
-    ["bert", "albert", "albert, groups", "distilbert", "roberta-prelayernorm", "xlm-roberta-xl"],
-)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "electra"])
 def test_variant_is_a_plain_loop(family: str, variant: Any) -> None:
     loaded = tiny(family)
     blocks = find_blocks(loaded)
     embeddings = own_states(loaded, blocks, ids(4))[0]
-    layer_of = PRE if FAMILIES[family][2] == "pre" else POST
+    pre = FAMILIES[family][2] == "pre"
     with torch.no_grad():
         ours = list(run_variant(blocks, Router(loaded.sites), embeddings, variant))
         xs = embeddings[1].tolist()
         for layer in range(len(blocks)):
-            xs = layer_of[variant.name](weights_of(loaded, layer), xs, 4)
+            xs = one_layer(weights_of(loaded, layer), xs, 4, variant.name, pre=pre)
             expected = torch.tensor(xs, dtype=torch.float64)
             size = float(expected.abs().max())
             torch.testing.assert_close(ours[layer + 1][1], expected, rtol=0, atol=1e-10 * size)
 
 
-# --- planted answers ----------------------------------------------------------------------------
+# Planted answers.
 
 
 def planted(query_key: float) -> LoadedModel:
     """A BERT whose one head copies what it attends to: W_V = W_O = 1, W_Q = W_K = query_key."""
-    torch.manual_seed(0)
-    model = BertModel(
-        BertConfig(
-            vocab_size=61,
-            hidden_size=32,
-            num_hidden_layers=4,
-            num_attention_heads=1,
-            intermediate_size=8,
-            max_position_embeddings=40,
-            initializer_range=1.0,
-        )
-    ).double()
+    sizes = {"num_hidden_layers": 4, "num_attention_heads": 1, "initializer_range": 1.0}
+    model = Family("bert").model("float64", **sizes)
     eye = torch.eye(32, dtype=torch.float64)
     for layer in model.encoder.layer:
         a = layer.attention
-        for linear, factor in (
-            (a.self.query, query_key),
-            (a.self.key, query_key),
-            (a.self.value, 1.0),
-            (a.output.dense, 1.0),
-        ):
-            with torch.no_grad():
+        factors = (query_key, query_key, 1.0, 1.0)
+        maps = (a.self.query, a.self.key, a.self.value, a.output.dense)
+        with torch.no_grad():
+            for linear, factor in zip(maps, factors, strict=True):
                 linear.weight.copy_(factor * eye)
                 linear.bias.zero_()
     return headscope.wrap(model)
 
 
-def attention_only(loaded: LoadedModel, n: int = 12) -> list[float]:
+@pytest.mark.parametrize("query_key", [0.0, 20.0])
+def test_uniform_attention_collapses_at_once_and_identity_never(query_key: float) -> None:
+    loaded = planted(query_key)
     blocks = find_blocks(loaded)
-    embeddings = own_states(loaded, blocks, ids(n))[0]
+    embeddings = own_states(loaded, blocks, ids(12))[0]
     with torch.no_grad():
         states = run_variant(blocks, Router(loaded.sites), embeddings, VARIANTS[0])
-        return [float(residual_ratio(hidden)[0]) for hidden in states]
-
-
-def test_uniform_attention_collapses_in_one_layer() -> None:
-    found = attention_only(planted(0.0))
+        found = [float(residual_ratio(hidden)[0]) for hidden in states]
     assert found[0] > 0.5
-    assert max(found[1:]) < 1e-14
+    if query_key:
+        assert found[1:] == pytest.approx([found[0]] * 4, rel=1e-6)
+    else:
+        assert max(found[1:]) < 1e-14
 
 
-def test_identity_attention_never_collapses() -> None:
-    found = attention_only(planted(20.0))
-    assert found[0] > 0.5
-    assert found[1:] == pytest.approx([found[0]] * 4, rel=1e-6)
-
-
-# --- failing closed -----------------------------------------------------------------------------
+# Failing closed.
 
 
 def test_a_layer_with_an_unknown_part_is_refused() -> None:
@@ -368,8 +268,8 @@ def test_unknown_layers_are_named() -> None:
         find_blocks(loaded)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_other_dtypes_are_put_together_too(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_other_dtypes_are_put_together_too(dtype: str) -> None:
     loaded = tiny("bert", dtype)
     blocks = find_blocks(loaded)
     _, gap = _ratios(loaded, blocks, own_states(loaded, blocks, ids()))

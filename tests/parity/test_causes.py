@@ -10,10 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import tiny
 from scipy import stats
-from tiny_models import framed_tokenizer, tiny_bert, tiny_tokenizer
-from tiny_translators import OTHERS, SOURCES, translator, write_pairs
-from transformers import AlbertConfig, AlbertModel, AutoModel
+from tiny_models import (
+    OTHERS,
+    SOURCES,
+    framed_tokenizer,
+    tiny_bert,
+    tiny_tokenizer,
+    translator,
+    write_pairs,
+)
+from transformers import AutoModel
 
 import headscope
 from headscope.errors import CorpusError, InputError
@@ -114,7 +122,6 @@ def test_losses_are_those_of_networks_cut_by_hand(tmp_path: Path, text: Path) ->
     means = [torch.cat(kept).double().mean(0) for kept in seen]
     for row, head in ((0, 0), (1, 3)):
         cause = result.heads[4 * row + head].cause
-        assert cause is not None
         wanted = {"zero": torch.zeros(8), "mean": means[row][8 * head : 8 * head + 8]}
         for name, left in wanted.items():
             network = cut(folder, row, head, left)
@@ -137,7 +144,6 @@ def test_the_squared_estimate_is_right_for_a_small_change(tmp_path: Path, text: 
     measured = sum(cause.zero.loss for cause in found)
     # Along random directions: the sum over heads and sentences is right to some 20%.
     assert sum(cause.zero_estimate for cause in found) == pytest.approx(measured, rel=0.4)
-    assert result.causes is not None
     assert result.causes.estimate == "squared"
 
 
@@ -168,10 +174,12 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do() -> None:
 
 
 def test_noise_is_the_mean_over_rotations(tmp_path: Path, text: Path) -> None:
+    """And the model is left as it was."""
     loaded = headscope.load(str(tiny_bert(tmp_path)))
+    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
     result = classified(loaded, text)
+    assert all(torch.equal(before[name], t) for name, t in loaded.model.state_dict().items())
     cause = result.heads[5].cause
-    assert cause is not None
     assert cause.beyond_noise.loss == pytest.approx(cause.zero.loss - cause.noise.loss, abs=1e-6)
     for effect in (cause.zero, cause.noise, cause.beyond_noise):
         assert effect.all_heads[0] < effect.interval[0] <= effect.loss
@@ -192,36 +200,44 @@ def test_noise_has_the_size_of_the_head(tmp_path: Path) -> None:
     torch.testing.assert_close(other.b, own.b, rtol=0, atol=0)
 
 
-def test_the_model_is_left_as_it_was(tmp_path: Path, text: Path) -> None:
-    loaded = headscope.load(str(tiny_bert(tmp_path)))
-    before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
-    classified(loaded, text)
-    for name, value in loaded.model.state_dict().items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+Pick = Callable[[HeadResult], bool]
+MORE = "Heads with a role cost more than heads without: of a pair in one layer"
+LESS = "Heads with a role cost less than heads without: of a pair in one layer"
+#: Which heads have a role, the verdict, and the sentence.
+VERDICTS: list[tuple[Pick, str, str]] = [
+    (lambda head: head.head >= 4, "costs more", MORE),
+    (lambda head: head.head < 4, "costs less", LESS),
+    (
+        *(lambda head: head.head % 2 == 0, "not told apart"),
+        "Heads with a role and heads without are not told apart",
+    ),
+    (
+        *(lambda head: head.layer > 0, "not measured"),
+        "is not measured: no layer has both kinds",
+    ),
+]
 
 
-def roles_of(heads: tuple[HeadResult, ...], which: set[str]) -> tuple[HeadResult, ...]:
-    return tuple(dataclasses.replace(h, roles=("broad",) if h.name in which else ()) for h in heads)
-
-
-@pytest.mark.parametrize(
-    ("which", "verdict"),
-    [
-        (lambda head: head.head >= 4, "costs more"),
-        (lambda head: head.head < 4, "costs less"),
-        (lambda head: head.head % 2 == 0, "not told apart"),
-        (lambda head: head.layer > 0, "not measured"),
-    ],
-)
-def test_what_a_role_costs_is_said(
-    tmp_path: Path, text: Path, which: Callable[[HeadResult], bool], verdict: str
-) -> None:
-    loaded = headscope.load(str(tiny_bert(tmp_path, layers=3, heads=8)))
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory, text: Path) -> tuple[Any, ClassifyResult]:
+    """A model whose heads 0 to 3 of every layer do little, and what it was before."""
+    folder = tmp_path_factory.mktemp("uneven")
+    loaded = headscope.load(str(tiny_bert(folder, layers=3, heads=8)))
     plain = headscope.classify(loaded, text, validate=False, limit=8)
     with torch.no_grad():
         for site in loaded.sites:
-            site.output_weight[:, :32] *= 0.05  # heads 0 to 3 of every layer do little
-    heads = roles_of(plain.heads, {head.name for head in plain.heads if which(head)})
+            site.output_weight[:, :32] *= 0.05
+    return loaded, plain
+
+
+@pytest.mark.parametrize(("which", "verdict", "sentence"), VERDICTS)
+def test_what_a_role_costs_is_said(
+    which: Pick, verdict: str, sentence: str, uneven: tuple[Any, ClassifyResult], text: Path
+) -> None:
+    loaded, plain = uneven
+    heads = tuple(
+        dataclasses.replace(head, roles=("broad",) if which(head) else ()) for head in plain.heads
+    )
     source = CauseSource.read("fidelity", text, 64, 0)
     found = find_causes(loaded, ("encoder",), heads, source, silent)
     test = next(t for t in found.causes.tests if (t.role, t.removal) == ("any", "zero"))
@@ -232,14 +248,7 @@ def test_what_a_role_costs_is_said(
         heads=tuple(dataclasses.replace(h, cause=found.by_head[h.name]) for h in heads),
         causes=found.causes,
     )
-    said = "".join(str(part) for part in VIEW.human(shown))
-    sentence = {
-        "costs more": "Heads with a role cost more than heads without: of a pair in one layer",
-        "costs less": "Heads with a role cost less than heads without: of a pair in one layer",
-        "not told apart": "Heads with a role and heads without are not told apart",
-        "not measured": "is not measured: no layer has both kinds",
-    }
-    assert sentence[verdict] in said
+    assert sentence in "".join(str(part) for part in VIEW.human(shown))
 
 
 def test_labels_give_a_first_order_estimate(tmp_path: Path) -> None:
@@ -248,20 +257,14 @@ def test_labels_give_a_first_order_estimate(tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     given = {"task": "classification", "data": tmp_path / "rows.tsv"}
     result = classified(str(folder), tmp_path / "rows.tsv", **given, ablate_limit=20)
-    assert result.causes is not None
     assert (result.causes.metric, result.causes.estimate) == ("accuracy", "first-order")
     assert all(np.isfinite(h.cause.zero_estimate) for h in result.heads if h.cause)
 
 
 def test_layers_that_share_a_module_lose_a_head_together(text: Path) -> None:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32}
-    config = AlbertConfig(
-        vocab_size=len(tiny_tokenizer()), embedding_size=8, num_hidden_layers=3, **sizes
-    )
-    result = classified(headscope.wrap(AlbertModel(config).eval(), tiny_tokenizer()), text)
+    model = tiny("albert", vocab_size=len(tiny_tokenizer()), initializer_range=0.02)
+    result = classified(headscope.wrap(model, tiny_tokenizer(38)), text)
     assert result.heads[1].cause == result.heads[5].cause == result.heads[9].cause is not None
-    assert result.causes is not None
     assert result.causes.tests == ()
     assert "share one module" in result.causes.notes[0]
 
@@ -277,15 +280,11 @@ def test_stacks_of_an_encoder_decoder_model(kind: str, tmp_path: Path, text: Pat
     sentences = classified(loaded, path, data=text)
     assert {h.stack for h in sentences.heads if h.cause} == {"encoder"}
     assert len({h.stack for h in sentences.heads}) == 3
+    # A mean is left behind by gates, also where T5 has no b_O to keep it in.
+    found = [h.cause for h in sentences.heads if h.cause]
+    assert any(abs(c.zero.loss - c.mean.loss) > 1e-4 for c in found)
     with pytest.raises(InputError, match="runs the encoder"):
         classified(loaded, path, data=text, stack="cross")
-
-
-def test_a_mean_is_left_behind_where_there_is_no_bias(tmp_path: Path, text: Path) -> None:
-    """T5 has no b_O to keep a mean in; gates leave it behind all the same."""
-    loaded = headscope.wrap(translator("t5"), framed_tokenizer("$A [SEP]"), name="t5")
-    found = [h.cause for h in classified(loaded, text).heads if h.cause]
-    assert any(abs(c.zero.loss - c.mean.loss) > 1e-4 for c in found)
 
 
 def test_too_few_examples_are_refused(tmp_path: Path) -> None:

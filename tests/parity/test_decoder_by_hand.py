@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from encoder_decoders import ids_and_mask, opened
+from families import ids_and_mask, opened
 from torch import Tensor
 
 from headscope.measures.activations import Activations

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from covered_families import COVERED
+from families import COVERED
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,

@@ -133,37 +133,33 @@ def _leaves(value: Any) -> tuple[list[float], list[object]]:
     return ([value], []) if isinstance(value, float) else ([], [value])
 
 
-# --- what is asked for and is not there -----------------------------------------------------------
+# What is asked for and is not there.
 
 
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:0", "mps", "tpu", "cpu:7", ""])
 def test_a_device_that_is_not_there(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    there(monkeypatch)
     with pytest.raises(InputError, match=f"^device {wanted} is not available: .* cpu here.$"):
         headscope.load("demo", device=wanted)
 
 
-def test_the_devices_that_are_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+def there(patch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
+    patch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+    patch.setattr(torch.cuda, "device_count", lambda: cuda)
+    patch.setattr(torch.backends.mps, "is_available", lambda: mps)
+
+
+def test_devices_and_types_that_are_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    there(monkeypatch, cuda=2)
     assert str(pick_device("auto")) == "cuda"
     assert str(pick_device("cuda:1")) == "cuda:1"
     for wanted in ("cuda:2", "cuda:-1", "cuda:x", "mps"):
         with pytest.raises(InputError, match="sees cpu and cuda here"):
             pick_device(wanted)
-
-
-def test_an_apple_gpu_is_taken_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    there(monkeypatch, mps=True)  # an Apple GPU is taken only when asked for
     assert (str(pick_device("auto")), str(pick_device("mps"))) == ("cpu", "mps")
     assert (widest_dtype("mps"), widest_dtype("cpu")) == ("float32", "float64")
     with pytest.raises(InputError, match="dtype float64 is not available on mps; give float32"):
         headscope.load("demo", device="mps", dtype="float64")
-
-
-def test_a_type_that_nobody_has() -> None:
     with pytest.raises(InputError, match="dtype int8 is not available on cpu; give float64"):
         headscope.load("demo", device="cpu", dtype="int8")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from encoder_decoders import SITES, batch, each_kind, ids_and_mask, network, opened, run
+from families import SITES, batch, each_kind, ids_and_mask, network, opened, run
 from torch import Tensor
 from transformers import AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -145,7 +145,7 @@ def test_a_view_of_a_view_is_of_the_whole() -> None:
 
 
 def test_the_only_stack_is_the_model_itself() -> None:
-    from tiny_families import tiny
+    from families import tiny
 
     loaded = headscope.wrap(tiny("bert"))
     assert loaded.only("encoder") is loaded

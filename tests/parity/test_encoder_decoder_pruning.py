@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from encoder_decoders import (
+from families import (
     SITES,
     Named,
     batch,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import FAMILIES, tiny
+from families import FAMILIES, tiny
 
 import headscope
 from headscope.models.certificate import validate_model

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from covered_families import COVERED
+from families import COVERED
 from tiny_models import tiny_bert
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification

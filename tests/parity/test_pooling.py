@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 from rich.text import Text
-from tiny_models import tiny_bert
-from tiny_sentence_folders import D_MODEL, by_hand
+from tiny_models import D_MODEL, by_hand, tiny_bert
 
 import headscope
 from headscope.data.examples import Examples

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import framed_tokenizer, tiny_tokenizer
-from tiny_translators import SOURCES, own_pairs, translator, write_pairs
+from tiny_models import (
+    SOURCES,
+    framed_tokenizer,
+    own_pairs,
+    tiny_tokenizer,
+    translator,
+    write_pairs,
+)
 from torch import Tensor
 from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
 

@@ -13,8 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_models import framed_tokenizer, tiny_bert, tiny_tokenizer
-from tiny_translators import OTHERS, SOURCES, own_pairs, translator, write_pairs
+from tiny_models import (
+    OTHERS,
+    SOURCES,
+    framed_tokenizer,
+    own_pairs,
+    tiny_bert,
+    tiny_tokenizer,
+    translator,
+    write_pairs,
+)
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, GPT2Config, GPT2Model
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_translators
+import tiny_models as tiny_translators
 import torch
-from covered_families import COVERED
+from families import COVERED
 from tiny_models import VOCABULARY, WORDS, framed_tokenizer, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_families import each_family, padded_batch, tiny
+from families import each_family, padded_batch, tiny
 from torch import Tensor
 
 import headscope

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import each_family, padded_batch, tiny
+from families import each_family, padded_batch, tiny
 from torch import nn
 
 import headscope

@@ -10,8 +10,8 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from tiny_families import tiny
-from tiny_translators import translator
+from families import tiny
+from tiny_models import translator
 
 import headscope
 from headscope.errors import InputError, UnsupportedModelError

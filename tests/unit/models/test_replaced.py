@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_families import padded_batch, tiny
+from families import padded_batch, tiny
 from torch import Tensor
 
 import headscope

@@ -12,8 +12,7 @@ import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import save_file
-from tiny_models import tiny_bert
-from tiny_sentence_folders import D_MODEL, OLD, by_hand
+from tiny_models import D_MODEL, OLD, by_hand, tiny_bert
 
 import headscope
 from headscope.errors import CheckpointError

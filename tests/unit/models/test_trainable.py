@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_families import FAMILIES, each_family, tiny
+from families import FAMILIES, each_family, tiny
 from torch import nn
 from transformers import AutoConfig, AutoModel
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
+from tiny_models import some_pairs, tiny_bert, write_pairs, write_tiny
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
@@ -25,8 +26,6 @@ from headscope.results import ClassifyResult, from_dict, to_dict, to_json
 from headscope.verdicts.diff.facts.classify import collect, settings
 from headscope.verdicts.diff.facts.fact import Facts, Number
 from tests.reference import lowest_argmax
-from tests.tiny_models import tiny_bert
-from tests.tiny_pairs import some_pairs, write_pairs, write_tiny
 
 PAIRS = some_pairs(70, seed=5)
 #: What is run of all stacks, in this order.

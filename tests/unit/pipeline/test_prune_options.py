@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer.main
-from tiny_families import tiny
+from families import tiny
 from tiny_models import tiny_bert
 
 import headscope

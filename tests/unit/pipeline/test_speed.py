@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny_families import tiny
-from tiny_translators import translator
+from families import tiny
+from tiny_models import translator
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification
 

@@ -12,8 +12,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
-from tiny_models import framed_tokenizer, tiny_bert
-from tiny_translators import OTHERS, SOURCES, translator, write_pairs
+from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator, write_pairs
 
 import headscope
 from headscope.results import Confirmation, DepthResult, Label, from_dict, section_of, to_json

@@ -1,4 +1,4 @@
-"""Scores on repeated tokens: patterns by hand, a planted induction head, every family."""
+"""Attention by norms and on repeated tokens: planted heads, and patterns by hand."""
 
 from __future__ import annotations
 
@@ -8,15 +8,98 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from covered_families import COVERED, Family
-from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
-from tiny_translators import translator
-from transformers import BertConfig, BertModel
+from families import tiny
+from planted_models import Planted, build_planted
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer, translator
+from torch import nn
+from transformers import BertModel
 
 import headscope
 from headscope.measures.activations import Activations
 from headscope.measures.prefix_matching import PLACES, PrefixWeights
-from headscope.pipeline.classify.prefix_matching import Repeats
+from headscope.pipeline.classify.norm_weighted import compare
+from headscope.results import ClassifyResult
+
+
+@torch.no_grad()
+def with_output(planted: Planted, *, sink: bool) -> Any:
+    """Let every head write a little; if it is a sink, L1H0 has no values at special tokens.
+
+    L1H0 looks at [SEP]. What is written is too small to change what later layers see.
+    """
+    model = BertModel.from_pretrained(planted.folder).eval()
+    torch.manual_seed(0)
+    for layer in model.encoder.layer:
+        nn.init.normal_(layer.attention.output.dense.weight, std=1e-7)
+    loaded = headscope.load(str(planted.folder))
+    words = model.embeddings.word_embeddings.weight.double()
+    blind = torch.cat([words[2:4], model.embeddings.position_embeddings.weight.double()])
+    mean = words[5:].mean(dim=0)
+    # What all words have in common, less what special tokens and positions have of it.
+    reads = (
+        mean - torch.linalg.lstsq(blind.t(), mean[:, None], driver="gelsd").solution[:, 0] @ blind
+    )
+    value = model.encoder.layer[1].attention.self.value
+    if sink:
+        value.weight[:64] = torch.outer(torch.ones(64).double(), reads / reads.norm()).float()
+        value.bias[:64] = 0.0
+    return headscope.wrap(model, loaded.tokenizer, name="planted")
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    return build_planted(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.mark.parametrize("sink", [True, False])
+def test_a_sink_without_values_loses_its_label_and_any_other_head_keeps_it(
+    planted: Planted, sink: bool
+) -> None:
+    result = headscope.classify(
+        with_output(planted, sink=sink),
+        planted.treebank,
+        frequencies=planted.frequencies,
+        limit=120,
+        norm_weighted=True,
+        validate=False,
+    )
+    by_role = {role.role: role for role in result.norms.roles}
+    special = by_role["special"]
+    assert special.heads == 1
+    assert special.mass > 0.9
+    assert special.kept == (() if sink else ("L1H0",))
+    assert special.norm_mass < 0.1 if sink else special.norm_mass > 0.9
+    # Heads that look at one word by its place keep their labels in either model.
+    assert by_role["positional"].heads == len(by_role["positional"].kept) == 4
+    assert ("special" in result.heads[4].roles) is not sink
+    assert special.interval[0] <= len(special.kept) <= special.interval[1]
+
+
+def test_roles_are_compared_by_name(planted: Planted) -> None:
+    plain: ClassifyResult = headscope.classify(
+        str(planted.folder), planted.treebank, limit=60, validate=False
+    )
+    other = tuple(plain.heads[:4])
+    found = compare(plain.heads, other)
+    for role in found.roles:
+        mine = [h.name for h in plain.heads if role.role in h.roles]
+        assert role.heads == len(mine)
+        assert role.kept == tuple(name for name in mine if name.startswith("L0"))
+        assert role.gained == ()
+        assert role.control_heads is None
+    again = compare(other, plain.heads, (plain.heads, other))
+    for role in again.roles:
+        assert all(not name.startswith("L0") for name in role.gained)
+        mine = [h.name for h in plain.heads if role.role in h.roles]
+        assert role.control_heads == len(mine)
+        assert role.control_kept == sum(name.startswith("L0") for name in mine)
+        assert (role.interval == ()) is (role.heads == 0)
+        low, high = role.interval or (0.0, 1.0)
+        share = len(role.kept) / role.heads if role.heads else np.nan
+        assert low <= share <= high or not role.heads
+
+
+# Repeated tokens.
 
 COPY = 5
 
@@ -57,19 +140,14 @@ def induction() -> Any:
     of its successor; each block stands twice, with opposite signs, so that the mean is zero.
     """
     n_positions, d = 64, 2 * (3 * CODE + PLACE)
-    config = BertConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=d,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=8,
-        max_position_embeddings=n_positions,
-    )
-    torch.manual_seed(0)
-    model = BertModel(config).eval()
+    sizes = {"hidden_size": d, "num_hidden_layers": 2, "max_position_embeddings": n_positions}
+    model = tiny("bert", vocab_size=len(VOCABULARY), initializer_range=0.02, **sizes)
     for parameter in model.encoder.parameters():
         if parameter.dim() == 2:
             parameter.zero_()
+    for module in model.modules():  # no biases
+        if isinstance(module, nn.Linear):
+            module.bias.zero_()
     half = d // 2
     blocks = {
         "own": slice(0, CODE),
@@ -140,34 +218,9 @@ def test_a_planted_induction_head_is_found_and_its_mirror_image_too() -> None:
             else:
                 assert match.gain < 0.05, (name, place)
             assert match.gain == pytest.approx(match.score - match.control)
-    assert result.prefix is not None
+    # L0H0 always looks one token back, a great weight that repetition does not change.
+    assert all(abs(getattr(scores["L0H0"], place).gain) < 0.02 for place in PLACES)
     assert max(result.prefix.random_weights.values()) < 0.05
-
-
-def test_position_alone_gains_nothing() -> None:
-    """L0H0 always looks one token back, a great weight that repetition does not change."""
-    result = headscope.classify(induction(), limit=20, prefix_matching=True, validate=False)
-    assert result.heads[0].prefix is not None
-    for place in PLACES:
-        match = getattr(result.heads[0].prefix, place)
-        assert abs(match.gain) < 0.02
-
-
-@pytest.mark.parametrize("family", COVERED, ids=lambda family: family.name)
-def test_every_family_is_scored_or_says_why_not(family: Family) -> None:
-    network = family.model(vocab_size=len(VOCABULARY))
-    loaded = headscope.wrap(network, tiny_tokenizer(38), name=family.name)
-    stack = "encoder" if loaded.encoder_decoder else loaded.stacks[0]
-    repeats = Repeats.draw(loaded, 0)
-    assert repeats is not None
-    assert len(repeats.repeated[0]) == 2 * repeats.copy + 2 <= 38
-    for ours, theirs in zip(repeats.repeated, repeats.control, strict=True):
-        first, second = (ours[1 + i * repeats.copy : 1 + (i + 1) * repeats.copy] for i in (0, 1))
-        assert first == second == theirs[1 + repeats.copy : -1]
-        assert len(set(theirs)) == len(theirs)
-    scores = repeats.scores(loaded.only(stack))
-    assert len(scores) == sum(site.n_heads for site in loaded.only(stack).sites)
-    assert all(np.isfinite(match.gain) for s in scores.values() for match in vars(s).values())
 
 
 def test_other_stacks_and_short_limits_are_said_not_to_be_testable(tmp_path: Any) -> None:

@@ -1,0 +1,300 @@
+"""Every tiny random network: the families that headscope covers (README's table), and variants."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+import headscope
+from headscope.models.loaded import LoadedModel
+
+ENCODER: dict[str, Any] = {
+    **{"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4},
+    **{"intermediate_size": 48, "max_position_embeddings": 40, "initializer_range": 0.3},
+}
+ENCODER_DECODER: dict[str, Any] = {
+    **{"vocab_size": 61, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3},
+    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "init_std": 0.3},
+    **{"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40},
+    **{"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1, "decoder_start_token_id": 2},
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row: ``variant`` tells two configurations of one ``kind`` (its model_type) apart."""
+
+    kind: str
+    layout: str = "bert"
+    stacks: tuple[str, ...] = ("encoder",)
+    changes: dict[str, Any] = field(default_factory=dict)  # of the common sizes
+    variant: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, {self.variant}" if self.variant else self.kind
+
+    def model(self, dtype: str = "float32", auto: Any = None, **more: Any) -> Any:
+        """Build a random model in which no bias is zero, so that a lost one shows."""
+        crossed = "cross" in self.stacks
+        sizes = {} if self.layout == "t5" else ENCODER_DECODER if crossed else ENCODER
+        torch.manual_seed(7)
+        config = AutoConfig.for_model(self.kind, **{**sizes, **self.changes, **more})
+        auto = auto or (AutoModelForSeq2SeqLM if crossed else AutoModel)
+        model = auto.from_config(config)
+        for module in model.modules():
+            plain = not isinstance(module, nn.Embedding | nn.LayerNorm)
+            if plain and isinstance(bias := getattr(module, "bias", None), Tensor):
+                nn.init.normal_(bias, std=0.3)
+        return model.to(getattr(torch, dtype)).eval()
+
+
+_ALL = ("encoder", "decoder", "cross")
+_EMBEDDING = {"embedding_size": 16}
+_ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_XLM: dict[str, Any] = {"emb_dim": 32, "n_layers": 3, "n_heads": 4}
+# Without LayerNorm, states grow with the weights.
+_MOBILE = {**_EMBEDDING, "intra_bottleneck_size": 16, "initializer_range": 0.1}
+_MODERN = {
+    **{"num_hidden_layers": 4, "local_attention": 8, "global_attn_every_n_layers": 2},
+    **{"max_position_embeddings": 64, "cls_token_id": 1, "sep_token_id": 2, **_ENDS},
+}
+_ESM = {"pad_token_id": 0, "mask_token_id": 4}
+_RELATIVE = {"relative_attention": True, "position_biased_input": False}
+_BOTH = {**_RELATIVE, "pos_att_type": ["c2p", "p2c"]}
+_V3 = {"share_att_key": True, "norm_rel_ebd": "layer_norm"}
+_CONV = {**_EMBEDDING, "num_attention_heads": 8, "head_ratio": 2, "conv_kernel_size": 3}
+_SQUEEZE = {"embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2}
+_EURO = {"num_key_value_heads": 2, **_ENDS}
+_T5: dict[str, Any] = {
+    **{"vocab_size": 61, "d_model": 32, "d_kv": 8, "d_ff": 48},
+    **{"num_layers": 2, "num_decoder_layers": 3, "num_heads": 4},
+    **{"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+}
+
+COVERED = (
+    Family("bert"),
+    Family("roberta"),
+    Family("xlm-roberta"),
+    Family("xlm-roberta-xl"),
+    Family("roberta-prelayernorm"),
+    Family("camembert"),
+    Family("distilbert", "distilbert", changes={"hidden_dim": 48}),
+    Family("electra", changes=_EMBEDDING),
+    Family("albert", "albert", changes=_EMBEDDING),
+    Family(
+        "albert", "albert", changes={**_EMBEDDING, "num_hidden_groups": 2}, variant="two groups"
+    ),
+    Family("mobilebert", "mobilebert", changes=_MOBILE),
+    Family("modernbert", "modernbert", changes=_MODERN),
+    Family("ernie"),
+    Family("data2vec-text"),
+    Family("esm", "esm", changes={**_ESM, "position_embedding_type": "rotary"}),
+    Family("layoutlm"),
+    Family("markuplm"),
+    Family("roc_bert"),
+    Family("bert-generation"),
+    Family("xmod", changes={"languages": ["en_XX"], "default_language": "en_XX"}),
+    Family("nomic_bert", "rotary"),
+    Family("gte", "rotary"),
+    Family("jina_embeddings_v3", "rotary"),
+    Family("splinter"),
+    Family("mpnet", "mpnet"),
+    Family("deberta", "deberta", changes=_BOTH),
+    Family(
+        *("deberta-v2", "deberta-v2"),
+        changes={**_BOTH, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16, **_V3},
+        variant="as v3",
+    ),
+    Family(
+        *("deberta-v2", "deberta-v2"),
+        changes={"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+        variant="own position maps",
+    ),
+    Family("convbert", "convbert", changes=_CONV),
+    Family("squeezebert", "squeezebert", changes=_SQUEEZE),
+    Family("rembert", "rembert", changes={"input_embedding_size": 16}),
+    Family("megatron-bert", "rembert"),
+    Family("xlm", "xlm", changes=_XLM),
+    Family("xlm", "xlm", ("decoder",), changes={**_XLM, "causal": True}, variant="causal"),
+    Family("flaubert", "xlm", changes=_XLM),
+    Family("roformer", "roformer", changes=_EMBEDDING),
+    Family(
+        *("roformer", "roformer"),
+        changes={**_EMBEDDING, "rotary_value": True},
+        variant="rotated values",
+    ),
+    Family("eurobert", "rotary", changes=_EURO, variant="shared keys"),
+    Family("gpt2", "gpt2", ("decoder",)),
+    Family("bart", "bart", _ALL),
+    Family("mbart", "bart", _ALL),
+    Family("marian", "bart", _ALL),
+    Family("pegasus", "bart", _ALL),
+    Family("m2m_100", "bart", _ALL),
+    Family("blenderbot", "bart", _ALL),
+    Family("blenderbot-small", "bart", _ALL),
+    Family("plbart", "bart", _ALL),
+    Family("t5", "t5", _ALL, changes=_T5),
+    Family("mt5", "t5", _ALL, changes=_T5),
+    Family("umt5", "umt5", _ALL, changes=_T5),
+)
+_BY_NAME = {family.name: family for family in COVERED}
+
+
+def _variant(base: str, variant: str, **changes: Any) -> Family:
+    """Return a covered family configured otherwise, as checkpoints may be."""
+    family = _BY_NAME[base]
+    stacks = ("decoder",) if changes.get("is_decoder") else family.stacks
+    return Family(family.kind, family.layout, stacks, {**family.changes, **changes}, variant)
+
+
+def _deberta(version: int, variant: str, **changes: Any) -> Family:
+    kind = "deberta-v2" if version == 2 else "deberta"
+    return Family(kind, kind, changes=changes, variant=variant)
+
+
+_BY_LAYER = {"scale_attn_by_inverse_layer_idx": True}
+_ROPE = {"rope_type": "linear", "factor": 4.0}
+_NARROW = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 12}
+#: Beside the table; every probe of 40 tokens or more goes beyond tables and buckets named "short".
+VARIANTS = (
+    _variant("bert", "two wide heads", num_attention_heads=2, num_hidden_layers=2),
+    _variant("albert", "inner group", inner_group_num=2),
+    _variant("modernbert", "biases", attention_bias=True),
+    _variant("eurobert, shared keys", "one key", num_key_value_heads=1, attention_bias=True),
+    _variant("eurobert, shared keys", "own keys", num_key_value_heads=4),
+    _variant("gpt2", "by layer", **_BY_LAYER),
+    _variant("gpt2", "unscaled", scale_attn_weights=False),
+    _variant("gpt2", "reordered", **_BY_LAYER, reorder_and_upcast_attn=True),
+    Family("esm", "esm", changes=_ESM, variant="absolute"),
+    _variant("esm", "masked tokens", token_dropout=True, emb_layer_norm_before=True),
+    _variant("nomic_bert", "far", rope_parameters=_ROPE),
+    _variant("rembert", "decoder", is_decoder=True),
+    _variant("xlm", "sinusoids", sinusoidal_embeddings=True),
+    _variant("convbert", "wide kernel", conv_kernel_size=9),
+    _variant("convbert", "one head", num_attention_heads=2, head_ratio=4),
+    _variant("squeezebert", "one group", q_groups=1, k_groups=1, v_groups=1),
+    _variant("squeezebert", "mixed", q_groups=1, k_groups=2, v_groups=8),
+    _variant("mobilebert", "narrow", use_bottleneck_attention=True),
+    _variant("mobilebert", "wide", key_query_shared_bottleneck=False, intra_bottleneck_size=32),
+    _variant("mobilebert", "no bottleneck", use_bottleneck=False),
+    _variant("mpnet", "long", max_position_embeddings=202),
+    _variant("deberta", "short", max_relative_positions=8),
+    _deberta(
+        *(2, "as v3, short"),
+        **{**_BOTH, **_V3, "conv_kernel_size": 3},
+        **{"position_buckets": 8, "max_relative_positions": 16},
+    ),
+    _deberta(2, "own maps, short", **_BOTH, max_relative_positions=8),
+    _variant("umt5", "short", **_NARROW),
+    # The scale counts terms that are listed and not computed.
+    _deberta(1, "c2p", **_RELATIVE, pos_att_type=["c2p"]),
+    _deberta(1, "p2c", **_RELATIVE, pos_att_type=["p2c"]),
+    _deberta(1, "plain"),
+    _deberta(1, "listed", pos_att_type=["c2p", "p2c"]),
+    _deberta(2, "c2p", **_RELATIVE, pos_att_type=["c2p"], share_att_key=True),
+    _deberta(2, "p2c", **_RELATIVE, pos_att_type=["p2c"]),
+    _deberta(2, "no term", **_RELATIVE),
+    _deberta(2, "plain"),
+    _deberta(2, "listed", pos_att_type="c2p|p2c"),
+    _deberta(2, "buckets", **_BOTH, position_buckets=6),
+)
+BY_NAME = {**_BY_NAME, **{family.name: family for family in VARIANTS}}
+#: BERT and its nearest kin, where every family would say the same.
+FAMILIES = (
+    *("bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"),
+    *("xlm-roberta", "camembert", "bert, two wide heads"),
+)
+each_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def tiny(family: str, dtype: str = "float32", auto: Any = AutoModel, **changes: Any) -> Any:
+    return BY_NAME[family].model(dtype, auto, **changes)
+
+
+def padded_batch() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(5, 61, (3, 9), generator=torch.Generator().manual_seed(1))
+    valid = torch.ones_like(ids)
+    valid[1, 4:] = 0
+    valid[2, 7:] = 0
+    return ids, valid
+
+
+# Encoder-decoder models: a batch that is padded on both sides, heads zeroed by name.
+
+KINDS = ("bart", "marian", "pegasus", "mbart", "t5")
+each_kind = pytest.mark.parametrize("kind", KINDS)
+#: Stacks, layers and how many of each: two layers in the encoder, three in the decoder.
+SITES = [("encoder", 0), ("encoder", 1), *((s, n) for s in ("decoder", "cross") for n in range(3))]
+D_HEAD = 8
+
+#: A head named in full: (stack, layer, head).
+Named = tuple[str, int, int]
+
+
+def network(kind: str, dtype: str = "float32", **changes: Any) -> Any:
+    model = BY_NAME[kind].model(dtype, **changes)
+    if kind == "t5":  # biases by position that matter
+        for name, parameter in model.named_parameters():
+            if "relative_attention_bias" in name:
+                torch.nn.init.normal_(parameter, std=1.5)
+    return model
+
+
+def opened(kind: str, dtype: str = "float32", **changes: Any) -> LoadedModel:
+    return headscope.wrap(network(kind, dtype, **changes), name=f"tiny {kind}")
+
+
+def ids_and_mask(lengths: tuple[int, ...], seed: int, start: int | None = None) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, 61, (len(lengths), max(lengths)), generator=generator)
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    if start is not None:
+        ids[:, 0] = start
+    return [ids.masked_fill(mask == 0, 0), mask]
+
+
+def batch(loaded: LoadedModel) -> dict[str, Tensor]:
+    """Three pairs; source and target are of different lengths, and padded in different rows."""
+    names = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask")
+    target = ids_and_mask((4, 6, 7), 2, loaded.start_id)
+    return dict(zip(names, [*ids_and_mask((9, 5, 7), 1), *target], strict=True))
+
+
+def real(given: dict[str, Tensor]) -> Tensor:
+    return given["decoder_attention_mask"].bool()
+
+
+def run(loaded: LoadedModel, given: dict[str, Tensor]) -> Tensor:
+    """Return the decoder's last states of real tokens, by the model's own forward."""
+    with torch.no_grad():
+        out = loaded.network(**given, output_hidden_states=True)
+    last: Tensor = out.decoder_hidden_states[-1]
+    return last[real(given)]
+
+
+def out_name(kind: str, stack: str, layer: int) -> str:
+    """Say how transformers calls W_O of a layer, without anything of headscope."""
+    side = "encoder" if stack == "encoder" else "decoder"
+    if kind == "t5":
+        part = "1.EncDecAttention" if stack == "cross" else "0.SelfAttention"
+        return f"{side}.block.{layer}.layer.{part}.o.weight"
+    part = "encoder_attn" if stack == "cross" else "self_attn"
+    return f"model.{side}.layers.{layer}.{part}.out_proj.weight"
+
+
+def zeroed(kind: str, whole: Any, heads: Iterable[Named]) -> Any:
+    """Copy a network with the columns of W_O that belong to some heads set to zero."""
+    changed = copy.deepcopy(whole)
+    with torch.no_grad():
+        for stack, layer, head in heads:
+            out = changed.get_parameter(out_name(kind, stack, layer))
+            out[:, head * D_HEAD : (head + 1) * D_HEAD] = 0.0
+    return changed
