@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from encoder_decoders import SITES, batch, each_kind, ids_and_mask, network, opened, run
+from encoder_decoders import SITES, batch, each_kind, ids_and_mask, network, opened
+from tiny_families import tiny
 from torch import Tensor
 from transformers import AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
@@ -24,12 +25,8 @@ from headscope.models.layouts.relative import T5Layout
 from headscope.models.loaded import LoadedModel
 from headscope.models.probes import probes
 from headscope.models.routing import Router, routed
-from headscope.results import ValidationResult
 
 STACKS = ("encoder", "decoder", "cross")
-
-
-# --- the certificate --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -57,8 +54,9 @@ def test_it_validates_with_padding_on_both_sides(kind: str, dtype: str) -> None:
 
 
 @each_kind
-def test_stacks_and_layers_are_found(kind: str) -> None:
-    loaded = opened(kind)
+def test_sites_patterns_and_states_are_those_of_transformers(kind: str) -> None:
+    """Without the certificate's code."""
+    loaded = opened(kind, "float64")
     assert loaded.stacks == STACKS
     assert [(site.stack, site.layer) for site in loaded.sites] == SITES
     assert [site.row for site in loaded.sites] == list(range(8))
@@ -69,27 +67,23 @@ def test_stacks_and_layers_are_found(kind: str) -> None:
         assert (site.n_heads, site.d_head) == (4, 8)
         named_cross = "encoder_attn" in site.name or "EncDec" in site.name
         assert named_cross == (site.stack == "cross")
-
-
-@each_kind
-def test_patterns_are_those_that_transformers_returns(kind: str) -> None:
-    """Without the certificate's code."""
-    loaded = opened(kind, "float64")
     given = batch(loaded)
-    loaded.model.set_attn_implementation("eager")
     with torch.no_grad():
+        own = loaded.network(**given, output_hidden_states=True)
+        hidden, logits = loaded.run(**given)
+        alone = loaded.forward(**given)
+        loaded.model.set_attn_implementation("eager")
         theirs = loaded.model(**given, output_attentions=True)
-    expected = {
-        "encoder": theirs.encoder_attentions,
-        "decoder": theirs.decoder_attentions,
-        "cross": theirs.cross_attentions,
-    }
+    assert logits is not None
+    torch.testing.assert_close(logits, own.logits, rtol=0, atol=0)
+    torch.testing.assert_close(hidden, own.decoder_hidden_states[-1], rtol=0, atol=0)
+    torch.testing.assert_close(alone, hidden, rtol=0, atol=0)
     for found in _seen(loaded, given):
         queries = "attention_mask" if found.stack == "encoder" else "decoder_attention_mask"
         real = given[queries].bool()
-        pattern = expected[found.stack][found.layer]
+        own_patterns = getattr(theirs, f"{found.stack}_attentions")[found.layer]
         torch.testing.assert_close(
-            found.pattern.transpose(1, 2)[real], pattern.transpose(1, 2)[real]
+            found.pattern.transpose(1, 2)[real], own_patterns.transpose(1, 2)[real]
         )
 
 
@@ -109,29 +103,26 @@ def _seen(loaded: LoadedModel, given: dict[str, Tensor]) -> list[Activations]:
     return seen
 
 
-# --- views of one stack -----------------------------------------------------------------------
-
-
 @each_kind
-@pytest.mark.parametrize("stack", STACKS)
-def test_a_view_sees_its_own_stack(kind: str, stack: str) -> None:
+def test_a_view_sees_its_own_stack(kind: str) -> None:
     loaded = opened(kind)
-    view = loaded.only(stack)
-    layers = [layer for name, layer in SITES if name == stack]
-    assert [(site.stack, site.layer, site.row) for site in view.sites] == [
-        (stack, layer, layer) for layer in layers
-    ]
-    assert (view.n_layers, view.n_heads, view.stacks) == (len(layers), 4, (stack,))
-    assert {(site.stack, site.layer) for site in view.others} == {*SITES} - {
-        (stack, layer) for layer in layers
-    }
-    assert view.network is loaded.network
-    assert view.whole is loaded
-    seen = _seen(view, batch(loaded))
-    assert [(found.stack, found.row) for found in seen] == [(stack, layer) for layer in layers]
-    of_whole = [found for found in _seen(loaded, batch(loaded)) if found.stack == stack]
-    for found, same in zip(seen, of_whole, strict=True):
-        torch.testing.assert_close(found.pattern, same.pattern, rtol=0, atol=0)
+    whole = _seen(loaded, batch(loaded))
+    for stack in STACKS:
+        view = loaded.only(stack)
+        layers = [layer for name, layer in SITES if name == stack]
+        assert [(site.stack, site.layer, site.row) for site in view.sites] == [
+            (stack, layer, layer) for layer in layers
+        ]
+        assert (view.n_layers, view.n_heads, view.stacks) == (len(layers), 4, (stack,))
+        others = {(site.stack, site.layer) for site in view.others}
+        assert others == {*SITES} - {(stack, layer) for layer in layers}
+        assert view.network is loaded.network
+        assert view.whole is loaded
+        seen = _seen(view, batch(loaded))
+        assert [(found.stack, found.row) for found in seen] == [(stack, layer) for layer in layers]
+        of_whole = [found for found in whole if found.stack == stack]
+        for found, same in zip(seen, of_whole, strict=True):
+            torch.testing.assert_close(found.pattern, same.pattern, rtol=0, atol=0)
 
 
 def test_a_view_of_a_view_is_of_the_whole() -> None:
@@ -142,15 +133,10 @@ def test_a_view_of_a_view_is_of_the_whole() -> None:
     assert loaded.only("all") is loaded
     with pytest.raises(InputError, match="has no stack 'sideways'; it has encoder and decoder and"):
         view.only("sideways")
-
-
-def test_the_only_stack_is_the_model_itself() -> None:
-    from tiny_families import tiny
-
-    loaded = headscope.wrap(tiny("bert"))
-    assert loaded.only("encoder") is loaded
+    only = headscope.wrap(tiny("bert"))  # its only stack is the model itself
+    assert only.only("encoder") is only
     with pytest.raises(InputError, match="has no stack 'cross'; it has encoder"):
-        loaded.only("cross")
+        only.only("cross")
 
 
 def test_the_certificate_of_a_view_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,122 +169,91 @@ def test_the_encoder_runs_on_sentences_alone(kind: str) -> None:
         router.checked(loaded.forward, ids, mask)
 
 
-@each_kind
-def test_hidden_states_and_logits_are_the_models_own(kind: str) -> None:
-    loaded = opened(kind)
-    given = batch(loaded)
-    with torch.no_grad():
-        own = loaded.network(**given, output_hidden_states=True)
-        hidden, logits = loaded.run(**given)
-        alone = loaded.forward(**given)
-    assert logits is not None
-    torch.testing.assert_close(logits, own.logits, rtol=0, atol=0)
-    torch.testing.assert_close(hidden, own.decoder_hidden_states[-1], rtol=0, atol=0)
-    torch.testing.assert_close(alone, hidden, rtol=0, atol=0)
-    given["decoder_attention_mask"] = torch.ones_like(given["decoder_attention_mask"])
-    assert len(run(loaded, given)) > len(hidden)
+def roll(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.roll(1, dims=1)
 
 
-# --- wrong variants ---------------------------------------------------------------------------
+def mask_lost(*args: Any, **options: Any) -> Tensor | None:
+    mask = sdpa_mask(*args, **options)
+    return None if mask is None else mask.any(dim=2, keepdim=True).expand_as(mask)
 
 
-def assert_failed(result: ValidationResult, stack: str, *others: str) -> None:
-    """Failed in the patterns of one stack, and the layers before it are right."""
-    assert not result.passed
-    assert any(f"{stack} layer 0" in r and "pattern" in r for r in result.reasons), result.reasons
-    for other in others:
-        assert not any(f"{other} layer" in reason for reason in result.reasons), result.reasons
+def read_by_the_decoder(*call: Any, right: Any = Layout.read) -> AttentionInput:
+    inputs = right(*call)
+    return replace(inputs, x_k=inputs.x_q)
 
 
-@pytest.fixture(params=["bart", "marian", "t5"])
-def loaded(request: pytest.FixtureRequest) -> LoadedModel:
-    return opened(request.param, "float64")
+def of_another_sentence(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    if q.shape[2] != k.shape[2]:
+        k, v = (x.roll(1, dims=0) for x in (k, v))
+    return stream_attention(q, k, v, **options)
 
 
-def test_causal_mask_that_is_lost(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(*args: Any, **options: Any) -> Tensor | None:
-        mask = sdpa_mask(*args, **options)
-        return None if mask is None else mask.any(dim=2, keepdim=True).expand_as(mask)
-
-    monkeypatch.setitem(AttentionMaskInterface._global_mapping, "headscope", lost)
-    result = validate_model(loaded)
-    assert result.mask_reached
-    assert_failed(result, "decoder", "encoder")
+def bias_of_another_head(*call: Any, right: Any = T5Layout.bias) -> Tensor | None:
+    return roll(right(*call))
 
 
-def test_layout_that_does_not_know_the_direction(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+def bias_merged_otherwise(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    return attention.with_bias(mask, roll(bias))
+
+
+def scaled(*qkv: Tensor, scale: float, **options: Any) -> Tensor:
+    return stream_attention(*qkv, scale=scale * 8**-0.5, **options)
+
+
+#: Of what is wrong: where, the families, the stacks whose patterns fail, those that are right.
+WRONG: dict[str, tuple[Any, str, Any, tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "causal mask lost": (
+        *(AttentionMaskInterface._global_mapping, "headscope", mask_lost),
+        *(("bart", "marian", "t5"), ("decoder",), ("encoder",)),
+    ),
+    "direction unknown": (
+        *(Layout, "causal", lambda *_: False),
+        *(("bart", "marian", "t5"), ("decoder",), ("encoder", "cross")),
+    ),
+    "cross-attention reads the decoder": (
+        *(Layout, "read", read_by_the_decoder),
+        *(("bart", "marian", "t5"), ("cross",), ("encoder", "decoder")),
+    ),
+    "cross-attention to another sentence": (
+        *(routing, "stream_attention", of_another_sentence),
+        *(("bart", "marian", "t5"), (), ()),
+    ),
+    # T5 has no bias where the decoder reads the encoder
+    "bias of another head": (
+        *(T5Layout, "bias", bias_of_another_head, ("t5",)),
+        *(("encoder", "decoder"), ("cross",)),
+    ),
+    "bias merged otherwise": (
+        *(routing, "with_bias", bias_merged_otherwise, ("t5",)),
+        *(("encoder", "decoder"), ()),
+    ),
+    "scale in T5's layout": (T5Layout, "scale", lambda *_: 8**-0.5, ("t5",), STACKS, ()),
+    "scale in T5's attention": (routing, "stream_attention", scaled, ("t5",), STACKS, ()),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_variants_fail_where_they_are_wrong(
+    case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Layout, "causal", lambda *_: False)
-    assert_failed(validate_model(loaded), "decoder", "encoder", "cross")
-
-
-def test_cross_attention_that_reads_the_decoder(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = Layout.read
-
-    def wrong(self: Layout, *call: Any) -> AttentionInput:
-        inputs = right(self, *call)
-        return replace(inputs, x_k=inputs.x_q)
-
-    monkeypatch.setattr(Layout, "read", wrong)
-    assert_failed(validate_model(loaded), "cross", "encoder", "decoder")
-
-
-def test_cross_attention_to_another_sentence(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def wrong(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        if q.shape[2] != k.shape[2]:
-            k, v = (x.roll(1, dims=0) for x in (k, v))
-        return stream_attention(q, k, v, **options)
-
-    monkeypatch.setattr(routing, "stream_attention", wrong)
-    result = validate_model(loaded)
-    assert not result.passed
-    assert any("cross layer 0: max |out" in reason for reason in result.reasons), result.reasons
-
-
-@pytest.mark.parametrize("whose", ["layout", "installed"])
-def test_bias_of_another_head(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = opened("t5", "float64")
-    if whose == "layout":
-        right = T5Layout.bias
-
-        def bias(*args: Any) -> Tensor | None:
-            found = right(*args)
-            return None if found is None else found.roll(1, dims=1)
-
-        monkeypatch.setattr(T5Layout, "bias", bias)
+    owner, name, wrong, kinds, failed, right = WRONG[case]
+    models = [opened(kind, "float64") for kind in kinds]
+    if isinstance(owner, dict):
+        monkeypatch.setitem(owner, name, wrong)
     else:
-
-        def merged(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
-            return attention.with_bias(mask, None if bias is None else bias.roll(1, dims=1))
-
-        monkeypatch.setattr(routing, "with_bias", merged)
-    result = validate_model(loaded)
-    assert_failed(result, "encoder")
-    assert any("decoder layer" in reason for reason in result.reasons)
-    if whose == "layout":  # T5 has no bias where the decoder reads the encoder
-        assert not any("cross layer" in reason for reason in result.reasons)
-
-
-@pytest.mark.parametrize("whose", ["layout", "installed"])
-def test_scale_put_into_t5(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = opened("t5", "float64")
-    assert {site.scale for site in loaded.sites} == {1.0}
-    if whose == "layout":
-        monkeypatch.setattr(T5Layout, "scale", lambda *_: 8**-0.5)
-    else:
-
-        def scaled(*qkv: Tensor, scale: float, **options: Any) -> Tensor:
-            return stream_attention(*qkv, scale=scale * 8**-0.5, **options)
-
-        monkeypatch.setattr(routing, "stream_attention", scaled)
-    result = validate_model(loaded)
-    for stack in STACKS:
-        assert_failed(result, stack)
+        monkeypatch.setattr(owner, name, wrong)
+    for loaded in models:
+        result = validate_model(loaded)
+        assert not result.passed
+        assert result.mask_reached
+        for stack in failed:
+            first = [r for r in result.reasons if f"{stack} layer 0" in r]
+            assert any("pattern" in r for r in first), result.reasons
+        for stack in right:
+            assert not any(f"{stack} layer" in r for r in result.reasons), result.reasons
+        if not failed:  # the patterns are right, and not what they are multiplied by
+            assert any("cross layer 0: max |out" in r for r in result.reasons), result.reasons
 
 
 def test_a_layer_of_the_decoder_that_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
