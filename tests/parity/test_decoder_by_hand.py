@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from encoder_decoders import ids_and_mask, opened
-from torch import Tensor
 
 from headscope.measures.activations import Activations
-from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -37,7 +34,7 @@ def attend(
     names: Mapping[str, str],
     x: Array,
     source: Array,
-    sees: Callable[[int, int], bool],
+    causal: bool,
     scale: float,
     bias: Bias | None = None,
 ) -> tuple[Array, Array]:
@@ -51,27 +48,15 @@ def attend(
         own = slice(head * D_HEAD, (head + 1) * D_HEAD)
         for i in range(len(x)):
             scores = {}
-            for j in range(len(source)):
-                if sees(i, j):
-                    scores[j] = float(q[i, own] @ k[j, own]) * scale
-                    scores[j] += bias(head, i, j) if bias else 0.0
+            for j in range(i + 1 if causal else len(source)):
+                scores[j] = float(q[i, own] @ k[j, own]) * scale
+                scores[j] += bias(head, i, j) if bias else 0.0
             largest = max(scores.values())
             total = sum(math.exp(score - largest) for score in scores.values())
             for j, score in scores.items():
                 patterns[head, i, j] = math.exp(score - largest) / total
                 z[i, own] += patterns[head, i, j] * v[j, own]
     return affine(state, names["out"], z), patterns
-
-
-def before(i: int, j: int) -> bool:
-    return j <= i
-
-
-def anywhere(i: int, j: int) -> bool:
-    return True
-
-
-# --- BART -------------------------------------------------------------------------------------
 
 
 def layer_norm(state: State, name: str, x: Array) -> Array:
@@ -84,23 +69,19 @@ def gelu(x: Array) -> Array:
     return np.vectorize(lambda value: value * (1 + math.erf(value / math.sqrt(2))) / 2)(x)
 
 
-def bart_names(prefix: str) -> dict[str, str]:
-    return {short: f"{prefix}.{short}_proj" for short in ("q", "k", "v", "out")}
-
-
 def bart_layer(state: State, layer: int, x: Array, source: Array) -> tuple[Array, list[Array]]:
     """A layer of the decoder: LayerNorms after the sums, every map with a bias."""
     at = f"decoder.layers.{layer}"
-    scale = 1 / math.sqrt(D_HEAD)
-    out, own = attend(state, bart_names(f"{at}.self_attn"), x, x, before, scale)
-    x = layer_norm(state, f"{at}.self_attn_layer_norm", x + out)
-    out, cross = attend(state, bart_names(f"{at}.encoder_attn"), x, source, anywhere, scale)
-    x = layer_norm(state, f"{at}.encoder_attn_layer_norm", x + out)
+    patterns = []
+    for name, keys in (("self_attn", None), ("encoder_attn", source)):
+        names = {short: f"{at}.{name}.{short}_proj" for short in ("q", "k", "v", "out")}
+        out, pattern = attend(
+            state, names, x, x if keys is None else keys, keys is None, 1 / math.sqrt(D_HEAD)
+        )
+        x = layer_norm(state, f"{at}.{name}_layer_norm", x + out)
+        patterns.append(pattern)
     out = affine(state, f"{at}.fc2", gelu(affine(state, f"{at}.fc1", x)))
-    return layer_norm(state, f"{at}.final_layer_norm", x + out), [own, cross]
-
-
-# --- T5 ---------------------------------------------------------------------------------------
+    return layer_norm(state, f"{at}.final_layer_norm", x + out), patterns
 
 
 def rms_norm(state: State, name: str, x: Array) -> Array:
@@ -127,26 +108,25 @@ def encoder_bucket(i: int, j: int) -> int:
     return ahead + min(15, 8 + int(math.log(away / 8) / math.log(128 / 8) * 8))
 
 
-def t5_bias(state: State, stack: str, bucket: Callable[[int, int], int]) -> Bias:
-    table = state[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
-    return lambda head, i, j: float(table[bucket(i, j), head])
-
-
 def t5_layer(
     state: State, stack: str, layer: int, x: Array, source: Array
 ) -> tuple[Array, list[Array]]:
     """A layer of either stack: norms before each part, no scale, no bias but by position."""
     at = f"{stack}.block.{layer}.layer"
     decodes = stack == "decoder"
-    bias = t5_bias(state, stack, decoder_bucket if decodes else encoder_bucket)
-    sees = before if decodes else anywhere
+    table = state[f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"]
+
+    def bias(head: int, i: int, j: int) -> float:
+        return float(table[decoder_bucket(i, j) if decodes else encoder_bucket(i, j), head])
+
     given = rms_norm(state, f"{at}.0.layer_norm", x)
-    out, own = attend(state, t5_names(f"{at}.0.SelfAttention"), given, given, sees, 1.0, bias)
+    names = t5_names(f"{at}.0.SelfAttention")
+    out, own = attend(state, names, given, given, decodes, 1.0, bias)
     x, patterns = x + out, [own]
     if decodes:
         given = rms_norm(state, f"{at}.1.layer_norm", x)
         names = t5_names(f"{at}.1.EncDecAttention")
-        out, cross = attend(state, names, given, source, anywhere, 1.0)
+        out, cross = attend(state, names, given, source, False, 1.0)
         x = x + out
         patterns.append(cross)
     part = f"{at}.{2 if decodes else 1}"
@@ -154,13 +134,14 @@ def t5_layer(
     return x + affine(state, f"{part}.DenseReluDense.wo", np.maximum(inner, 0)), patterns
 
 
-# --- held against the models ------------------------------------------------------------------
-
-
-def measured(
-    loaded: LoadedModel, given: dict[str, Tensor]
-) -> tuple[dict[tuple[str, int], Array], Any]:
-    """Return our patterns of the first example, and the states between transformers' layers."""
+def measured(kind: str) -> tuple[State, dict[tuple[str, int], Array], Any]:
+    """Weights, our patterns of one pair, and the states between transformers' layers."""
+    loaded = opened(kind, "float64")
+    # Long enough for T5's wide buckets.
+    ids, mask = ids_and_mask((30,), 1)
+    target, target_mask = ids_and_mask((35,), 2, loaded.start_id)
+    names = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask")
+    given = dict(zip(names, (ids, mask, target, target_mask), strict=True))
     seen: dict[tuple[str, int], Array] = {}
 
     class Keep:
@@ -174,51 +155,32 @@ def measured(
     with routed(loaded.model, router):
         router.checked(loaded.forward, **given)
     loaded.model.set_attn_implementation("eager")
+    state = {name: tensor.double().numpy() for name, tensor in loaded.model.state_dict().items()}
     with torch.no_grad():
-        return seen, loaded.model(**given, output_hidden_states=True)
+        return state, seen, loaded.model(**given, output_hidden_states=True)
 
 
-def pair(loaded: LoadedModel) -> dict[str, Tensor]:
-    """One pair, long enough for T5's wide buckets."""
-    ids, mask = ids_and_mask((30,), 1)
-    target, target_mask = ids_and_mask((35,), 2, loaded.start_id)
-    names = ("input_ids", "attention_mask", "decoder_input_ids", "decoder_attention_mask")
-    return dict(zip(names, (ids, mask, target, target_mask), strict=True))
-
-
-def numbers(loaded: LoadedModel) -> State:
-    return {name: tensor.double().numpy() for name, tensor in loaded.model.state_dict().items()}
-
-
-@pytest.mark.parametrize("layer", [0, 1])
-def test_a_layer_of_barts_decoder(layer: int) -> None:
-    loaded = opened("bart", "float64")
-    patterns, theirs = measured(loaded, pair(loaded))
+def test_layers_of_barts_decoder() -> None:
+    state, patterns, theirs = measured("bart")
     source = theirs.encoder_last_hidden_state[0].numpy()
-    x = theirs.decoder_hidden_states[layer][0].numpy()
-    out, (own, cross) = bart_layer(numbers(loaded), layer, x, source)
-    np.testing.assert_allclose(patterns["decoder", layer], own, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(patterns["cross", layer], cross, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(theirs.decoder_hidden_states[layer + 1][0], out, rtol=0, atol=1e-10)
+    states = [x[0].numpy() for x in theirs.decoder_hidden_states]
+    for layer in (0, 1):
+        out, (own, cross) = bart_layer(state, layer, states[layer], source)
+        np.testing.assert_allclose(patterns["decoder", layer], own, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(patterns["cross", layer], cross, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(states[layer + 1], out, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-def test_a_layer_of_t5s_decoder(layer: int) -> None:
-    loaded = opened("t5", "float64")
-    patterns, theirs = measured(loaded, pair(loaded))
+def test_layers_of_t5() -> None:
+    """Its norms are computed in float32, whatever its weights are."""
+    state, patterns, theirs = measured("t5")
     source = theirs.encoder_last_hidden_state[0].numpy()
-    x = theirs.decoder_hidden_states[layer][0].numpy()
-    out, (own, cross) = t5_layer(numbers(loaded), "decoder", layer, x, source)
-    # T5's norms are computed in float32, whatever its weights are.
-    np.testing.assert_allclose(patterns["decoder", layer], own, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(patterns["cross", layer], cross, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(theirs.decoder_hidden_states[layer + 1][0], out, rtol=0, atol=1e-4)
-
-
-def test_a_layer_of_t5s_encoder() -> None:
-    loaded = opened("t5", "float64")
-    patterns, theirs = measured(loaded, pair(loaded))
-    x = theirs.encoder_hidden_states[0][0].numpy()
-    out, (own,) = t5_layer(numbers(loaded), "encoder", 0, x, x)
-    np.testing.assert_allclose(patterns["encoder", 0], own, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(theirs.encoder_hidden_states[1][0], out, rtol=0, atol=1e-4)
+    for stack, layer in (("encoder", 0), ("decoder", 0), ("decoder", 1)):
+        x, after = (
+            getattr(theirs, f"{stack}_hidden_states")[n][0].numpy() for n in (layer, layer + 1)
+        )
+        out, found = t5_layer(state, stack, layer, x, source)
+        for name, expected in zip((stack, "cross"), found, strict=False):
+            np.testing.assert_allclose(patterns[name, layer], expected, rtol=0, atol=1e-5)
+        assert len(found) == (1 if stack == "encoder" else 2)
+        np.testing.assert_allclose(after, out, rtol=0, atol=1e-4)

@@ -256,6 +256,7 @@ def test_a_compact_model_generates_what_the_zeroed_one_does(kind: str) -> None:
             assert torch.equal(found[0], tokens)
             # (T5's norms are computed in float32, whatever its weights are)
             torch.testing.assert_close(found[1], logits, rtol=0, atol=1e-5)
+    assert loaded.network.config.use_cache is not False
 
 
 @pytest.mark.parametrize("heads", [(2, 4), (4, 2)])

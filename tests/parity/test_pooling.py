@@ -65,70 +65,57 @@ def modes(parts: Any, *names: str) -> Any:
     return parts.Pooling(D_MODEL, names if len(names) > 1 else names[0])
 
 
-CASES: dict[str, tuple[Callable[[Any], Sequence[Any]], str]] = {
-    "mean": (lambda p: [modes(p, "mean")], "mean"),
-    "cls": (lambda p: [modes(p, "cls")], "cls"),
-    "max": (lambda p: [modes(p, "max")], "max"),
-    "weighted": (lambda p: [modes(p, "weightedmean")], "weighted"),
-    "root": (lambda p: [modes(p, "mean_sqrt_len_tokens")], "mean-sqrt"),
-    "last": (lambda p: [modes(p, "lasttoken")], "last"),
-    "several": (lambda p: [modes(p, "mean", "cls", "max")], "mean+cls+max"),
-    "normalize": (lambda p: [modes(p, "cls"), p.Normalize()], "cls, normalize"),
-    "dense": (
-        lambda p: [modes(p, "cls"), p.Dense(D_MODEL, 8), p.Normalize()],
-        "cls, dense 32x8 tanh, normalize",
-    ),
-    "dense after several": (
-        lambda p: [
-            modes(p, "cls", "mean"),
-            p.Dense(2 * D_MODEL, 6, bias=False, activation_function=torch.nn.Identity()),
-            p.Dropout(0.5),
-        ],
-        "cls+mean, dense 64x6 identity",
-    ),
-    "residual": (
-        lambda p: [
-            modes(p, "mean"),
-            p.Dense(D_MODEL, D_MODEL, activation_function=torch.nn.GELU(), use_residual=True),
-            p.Dense(D_MODEL, 5, activation_function=torch.nn.ReLU(), use_residual=True),
-        ],
-        "mean, dense 32x32 gelu residual, dense 32x5 relu residual",
-    ),
+CASES: dict[str, Callable[[Any], Sequence[Any]]] = {
+    "mean": lambda p: [modes(p, "mean")],
+    "cls": lambda p: [modes(p, "cls")],
+    "max": lambda p: [modes(p, "max")],
+    "weighted": lambda p: [modes(p, "weightedmean")],
+    "mean-sqrt": lambda p: [modes(p, "mean_sqrt_len_tokens")],
+    "last": lambda p: [modes(p, "lasttoken")],
+    "mean+cls+max": lambda p: [modes(p, "mean", "cls", "max")],
+    "cls, normalize": lambda p: [modes(p, "cls"), p.Normalize()],
+    "cls, dense 32x8 tanh, normalize": lambda p: [
+        *(modes(p, "cls"), p.Dense(D_MODEL, 8), p.Normalize())
+    ],
+    "cls+mean, dense 64x6 identity": lambda p: [
+        modes(p, "cls", "mean"),
+        p.Dense(2 * D_MODEL, 6, bias=False, activation_function=torch.nn.Identity()),
+        p.Dropout(0.5),
+    ],
+    "mean, dense 32x32 gelu residual, dense 32x5 relu residual": lambda p: [
+        modes(p, "mean"),
+        p.Dense(D_MODEL, D_MODEL, activation_function=torch.nn.GELU(), use_residual=True),
+        p.Dense(D_MODEL, 5, activation_function=torch.nn.ReLU(), use_residual=True),
+    ],
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_embeddings_are_those_of_sentence_transformers(
-    case: str, oracle: Callable[..., Any], tmp_path: Path
+    name: str, oracle: Callable[..., Any], tmp_path: Path
 ) -> None:
-    after, name = CASES[case]
-    theirs = oracle(tmp_path, after).encode(list(TEXTS), batch_size=2)
+    theirs = oracle(tmp_path, CASES[name]).encode(list(TEXTS), batch_size=2)
     loaded = headscope.load(str(tmp_path))
     assert (str(loaded.pooling), loaded.pooling.origin) == (name, "modules.json")
-    np.testing.assert_allclose(
-        embedded(loaded, TEXTS), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
-    )
-    alone = np.concatenate([embedded(loaded, [text]) for text in TEXTS])
-    same(alone, theirs)
+    same(embedded(loaded, TEXTS), theirs)
+    same(np.concatenate([embedded(loaded, [text]) for text in TEXTS]), theirs)
 
 
 def test_settings_of_encode_are_applied(oracle: Callable[..., Any], tmp_path: Path) -> None:
     """The default prompt, fewer dimensions, and lower case that the tokenizer does not make."""
     settings = {"prompts": {"q": "the big "}, "default_prompt_name": "q", "truncate_dim": 5}
     oracle(tmp_path, lambda p: [modes(p, "cls")], **settings)
-    _set(tmp_path / "sentence_bert_config.json", do_lower_case=True)
-    text = json.loads((tmp_path / "tokenizer.json").read_text())
-    text["normalizer"] = None
-    (tmp_path / "tokenizer.json").write_text(json.dumps(text))
+    changes = (("sentence_bert_config", "do_lower_case", True), ("tokenizer", "normalizer", None))
+    for name, key, value in changes:
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     from sentence_transformers import SentenceTransformer
 
     texts = ["A Dog SAT", *TEXTS]
     theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
     loaded = headscope.load(str(tmp_path))
     assert str(loaded.pooling) == "cls, first 5"
-    np.testing.assert_allclose(
-        embedded(loaded, texts), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
-    )
+    same(embedded(loaded, texts), theirs)
     bare = dataclasses.replace(loaded, pooling=dataclasses.replace(loaded.pooling, prompt=""))
     assert abs(embedded(bare, texts) - theirs).max() > 0.01
 
@@ -150,22 +137,12 @@ def test_the_older_format_of_the_pooling_config(
     folder = by_hand(bert, tmp_path / "old", ["Pooling", "Normalize"])
     keys = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
     values = {f"pooling_mode_{key}": key in switches for key in keys}
-    (folder / "1_Pooling" / "config.json").write_text(
-        json.dumps({"word_embedding_dimension": D_MODEL, **values})
-    )
+    config = {"word_embedding_dimension": D_MODEL, **values}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
     loaded = headscope.load(str(folder))
     assert str(loaded.pooling) == f"{name}, normalize"
     theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
-    np.testing.assert_allclose(
-        embedded(loaded, TEXTS), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
-    )
-
-
-def _set(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-# --- who has it, and who overrides it -----------------------------------------------------------
+    same(embedded(loaded, TEXTS), theirs)
 
 
 def test_copies_of_a_model_embed_as_it_does(bert: Path, tmp_path: Path) -> None:
@@ -179,9 +156,8 @@ def test_copies_of_a_model_embed_as_it_does(bert: Path, tmp_path: Path) -> None:
 
 def test_an_option_replaces_the_whole_way(bert: Path, tmp_path: Path) -> None:
     folder = by_hand(bert, tmp_path / "m", ["Pooling", "Dense"])
-    chosen = headscope.load(str(folder), pooling="max")
-    assert (str(chosen.pooling), chosen.pooling.origin) == ("max", "option")
-    assert chosen.pooling.files == ()
+    chosen = headscope.load(str(folder), pooling="max").pooling
+    assert (str(chosen), chosen.origin, chosen.files) == ("max", "option", ())
     with pytest.raises(headscope.HeadscopeError, match=r"no pooling 'sum'; choose mean, cls, max"):
         headscope.load(str(folder), pooling="sum")
 
@@ -204,21 +180,25 @@ def test_tasks_measure_the_embedding_of_the_model(bert: Path, tmp_path: Path) ->
 
 def test_a_result_records_how_texts_were_embedded(bert: Path, tmp_path: Path) -> None:
     folder = str(by_hand(bert, tmp_path / "m", ["Pooling", "Normalize"]))
-    lines = tmp_path / "lines.txt"
-    lines.write_text("\n".join(TEXTS) + "\n")
-    recorded = {}
-    for pooling in (None, "mean"):
-        found = headscope.prune(
-            folder, heads="L0H1", data=lines, roles=False, ablation=False, pooling=pooling
-        )
+    (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n")
+    options = {"heads": "L0H1", "data": tmp_path / "lines.txt", "roles": False, "ablation": False}
+    values = []
+    for asked, name, origin, line in (
+        (
+            None,
+            "cls, normalize",
+            "modules.json",
+            "cls, normalize, as the model's modules.json says",
+        ),
+        ("mean", "mean", "option", "mean, as asked for"),
+    ):
+        found = headscope.prune(folder, pooling=asked, **options)
         model = found.provenance["model"]
+        assert (model["pooling"], model["pooling_from"]) == (name, origin)
         header = "\n".join(str(line) for line in prune_report(found) if isinstance(line, Text))
-        own = "cls, normalize, as the model's modules.json says"
-        assert f"Pooling {'mean, as asked for' if pooling else own}\n" in header
-        recorded[model["pooling"]] = (model["pooling_from"], found.curves[0].points[0].value)
-    assert recorded["cls, normalize"][0] == "modules.json"
-    assert recorded["mean"][0] == "option"
-    assert recorded["cls, normalize"][1] != recorded["mean"][1]
+        assert f"Pooling {line}\n" in header
+        values.append(found.curves[0].points[0].value)
+    assert values[0] != values[1]
 
 
 def test_notes_say_what_is_read_otherwise(bert: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -36,67 +37,55 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str | None, Path]:
     return {h: tiny_bert(folder / str(h), task_head=h) for h in (None, "mlm", "classification")}
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
-    scores = [0.0, 1.0, 2.5, 3.0, 3.0, 5.0]
-    rotated = SENTENCES[2:] + SENTENCES[:2]
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    scored = zip(
+        SENTENCES, SENTENCES[2:] + SENTENCES[:2], (0.0, 1.0, 2.5, 3.0, 3.0, 5.0), strict=True
+    )
     texts = {
-        "fidelity": ("x.txt", "\n".join(SENTENCES)),
-        "mlm": ("x.txt", "\n".join(SENTENCES * 12)),
-        "classification": (
-            "x.tsv",
-            "\n".join(f"{s}\t{i % 2}" for i, s in enumerate(SENTENCES)),
-        ),
-        "similarity": (
-            "x.csv",
-            "\n".join(f"{a},{b},{c}" for a, b, c in zip(SENTENCES, rotated, scores, strict=True)),
-        ),
+        "fidelity.txt": SENTENCES,
+        "mlm.txt": SENTENCES * 12,
+        "classification.tsv": [f"{text}\t{i % 2}" for i, text in enumerate(SENTENCES)],
+        "similarity.csv": [f"{a},{b},{score}" for a, b, score in scored],
     }
-    found = {}
-    for task, (name, text) in texts.items():
-        found[task] = tmp_path / task / name
-        found[task].parent.mkdir()
-        found[task].write_text(text)
-    return found
+    folder = tmp_path_factory.mktemp("examples")
+    for name, lines in texts.items():
+        (folder / name).write_text("\n".join(lines))
+    return {name.partition(".")[0]: folder / name for name in texts}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(models: dict[str | None, Path], files: dict[str, Path]) -> Open:
-    def open_(task: str, head: str | None = None, **options: Any) -> tuple[LoadedModel, Task]:
-        loaded = headscope.load(str(models[head]), task_head="auto", dtype="float64")
-        return loaded, make_task(task, read_examples(task, files[task]), loaded, **options)
+    @functools.cache
+    def load(head: str | None) -> LoadedModel:
+        return headscope.load(str(models[head]), task_head="auto", dtype="float64")
+
+    def open_(task: str, head: str | None = None) -> tuple[LoadedModel, Task]:
+        return load(head), make_task(task, read_examples(task, files[task]), load(head))
 
     return open_
 
 
-CASES = [
-    ("fidelity", None),
-    ("fidelity", "classification"),
-    ("fidelity", "mlm"),
-    ("mlm", "mlm"),
-    ("classification", "classification"),
-    ("similarity", None),
-    ("similarity", "mlm"),
-]
-each_case = pytest.mark.parametrize(("task", "head"), CASES)
-
-
-def embeddings(loaded: LoadedModel, texts: list[str]) -> np.ndarray:
-    """Mean of the last states, one sentence at a time: no padding, no batches."""
-    rows = []
-    for text in texts:
-        with torch.no_grad():
-            ids = torch.tensor([loaded.tokenizer(text)["input_ids"]])
-            rows.append(loaded.model(input_ids=ids).last_hidden_state[0].mean(0).numpy())
-    return np.array(rows)
+each_case = pytest.mark.parametrize(
+    ("task", "head"),
+    [
+        *(("fidelity", None), ("fidelity", "classification"), ("fidelity", "mlm")),
+        *(("mlm", "mlm"), ("classification", "classification")),
+        *(("similarity", None), ("similarity", "mlm")),
+    ],
+)
 
 
 def test_similarity_is_spearman_of_cosines(opened: Open, files: dict[str, Path]) -> None:
+    """Of the means of last states, one sentence at a time: no padding, no batches."""
     loaded, task = opened("similarity")
     lines = [line.split(",") for line in files["similarity"].read_text().splitlines()]
-    first, second = (embeddings(loaded, [line[i] for line in lines]) for i in (0, 1))
-    cosines = (first * second).sum(1)
-    cosines /= np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    cosines = []
+    for line in lines:
+        with torch.no_grad():
+            ids = [torch.tensor([loaded.tokenizer(text)["input_ids"]]) for text in line[:2]]
+            a, b = (loaded.model(input_ids=x).last_hidden_state[0].mean(0).numpy() for x in ids)
+        cosines.append(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
     outputs = task.outputs(loaded)
     np.testing.assert_allclose(outputs["similarity"], cosines, atol=1e-6)
     expected = 100 * stats.spearmanr(cosines, [float(line[2]) for line in lines])[0]
@@ -166,16 +155,11 @@ def test_gates_of_zero_are_a_model_without_those_heads(
     gates = torch.ones(2, 4)
     for layer, h in removed:
         gates[layer, h] = 0
-    gated, compact = (
-        made.outputs(loaded, gates),
-        made.outputs(headscope.remove_heads(loaded, removed)),
-    )
+    gated = made.outputs(loaded, gates)
+    compact = made.outputs(headscope.remove_heads(loaded, removed))
     assert gated.keys() == compact.keys()
     for name in gated:
         np.testing.assert_allclose(gated[name], compact[name], atol=1e-5)
-
-
-# --- derivatives --------------------------------------------------------------------------------
 
 
 def gradient(loss: Callable[[Tensor], Tensor], gates: Tensor) -> Tensor:
@@ -183,8 +167,8 @@ def gradient(loss: Callable[[Tensor], Tensor], gates: Tensor) -> Tensor:
     return found
 
 
-@each_case
 @pytest.mark.parametrize("labels", [True, False])
+@each_case
 def test_derivatives_by_example_and_token_add_up_to_finite_differences(
     task: str, head: str | None, labels: bool, opened: Open
 ) -> None:
@@ -219,11 +203,10 @@ def test_an_examples_derivative_is_its_own(opened: Open) -> None:
     loaded, made = opened("classification", "classification")
     (batch,) = made.loss_batches(loaded)
     gates = batch.gates("example")
-    each = [torch.autograd.grad(batch.loss(gates)[i], gates)[0] for i in range(batch.size)]
-    for i, found in enumerate(each):
+    for i in range(batch.size):
+        (found,) = torch.autograd.grad(batch.loss(gates)[i], gates)
         assert bool(found[i].any())
         assert not bool(found[torch.arange(batch.size) != i].any())
-    torch.testing.assert_close(gradient(batch.loss, gates), sum(each))
 
 
 def test_label_free_loss_is_flat_at_the_unpruned_model(opened: Open) -> None:
@@ -233,9 +216,6 @@ def test_label_free_loss_is_flat_at_the_unpruned_model(opened: Open) -> None:
     assert float(batch.loss(gates).detach().abs().max()) < 1e-9
     assert float(gradient(batch.loss, gates).abs().max()) < 1e-7
     assert float(gradient(lambda g: batch.embed(g)[:, 0], gates).abs().max()) > 1e-4
-
-
-# --- what does not fit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,32 +235,31 @@ def test_a_task_that_the_model_has_no_head_for(
         headscope.load(str(models[head]), task_head=task)
 
 
-def test_heads_are_kept_when_asked_for(models: dict[str | None, Path]) -> None:
+def test_heads_are_kept_when_asked_for(
+    models: dict[str | None, Path], files: dict[str, Path], tmp_path: Path
+) -> None:
     for (head, folder), wanted in itertools.product(models.items(), (None, "auto")):
         loaded = headscope.load(str(folder), task_head=wanted)
         assert loaded.task_head == (head if wanted else None)
         assert (loaded.network is loaded.model) == (loaded.task_head is None)
-
-
-def test_unknown_names_and_missing_files(opened: Open) -> None:
-    assert set(TASKS) == {"fidelity", "mlm", "classification", "similarity", "seq2seq"}
-    with pytest.raises(InputError, match="no task 'translation'; choose fidelity"):
-        read_examples("translation", None)
-    with pytest.raises(InputError, match="needs a file with labels"):
-        read_examples("similarity", None)
-    with pytest.raises(InputError, match="needs a file with sources and targets"):
-        read_examples("seq2seq", None)
-    with pytest.raises(InputError, match="limit is 1"):
-        read_examples("fidelity", None, 1)
-
-
-def test_regression_heads_are_no_classifiers(tmp_path: Path, files: dict[str, Path]) -> None:
+    # A head for regression is no classifier.
     folder = tiny_bert(tmp_path / "regression", task_head="classification", num_labels=1)
     loaded = headscope.load(str(folder), task_head="auto")
+    examples = read_examples("classification", files["classification"])
     with pytest.raises(InputError, match="does not choose one of several classes"):
-        make_task(
-            "classification", read_examples("classification", files["classification"]), loaded
-        )
+        make_task("classification", examples, loaded)
+
+
+def test_unknown_names_and_missing_files() -> None:
+    assert set(TASKS) == {"fidelity", "mlm", "classification", "similarity", "seq2seq"}
+    for task, limit, message in (
+        ("translation", None, "no task 'translation'; choose fidelity"),
+        ("similarity", None, "needs a file with labels"),
+        ("seq2seq", None, "needs a file with sources and targets"),
+        ("fidelity", 1, "limit is 1"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_examples(task, None, limit)
 
 
 def test_too_long_examples_are_skipped_and_counted(tmp_path: Path, models: Any) -> None:
