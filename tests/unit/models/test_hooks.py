@@ -1,16 +1,22 @@
-"""What a site is told to read is what it really multiplies."""
+"""What is put around a model: watched inputs, the norms before a layer, faster products."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch
 from tiny_families import each_family, padded_batch, tiny
-from torch import Tensor
+from torch import Tensor, nn
 
 import headscope
 from headscope.measures.activations import Activations
+from headscope.measures.rank.factors import fold_gain
 from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
+from headscope.models.norms import gain_and_shift, preceding_norms
+from headscope.models.products import fast_products
 from headscope.models.routing import Router, routed
 
 
@@ -35,7 +41,6 @@ def test_inputs_times_weights_are_the_queries_keys_and_values(family: str) -> No
         for _ in range(2):  # a second pass starts at the first layer again
             router.run(lambda: loaded.forward(*padded_batch()))
     assert [layer for layer, _ in inputs] == [*range(loaded.n_layers)] * 2
-    assert len(heads) == len(inputs)
     for (layer, x), qkv in zip(inputs, heads, strict=True):
         w = loaded.sites[layer].weights()
         for found, W, b in zip(qkv, (w.W_Q, w.W_K, w.W_V), (w.b_Q, w.b_K, w.b_V), strict=True):
@@ -57,13 +62,123 @@ def test_shared_modules_are_told_apart_by_turn() -> None:
         torch.testing.assert_close(seen[layer], states[layer].detach())
 
 
-def test_hooks_go_even_when_the_body_raises() -> None:
-    loaded = headscope.wrap(tiny("bert"))
-
+def assert_gone_after_an_error(around: AbstractContextManager[Any], model: nn.Module) -> None:
     def body() -> None:
-        with watch_inputs(loaded.sites, lambda site, inputs: None):
+        with around:
+            assert any("forward" in vars(m) or m._forward_pre_hooks for m in model.modules())
             raise RuntimeError("body")
 
     with pytest.raises(RuntimeError, match="body"):
         body()
-    assert not any(module._forward_pre_hooks for module in loaded.model.modules())
+    for module in model.modules():
+        assert "forward" not in vars(module)
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+
+
+def test_nothing_stays_even_when_the_body_raises() -> None:
+    loaded = headscope.wrap(tiny("bert"))
+    preceding_norms(loaded)
+    assert_gone_after_an_error(watch_inputs(loaded.sites, lambda *_: None), loaded.model)
+    assert_gone_after_an_error(fast_products(loaded.model), loaded.model)
+
+
+def names(model: Any) -> dict[int, str]:
+    known = {module: name for name, module in model.named_modules()}
+    return {layer: known[norm] for layer, norm in preceding_norms(headscope.wrap(model)).items()}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "camembert", "distilbert"])
+def test_norms_of_post_layer_norm_families(family: str) -> None:
+    name = "encoder.layer.{}.output.LayerNorm"
+    if family == "distilbert":
+        name = "transformer.layer.{}.output_layer_norm"
+    first = {0: "embeddings.LayerNorm"}
+    assert names(tiny(family)) == {**first, 1: name.format(0), 2: name.format(1)}
+
+
+def test_a_projection_of_the_embeddings_is_no_norm() -> None:
+    assert sorted(names(tiny("electra"))) == [1, 2]
+    assert names(tiny("electra", embedding_size=32))[0] == "embeddings.LayerNorm"
+    albert = names(tiny("albert"))
+    assert sorted(albert) == [1, 2]
+    (norm,) = set(albert.values())  # one module, several layers
+    assert norm.endswith("full_layer_layer_norm")
+    found = names(tiny("albert, two groups"))
+    assert sorted(found) == [1, 2]
+    assert "groups.0" in found[1] or "groups.0" in found[2]
+
+
+@each_family
+def test_norm_is_behaviourally_the_one_before(family: str) -> None:
+    """Queries from the normalised state through the folded weights are the model's own."""
+    loaded = headscope.wrap(tiny(family, "float64"))
+    for module in loaded.model.modules():  # gains and shifts that matter
+        if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight, 1, 0.5)
+            nn.init.normal_(module.bias, 0, 0.5)
+    norms = preceding_norms(loaded)
+    assert set(range(1, loaded.n_layers)) <= set(norms)
+    seen: dict[nn.Module, list[Tensor]] = {}
+
+    def keep(module: nn.Module, args: tuple[Tensor, ...], out: Tensor | None = None) -> None:
+        seen.setdefault(module, []).append(args[0] if out is None else out)
+
+    for norm in set(norms.values()):
+        norm.register_forward_pre_hook(keep)
+    for query in {site.projections.q.module for site in loaded.sites}:
+        query.register_forward_hook(keep)
+    with torch.no_grad():
+        loaded.forward(*padded_batch())
+    for site in loaded.sites:
+        if site.layer in norms:
+            norm = norms[site.layer]
+            folded = fold_gain(site.weights(), *gain_and_shift(norm))
+            ours = []
+            for state in seen[norm]:
+                x = nn.functional.layer_norm(state, norm.normalized_shape, eps=norm.eps)
+                q = x[:, None] @ folded.W_Q + folded.b_Q[:, None]
+                ours.append(q.transpose(1, 2).flatten(2))
+            # (ALBERT's one module runs in every layer: this layer's query is among them)
+            queries = seen[site.projections.q.module]
+            assert any(torch.allclose(a, b, atol=1e-9) for a in ours for b in queries)
+
+
+def test_a_norm_without_gain_or_shift_folds_as_ones_and_zeros() -> None:
+    gain, shift = gain_and_shift(nn.LayerNorm(6, elementwise_affine=False))
+    assert (gain.tolist(), shift.tolist()) == ([1.0] * 6, [0.0] * 6)
+    norm = nn.LayerNorm(6, bias=False)
+    nn.init.normal_(norm.weight)
+    gain, shift = gain_and_shift(norm)
+    assert torch.equal(gain, norm.weight)
+    assert shift.tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_faster_products_are_those_of_float64(bias: bool) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(24, 40, bias=bias).requires_grad_(False)
+    weight = linear.weight.double()
+    for shape in ((3, 7, 24), (1, 1, 24), (5, 24)):
+        x = torch.randn(shape)
+        expected = x.double() @ weight.T
+        if linear.bias is not None:
+            expected = expected + linear.bias.double()
+        with torch.no_grad(), fast_products(linear):
+            out = linear(x)
+        torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)
+    x = torch.randn(3, 7, 24, requires_grad=True)
+    by = torch.randn(3, 40, 7).transpose(1, 2)  # not contiguous
+    with fast_products(linear):
+        out = linear(x)
+    (found,) = torch.autograd.grad(out, x, by)
+    torch.testing.assert_close(found.double(), by.double() @ weight, rtol=0, atol=1e-5)
+
+
+def test_faster_products_leave_other_dtypes_and_subclasses_alone() -> None:
+    class Own(nn.Linear):
+        pass
+
+    model = nn.Sequential(nn.Linear(4, 4).double(), Own(4, 4))
+    with fast_products(model):
+        assert not any("forward" in vars(module) for module in model)

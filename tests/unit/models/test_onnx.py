@@ -54,24 +54,22 @@ def run(path: Path, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return embedding, hidden
 
 
-@pytest.mark.parametrize("lengths", [(1,), (7,), (40,), (3, 1), (5, 2, 9, 5, 40)])
-def test_a_graph_is_the_model_with_gates_of_zero(
-    full: LoadedModel, path: Path, lengths: tuple[int, ...]
-) -> None:
+def test_a_graph_is_the_model_with_gates_of_zero(full: LoadedModel, path: Path) -> None:
     """No head is removed on this side: the full model runs, text by text, without padding."""
     gates = torch.ones(3, 4)
     for layer, head in REMOVED:
         gates[layer, head] = 0
-    rows = texts(lengths)
-    embedding, hidden = run(path, rows)
-    with gated(full, gates) as ours:
-        for i, row in enumerate(rows):
-            expected = ours(*full.pad([row]))[0][0].numpy()
-            np.testing.assert_allclose(hidden[i, : len(row)], expected, atol=2e-5)
-            np.testing.assert_allclose(embedding[i], expected.mean(0), atol=2e-5)
+    for lengths in ((1,), (7,), (40,), (3, 1), (5, 2, 9, 5, 40)):
+        rows = texts(lengths)
+        embedding, hidden = run(path, rows)
+        with gated(full, gates) as ours:
+            for i, row in enumerate(rows):
+                expected = ours(*full.pad([row]))[0][0].numpy()
+                np.testing.assert_allclose(hidden[i, : len(row)], expected, atol=2e-5)
+                np.testing.assert_allclose(embedding[i], expected.mean(0), atol=2e-5)
 
 
-def test_heads_are_gone_from_the_file(path: Path) -> None:
+def test_heads_are_gone_from_the_file_and_no_path_of_this_machine_is_there(path: Path) -> None:
     """The widths of all maps of attention, read from the file: 4, 2 and 0 heads of 8."""
     graph = onnx.load(path).graph
     onnx.checker.check_model(onnx.load(path))
@@ -80,9 +78,6 @@ def test_heads_are_gone_from_the_file(path: Path) -> None:
         assert widths.count([32, 8 * heads]) >= 3, widths
     sizes = [[size.dim_param for size in value.type.tensor_type.shape.dim] for value in graph.input]
     assert sizes == [["batch", "length"]] * 2
-
-
-def test_no_path_of_this_machine_is_in_the_file(path: Path) -> None:
     content = path.read_bytes()
     assert b".py" not in content
     assert str(Path(headscope.__file__).parent).encode() not in content
@@ -125,9 +120,6 @@ def test_what_cannot_be_exported_is_said_before_a_run(
     monkeypatch.setattr("torch.export.export", fail)
     with pytest.raises(UnsupportedModelError, match=r"torch says: this branch depends on data$"):
         check_exportable(full)
-
-
-def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     need_packages()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "run" in name else name)
     with pytest.raises(InputError, match=r"needs onnxruntime; .*'headscope\[export\]'\.$"):

@@ -19,10 +19,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.replaced import ReplacedScores
 from headscope.models.routing import Router, routed
 
-FAMILIES = pytest.mark.parametrize(
-    "family", ["bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"]
-)
-
 
 def plain(loaded: LoadedModel) -> Tensor:
     loaded.model.set_attn_implementation("eager")
@@ -50,11 +46,9 @@ def assert_same(ours: Tensor, theirs: Tensor, atol: float = 1e-9) -> None:
     torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=atol)
 
 
-# --- the router -------------------------------------------------------------------------------
-
-
-def test_a_mechanism_gets_what_attention_gets() -> None:
+def test_a_mechanism_gets_what_attention_gets_and_only_while_routed() -> None:
     loaded = headscope.wrap(tiny("bert", "float64"))
+    before = plain(loaded)
     layers = []
 
     def ours(site: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: Any) -> Tensor:
@@ -63,19 +57,14 @@ def test_a_mechanism_gets_what_attention_gets() -> None:
         assert mask is not None
         return attention_pattern(q, k, scale=scale, mask=mask) @ v
 
-    assert_same(through(loaded, ours), plain(loaded))
+    assert_same(through(loaded, ours), before)
     assert layers == [0, 1, 2]
-
-
-def test_a_mechanism_changes_the_model_and_only_while_routed() -> None:
-    loaded = headscope.wrap(tiny("bert", "float64"))
-    before = plain(loaded)
     mean = through(loaded, lambda site, q, k, v, mask, scale: v.mean(2, keepdim=True).expand_as(v))
     assert float((mean - before).abs().max()) > 0.01
     assert_same(plain(loaded), before, atol=0)
 
 
-def test_observers_see_nothing_of_another_mechanism() -> None:
+def test_under_a_mechanism_observers_see_nothing_and_calls_are_counted() -> None:
     loaded = headscope.wrap(tiny("bert"))
 
     class Never:
@@ -88,20 +77,10 @@ def test_observers_see_nothing_of_another_mechanism() -> None:
     router = Router(loaded.sites, [Never()], mechanism=lambda site, q, k, v, mask, scale: v)
     with routed(loaded.model, router):
         loaded.forward(*padded_batch())
-    router.check_calls()
-
-
-def test_calls_are_counted_under_a_mechanism_too() -> None:
-    loaded = headscope.wrap(tiny("bert"))
-    router = Router(loaded.sites, mechanism=lambda site, q, k, v, mask, scale: v)
-    with routed(loaded.model, router):
-        for _ in range(2):
-            loaded.forward(*padded_batch())
+        router.check_calls()
+        loaded.forward(*padded_batch())
     with pytest.raises(ValidationFailedError, match="2 times"):
         router.check_calls()
-
-
-# --- gradients --------------------------------------------------------------------------------
 
 
 def test_gradients_are_those_of_finite_differences() -> None:
@@ -129,23 +108,20 @@ def test_gradients_are_those_of_finite_differences() -> None:
 def test_gradients_of_float32_weights_are_the_eager_models() -> None:
     """The faster float32 products have no gradient: they must not be in the way."""
     loaded = headscope.wrap(tiny("bert"))
-    site = loaded.sites[0]
     router = Router(loaded.sites)
     ids, mask = padded_batch()
-    found = []
+
+    def gradient() -> Tensor:
+        loss = loaded.forward(ids, mask)[mask.bool()].square().sum()
+        return torch.autograd.grad(loss, loaded.sites[0].projections.q.weight)[0]
+
     with routed(loaded.model, router, gradients=True):
-        hidden = loaded.forward(ids, mask)
-        found += torch.autograd.grad(hidden[mask.bool()].square().sum(), site.projections.q.weight)
+        ours = gradient()
     loaded.model.set_attn_implementation("eager")
-    hidden = loaded.forward(ids, mask)
-    found += torch.autograd.grad(hidden[mask.bool()].square().sum(), site.projections.q.weight)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(ours, gradient(), rtol=1e-3, atol=1e-4)
     assert torch.is_grad_enabled()
     with routed(loaded.model, router):
         assert not loaded.forward(ids, mask).requires_grad
-
-
-# --- replaced scores --------------------------------------------------------------------------
 
 
 def own(loaded: LoadedModel) -> dict[int, Mixed]:
@@ -153,21 +129,18 @@ def own(loaded: LoadedModel) -> dict[int, Mixed]:
     return {layer: Mixed(factors.W_Q, factors.W_K) for layer, factors in sites.items()}
 
 
-@FAMILIES
-def test_the_models_own_factors_reproduce_the_model(family: str) -> None:
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"]
+)
+def test_own_factors_and_full_width_projections_reproduce_the_model(family: str) -> None:
     """b_Q and mask included, b_K left out: no softmax notices it."""
     loaded = headscope.wrap(tiny(family, "float64"))
-    assert any(bool(site.weights().b_K.any()) for site in loaded.sites)
-    assert_same(replaced(loaded, own(loaded)), plain(loaded))
-
-
-@FAMILIES
-def test_full_width_shared_projections_reproduce_the_model(family: str) -> None:
-    loaded = headscope.wrap(tiny(family, "float64"))
-    shared = {
-        site.layer: share_projections(layer_factors(site.weights()), 32) for site in loaded.sites
-    }
-    assert_same(replaced(loaded, shared), plain(loaded))
+    weights = {site.layer: site.weights() for site in loaded.sites}
+    assert any(bool(w.b_K.any()) for w in weights.values())
+    expected = plain(loaded)
+    assert_same(replaced(loaded, own(loaded)), expected)
+    shared = {n: share_projections(layer_factors(w), 32) for n, w in weights.items()}
+    assert_same(replaced(loaded, shared), expected)
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-4), ("bfloat16", 0.3)])
@@ -179,17 +152,13 @@ def test_other_dtypes(dtype: str, atol: float) -> None:
 def test_query_bias_is_in_the_replaced_scores() -> None:
     """Without any W_Q left, b_Q alone still says where to look."""
     model = tiny("bert", "float64")
-    with torch.no_grad():
-        for layer in model.encoder.layer:
-            layer.attention.self.query.weight.zero_()
     loaded = headscope.wrap(model)
     nothing = {site.layer: Mixed(*torch.zeros(2, 4, 32, 0).double()) for site in loaded.sites}
-    assert_same(replaced(loaded, nothing), plain(loaded))
-    with torch.no_grad():
-        for layer in model.encoder.layer:
-            layer.attention.self.query.bias.zero_()
-    uniform = plain(loaded)
-    assert_same(replaced(loaded, nothing), uniform)
+    for part in ("weight", "bias"):
+        with torch.no_grad():
+            for layer in model.encoder.layer:
+                getattr(layer.attention.self.query, part).zero_()
+        assert_same(replaced(loaded, nothing), plain(loaded))
 
 
 def test_scale_stays_that_of_the_head_whatever_the_width() -> None:
@@ -214,10 +183,11 @@ def test_cut_factors_are_what_a_model_with_cut_weights_computes() -> None:
     ours = replaced(loaded, cut)
     with torch.no_grad():
         for site in loaded.sites:
-            wide = (
-                torch.nn.functional.pad(s, (0, 6))
-                for s in (cut[site.layer].left, cut[site.layer].right)
-            )
-            for linear, factor in zip((site.projections.q, site.projections.k), wide, strict=True):
-                linear.weight.copy_(factor.transpose(1, 2).reshape(32, 32))
+            factors = cut[site.layer]
+            for linear, factor in (
+                (site.projections.q, factors.left),
+                (site.projections.k, factors.right),
+            ):
+                wide = torch.nn.functional.pad(factor, (0, 6))
+                linear.weight.copy_(wide.transpose(1, 2).reshape(32, 32))
     assert_same(ours, plain(loaded))

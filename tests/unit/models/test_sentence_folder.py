@@ -26,25 +26,19 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
-def _type(folder: Path, place: int, value: str) -> None:
+def _module(folder: Path, place: int, **values: str) -> None:
     modules = json.loads((folder / "modules.json").read_text())
-    modules[place]["type"] = value
+    modules[place].update(values)
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
-def _path(folder: Path, place: int, value: str) -> None:
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[place]["path"] = value
-    (folder / "modules.json").write_text(json.dumps(modules))
-
-
-def _dense(folder: Path, out: int = 4, wide: int = D_MODEL, **values: Any) -> None:
+def _dense(
+    folder: Path, out: int = 4, wide: int = D_MODEL, weights: Any = None, **values: Any
+) -> None:
     config = {"in_features": wide, "out_features": out, "bias": False, **values}
     (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
-
-
-def _weights(folder: Path, tensor: torch.Tensor) -> None:
-    save_file({"linear.weight": tensor}, folder / "2_Dense" / "model.safetensors")
+    if weights is not None:
+        save_file({"linear.weight": weights}, folder / "2_Dense" / "model.safetensors")
 
 
 def _linked(folder: Path) -> None:
@@ -60,59 +54,54 @@ def _pickled(folder: Path) -> None:
     torch.save({"linear.weight": torch.zeros(4, D_MODEL)}, folder / "2_Dense/pytorch_model.bin")
 
 
+def _damaged(folder: Path) -> None:
+    _dense(folder)
+    _write(folder, "2_Dense/model.safetensors", "x")
+
+
 def _write(folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
 
 
+_SETTINGS, _READING = "config_sentence_transformers.json", "sentence_bert_config.json"
+
+
 def _prompt(folder: Path, name: str) -> None:
+    if (folder / "2_Dense").is_dir():
+        _dense(folder, weights=torch.zeros(4, D_MODEL))
     _write(folder, _SETTINGS, json.dumps({"prompts": {"q": "a "}, "default_prompt_name": name}))
 
 
-_SETTINGS, _READING = "config_sentence_transformers.json", "sentence_bert_config.json"
-
+_POOLED = '{"modality_config": {"text": {"method_output_name": "pooler_output"}}}'
 #: How a folder with Transformer, Pooling and Dense is broken, and what the sentence says.
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "no json": (lambda f: _write(f, "modules.json", "["), "not valid JSON"),
     "deep": (lambda f: _write(f, "modules.json", "[" * 100_000), "not known"),
     "no list": (lambda f: _write(f, "modules.json", "{}"), "lists no modules"),
     "no type": (lambda f: _write(f, "modules.json", "[{}]"), "without type and path"),
-    "own code": (lambda f: _type(f, 0, "modeling.Net"), "code of its own (modeling.Net)"),
-    "no transformer": (lambda f: _type(f, 0, OLD + "BoW"), "starts with BoW"),
-    "unknown module": (lambda f: _type(f, 2, OLD + "LayerNorm"), "LayerNorm (2_Dense)"),
-    "no pooling": (lambda f: _type(f, 1, OLD + "WordWeights"), "WordWeights (1_Pooling)"),
-    "up": (lambda f: _path(f, 1, "../outside"), "outside of the folder"),
-    "absolute": (lambda f: _path(f, 1, "/etc"), "outside of the folder"),
-    "drive": (lambda f: _path(f, 1, "C:\\x"), "outside of the folder"),
+    "own code": (lambda f: _module(f, 0, type="modeling.Net"), "code of its own (modeling.Net)"),
+    "no transformer": (lambda f: _module(f, 0, type=OLD + "BoW"), "starts with BoW"),
+    "unknown module": (lambda f: _module(f, 2, type=OLD + "LayerNorm"), "LayerNorm (2_Dense)"),
+    "no pooling": (lambda f: _module(f, 1, type=OLD + "WordWeights"), "WordWeights (1_Pooling)"),
+    "up": (lambda f: _module(f, 1, path="../outside"), "outside of the folder"),
+    "absolute": (lambda f: _module(f, 1, path="/etc"), "outside of the folder"),
+    "drive": (lambda f: _module(f, 1, path="C:\\x"), "outside of the folder"),
     "link": (_linked, "leads out of the model's folder"),
-    "elsewhere": (lambda f: _path(f, 0, "0_Transformer"), "not beside it"),
-    "missing": (lambda f: _path(f, 1, "9_Pooling"), "is not there"),
+    "elsewhere": (lambda f: _module(f, 0, path="0_Transformer"), "not beside it"),
+    "missing": (lambda f: _module(f, 1, path="9_Pooling"), "is not there"),
     "mode": (lambda f: _write(f, "1_Pooling/config.json", '{"pooling_mode": "sum"}'), "mode sum"),
     "modes": (lambda f: _write(f, "1_Pooling/config.json", '{"pooling_mode": [1]}'), "mode [1]"),
     "size": (lambda f: _write(f, "1_Pooling/config.json", '{"embedding_dimension": 7}'), "size 7"),
     "no weights": (_dense, "no weights"),
     "pickle": (_pickled, "pickled"),
-    "activation": (
-        lambda f: _dense(f, activation_function="os.system"),
-        "activation os.system",
-    ),
+    "activation": (lambda f: _dense(f, activation_function="os.system"), "activation os.system"),
     "input": (lambda f: _dense(f, module_input_name="token_embeddings"), "token_embeddings"),
-    "wide": (lambda f: (_dense(f, wide=9), _weights(f, torch.zeros(4, 9)))[0], "takes 9"),
-    "shape": (lambda f: (_dense(f), _weights(f, torch.zeros(3, D_MODEL)))[0], "(3, 32)"),
-    "NaN": (lambda f: (_dense(f), _weights(f, torch.full((4, D_MODEL), torch.nan)))[0], "finite"),
-    "damaged": (
-        lambda f: (_dense(f), _write(f, "2_Dense/model.safetensors", "x"))[0],
-        "damaged",
-    ),
-    "output": (
-        lambda f: _write(
-            f, _READING, '{"modality_config": {"text": {"method_output_name": "pooler_output"}}}'
-        ),
-        "pools pooler_output",
-    ),
-    "prompt": (
-        lambda f: (_dense(f), _weights(f, torch.zeros(4, D_MODEL)), _prompt(f, "x"))[0],
-        "no prompt x",
-    ),
+    "wide": (lambda f: _dense(f, wide=9, weights=torch.zeros(4, 9)), "takes 9"),
+    "shape": (lambda f: _dense(f, weights=torch.zeros(3, D_MODEL)), "(3, 32)"),
+    "NaN": (lambda f: _dense(f, weights=torch.full((4, D_MODEL), torch.nan)), "finite"),
+    "damaged": (_damaged, "damaged"),
+    "output": (lambda f: _write(f, _READING, _POOLED), "pools pooler_output"),
+    "prompt": (lambda f: _prompt(f, "x"), "no prompt x"),
 }
 
 
