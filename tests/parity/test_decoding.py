@@ -64,9 +64,7 @@ def written_slowly(
     ids = [START]
     for step in range(steps):
         logits = network(
-            input_ids=torch.tensor([source]),
-            decoder_input_ids=torch.tensor([ids]),
-            use_cache=False,
+            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids]), use_cache=False
         ).logits[0, -1]
         allowed = [token for token in range(SIZE) if again or token not in {PAD, *ids}]
         best = max(allowed, key=lambda token: float(logits[token]))

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from scipy import stats
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
@@ -29,11 +29,6 @@ from tests.tiny_models import tiny_bert
 from tests.tiny_pairs import some_pairs, write_pairs, write_tiny
 
 PAIRS = some_pairs(70, seed=5)
-#: What is run of all stacks, in this order.
-PASSES = (
-    *("model, sources", "model, pairs", "swapped sources"),
-    *("control, sources", "control, pairs"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +46,13 @@ def bart(folders: dict[str, Path]) -> ClassifyResult:
     return headscope.classify(str(folders["bart"]), PAIRS, dtype="float64", control=True)
 
 
-# --- the slow way -------------------------------------------------------------------------------
-
-
-@dataclass
-class Read:
+class Pair(NamedTuple):
     """One pair as a model reads it, and its patterns by layer (heads, queries, keys)."""
 
     source: list[int]
     labels: list[int]
-    decoder: list[torch.Tensor]
-    cross: list[torch.Tensor]
+    decoder: list[Tensor]
+    cross: list[Tensor]
 
 
 class Slow:
@@ -80,64 +71,46 @@ class Slow:
             labels = labels[:-1]
         return self.tokenizer(source)["input_ids"], [*labels, 3]
 
-    def read(self, source: list[int], labels: list[int]) -> Read:
-        with torch.no_grad():
-            out = self.network(
-                input_ids=torch.tensor([source]),
-                decoder_input_ids=torch.tensor([[2, *labels[:-1]]]),
-                output_attentions=True,
-            )
+    @torch.no_grad()
+    def read(self, source: list[int], labels: list[int]) -> Pair:
+        out = self.network(
+            input_ids=torch.tensor([source]),
+            decoder_input_ids=torch.tensor([[2, *labels[:-1]]]),
+            output_attentions=True,
+        )
         decoder, cross = ([p[0] for p in x] for x in (out.decoder_attentions, out.cross_attentions))
-        return Read(source, labels, decoder, cross)
+        return Pair(source, labels, decoder, cross)
 
 
 def special(token: int) -> bool:
     return token in (0, 2, 3)
 
 
-def looked_at(pair: Read, pattern: torch.Tensor) -> tuple[list[int], list[float], list[float]]:
-    """For every predicted content token: place of the key it looks at, its weight, special mass."""
-    keys = [j for j, token in enumerate(pair.source) if not special(token)]
-    places, weights, masses = [], [], []
-    for i, token in enumerate(pair.labels):  # row i predicts label i
-        if special(token):
+def cross_numbers(pairs: list[Pair], layer: int, head: int) -> dict[str, Any]:
+    """Where every predicted content token looks: key, weight, mass of special tokens."""
+    found: dict[str, list[float]] = {"alignment": [], "confidence": [], "mass": [], "uniform": []}
+    for pair in pairs:
+        if any(sum(not special(x) for x in side) < 3 for side in (pair.source, pair.labels)):
             continue
-        row = [float(pattern[i, j]) for j in keys]
-        places.append(lowest_argmax(row, range(len(row))))
-        weights.append(max(row))
-        masses.append(sum(float(w) for j, w in enumerate(pattern[i]) if j not in keys))
-    return places, weights, masses
+        keys = [j for j, token in enumerate(pair.source) if not special(token)]
+        places = []
+        for i, token in enumerate(pair.labels):  # row i predicts label i
+            if not special(token):
+                row = pair.cross[layer][head][i].tolist()
+                content = [row[j] for j in keys]
+                places.append(lowest_argmax(content, range(len(content))))
+                found["confidence"].append(max(content))
+                found["mass"].append(sum(w for j, w in enumerate(row) if j not in keys))
+                found["uniform"].append(1 / len(row))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rho = float(stats.spearmanr(range(len(places)), places).statistic)
+        found["alignment"].append(0.0 if math.isnan(rho) else rho)
+    means = {name: pytest.approx(sum(v) / len(v), abs=1e-9) for name, v in found.items()}
+    return {**means, "pairs": len(found["alignment"])}
 
 
-def spearman(places: list[int]) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = stats.spearmanr(range(len(places)), places).statistic
-    return 0.0 if math.isnan(found) else float(found)
-
-
-def long_enough(pair: Read) -> bool:
-    return all(sum(not special(x) for x in side) >= 3 for side in (pair.source, pair.labels))
-
-
-def cross_numbers(pairs: list[Read], layer: int, head: int) -> dict[str, float]:
-    alignments, weights, masses, uniform = [], [], [], []
-    for pair in filter(long_enough, pairs):
-        places, top, mass = looked_at(pair, pair.cross[layer][head])
-        alignments.append(spearman(places))
-        weights += top
-        masses += mass
-        uniform += [1 / len(pair.source)] * len(top)
-    return {
-        "pairs": len(alignments),
-        "alignment": sum(alignments) / len(alignments),
-        "confidence": sum(weights) / len(weights),
-        "uniform": sum(uniform) / len(uniform),
-        "special_mass": sum(masses) / len(masses),
-    }
-
-
-def decoder_numbers(pairs: list[Read], layer: int, head: int) -> dict[str, float]:
+def decoder_numbers(pairs: list[Pair], layer: int, head: int) -> dict[str, float]:
     hits, tries, top, itself, mass, n, chance = [0] * 6, [0] * 6, 0.0, 0, 0.0, 0, 0.0
     for pair in pairs:
         ids = [2, *pair.labels[:-1]]
@@ -154,120 +127,88 @@ def decoder_numbers(pairs: list[Read], layer: int, head: int) -> dict[str, float
                     tries[back] += 1
                     hits[back] += best == i - back
     rates = {str(-back): hits[back] / tries[back] for back in range(1, 6)}
-    return {
-        "confidence": top / n,
-        "self_rate": itself / n,
-        "special_mass": mass / n,
-        "chance": chance / n,
-        "queries": n,
-        **rates,
-    }
+    named = {"confidence": top / n, "self_rate": itself / n, "special_mass": mass / n}
+    return {**named, "chance": chance / n, "queries": n, **rates}
 
 
-@pytest.fixture(scope="module", params=["bart", "bart, framed", "t5"])
-def both(
-    request: pytest.FixtureRequest, folders: dict[str, Path]
-) -> tuple[ClassifyResult, Slow, list[Read]]:
-    folder = folders[request.param]
-    slow = Slow(folder)
-    read = [slow.read(*slow.tokens(*pair)) for pair in PAIRS]
-    return headscope.classify(str(folder), PAIRS, dtype="float64"), slow, read
-
-
-def test_cross_attention(both: tuple[ClassifyResult, Slow, list[Read]]) -> None:
-    result, _, read = both
-    heads = result.only("cross").heads
-    assert len(heads) == sum(len(layer) for layer in read[0].cross)
-    for head in heads:
-        expected = cross_numbers(read, head.layer, head.head)
-        assert head.alignment is not None
-        assert head.sharpness is not None
-        assert head.alignment.pairs == expected["pairs"] < len(PAIRS)
-        assert head.alignment.score == pytest.approx(expected["alignment"], abs=1e-9)
-        assert head.confidence == pytest.approx(expected["confidence"], abs=1e-9)
-        assert head.sharpness.uniform == pytest.approx(expected["uniform"], abs=1e-9)
-        assert head.special_mass == pytest.approx(expected["special_mass"], abs=1e-9)
-
-
-def test_decoder(both: tuple[ClassifyResult, Slow, list[Read]]) -> None:
-    result, _, read = both
-    part = result.only("decoder")
-    for head in part.heads:
-        expected = decoder_numbers(read, head.layer, head.head)
-        assert head.positional is not None
-        rates = {k: v for k, v in head.positional.rates.items() if k.startswith("-")}
-        assert rates == pytest.approx({k: expected[k] for k in rates}, abs=1e-9)
-        assert head.positional.chance == pytest.approx(expected["chance"], abs=1e-9)
-        for name in ("confidence", "self_rate", "special_mass"):
-            assert getattr(head, name) == pytest.approx(expected[name], abs=1e-9)
-        assert part.corpus.queries == expected["queries"]
-        assert head.rare is None
-        assert head.syntactic == ()
-
-
-def test_swapped_sources(both: tuple[ClassifyResult, Slow, list[Read]]) -> None:
-    """Each target with the nearest other source before it that has as many content tokens."""
-    result, slow, read = both
+@pytest.mark.parametrize("name", ["bart", "bart, framed", "t5"])
+def test_numbers_of_decoder_and_cross_attention(name: str, folders: dict[str, Path]) -> None:
+    slow = Slow(folders[name])
+    pairs = [slow.read(*slow.tokens(*pair)) for pair in PAIRS]
+    result = headscope.classify(str(folders[name]), PAIRS, dtype="float64")
+    # Each target with the nearest other source before it that has as many content tokens.
     swapped = []
-    for i, pair in enumerate(read):
+    for i, pair in enumerate(pairs):
         length = sum(not special(x) for x in pair.source)
-        for before in reversed(read[:i]):
+        for before in reversed(pairs[:i]):
             same = sum(not special(x) for x in before.source) == length
             if same and before.source != pair.source:
                 swapped.append(slow.read(before.source, pair.labels))
                 break
-    assert 40 < len(swapped) < len(read)
-    for head in result.only("cross").heads:
-        expected = cross_numbers(swapped, head.layer, head.head)["alignment"]
+    assert 40 < len(swapped) < len(pairs)
+    cross, decoder = result.only("cross"), result.only("decoder")
+    assert len(cross.heads) == sum(len(layer) for layer in pairs[0].cross)
+    for head in cross.heads:
+        expected = cross_numbers(pairs, head.layer, head.head)
         assert head.alignment is not None
-        assert head.alignment.swapped == pytest.approx(expected, abs=1e-9)
-
-
-def test_punctuation_of_the_decoder(bart: ClassifyResult, folders: dict[str, Path]) -> None:
-    slow = Slow(folders["bart"])
-    comma, stop = slow.tokenizer.convert_tokens_to_ids([",", "."])
-    mass, n = 0.0, 0
-    for pair in (slow.read(*slow.tokens(*pair)) for pair in PAIRS):
+        assert head.sharpness is not None
+        assert head.alignment.pairs == expected["pairs"] < len(PAIRS)
+        assert head.alignment.score == expected["alignment"]
+        assert head.confidence == expected["confidence"]
+        assert head.sharpness.uniform == expected["uniform"]
+        assert head.special_mass == expected["mass"]
+        other = cross_numbers(swapped, head.layer, head.head)["alignment"]
+        assert head.alignment.swapped == other
+    for head in decoder.heads:
+        expected = decoder_numbers(pairs, head.layer, head.head)
+        assert head.positional is not None
+        rates = {k: v for k, v in head.positional.rates.items() if k.startswith("-")}
+        assert rates == pytest.approx({k: expected[k] for k in rates}, abs=1e-9)
+        assert head.positional.chance == pytest.approx(expected["chance"], abs=1e-9)
+        for number in ("confidence", "self_rate", "special_mass"):
+            assert getattr(head, number) == pytest.approx(expected[number], abs=1e-9)
+        assert decoder.corpus.queries == expected["queries"]
+        assert head.rare is None
+        assert head.syntactic == ()
+    marks = slow.tokenizer.convert_tokens_to_ids([",", "."])
+    masses = []
+    for pair in pairs:
         ids = [2, *pair.labels[:-1]]
-        marks = [j for j, token in enumerate(ids) if token in (comma, stop)]
-        for i in range(1, len(ids)):
-            mass += float(pair.decoder[1][2][i][marks].sum())
-            n += 1
-    (head,) = (head for head in bart.heads if head.name == "decoder:L1H2")
-    assert head.punctuation_mass == pytest.approx(mass / n, abs=1e-9)
-    assert mass > 0
-
-
-# --- what is read by whom -----------------------------------------------------------------------
+        at = [j for j, token in enumerate(ids) if token in marks]
+        content = [i for i, token in enumerate(ids) if not special(token)]
+        masses += [float(pair.decoder[1][2][i][at].sum()) for i in content]
+    (head,) = (head for head in decoder.heads if head.name == "decoder:L1H2")
+    assert head.punctuation_mass == pytest.approx(sum(masses) / len(masses), abs=1e-9)
+    assert sum(masses) > 0
 
 
 def test_the_encoder_reads_the_sources_as_sentences(
     bart: ClassifyResult, folders: dict[str, Path]
 ) -> None:
-    alone = headscope.classify(
-        str(folders["bart"]), [source for source, _ in PAIRS], dtype="float64"
-    )
+    sources = [source for source, _ in PAIRS]
+    alone = headscope.classify(str(folders["bart"]), sources, dtype="float64")
     assert alone.stacks == ("encoder",)
     assert bart.only("encoder").heads == alone.heads
     assert alone.provenance["model"]["n_layers"] == 8  # of all stacks: it is the same model
 
 
-@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
 def test_a_stack_alone_is_what_it_is_among_all(
-    stack: str, bart: ClassifyResult, folders: dict[str, Path]
+    bart: ClassifyResult, folders: dict[str, Path]
 ) -> None:
-    alone = headscope.classify(
-        str(folders["bart"]), PAIRS, stack=stack, dtype="float64", control=True
-    )
-    part = bart.only(stack)
-    assert alone.heads == part.heads
-    assert alone.untestable == part.untestable
-    for name in ("sentences", "skipped", "queries", "pairs"):
-        assert getattr(alone.corpus, name) == getattr(part.corpus, name)
-    assert alone.control is not None
-    assert part.control is not None
-    known = {k: v for k, v in vars(alone.control).items() if v is not None}
-    assert {k: v for k, v in vars(part.control).items() if v is not None} == known
+    loaded = headscope.load(str(folders["bart"]), dtype="float64")
+    for stack in ("encoder", "decoder", "cross"):
+        alone = headscope.classify(loaded, PAIRS, stack=stack, control=True)
+        part = bart.only(stack)
+        assert alone.heads == part.heads
+        assert alone.untestable == part.untestable
+        for name in ("sentences", "skipped", "queries", "pairs"):
+            assert getattr(alone.corpus, name) == getattr(part.corpus, name)
+        assert alone.control is not None
+        assert part.control is not None
+        known = {k: v for k, v in vars(alone.control).items() if v is not None}
+        assert {k: v for k, v in vars(part.control).items() if v is not None} == known
+    # A view is measured by default.
+    assert headscope.classify(loaded.only("cross"), PAIRS).heads == bart.only("cross").heads
 
 
 def test_all_stacks_are_counted_apart(bart: ClassifyResult) -> None:
@@ -291,19 +232,14 @@ def test_all_stacks_are_counted_apart(bart: ClassifyResult) -> None:
 def test_pairs_come_from_tables_and_from_memory(tmp_path: Path, folders: dict[str, Path]) -> None:
     model = headscope.load(str(folders["bart"]))
     wanted = headscope.classify(model, PAIRS, stack="cross", limit=30).heads
-    table = write_pairs(tmp_path / "pairs.tsv", PAIRS)
-    assert headscope.classify(model, table, stack="cross", limit=30).heads == wanted
-    headed = tmp_path / "headed.tsv"
-    headed.write_text("target\tsource\n" + "".join(f"{b}\t{a}\n" for a, b in PAIRS))
-    assert headscope.classify(model, headed, stack="cross", limit=30).heads == wanted
-    lines = tmp_path / "pairs.jsonl"
-    lines.write_text("".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in PAIRS))
-    assert headscope.classify(model, lines, stack="cross", limit=30).heads == wanted
-
-
-def test_a_view_is_measured_by_default(bart: ClassifyResult, folders: dict[str, Path]) -> None:
-    view = headscope.load(str(folders["bart"]), dtype="float64").only("cross")
-    assert headscope.classify(view, PAIRS).heads == bart.only("cross").heads
+    write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    headed = "target\tsource\n" + "".join(f"{b}\t{a}\n" for a, b in PAIRS)
+    (tmp_path / "headed.tsv").write_text(headed)
+    lines = "".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in PAIRS)
+    (tmp_path / "pairs.jsonl").write_text(lines)
+    for name in ("pairs.tsv", "headed.tsv", "pairs.jsonl"):
+        found = headscope.classify(model, tmp_path / name, stack="cross", limit=30)
+        assert found.heads == wanted, name
 
 
 def test_a_pair_that_cannot_be_read_whole_is_skipped(folders: dict[str, Path]) -> None:
@@ -336,46 +272,42 @@ def test_a_decoder_alone_reads_sentences(tmp_path: Path) -> None:
     network = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager"
     ).eval()
-    top, n = 0.0, 0
+    tops = []
     for line in lines:
         ids = tokenizer(line)["input_ids"]
+        content = [j for j, token in enumerate(ids) if not special(token)]
         with torch.no_grad():
             out = network(input_ids=torch.tensor([ids]), output_attentions=True)
-        for i, token in enumerate(ids):
-            if not special(token):
-                row = out.attentions[1][0, 3, i]
-                top += max(float(row[j]) for j, key in enumerate(ids) if not special(key))
-                n += 1
+        tops += [float(out.attentions[1][0, 3, i][content].max()) for i in content]
     head = found.heads[-1]
     assert head.name == "decoder:L1H3"
-    assert head.confidence == pytest.approx(top / n, abs=1e-9)
+    assert head.confidence == pytest.approx(sum(tops) / len(tops), abs=1e-9)
     assert headscope.classify(str(folder), lines, stack="all", dtype="float64").heads == found.heads
     with pytest.raises(InputError, match="has no stack 'encoder'; it has decoder"):
         headscope.classify(str(folder), lines, stack="encoder")
 
 
-# --- refused ------------------------------------------------------------------------------------
-
-
 def test_what_does_not_fit(tmp_path: Path, folders: dict[str, Path]) -> None:
-    bart, bert = str(folders["bart"]), str(tiny_bert(tmp_path / "bert"))
-    with pytest.raises(InputError, match=r"stacks decoder and cross of .* read pairs of source"):
-        headscope.classify(bart, ["a cat sat"], stack="all")
-    with pytest.raises(InputError, match=r"stack cross of .* reads pairs of source and target"):
-        headscope.classify(bart, stack="cross")
-    with pytest.raises(InputError, match="no stack 'cross'; it has encoder"):
-        headscope.classify(bert, ["a cat sat"], stack="cross")
-    with pytest.raises(InputError, match="is no encoder-decoder model, so it cannot read pairs"):
-        headscope.classify(bert, PAIRS)
-    with pytest.raises(CorpusError, match="Pair 1 "):
-        headscope.classify(bart, [("a cat", "sat"), ("a dog", " ")])
-    half = tmp_path / "half.tsv"
-    half.write_text("a cat\tsat\na dog\n")
-    with pytest.raises(CorpusError, match=r"half\.tsv, line 2: 1 column where 2 are expected"):
-        headscope.classify(bart, half)
-
-
-# --- kept, resumed, reused ----------------------------------------------------------------------
+    bart = headscope.load(str(folders["bart"]))
+    bert = headscope.load(str(tiny_bert(tmp_path / "bert")))
+    (tmp_path / "half.tsv").write_text("a cat\tsat\na dog\n")
+    sentence = ["a cat sat"]
+    for model, texts, stack, error, words in (
+        (bart, sentence, "all", InputError, r"stacks decoder and cross of .* read pairs of source"),
+        (bart, None, "cross", InputError, r"stack cross of .* reads pairs of source and target"),
+        (bert, sentence, "cross", InputError, "no stack 'cross'; it has encoder"),
+        (bert, PAIRS, None, InputError, "is no encoder-decoder model, so it cannot read pairs"),
+        (bart, [("a cat", "sat"), ("a dog", " ")], None, CorpusError, "Pair 1 "),
+        (
+            bart,
+            tmp_path / "half.tsv",
+            None,
+            CorpusError,
+            r"half\.tsv, line 2: 1 column where 2 are",
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            headscope.classify(model, texts, stack=stack)
 
 
 def without_time(result: ClassifyResult) -> str:
@@ -384,36 +316,37 @@ def without_time(result: ClassifyResult) -> str:
     return to_json(document)
 
 
-@pytest.mark.parametrize("stop_in", PASSES)
 def test_killed_and_resumed(
-    stop_in: str, tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In each of the passes that are run of all stacks, in this order."""
+    passes = ["model, sources", "model, pairs", "swapped sources"]
+    passes += ["control, sources", "control, pairs"]
     monkeypatch.setattr("headscope.pipeline.texts.BATCH_TOKENS", 128)
-    note = RunState.note
+    loaded, note = headscope.load(str(folders["bart"])), RunState.note
 
     def save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
         note(self, name, done, sums, final=True)
 
-    monkeypatch.setattr(RunState, "note", save_always)
-    state, seen = tmp_path / "state.safetensors", []
-
-    def stop(name: str, done: int, total: int) -> None:
-        seen.append(name)
-        if name == stop_in and seen.count(name) == 2:
-            raise KeyboardInterrupt
-
     def run(**options: Any) -> ClassifyResult:
-        return headscope.classify(
-            str(folders["bart"]), PAIRS, control=True, command="same", **options
-        )
+        return headscope.classify(loaded, PAIRS[:30], control=True, command="same", **options)
 
-    with pytest.raises(KeyboardInterrupt):
-        run(state=state, progress=stop)
-    again: list[str] = []
-    resumed = run(state=state, resume=True, progress=lambda name, *_: again.append(name))
-    assert stop_in in again
-    assert not set(again) & set(PASSES[: PASSES.index(stop_in)])
-    assert without_time(resumed) == without_time(run())
+    whole = without_time(run())
+    monkeypatch.setattr(RunState, "note", save_always)
+    for stop_in in passes:
+        state, seen, again = tmp_path / f"{stop_in}.safetensors", list[str](), list[str]()
+
+        def stop(name: str, *_: int, stop_in: str = stop_in, seen: list[str] = seen) -> None:
+            seen.append(name)
+            if name == stop_in and seen.count(name) == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(state=state, progress=stop)
+        resumed = run(state=state, resume=True, progress=lambda name, *_, a=again: a.append(name))
+        assert stop_in in again
+        assert not set(again) & set(passes[: passes.index(stop_in)])
+        assert without_time(resumed) == whole
 
 
 def test_results_of_earlier_versions_are_read(bart: ClassifyResult) -> None:

@@ -43,9 +43,7 @@ def test_options_cannot_change_and_hold_no_list() -> None:
     assert hash(options) == hash(PruneOptions(methods=("fisher", "random")))
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.seed = 1  # type: ignore[misc]
-
-
-def test_candidates_are_named_before_the_run_and_are_no_control() -> None:
+    # Candidates are named before the run, and the control is none.
     assert PruneOptions().candidates == (("fisher-joint", "none"), ("fisher-joint", "scale"))
     assert PruneOptions(methods=["random"]).candidates == ()
     by_hand = PruneOptions(heads="L0H0", repairs=["refit"])

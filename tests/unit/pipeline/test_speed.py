@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tiny_families import tiny
@@ -17,17 +19,25 @@ from headscope.results import SpeedResult, from_dict, to_dict
 REMOVED = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (2, 0)]
 
 
+def counted(run: Callable[[], object]) -> int:
+    """Multiplications, as torch's counter sees them: with an addition each, it counts two."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        run()
+    return counter.get_total_flops() // 2
+
+
 @pytest.mark.parametrize("family", ["bert", "albert, two groups", "distilbert", "electra"])
 def test_multiplications_are_those_that_torch_counts(family: str) -> None:
     full = headscope.wrap(tiny(family, auto=AutoModelForSequenceClassification))
-    removed = REMOVED if family != "albert, two groups" else REMOVED[:1]
-    for loaded in (full, headscope.remove_heads(full, removed)):
-        ids = torch.randint(5, 61, (2, 11))
+    shared = family == "albert, two groups"
+    ids = torch.randint(5, 61, (2, 11))
+    ones, found = torch.ones_like(ids), []
+    for loaded in (full, headscope.remove_heads(full, REMOVED[:1] if shared else REMOVED)):
         loaded.network.set_attn_implementation("eager")
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            loaded.run(ids, torch.ones_like(ids))
-        # It counts a multiplication and an addition as two.
-        assert 2 * _work(loaded, ids, torch.ones_like(ids))[0] == counter.get_total_flops()
+        found.append(_work(loaded, ids, ones))
+        assert found[-1][0] == counted(lambda loaded=loaded: loaded.run(ids, ones))
+    if not shared:
+        assert found[1][1] / found[0][1] == pytest.approx(6 / 12)  # of the attention part
 
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])
@@ -39,20 +49,12 @@ def test_both_sides_of_an_encoder_decoder_model_are_counted(kind: str, stack: st
     ids = torch.randint(5, 29, (2, 11))
     found = []
     for loaded in (full, headscope.remove_heads(full, removed)):
-        loaded.network.set_attn_implementation("eager")
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            loaded.network(input_ids=ids, decoder_input_ids=ids)
+        net = loaded.network
+        net.set_attn_implementation("eager")
         found.append(_work(loaded, ids, torch.ones_like(ids)))
-        assert 2 * found[-1][0] == counter.get_total_flops()
+        whole = counted(lambda net=net: net(input_ids=ids, decoder_input_ids=ids))
+        assert found[-1][0] == whole
     assert found[1][1] / found[0][1] == pytest.approx(3 / 4)
-
-
-def test_attention_part_is_proportional_to_heads() -> None:
-    full = headscope.wrap(tiny("bert"))
-    pruned = headscope.remove_heads(full, REMOVED)
-    ids = torch.randint(5, 61, (2, 11))
-    (_, all_heads), (_, some) = (_work(m, ids, torch.ones_like(ids)) for m in (full, pruned))
-    assert some / all_heads == pytest.approx(6 / 12)
 
 
 def test_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,20 +62,11 @@ def test_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     full = headscope.wrap(tiny("bert", hidden_size=128, intermediate_size=128))
     pruned = headscope.remove_heads(full, REMOVED)
     full.model.set_attn_implementation("eager")
-    seen = []
-    result = benchmark(
-        full,
-        pruned,
-        lengths=(4, 32, 99),
-        batch_sizes=(1, 2),
-        progress=lambda *args: seen.append(args),
-    )
-    assert [(row.length, row.batch_size) for row in result.rows] == [
-        (4, 1),
-        (4, 2),
-        (32, 1),
-        (32, 2),
-    ]
+    seen: list[tuple[str, int, int]] = []
+    options = {"lengths": (4, 32, 99), "batch_sizes": (1, 2)}
+    result = benchmark(full, pruned, **options, progress=lambda *args: seen.append(args))
+    shapes = [(row.length, row.batch_size) for row in result.rows]
+    assert shapes == [(4, 1), (4, 2), (32, 1), (32, 2)]
     assert (result.heads_full, result.heads_pruned) == (12, 6)
     assert result.parameters_full - result.parameters_pruned == 6 * (4 * 128 * 32 + 3 * 32)
     assert result.threads == torch.get_num_threads()
@@ -87,10 +80,6 @@ def test_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[-1] == ("benchmark", 4, 4)
     assert full.model.config._attn_implementation == "eager"
     assert from_dict(SpeedResult, to_dict(result)) == result
-
-
-def test_lengths_that_do_not_fit() -> None:
-    full = headscope.wrap(tiny("bert"))
     with pytest.raises(InputError, match="takes 1 to 40 tokens"):
         benchmark(full, full, lengths=(64,))
     with pytest.raises(InputError, match="can be timed"):

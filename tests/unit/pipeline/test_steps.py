@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import pytest
 
 from headscope.cli.output import time_left
+from headscope.pipeline.insights.expected import Whole, announcement
 from headscope.pipeline.progress import SECONDS
 from headscope.pipeline.prune.steps import Cost, Steps
 
@@ -19,27 +21,17 @@ COSTS = {
 }
 
 
-class Clock:
-    """Stands still until it is told to go on."""
+class Run:
+    """A run of steps by a clock that stands still until it is told to go on, and what it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *parts: tuple[str, dict[str, int]]) -> None:
         self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Told:
-    """A run of steps, and what it told."""
-
-    def __init__(self, *parts: tuple[str, dict[str, int]], a_pass: float = 2.0) -> None:
-        self.clock = Clock()
         self.said: list[tuple[str, int, int]] = []
-        self.steps = Steps(lambda *told: self.said.append(told), self.clock)
-        self.steps.plan(COSTS, [(name, Counter(kinds)) for name, kinds in parts], a_pass)
+        self.steps = Steps(lambda *told: self.said.append(told), lambda: self.now)
+        self.steps.plan(COSTS, [(name, Counter(kinds)) for name, kinds in parts], 2.0)
 
     def spend(self, kind: str, seconds: float) -> None:
-        self.clock.now += seconds
+        self.now += seconds
         self.steps.did(kind)
 
     @property
@@ -52,12 +44,12 @@ class Told:
 
 def test_everything_that_is_known_to_come_counts_from_the_start() -> None:
     """10 passes of 2 s, scales of 8 s, and saving and a benchmark in the part after."""
-    run = Told(("", {"measured": 10, "scale": 2}), ("", {"save": 1, "shape 0": 1}))
+    run = Run(("", {"measured": 10, "scale": 2}), ("", {"save": 1, "shape 0": 1}))
     assert run.left == 20 + 16 + (4 + 3) + 12
 
 
 def test_what_was_done_prices_what_is_left() -> None:
-    run = Told(("", {"measured": 4, "scale": 1}), ("", {"save": 1}))
+    run = Run(("", {"measured": 4, "scale": 1}), ("", {"save": 1}))
     run.spend("measured", 6.0)
     # A kind that was done takes its own time; the others the pace so far: (2 + 6) / 2 a pass.
     assert run.left == 3 * 6 + 4 * 4 + (2 * 4 + 3)
@@ -66,7 +58,7 @@ def test_what_was_done_prices_what_is_left() -> None:
 
 
 def test_fixed_seconds_do_not_grow_with_the_pace() -> None:
-    run = Told(("", {"measured": 2, "shape 0": 1}))
+    run = Run(("", {"measured": 2, "shape 0": 1}))
     run.spend("measured", 200.0)
     assert run.left == 200 + 12
     run.steps.price("shape 0", Cost(seconds=50.0))
@@ -75,7 +67,7 @@ def test_fixed_seconds_do_not_grow_with_the_pace() -> None:
 
 
 def test_a_search_that_ends_early_drops_what_it_did_not_need() -> None:
-    run = Told(("", {"measured": 8, "scale": 3}), ("", {"save": 1}))
+    run = Run(("", {"measured": 8, "scale": 3}), ("", {"save": 1}))
     run.spend("measured", 2.0)
     run.steps.expect({"measured": 1})
     run.spend("measured", 2.0)
@@ -85,8 +77,8 @@ def test_a_search_that_ends_early_drops_what_it_did_not_need() -> None:
 
 
 def test_a_long_step_counts_by_its_own_share() -> None:
-    run = Told(("encoder", {"gates": 1, "measured": 1}))
-    run.clock.now += 30.0
+    run = Run(("encoder", {"gates": 1, "measured": 1}))
+    run.now += 30.0
     run.steps("gates", 1, 4)
     assert ("encoder, gates", 1, 4) in run.said
     assert run.left == 90 + 2
@@ -94,7 +86,7 @@ def test_a_long_step_counts_by_its_own_share() -> None:
 
 def test_nothing_is_left_only_at_the_end() -> None:
     """A run that takes far longer than its steps were priced."""
-    run = Told(("", {"measured": 2}), ("", {"save": 1}))
+    run = Run(("", {"measured": 2}), ("", {"save": 1}))
     for kind in ("measured", "measured", "measured", "unknown", "save", "save"):
         run.spend(kind, 300.0)
         assert run.left >= 1
@@ -121,3 +113,39 @@ def test_the_bar_says_about_and_never_zero(
     done: float, total: float, since: float, says: str
 ) -> None:
     assert time_left(done, total, since) == says
+
+
+@pytest.mark.parametrize(
+    ("pace", "budget", "true"),
+    [(1.0, 1000.0, 100), (3.0, 1000.0, 300), (1.0, 80.0, 80), (3.0, 200.0, 200)],
+)
+def test_what_insights_promises_follows_the_pace_and_the_budget(
+    pace: float, budget: float, true: float
+) -> None:
+    """Each of the parts takes ``pace`` times what was expected."""
+    expected = {"classify": 20.0, "depth": 30.0, "transfer": 50.0}
+    now, seen = [0.0], list[tuple[int, int]]()
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == SECONDS:
+            seen.append((done, total))
+
+    whole = Whole(expected, budget, progress, lambda: now[0])
+    for name, part in itertools.product(("classify", "depth"), range(1, 11)):
+        now[0] += pace * expected[name] / 10
+        whole(f"{name}, batches", part, 10)
+    start, end = now[0], min(now[0] + pace * expected["transfer"], max(budget, now[0] + 1))
+    for part in range(1, 10):
+        now[0] = start + (end - start) * part / 10
+        whole("transfer, runs", int(part * 10 * (end - start) / (pace * 50)), 100)
+    now[0] = end
+    whole.finish()
+    assert all(total > done for done, total in seen[:-1])
+    assert seen[-1][0] == seen[-1][1] == pytest.approx(true, abs=1)
+    halfway = [total for done, total in seen if done >= true / 4]
+    assert halfway == pytest.approx([true] * len(halfway), rel=0.3)
+
+
+def test_transfer_is_named_with_what_leaves_it_out() -> None:
+    assert "Skip transfer" in announcement({"classify": 20.0, "transfer": 50.0}, 100.0)
+    assert "Skip" not in announcement({"classify": 20.0}, 100.0)

@@ -66,24 +66,17 @@ def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads() -> Non
     path = Path(toy_given(2, 3, labels=False), directions=1)
     ranking = RelinearisedRanking(path, forms, [0, 2, 4], rounds=0)
     found = [ranking.remove(count) for count in range(7)]
-    assert found == [
-        (),
-        (0,),
-        (0, 1),
-        (3, 4, 5),  # both that had gone are back
-        (0, 3, 4, 5),
-        (1, 2, 3, 4, 5),
-        (0, 1, 2, 3, 4, 5),
-    ]
+    # From the second to the third both that had gone are back.
+    assert found[:4] == [(), (0,), (0, 1), (3, 4, 5)]
+    assert found[4:] == [(0, 3, 4, 5), (1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)]
     # Unit 3 goes fourth, first and second: mean place 4 / 3 of at most 5.
     assert float(ranking.values[3]) == pytest.approx(4 / 3 / 5)
 
 
 def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before() -> None:
     rising, falling = (fisher_relinearised(toy_given(2, 6, labels=False)) for _ in range(2))
-    assert [rising.remove(n) for n in range(13)] == [falling.remove(n) for n in range(12, -1, -1)][
-        ::-1
-    ]
+    up = [rising.remove(n) for n in range(13)]
+    assert up[::-1] == [falling.remove(n) for n in range(12, -1, -1)]
     before = dict(rising.passes)
     assert rising.remove(5) == falling.remove(5)
     assert rising.passes == before  # asked again, it costs nothing

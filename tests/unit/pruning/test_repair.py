@@ -30,13 +30,8 @@ def test_scaling_solves_least_squares_where_outputs_are_linear() -> None:
     a = given.calibration._a.flatten(1, 2)
     a += 0.8 * a[:, :1]  # heads that go together
     removed, kept = [1, 4], [0, 2, 3, 5]
-    found = scale_gates(
-        given,
-        removed,
-        matrix=outputs_matrix(given, 20).matrix,
-        targets=full_outputs(given),
-        rounds=6,
-    )
+    matrix, targets = outputs_matrix(given, 20).matrix, full_outputs(given)
+    found = scale_gates(given, removed, matrix=matrix, targets=targets, rounds=6)
     design = a[:, kept].transpose(1, 2).reshape(-1, len(kept))
     exact = torch.linalg.lstsq(design, a.sum(dim=1).reshape(-1, 1)).solution[:, 0]
     torch.testing.assert_close(found[kept], exact, atol=0.05, rtol=0)

@@ -35,54 +35,34 @@ def attend(inputs: list[nn.Linear], out: nn.Linear, x: Tensor, gates: list[float
     return total
 
 
-def gone_rows(kept: list[int]) -> Tensor:
-    return head_rows([h for h in range(N_HEADS) if h not in kept], D_HEAD)
-
-
-def stored(inputs: list[nn.Linear], out: nn.Linear) -> list[tuple[nn.Linear, str, int]]:
-    names = [(linear, name, 0) for linear in inputs for name in ("weight", "bias")]
-    return [item for item in [*names, (out, "weight", 1)] if getattr(*item[:2]) is not None]
-
-
-def keep_heads(inputs: list[nn.Linear], out: nn.Linear, kept: list[int]) -> None:
-    for module, name, axis in stored(inputs, out):
-        replace_stored(module, name, without_rows(getattr(module, name), gone_rows(kept), axis))
-
-
-def expand_heads(inputs: list[nn.Linear], out: nn.Linear, kept: list[int]) -> None:
-    for module, name, axis in stored(inputs, out):
-        replace_stored(module, name, with_rows(getattr(module, name), gone_rows(kept), axis))
-
-
 X = torch.randn(5, D_MODEL, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kept", [[0, 1, 2, 3], [0, 2], [3], []])
-def test_leaving_heads_out_is_a_gate_of_zero(kept: list[int], bias: bool) -> None:
+def test_leaving_heads_out_is_a_gate_of_zero_and_expanding_puts_zeros_back(
+    kept: list[int], bias: bool
+) -> None:
     inputs, out = layer(bias)
+    whole, whole_out = layer(bias)
     expected = attend(inputs, out, X, [float(h in kept) for h in range(N_HEADS)])
-    keep_heads(inputs, out, kept)
+    gone = head_rows([h for h in range(N_HEADS) if h not in kept], D_HEAD)
+    rows = head_rows(kept, D_HEAD)
+    names = [(linear, name, 0) for linear in inputs for name in ("weight", "bias")]
+    stored = [item for item in [*names, (out, "weight", 1)] if getattr(*item[:2]) is not None]
+    for module, name, axis in stored:
+        replace_stored(module, name, without_rows(getattr(module, name), gone, axis))
     width = len(kept) * D_HEAD
     assert all(linear.weight.shape == (width, D_MODEL) for linear in inputs)
     assert (out.in_features, inputs[0].out_features) == (width, width)
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * len(kept)), expected)
-
-
-@pytest.mark.parametrize("kept", [[0, 2], []])
-def test_expanding_puts_zeros_back(kept: list[int]) -> None:
-    inputs, out = layer()
-    whole, whole_out = layer()
-    expected = attend(inputs, out, X, [float(h in kept) for h in range(N_HEADS)])
-    keep_heads(inputs, out, kept)
-    expand_heads(inputs, out, kept)
+    for module, name, axis in stored:
+        replace_stored(module, name, with_rows(getattr(module, name), gone, axis))
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)
-    rows = head_rows(kept, D_HEAD)
-    gone = gone_rows(kept)
     for linear, before in zip(inputs, whole, strict=True):
         assert torch.equal(linear.weight[rows], before.weight[rows])
         assert not bool(linear.weight[gone].any())
-        assert not bool(linear.bias[gone].any())
+        assert linear.bias is None or not bool(linear.bias[gone].any())
     assert torch.equal(out.weight[:, rows], whole_out.weight[:, rows])
     assert not bool(out.weight[:, gone].any())
 
