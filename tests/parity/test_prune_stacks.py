@@ -425,17 +425,6 @@ def test_heads_by_hand_are_named_with_their_stack(files: Files) -> None:
         pruned("bart", files, stack="cross", heads="decoder:L0H1")
 
 
-def test_the_benchmark_runs_both_sides(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headscope.pipeline.prune.speed._SECONDS", 0.0)
-    chosen = {"stack": "cross", "methods": ["magnitude"], "repairs": ["none"], "fractions": [0.5]}
-    found = pruned("bart", files, **chosen, benchmark=True)
-    assert found.speed is not None
-    assert (found.speed.heads_full, found.speed.heads_pruned) == (8, 4)
-    for row in found.speed.rows:
-        assert row.attention_predicted_ratio == pytest.approx(0.5)
-        assert row.attention_predicted_ratio < row.predicted_ratio < 1
-
-
 def test_fidelity_prunes_the_encoder(tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(SOURCES) + "\n")

@@ -1,7 +1,8 @@
-"""The task seq2seq on a tiny BART, pair by pair, against what transformers itself gives."""
+"""The task seq2seq and greedy decoding, pair by pair, against what transformers itself gives."""
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,37 +13,44 @@ import sacrebleu
 import torch
 from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer, tiny_bert
 from torch import Tensor
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 import headscope
 from headscope.data.examples import Examples
+from headscope.data.pair_rows import Ends
 from headscope.errors import CorpusError, InputError
+from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
+from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
 from headscope.pipeline.tasks.seq2seq import Seq2Seq, ends_of, seq2seq_task
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
 SOURCES = ("the cat sat on the mat", "a big red dog ran", "she saw it", "he", "a dog", "it")
-SIZES = {"layers": 2, "attention_heads": 4, "ffn_dim": 32}
 TARGETS = ("the mat sat on the cat", "ran red", "it saw a big big house", "she", "dog", "a")
+
+
+COMMON = {"d_model": 16, "tie_word_embeddings": False, "forced_eos_token_id": None}
+SMALL: dict[str, Any] = {
+    **{"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 32},
+    **{"decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 32},
+    **{"max_position_embeddings": 32, "pad_token_id": PAD},
+}
 
 
 def opened(seed: int = 0, spread: float = 0.5) -> LoadedModel:
     torch.manual_seed(seed)
-    stacks = ("encoder", "decoder")
-    config = BartConfig(
-        **{f"{stack}_{name}": n for stack in stacks for name, n in SIZES.items()},
-        vocab_size=len(VOCABULARY),
-        d_model=16,
-        max_position_embeddings=32,
-        pad_token_id=PAD,
-        init_std=spread,
-        decoder_start_token_id=CLS,
-        bos_token_id=CLS,
-        eos_token_id=SEP,
-        forced_eos_token_id=None,
-        tie_word_embeddings=False,
-    )
+    ends = {"decoder_start_token_id": CLS, "bos_token_id": CLS, "eos_token_id": SEP}
+    config = BartConfig(vocab_size=len(VOCABULARY), init_std=spread, **SMALL, **COMMON, **ends)
     network = BartForConditionalGeneration(config)
     return wrap(network.double(), framed_tokenizer("$A [SEP]"), name="tiny")
 
@@ -228,3 +236,107 @@ def test_losses_and_embeddings_have_derivatives_in_every_stack(labels: bool) -> 
         read = batch.loss if labels else batch.embed
         (gradient,) = torch.autograd.grad(read(gates).sum(), gates)
         assert bool((gradient.abs().amax(dim=(0, 2)) > 0).all())
+
+
+SIZE, START, STEPS = 40, 1, 12
+T5 = {"d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4, "initializer_factor": 3.0}
+MAKERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "bart": (BartForConditionalGeneration, BartConfig, {**SMALL, "init_std": 0.7}),
+    "marian": (MarianMTModel, MarianConfig, {**SMALL, "init_std": 0.7}),
+    "pegasus": (PegasusForConditionalGeneration, PegasusConfig, {**SMALL, "init_std": 0.7}),
+    "t5": (T5ForConditionalGeneration, T5Config, T5),
+}
+#: Of different lengths, so that the shorter ones are padded.
+ROWS = [[7, 8, 9, 10, 11, 12], [5, 6], [20, 21, 22, 23], [30]]
+
+
+def tiny(family: str) -> Any:
+    torch.manual_seed(3)
+    network, config, settings = MAKERS[family]
+    ids = {"bos_token_id": 3, "eos_token_id": 2, "decoder_start_token_id": START}
+    made = network(config(vocab_size=SIZE, **COMMON, **settings, **ids)).eval()
+    # What a checkpoint may ask for and greedy decoding does without.
+    made.generation_config.update(num_beams=4, do_sample=True, temperature=0.7, max_length=3)
+    made.generation_config.update(min_length=11, length_penalty=2.0, early_stopping=True)
+    made.generation_config.update(eos_token_id=None, forced_eos_token_id=None)
+    return made
+
+
+@torch.no_grad()
+def written_slowly(
+    network: Any, source: list[int], steps: int, *, forced: dict[int, int], again: bool
+) -> list[int]:
+    """Write one source's tokens, without padding, batch or cache; the end token is one of many.
+
+    Unless ``again``, no token is written twice.
+    """
+    ids = [START]
+    for step in range(steps):
+        logits = network(
+            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids]), use_cache=False
+        ).logits[0, -1]
+        allowed = [token for token in range(SIZE) if again or token not in {PAD, *ids}]
+        best = max(allowed, key=lambda token: float(logits[token]))
+        ids.append(forced.get(step, best))
+    return ids[1:]
+
+
+def before(ids: list[int], *stops: int) -> list[int]:
+    return list(itertools.takewhile(lambda token: token not in stops, ids))
+
+
+def written(network: Any, stop: int, limit: int = STEPS) -> list[list[int]]:
+    longest = max(map(len, ROWS))
+    padded = torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in ROWS])
+    mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in ROWS])
+    ends = Ends(START, stop)
+    return decode_greedily(network, padded, mask, ends=ends, pad_id=PAD, max_new_tokens=limit)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_as_a_plain_loop(family: str) -> None:
+    """Free and with a forced first token, and with cached keys and values through our attention."""
+    for forced in ({}, {0: 17}):
+        network = tiny(family)
+        # Random models repeat themselves; what a checkpoint forbids stays forbidden.
+        network.generation_config.update(bad_words_ids=[[PAD]], no_repeat_ngram_size=1)
+        network.generation_config.forced_bos_token_id = forced.get(0)
+        settings = network.generation_config.to_dict()
+        slow = [written_slowly(network, ids, STEPS, forced=forced, again=False) for ids in ROWS]
+        # Any token can be the end token: one that some source reaches late and another never does.
+        stop = next(
+            token
+            for token in slow[0][3:]
+            if token not in slow[0][:3] and not all(token in ids for ids in slow)
+        )
+        expected = [before(ids, stop) for ids in slow]
+        assert len({tuple(ids) for ids in expected}) == len(ROWS)
+        assert any(len(ids) == STEPS for ids in expected)
+        assert written(network, stop) == expected
+        assert written(network, stop, limit=3) == [ids[:3] for ids in expected]
+        loaded = wrap(network)
+        with gated(loaded, torch.ones(loaded.n_layers, loaded.n_heads)):
+            assert written(network, stop) == expected
+        with gated(loaded, torch.zeros(loaded.n_layers, loaded.n_heads)):
+            assert written(network, stop) != expected
+        assert network.generation_config.to_dict() == settings
+
+
+def test_the_checkpoints_own_end_tokens() -> None:
+    network = tiny("bart")
+    slow = [written_slowly(network, ids, STEPS, forced={}, again=True) for ids in ROWS]
+    network.generation_config.eos_token_id = [slow[0][4], slow[1][2]]
+    expected = [before(ids, slow[0][4], slow[1][2]) for ids in slow]
+    assert written(network, SIZE - 1) == expected
+    assert min(map(len, expected)) < STEPS
+
+
+def test_how_much_may_be_written_and_as_what_text() -> None:
+    assert [token_limit(12, 256), token_limit(12, 20), token_limit(1, 512)] == [34, 20, 12]
+
+    class Speller:
+        def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+            assert skip_special_tokens
+            return " " + " ".join(map(str, ids)) + "\n"
+
+    assert text_of(Speller(), [1, 2]) == "1 2"

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from headscope.results import SCHEMA, TransferResult, from_dict, to_dict
 from headscope.results.sections import section_of
 
 Files = tuple[Path, Path]
+Tune = Callable[..., TransferResult]
 #: Little of everything.
 FEW: dict[str, Any] = {
     "sizes": [32],
@@ -56,68 +58,63 @@ def written(folder: Path) -> Files:
     return paths
 
 
-def accuracies(result: TransferResult) -> dict[tuple[str, str], float]:
-    return {(c.variant, c.weights): c.accuracy for c in result.cells}
+@pytest.fixture(scope="module")
+def tune(bert: LoadedModel, words: Files) -> Tune:
+    def call(model: LoadedModel = bert, **options: Any) -> TransferResult:
+        return headscope.transfer(model, *words, **{**FEW, **options})
+
+    return call
 
 
-def test_what_is_separable_needs_no_tuning(bert: LoadedModel, words: Files) -> None:
-    found = headscope.transfer(bert, *words, variants=["head"], steps=60, **FEW)
-    assert accuracies(found)["head", "pretrained"] > 90
+def test_what_is_separable_needs_no_tuning(tune: Tune) -> None:
+    found = tune(variants=["head"], steps=60)
+    assert found.cell("head", "pretrained", 32).accuracy > 90
     assert {b.name: b.accuracy for b in found.baselines}["words"] > 90
     assert found.cell("head", "pretrained", 32).failed == 0
-    assert found.task == "train.tsv -> test.tsv"
-    assert found.classes == ("cat", "dog")
+    assert (found.task, found.classes) == ("train.tsv -> test.tsv", ("cat", "dog"))
     assert found.missed == ()
 
 
-def test_attention_must_change_where_it_looks(bert: LoadedModel, words: Files) -> None:
+def test_attention_must_change_where_it_looks(bert: LoadedModel, tune: Tune) -> None:
     """Planted: frozen attention ignores all but its own position, the answer stands elsewhere.
 
     The pooled state is that of the first token, which is the same in every sentence. With W_V = 0
     nothing of the others reaches it, whatever LayerNorm does; attention alone can mend that.
     """
     blind = copy.deepcopy(bert)
-    for site in blind.sites:
-        with torch.no_grad():
+    with torch.no_grad():
+        for site in blind.sites:
             site.projections.v.weight.zero_()
             site.projections.v.bias.zero_()
-    found = headscope.transfer(
-        dataclasses.replace(blind.pooled_by("cls"), file=None),
-        *words,
-        variants=["head", "layernorm", "attention"],
-        steps=60,
-        patience=100,
-        rates={"attention": (1e-2,)},
-        **{**FEW, "sizes": [80], "seeds": 3},
-    )
-    by_variant = accuracies(found)
-    assert by_variant["attention", "pretrained"] > 85
-    assert max(by_variant[v, "pretrained"] for v in ("head", "layernorm")) < 70
+    blind = dataclasses.replace(blind.pooled_by("cls"), file=None)
+    options = {"variants": ["head", "layernorm", "attention"], "rates": {"attention": (1e-2,)}}
+    found = tune(blind, **options, steps=60, patience=100, sizes=[80], seeds=3)
+    accuracy = {cell.variant: cell.accuracy for cell in found.cells}
+    assert accuracy["attention"] > 85
+    assert max(accuracy["head"], accuracy["layernorm"]) < 70
     assert found.difference("layernorm", "attention").high < 0
 
 
 def test_the_model_is_left_as_it_was_and_the_same_comes_twice(
-    bert: LoadedModel, words: Files
+    bert: LoadedModel, tune: Tune
 ) -> None:
     before = {name: p.clone() for name, p in bert.model.named_parameters()}
-    options = {**FEW, "random": ["weights"], "variants": ["layernorm", "weights"], "steps": 3}
-    first, second = (headscope.transfer(bert, *words, **options) for _ in range(2))
+    options = {"random": ["weights"], "variants": ["layernorm", "weights"], "steps": 3}
+    first, second = (to_dict(tune(**options)) for _ in range(2))
     for name, p in bert.model.named_parameters():
         assert torch.equal(p, before[name])
         assert p.grad is None
-    first, second = (to_dict(result) for result in (first, second))
     for found in (first, second):
         del found["provenance"]["created"]
     assert first == second
-    other = headscope.transfer(bert, *words, **options, seed=1)
+    other = tune(**options, seed=1)
     assert [r.accuracy for r in other.runs] != [r["accuracy"] for r in first["runs"]]
 
 
-def test_each_variant_trains_what_it_says(bert: LoadedModel, words: Files) -> None:
-    found = headscope.transfer(bert, *words, steps=2, **FEW)
-    counts = {c.variant: c.parameters for c in found.cells}
+def test_each_variant_trains_what_it_says(bert: LoadedModel, tune: Tune) -> None:
+    found = tune(steps=2)
     whole = {n: p.numel() for n, p in bert.model.named_parameters() if "pooler" not in n}
-    assert counts == {
+    assert {c.variant: c.parameters for c in found.cells} == {
         "head": 0,
         **dict.fromkeys(("layernorm", "biases", "weights", "lora"), 2 * 32 * 5),
         "all_biases": sum(size for name, size in whole.items() if "bias" in name),
@@ -130,10 +127,10 @@ def test_each_variant_trains_what_it_says(bert: LoadedModel, words: Files) -> No
     assert len(found.curves_frame()) == sum(len(run.curve) for run in found.runs)
 
 
-def test_an_absurd_rate_diverges_and_is_counted(bert: LoadedModel, words: Files) -> None:
+def test_an_absurd_rate_diverges_and_is_counted(tune: Tune) -> None:
     """Far too large a rate for LayerNorm; attention keeps its own."""
-    given = {**FEW, "seeds": 3, "spread_seeds": 3, "rates": {"layernorm": (1e3,)}}
-    found = headscope.transfer(bert, *words, variants=["layernorm", "attention"], steps=12, **given)
+    options = {"variants": ["layernorm", "attention"], "rates": {"layernorm": (1e3,)}}
+    found = tune(**options, steps=12, seeds=3, spread_seeds=3)
     assert found.cell("layernorm", "pretrained", 32).diverged == 3
     assert found.cell("attention", "pretrained", 32).diverged == 0
     (spread,) = found.spreads
@@ -148,72 +145,61 @@ def test_an_absurd_rate_diverges_and_is_counted(bert: LoadedModel, words: Files)
     rates = {row.factor: row.rate for row in found.stress if row.variant == "layernorm"}
     assert rates == {3.0: 3e3, 10.0: 1e4}
     # Losses that are not finite end a run.
-    given = {**FEW, "rates": {"all": (1e38,)}}
-    for run in headscope.transfer(bert, *words, variants=["all"], steps=12, **given).runs:
+    for run in tune(variants=["all"], rates={"all": (1e38,)}, steps=12).runs:
         assert run.diverged
         assert run.steps < 12
-        assert run.end_loss is None
-        assert run.kept_step == 0
+        assert (run.end_loss, run.kept_step) == (None, 0)
 
 
 def test_the_search_keeps_the_rate_with_the_lowest_validation_loss(
-    bert: LoadedModel, words: Files
+    bert: LoadedModel, tune: Tune
 ) -> None:
-    given = {**FEW, "search": True, "rates": {"head": (1e-6, 1e-2, 1e3)}}
-    found = headscope.transfer(bert, *words, variants=["head"], steps=24, **given)
+    rates = {"head": (1e-6, 1e-2, 1e3)}
+    found = tune(variants=["head"], rates=rates, steps=24, search=True)
     losses = {t.rate: t.validation_loss for t in found.searched}
     assert set(losses) == {1e-6, 1e-2, 1e3}
     chosen = [t.rate for t in found.searched if t.chosen]
     assert chosen == [min(losses, key=losses.__getitem__)] == [1e-2]
     assert {run.rate for run in found.runs} == {1e-2}
     assert found.cells[0].optimum == "inside"
-
-
-@pytest.mark.parametrize(
-    ("rates", "optimum"),
-    [
-        ((1e-6, 3e-6, 1e-5), "edge"),  # five rates more, and the best is still the highest
-        ((3.0, 10.0, 30.0), "inside"),
-        ((1e-2,), "not searched"),
-    ],
-)
-def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(
-    bert: LoadedModel, words: Files, rates: tuple[float, ...], optimum: str
-) -> None:
-    given = {**FEW, "search": True, "seeds": 1}
-    found = headscope.transfer(bert, *words, variants=["head"], rates={"head": rates}, **given)
-    (cell,) = found.cells
-    tried = sorted(t.rate for t in found.searched)
-    assert cell.optimum == optimum
-    assert set(rates) <= set(tried)
-    grown = {"edge": {5}, "inside": set(range(1, 6)), "not searched": {0}}
-    assert len(tried) - len(rates) in grown[optimum]
-    assert (cell.rate in (tried[0], tried[-1])) == (optimum != "inside")
-
-
-def test_where_lower_rates_train_the_classifier_alone_the_search_ends(
-    bert: LoadedModel, words: Files
-) -> None:
-    """A model whose last norm passes nothing on cannot be tuned by other weights, at any rate."""
+    # A model whose last norm passes nothing on cannot be tuned by other weights, at any rate.
     dead = copy.deepcopy(bert)
     with torch.no_grad():
         dead.model.encoder.layer[-1].output.LayerNorm.weight.zero_()
-    given = {**FEW, "search": True, "seeds": 1}
-    found = headscope.transfer(dead, *words, variants=["weights"], steps=10, **given)
+    found = tune(dead, variants=["weights"], steps=10, search=True, seeds=1)
     assert found.cells[0].optimum == "lowest"
     assert len(found.searched) == 3
 
 
+@pytest.mark.parametrize(
+    ("rates", "optimum", "grown"),
+    [
+        ((1e-6, 3e-6, 1e-5), "edge", [5]),  # five rates more, and the best is still the highest
+        ((3.0, 10.0, 30.0), "inside", [1, 2, 3, 4, 5]),
+        ((1e-2,), "not searched", [0]),
+    ],
+)
+def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(
+    tune: Tune, rates: tuple[float, ...], optimum: str, grown: list[int]
+) -> None:
+    found = tune(variants=["head"], rates={"head": rates}, search=True, seeds=1)
+    (cell,) = found.cells
+    tried = sorted(t.rate for t in found.searched)
+    assert cell.optimum == optimum
+    assert set(rates) <= set(tried)
+    assert len(tried) - len(rates) in grown
+    assert (cell.rate in (tried[0], tried[-1])) == (optimum != "inside")
+
+
 @pytest.mark.parametrize("budget", [1.0, 30.0])
 def test_what_the_budget_does_not_reach_is_said(
-    bert: LoadedModel, words: Files, monkeypatch: pytest.MonkeyPatch, budget: float
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, budget: float
 ) -> None:
     clock = itertools.count()  # goes on by one second with every look at it
     monkeypatch.setattr(
         "headscope.pipeline.transfer.plan.time.monotonic", lambda: float(next(clock))
     )
-    options = {**FEW, "seeds": 3, "spread_seeds": 3, "random": ["head"]}
-    found = headscope.transfer(bert, *words, steps=6, budget=budget, **options)
+    found = tune(steps=6, budget=budget, seeds=3, spread_seeds=3, random=["head"])
     variants = ("head", "layernorm", "biases", "weights", "attention", "lora", "all_biases", "all")
     wanted = {*((variant, "pretrained") for variant in variants), ("head", "random")}
     missed = [(m.variant, m.weights, m.seed) for m in found.missed if m.factor == 1]
@@ -260,9 +246,8 @@ def test_test_examples_are_never_trained_on(bert: LoadedModel, tmp_path: Path) -
 def test_bad_input_is_one_sentence(
     bert: LoadedModel, words: Files, options: dict[str, Any], said: str
 ) -> None:
-    given = {"train": words[0], "test": words[1], **FEW, **options}
     with pytest.raises(InputError, match=said):
-        headscope.transfer(bert, **given)
+        headscope.transfer(bert, **{"train": words[0], "test": words[1], **FEW, **options})
 
 
 def test_the_built_in_task_can_be_read_from_order_alone() -> None:
