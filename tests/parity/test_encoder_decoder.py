@@ -44,14 +44,11 @@ def test_it_validates_with_padding_on_both_sides(kind: str, dtype: str) -> None:
     assert result.mask_reached
     limit = TOLERANCES[dtype]
     for check in result.layers:
-        assert check.max_abs_pattern is not None
         assert check.max_abs_pattern <= limit["pattern"]
     for gap in (result.max_abs_hidden_eager, result.max_abs_hidden_sdpa):
-        assert gap is not None
         assert gap <= limit["hidden"]
     padded = probes(loaded)[0]
     for mask in (padded.attention_mask, padded.decoder_attention_mask):
-        assert mask is not None
         assert 0 in mask
     assert padded.input_ids.shape != padded.inputs["decoder_input_ids"].shape
 
@@ -77,7 +74,6 @@ def test_sites_patterns_and_states_are_those_of_transformers(kind: str) -> None:
         alone = loaded.forward(**given)
         loaded.model.set_attn_implementation("eager")
         theirs = loaded.model(**given, output_attentions=True)
-    assert logits is not None
     torch.testing.assert_close(logits, own.logits, rtol=0, atol=0)
     torch.testing.assert_close(hidden, own.decoder_hidden_states[-1], rtol=0, atol=0)
     torch.testing.assert_close(alone, hidden, rtol=0, atol=0)
@@ -221,9 +217,7 @@ WRONG: dict[str, tuple[Any, str, Any, tuple[str, ...], tuple[str, ...], tuple[st
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_variants_fail_where_they_are_wrong(
-    case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_variants_fail_where_they_are(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, wrong, kinds, failed, right = WRONG[case]
     models = [opened(kind, "float64") for kind in kinds]
     if isinstance(owner, dict):

@@ -116,9 +116,7 @@ def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(
         torch.testing.assert_close(_hidden(loaded.model, text), _hidden(_network(family), text))
 
 
-def test_the_full_output_stays_that_of_the_full_model_while_maps_are_exchanged(
-    tmp_path: Path,
-) -> None:
+def test_the_full_output_stays_while_maps_are_exchanged(tmp_path: Path) -> None:
     loaded, task = _task("bert", tmp_path)
     (batch,) = task.loss_batches(loaded, labels=False)
     before, own = batch.full(), output_map(loaded.sites[1])

@@ -165,7 +165,7 @@ def test_scores_are_those_of_a_loop_over_single_pairs(kind: str, files: Files) -
 
 def test_scores_of_a_stack_are_public(files: Files) -> None:
     maps = output_maps("bart", translator("bart"))
-    every = [(name, layer) for name in STACKS for layer in range(2)]
+    every = list(itertools.product(STACKS, range(2)))
     for stack in (*STACKS, "all"):
         found = headscope.scores(
             opened("bart"), "magnitude", task="seq2seq", calibration=files["bart"][1], stack=stack
@@ -207,11 +207,11 @@ def test_every_method_and_repair_runs_on_every_stack(kind: str, files: Files) ->
             if curve.repair == "none":
                 assert half.value == pytest.approx(value_without(kind, half.heads_removed, data))
     places = [(row.stack, row.layer, row.head) for row in found.ablation]
-    assert places == [(s, layer, head) for s in STACKS for layer in range(2) for head in range(4)]
+    assert places == list(itertools.product(STACKS, range(2), range(4)))
     for row, place in zip(found.ablation, places, strict=True):
         assert row.value == pytest.approx(value_without(kind, [place], data))
-    layers = [(stack, layer) for stack in STACKS for layer in range(2)]
-    assert [(row.stack, row.layer) for row in found.kept_alone] == layers
+    layers = [(row.stack, row.layer) for row in found.kept_alone]
+    assert layers == list(itertools.product(STACKS, range(2)))
     for row in found.kept_alone:
         gone = [(row.stack, row.layer, head) for head in range(4) if head != row.head]
         assert row.value == pytest.approx(value_without(kind, gone, data))
@@ -253,12 +253,10 @@ def around(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What queries of one layer are made from, its z, and what W_O makes of it: each (pos, ...)."""
     seen: dict[str, Tensor] = {}
-    out = output_maps(kind, network)[place]
-    query = next(
-        module.q_proj if hasattr(module, "q_proj") else module.q
-        for module in network.modules()
-        if out in (getattr(module, "out_proj", None), getattr(module, "o", None))
-    )
+    name = out_name(kind, *place).removesuffix(".weight")
+    out = network.get_submodule(name)
+    owner = network.get_submodule(name.rpartition(".")[0])
+    query = owner.q if kind == "t5" else owner.q_proj
     hooks = [
         query.register_forward_pre_hook(lambda _, args: seen.update(x=args[0])),
         out.register_forward_hook(lambda _, args, y: seen.update(z=args[0], out=y)),
@@ -374,26 +372,17 @@ def test_roles_are_given_or_asked_for(files: Files) -> None:
 
 
 @pytest.mark.parametrize(("kind", "stack"), [("bart", "cross"), ("marian", "all"), ("t5", "all")])
-def test_what_is_saved_is_what_was_measured(
+def test_the_saved_model_is_the_measured(
     kind: str, stack: str, files: Files, tmp_path: Path
 ) -> None:
     data, chosen = files[kind]
     folder = tmp_path / "model"
     translator(kind).save_pretrained(folder)
     framed_tokenizer("$A [SEP]").save_pretrained(folder)
-    found = headscope.prune(
-        str(folder),
-        task="seq2seq",
-        data=data,
-        calibration=chosen,
-        stack=stack,
-        methods=["fisher"],
-        repairs=["scale"],
-        fractions=[0.5],
-        save=tmp_path / "small",
-        save_dense=tmp_path / "dense",
-        dtype="float64",
-    )
+    texts = {"task": "seq2seq", "data": data, "calibration": chosen, "dtype": "float64"}
+    options = {"stack": stack, "methods": ["fisher"], "repairs": ["scale"], "fractions": [0.5]}
+    to = {"save": tmp_path / "small", "save_dense": tmp_path / "dense"}
+    found = headscope.prune(str(folder), **texts, **options, **to)
     point = found.curve("fisher", "scale").points[1]
     assert [saved.measured for saved in found.saved] == [pytest.approx(point.value)] * 2
     for name in ("small", "dense"):
@@ -455,14 +444,8 @@ def test_a_decoder_alone_is_pruned_by_fidelity(tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(SOURCES) + "\n")
     loaded = headscope.wrap(network, tokenizer, name="gpt2")
-    found = headscope.prune(
-        loaded,
-        data=lines,
-        calibration=lines,
-        repairs=["none", "scale", "refit"],
-        step=0.5,
-        ablation=True,
-    )
+    options = {"repairs": ["none", "scale", "refit"], "step": 0.5, "ablation": True}
+    found = headscope.prune(loaded, data=lines, calibration=lines, **options)
     assert (found.stack, found.n_heads) == ("decoder", 8)
     point = found.curve("fisher-joint", "scale").points[1]
     assert {stack for stack, _, _ in point.heads_removed} == {"decoder"}

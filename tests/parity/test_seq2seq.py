@@ -136,9 +136,7 @@ def test_losses_and_embeddings_are_those_of_single_pairs() -> None:
     np.testing.assert_allclose(found, embeddings, atol=1e-12)
 
 
-def test_texts_are_decoded_and_judged_where_that_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_texts_are_decoded_and_judged_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = opened()
     task = made(loaded)
     texts = task.decode(loaded)
@@ -225,17 +223,6 @@ def test_gates_are_heads_without_output(stack: str) -> None:
         np.testing.assert_array_equal(found[name], values)
     assert task.decode(view, gates) == task.decode(cut)
     assert task.decode(view, gates) != task.decode(view)
-
-
-@pytest.mark.parametrize("labels", [True, False])
-def test_losses_and_embeddings_have_derivatives_in_every_stack(labels: bool) -> None:
-    loaded = opened()
-    for batch in made(loaded).loss_batches(loaded, labels=labels):
-        gates = batch.gates("example")
-        assert gates.shape == (batch.size, 6, 4)
-        read = batch.loss if labels else batch.embed
-        (gradient,) = torch.autograd.grad(read(gates).sum(), gates)
-        assert bool((gradient.abs().amax(dim=(0, 2)) > 0).all())
 
 
 SIZE, START, STEPS = 40, 1, 12

@@ -122,9 +122,7 @@ def test_mlm_is_cross_entropy_at_the_masks(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("head", [None, "classification", "mlm"])
-def test_fidelity_of_the_model_to_itself_and_to_a_pruned_one(
-    head: str | None, opened: Open
-) -> None:
+def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head: str | None, opened: Open) -> None:
     loaded, task = opened("fidelity", head)
     same = task.metrics(task.outputs(loaded))
     assert same == pytest.approx({"cosine": 1.0, "kl": 0.0} if head else {"cosine": 1.0}, abs=1e-9)
@@ -147,7 +145,7 @@ def test_fidelity_of_the_model_to_itself_and_to_a_pruned_one(
 
 
 @each_case
-def test_gates_of_zero_are_a_model_without_those_heads(
+def test_gates_of_zero_are_heads_that_are_removed(
     task: str, head: str | None, opened: Open
 ) -> None:
     loaded, made = opened(task, head)
@@ -169,7 +167,7 @@ def gradient(loss: Callable[[Tensor], Tensor], gates: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("labels", [True, False])
 @each_case
-def test_derivatives_by_example_and_token_add_up_to_finite_differences(
+def test_derivatives_add_up_to_finite_differences(
     task: str, head: str | None, labels: bool, opened: Open
 ) -> None:
     loaded, made = opened(task, head)

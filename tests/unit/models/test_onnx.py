@@ -106,7 +106,7 @@ def test_the_profile_is_of_attention(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
 
 
-def test_what_cannot_be_exported_is_said_before_a_run(
+def test_what_cannot_be_exported_is_said(
     full: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UnsupportedModelError, match="is an encoder-decoder model"):

@@ -34,18 +34,13 @@ def test_rotation_is_a_product_of_complex_numbers() -> None:
     torch.testing.assert_close(rotate(x, *angles(7, 6)), out)
 
 
-def test_scores_depend_on_the_distance_alone() -> None:
-    """One vector at every position: q_i k_j is the same along each diagonal."""
-    q, k = (torch.randn(1, 1, 1, 8, dtype=torch.float64).expand(1, 1, 9, 8) for _ in range(2))
-    heads = Heads(q, k, k)
-    placed = rotated(heads, AttentionInput(q, q, given={"position_embeddings": angles(9, 8)}))
-    scores = (placed.q @ placed.k.transpose(-1, -2))[0, 0]
-    for distance in range(-8, 9):
-        diagonal = scores.diagonal(distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
-    assert float(scores.std()) > 1e-3
+def test_queries_and_keys_are_rotated_and_values_are_not() -> None:
+    q = torch.randn(1, 2, 7, 6, dtype=torch.float64)
+    heads = Heads(q, 2 * q, 3 * q)
+    placed = rotated(heads, AttentionInput(q, q, given={"position_embeddings": angles(7, 6)}))
+    assert torch.equal(placed.q, rotate(heads.q, *angles(7, 6)))
+    assert torch.equal(placed.k, rotate(heads.k, *angles(7, 6)))
     assert placed.v is heads.v
-    # Without angles nothing is turned.
     assert rotated(heads, AttentionInput(q, q, given={"position_embeddings": None})) is heads
 
 
@@ -86,7 +81,6 @@ def test_a_scaled_map_is_scaled_in_every_way() -> None:
     scaled = ScaledMap(linear, factor=0.25)
     x = torch.randn(2, 3, 5)
     torch.testing.assert_close(scaled(x), linear(x) / 4)
-    assert scaled.bias is not None
     torch.testing.assert_close(x @ scaled.weight.t() + scaled.bias, linear(x) / 4)
     bare = ScaledMap(nn.Linear(5, 6, bias=False), factor=0.25)
     assert bare.bias is None

@@ -106,9 +106,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_cannot_be_followed_is_refused_where_it_is_needed(
-    case: str, bert: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_followed_is_refused_in_time(case: str, bert: Path, tmp_path: Path) -> None:
     folder = by_hand(bert, tmp_path / "m", ["Pooling", "Dense"])
     breaks, said = BROKEN[case]
     breaks(folder)

@@ -150,8 +150,6 @@ def test_numbers_of_decoder_and_cross_attention(name: str, folders: dict[str, Pa
     assert len(cross.heads) == sum(len(layer) for layer in pairs[0].cross)
     for head in cross.heads:
         expected = cross_numbers(pairs, head.layer, head.head)
-        assert head.alignment is not None
-        assert head.sharpness is not None
         assert head.alignment.pairs == expected["pairs"] < len(PAIRS)
         assert head.alignment.score == expected["alignment"]
         assert head.confidence == expected["confidence"]
@@ -161,7 +159,6 @@ def test_numbers_of_decoder_and_cross_attention(name: str, folders: dict[str, Pa
         assert head.alignment.swapped == other
     for head in decoder.heads:
         expected = decoder_numbers(pairs, head.layer, head.head)
-        assert head.positional is not None
         rates = {k: v for k, v in head.positional.rates.items() if k.startswith("-")}
         assert rates == pytest.approx({k: expected[k] for k in rates}, abs=1e-9)
         assert head.positional.chance == pytest.approx(expected["chance"], abs=1e-9)
@@ -182,9 +179,7 @@ def test_numbers_of_decoder_and_cross_attention(name: str, folders: dict[str, Pa
     assert sum(masses) > 0
 
 
-def test_the_encoder_reads_the_sources_as_sentences(
-    bart: ClassifyResult, folders: dict[str, Path]
-) -> None:
+def test_the_encoder_reads_sources_alone(bart: ClassifyResult, folders: dict[str, Path]) -> None:
     sources = [source for source, _ in PAIRS]
     alone = headscope.classify(str(folders["bart"]), sources, dtype="float64")
     assert alone.stacks == ("encoder",)
@@ -192,9 +187,7 @@ def test_the_encoder_reads_the_sources_as_sentences(
     assert alone.provenance["model"]["n_layers"] == 8  # of all stacks: it is the same model
 
 
-def test_a_stack_alone_is_what_it_is_among_all(
-    bart: ClassifyResult, folders: dict[str, Path]
-) -> None:
+def test_a_stack_alone_is_as_among_all(bart: ClassifyResult, folders: dict[str, Path]) -> None:
     loaded = headscope.load(str(folders["bart"]), dtype="float64")
     for stack in ("encoder", "decoder", "cross"):
         alone = headscope.classify(loaded, PAIRS, stack=stack, control=True)
@@ -203,8 +196,6 @@ def test_a_stack_alone_is_what_it_is_among_all(
         assert alone.untestable == part.untestable
         for name in ("sentences", "skipped", "queries", "pairs"):
             assert getattr(alone.corpus, name) == getattr(part.corpus, name)
-        assert alone.control is not None
-        assert part.control is not None
         known = {k: v for k, v in vars(alone.control).items() if v is not None}
         assert {k: v for k, v in vars(part.control).items() if v is not None} == known
     # A view is measured by default.
@@ -220,7 +211,6 @@ def test_all_stacks_are_counted_apart(bart: ClassifyResult) -> None:
     assert "syntactic" in bart.untestable
     assert "cross:broad" in bart.untestable
     assert "cross:syntactic" not in bart.untestable
-    assert bart.control is not None
     assert {stack: n["heads"] for stack, n in bart.control.by_stack.items()} == {
         "encoder": 4,
         "decoder": 12,
@@ -390,8 +380,6 @@ def test_what_diff_compares(bart: ClassifyResult) -> None:
     facts = Facts("classify")
     collect(bart, facts)
     (head,) = (head for head in bart.heads if head.name == "cross:L2H3")
-    assert head.alignment is not None
-    assert head.sharpness is not None
     found = {key[1:]: number for key, number in facts.numbers.items()}
     low, high = head.alignment.interval
     assert found["cross:L2H3", "alignment"] == Number(head.alignment.score, (low, high))

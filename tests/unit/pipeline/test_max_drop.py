@@ -49,7 +49,7 @@ class Planted:
         self.made: list[tuple[str, int]] = []
         self._costs, self._sign = costs or {"none": lambda n: n / 10}, -1.0 if higher else 1.0
         self._noise = noise * np.random.default_rng(0).normal(size=N)
-        self.halves = halves_of(task, 7)  # type: ignore[arg-type]
+        self.halves = halves_of(task, 7)
         for part in (self.halves.choosing, self.halves.confirming):
             self._noise[part] -= self._noise[part].mean()
         #: Added to the cost of each unit on the confirming half.
@@ -73,7 +73,7 @@ def candidates(planted: Planted) -> list[Candidate]:
 
 
 def search(planted: Planted, wanted: float) -> tuple[Tries, Any, Any]:
-    tries = Tries(planted, wanted)  # type: ignore[arg-type]
+    tries = Tries(planted, wanted)
     chosen = choose(tries, candidates(planted))
     return tries, chosen, confirm(tries, chosen)
 
@@ -183,5 +183,5 @@ def test_an_interval_is_of_one_half_only() -> None:
     """What happens on the other half does not touch the choice."""
     quiet, loud = Planted(noise=0.1), Planted(noise=0.1)
     loud.surcharge = 5.0
-    first, second = (choose(Tries(p, 0.5), candidates(p)) for p in (quiet, loud))  # type: ignore[arg-type]
+    first, second = (choose(Tries(p, 0.5), candidates(p)) for p in (quiet, loud))
     assert (first.number, first.judged) == (second.number, second.judged)

@@ -133,7 +133,7 @@ def test_function_value_and_command_have_the_same_defaults() -> None:
     }
     of_value = {field.name: field.default for field in dataclasses.fields(PruneOptions)}
     assert of_function == of_value
-    command = typer.main.get_command(app).commands["prune"]  # type: ignore[attr-defined]
+    command = typer.main.get_command(app).commands["prune"]
     for param in command.params:
         if param.name in ("step", "draws", "seed", "labels", "benchmark", "calibration_limit"):
             assert param.default == of_value[param.name], param.name
@@ -146,7 +146,7 @@ def test_options_cannot_change_and_hold_no_list() -> None:
     assert options.method_names == ("fisher", "random")
     assert hash(options) == hash(PruneOptions(methods=("fisher", "random")))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        options.seed = 1  # type: ignore[misc]
+        options.seed = 1
     # Candidates are named before the run, and the control is none.
     assert PruneOptions().candidates == (("fisher-joint", "none"), ("fisher-joint", "scale"))
     assert PruneOptions(methods=["random"]).candidates == ()

@@ -119,9 +119,7 @@ def test_nothing_is_left_only_at_the_end() -> None:
         (400, 400, 0, "done"),
     ],
 )
-def test_the_bar_says_about_and_never_zero(
-    done: float, total: float, since: float, says: str
-) -> None:
+def test_the_bar_says_about_never_zero(done: float, total: float, since: float, says: str) -> None:
     assert time_left(done, total, since) == says
 
 

@@ -95,9 +95,7 @@ def test_attention_must_change_where_it_looks(bert: LoadedModel, tune: Tune) -> 
     assert found.difference("layernorm", "attention").high < 0
 
 
-def test_the_model_is_left_as_it_was_and_the_same_comes_twice(
-    bert: LoadedModel, tune: Tune
-) -> None:
+def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert: LoadedModel, tune: Tune) -> None:
     before = {name: p.clone() for name, p in bert.model.named_parameters()}
     options = {"random": ["weights"], "variants": ["layernorm", "weights"], "steps": 3}
     first, second = (to_dict(tune(**options)) for _ in range(2))
@@ -151,9 +149,7 @@ def test_an_absurd_rate_diverges_and_is_counted(tune: Tune) -> None:
         assert (run.end_loss, run.kept_step) == (None, 0)
 
 
-def test_the_search_keeps_the_rate_with_the_lowest_validation_loss(
-    bert: LoadedModel, tune: Tune
-) -> None:
+def test_the_search_keeps_the_lowest_validation_loss(bert: LoadedModel, tune: Tune) -> None:
     rates = {"head": (1e-6, 1e-2, 1e3)}
     found = tune(variants=["head"], rates=rates, steps=24, search=True)
     losses = {t.rate: t.validation_loss for t in found.searched}

@@ -122,9 +122,7 @@ def parts(finding: Finding) -> list[str]:
     return [part.verdict for part in finding.parts]
 
 
-def test_where_only_norms_can_reach_the_answer_8_and_9_hold(
-    plain: LoadedModel, files: Files
-) -> None:
+def test_where_only_norms_reach_the_answer_8_and_9_hold(plain: LoadedModel, files: Files) -> None:
     variants = ["head", "layernorm", *EQUAL, "all"]
     given = {**FEW, "variants": variants, "random": ["layernorm"]}
     found = headscope.transfer(shut(plain), *files, steps=40, **given)
@@ -143,9 +141,7 @@ def test_where_only_norms_can_reach_the_answer_8_and_9_hold(
         assert {n for n in (8, 9) if other[n].verdict == "not measured"} == lost
 
 
-def test_where_norms_cannot_reach_it_none_of_the_claims_holds(
-    plain: LoadedModel, files: Files
-) -> None:
+def test_where_norms_cannot_reach_it_none_of_them_holds(plain: LoadedModel, files: Files) -> None:
     """Attention learns to look, always; so do rank-one changes; norms stay at chance."""
     variants = ["head", "layernorm", "lora", "attention", "all"]
     given = {**FEW, "variants": variants, "random": ["layernorm"]}
@@ -172,9 +168,7 @@ def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(
     assert told[8].verdict != "holds"
 
 
-def test_attention_that_learns_in_some_runs_alone_makes_10_hold(
-    plain: LoadedModel, files: Files
-) -> None:
+def test_attention_that_learns_in_some_runs_makes_10_hold(plain: LoadedModel, files: Files) -> None:
     """Five steps are enough for most runs of attention; norms stay at chance in all of them."""
     rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-2, 3e-2, 1e-1)}
     given = {**FEW, "variants": ["layernorm", "attention"], "rates": rates, "seeds": 1}

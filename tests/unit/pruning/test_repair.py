@@ -186,7 +186,7 @@ X = torch.randn(5, D_MODEL, dtype=torch.float64, generator=torch.Generator().man
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kept", [[0, 1, 2, 3], [0, 2], [3], []])
-def test_leaving_heads_out_is_a_gate_of_zero_and_expanding_puts_zeros_back(
+def test_heads_left_out_are_gates_of_zero_and_come_back_as_zeros(
     kept: list[int], bias: bool
 ) -> None:
     inputs, out = layer(bias)
