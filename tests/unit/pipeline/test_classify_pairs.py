@@ -179,14 +179,6 @@ def test_numbers_of_decoder_and_cross_attention(name: str, folders: dict[str, Pa
     assert sum(masses) > 0
 
 
-def test_the_encoder_reads_sources_alone(bart: ClassifyResult, folders: dict[str, Path]) -> None:
-    sources = [source for source, _ in PAIRS]
-    alone = headscope.classify(str(folders["bart"]), sources, dtype="float64")
-    assert alone.stacks == ("encoder",)
-    assert bart.only("encoder").heads == alone.heads
-    assert alone.provenance["model"]["n_layers"] == 8  # of all stacks: it is the same model
-
-
 def test_a_stack_alone_is_as_among_all(bart: ClassifyResult, folders: dict[str, Path]) -> None:
     loaded = headscope.load(str(folders["bart"]), dtype="float64")
     for stack in ("encoder", "decoder", "cross"):
@@ -198,7 +190,10 @@ def test_a_stack_alone_is_as_among_all(bart: ClassifyResult, folders: dict[str, 
             assert getattr(alone.corpus, name) == getattr(part.corpus, name)
         known = {k: v for k, v in vars(alone.control).items() if v is not None}
         assert {k: v for k, v in vars(part.control).items() if v is not None} == known
-    # A view is measured by default.
+    # The encoder reads the sources as sentences; a view is measured by default.
+    alone = headscope.classify(loaded, [source for source, _ in PAIRS])
+    assert (alone.stacks, alone.heads) == (("encoder",), bart.only("encoder").heads)
+    assert alone.provenance["model"]["n_layers"] == 8  # of all stacks: it is the same model
     assert headscope.classify(loaded.only("cross"), PAIRS).heads == bart.only("cross").heads
 
 
@@ -211,12 +206,17 @@ def test_all_stacks_are_counted_apart(bart: ClassifyResult) -> None:
     assert "syntactic" in bart.untestable
     assert "cross:broad" in bart.untestable
     assert "cross:syntactic" not in bart.untestable
-    assert {stack: n["heads"] for stack, n in bart.control.by_stack.items()} == {
-        "encoder": 4,
-        "decoder": 12,
-        "cross": 12,
-    }
+    counts = {stack: n["heads"] for stack, n in bart.control.by_stack.items()}
+    assert counts == {"encoder": 4, "decoder": 12, "cross": 12}
     assert "monotonic" not in bart.control.by_stack["encoder"]
+    frame = bart.to_frame()
+    assert len(frame) == len(bart.heads)
+    assert list(frame.columns[:3]) == ["stack", "layer", "head"]
+    cross = frame[frame["stack"] == "cross"]
+    assert cross.alignment.notna().all()
+    assert cross.alignment_swapped.notna().all()
+    assert frame[frame["stack"] != "cross"].alignment.isna().all()
+    assert "stack" not in bart.only("encoder").to_frame().columns
 
 
 def test_pairs_come_from_tables_and_from_memory(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -232,39 +232,19 @@ def test_pairs_come_from_tables_and_from_memory(tmp_path: Path, folders: dict[st
         assert found.heads == wanted, name
 
 
-def test_a_pair_that_cannot_be_read_whole_is_skipped(folders: dict[str, Path]) -> None:
-    long = ("the " * 60, "a cat sat")
-    result = headscope.classify(str(folders["bart"]), [long, *PAIRS, long[::-1]], stack="decoder")
-    assert (result.corpus.sentences, result.corpus.skipped) == (len(PAIRS), 2)
-    with pytest.raises(CorpusError, match="None of the 1 pairs of in memory could be measured"):
-        headscope.classify(str(folders["bart"]), [long], stack="cross")
-
-
-def test_a_table_stays_text_for_an_encoder(tmp_path: Path) -> None:
-    model = headscope.load(str(tiny_bert(tmp_path / "bert")))
-    table = write_pairs(tmp_path / "pairs.tsv", PAIRS)
-    plain = tmp_path / "pairs.txt"
-    plain.write_bytes(table.read_bytes())
-    found = headscope.classify(model, table)
-    assert found.heads == headscope.classify(model, plain).heads
-    assert not found.corpus.pairs
-
-
 def test_a_decoder_alone_reads_sentences(tmp_path: Path) -> None:
     """gpt2 has one stack; no row sees a token to its right."""
     folder = write_tiny(tmp_path / "gpt2", "gpt2")
     lines = [source for source, _ in PAIRS]
-    found = headscope.classify(str(folder), lines, dtype="float64")
+    loaded = headscope.load(str(folder), dtype="float64")
+    found = headscope.classify(loaded, lines)
     assert found.stacks == ("decoder",)
     assert "decoder:special" in found.untestable
     assert not any(name.endswith(("syntactic", "rare")) for name in found.untestable)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    network = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager"
-    ).eval()
+    options = {"dtype": torch.float64, "attn_implementation": "eager"}
+    network = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
     tops = []
-    for line in lines:
-        ids = tokenizer(line)["input_ids"]
+    for ids in AutoTokenizer.from_pretrained(folder)(lines)["input_ids"]:
         content = [j for j, token in enumerate(ids) if not special(token)]
         with torch.no_grad():
             out = network(input_ids=torch.tensor([ids]), output_attentions=True)
@@ -272,9 +252,9 @@ def test_a_decoder_alone_reads_sentences(tmp_path: Path) -> None:
     head = found.heads[-1]
     assert head.name == "decoder:L1H3"
     assert head.confidence == pytest.approx(sum(tops) / len(tops), abs=1e-9)
-    assert headscope.classify(str(folder), lines, stack="all", dtype="float64").heads == found.heads
+    assert headscope.classify(loaded, lines, stack="all").heads == found.heads
     with pytest.raises(InputError, match="has no stack 'encoder'; it has decoder"):
-        headscope.classify(str(folder), lines, stack="encoder")
+        headscope.classify(loaded, lines, stack="encoder")
 
 
 def test_what_does_not_fit(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -282,22 +262,27 @@ def test_what_does_not_fit(tmp_path: Path, folders: dict[str, Path]) -> None:
     bert = headscope.load(str(tiny_bert(tmp_path / "bert")))
     (tmp_path / "half.tsv").write_text("a cat\tsat\na dog\n")
     sentence = ["a cat sat"]
-    for model, texts, stack, error, words in (
-        (bart, sentence, "all", InputError, r"stacks decoder and cross of .* read pairs of source"),
-        (bart, None, "cross", InputError, r"stack cross of .* reads pairs of source and target"),
-        (bert, sentence, "cross", InputError, "no stack 'cross'; it has encoder"),
-        (bert, PAIRS, None, InputError, "is no encoder-decoder model, so it cannot read pairs"),
-        (bart, [("a cat", "sat"), ("a dog", " ")], None, CorpusError, "Pair 1 "),
-        (
-            bart,
-            tmp_path / "half.tsv",
-            None,
-            CorpusError,
-            r"half\.tsv, line 2: 1 column where 2 are",
-        ),
+    long = ("the " * 60, "a cat sat")
+    for error, model, texts, stack, words in (
+        (InputError, bart, sentence, "all", r"stacks decoder and cross of .* read pairs of source"),
+        (InputError, bart, None, "cross", r"stack cross of .* reads pairs of source and target"),
+        (InputError, bert, sentence, "cross", "no stack 'cross'; it has encoder"),
+        (InputError, bert, PAIRS, None, "is no encoder-decoder model, so it cannot read pairs"),
+        (CorpusError, bart, [("a cat", "sat"), ("a dog", " ")], None, "Pair 1 "),
+        (CorpusError, bart, tmp_path / "half.tsv", None, r"half\.tsv, line 2: 1 column where 2"),
+        (CorpusError, bart, [long], "cross", "None of the 1 pairs of in memory could be measured"),
     ):
         with pytest.raises(error, match=words):
             headscope.classify(model, texts, stack=stack)
+    # A pair that cannot be read whole is skipped.
+    result = headscope.classify(bart, [long, *PAIRS, long[::-1]], stack="decoder")
+    assert (result.corpus.sentences, result.corpus.skipped) == (len(PAIRS), 2)
+    # A table stays text for an encoder.
+    table = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    (tmp_path / "pairs.txt").write_bytes(table.read_bytes())
+    found = headscope.classify(bert, table)
+    assert found.heads == headscope.classify(bert, tmp_path / "pairs.txt").heads
+    assert not found.corpus.pairs
 
 
 def without_time(result: ClassifyResult) -> str:
@@ -363,17 +348,6 @@ def test_roles_are_found_by_stack(bart: ClassifyResult, folders: dict[str, Path]
         assert find_roles(view, result).by_place[1, 2].name == "cross:L1H2"
     with pytest.raises(InputError, match="covers 12 of the 28 heads"):
         find_roles(whole, bart.only("cross"))
-
-
-def test_frames(bart: ClassifyResult) -> None:
-    frame = bart.to_frame()
-    assert len(frame) == len(bart.heads)
-    assert list(frame.columns[:3]) == ["stack", "layer", "head"]
-    cross = frame[frame["stack"] == "cross"]
-    assert cross.alignment.notna().all()
-    assert cross.alignment_swapped.notna().all()
-    assert frame[frame["stack"] != "cross"].alignment.isna().all()
-    assert "stack" not in bart.only("encoder").to_frame().columns
 
 
 def test_what_diff_compares(bart: ClassifyResult) -> None:

@@ -29,12 +29,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def classified(tiny: Any) -> headscope.ClassifyResult:
     """A classification with known roles, as if it came from another corpus."""
     found = headscope.classify(tiny, limit=4)
-    heads = tuple(
-        dataclasses.replace(h, roles=("broad", *filter(None, [LABELLED.get((h.layer, h.head))])))
-        for h in found.heads
-    )
+    heads = []
+    for head in found.heads:
+        role = LABELLED.get((head.layer, head.head))
+        heads.append(dataclasses.replace(head, roles=("broad", role) if role else ("broad",)))
     corpus = dataclasses.replace(found.corpus, sha256="other")
-    return dataclasses.replace(found, corpus=corpus, heads=heads)
+    return dataclasses.replace(found, corpus=corpus, heads=tuple(heads))
 
 
 def test_value_is_that_of_the_model_without_the_other_heads(

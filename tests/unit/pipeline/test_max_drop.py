@@ -33,14 +33,9 @@ class Planted:
         self, *, higher: bool = False, noise: float = 0.0, even: bool = False, **costs: Cost
     ) -> None:
         rows = [Row(i, (i, i + 1), None, (0, 1)) for i in range(N)]
-        task = SimpleNamespace(
-            rows_of_examples=[(row,) for row in rows],
-            n_examples=N,
-            data=SimpleNamespace(name="planted"),
-            table={"value": mean_of("x")},
-            metric="value",
-            higher_is_better=higher,
-        )
+        named = {"data": SimpleNamespace(name="planted"), "table": {"value": mean_of("x")}}
+        named |= {"metric": "value", "higher_is_better": higher}
+        task = SimpleNamespace(rows_of_examples=[(r,) for r in rows], n_examples=N, **named)
         self.inputs = SimpleNamespace(evaluation=task)
         self.options = SimpleNamespace(seed=7, even=even)
         self.units = UNITS

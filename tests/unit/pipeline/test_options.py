@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +43,6 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("options") / "model")))
 
 
-def _function(name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(headscope, name)
-    return found
-
-
 def test_the_functions_are_found() -> None:
     assert {*SECTIONS, "report", "scores", "measure"} == set(OF_MODELS)
     assert {"load", "wrap", "save", "save_dense", "remove_heads"} < set(FUNCTIONS)
@@ -58,7 +52,7 @@ def test_the_functions_are_found() -> None:
 def test_an_unknown_option_is_refused(name: str, bert: LoadedModel) -> None:
     for model in (bert, bert.network, "no-such-folder"):
         with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected .*'nonsense'"):
-            _function(name)(model, nonsense=3)
+            getattr(headscope, name)(model, nonsense=3)
 
 
 @pytest.mark.parametrize("name", OF_MODELS)
@@ -69,9 +63,9 @@ def test_an_option_of_loading_is_refused_beside_a_loaded_model(
     if (name, option) == ("depth", "dtype"):
         return  # it converts what is loaded: its own option
     with pytest.raises(UnusedOptionError, match=rf"{name}\(\) got '{option}'.*headscope.load"):
-        _function(name)(model=bert, **{option: "cpu"})
+        getattr(headscope, name)(model=bert, **{option: "cpu"})
     with pytest.raises(headscope.HeadscopeError) as refused:  # by name it is what loading takes
-        _function(name)("no-such-folder", **{option: "none such"})
+        getattr(headscope, name)("no-such-folder", **{option: "none such"})
     assert not isinstance(refused.value, TypeError), refused.value
 
 
@@ -88,7 +82,7 @@ def test_an_option_of_loading_is_refused_beside_a_loaded_model(
 )
 def test_a_slip_names_what_may_be_meant(name: str, option: str, meant: str) -> None:
     with pytest.raises(InputError, match=f"{option!r}; did you mean {meant!r}"):
-        _function(name)("demo", **{option: 1})
+        getattr(headscope, name)("demo", **{option: 1})
 
 
 @pytest.mark.parametrize(
@@ -116,7 +110,7 @@ def test_an_option_without_the_one_it_belongs_to_is_refused(
     name: str, options: dict[str, Any], words: str, bert: LoadedModel
 ) -> None:
     with pytest.raises(InputError, match=words):
-        _function(name)(bert, **options)
+        getattr(headscope, name)(bert, **options)
 
 
 def test_a_revision_is_of_a_hub_id(tmp_path: Path) -> None:
@@ -156,22 +150,20 @@ def test_options_cannot_change_and_hold_no_list() -> None:
         PruneOptions(heads="L0H0", save="a", save_dense=Path("b/../a").resolve())
 
 
-def test_something_is_left_until_the_end(tmp_path: Path) -> None:
+def test_something_is_left_until_the_end(bert: LoadedModel, tmp_path: Path) -> None:
     for name, words in (("a.txt", "the cat sat"), ("b.txt", "a dog ran")):
         text = "".join(f"{words} {'big ' * i}\n" for i in range(8))
         (tmp_path / name).write_text(text, encoding="utf-8")
-    model, told = tiny_bert(tmp_path / "m"), list[tuple[int, int]]()
-    headscope.prune(
-        str(model),
-        data=tmp_path / "a.txt",
-        calibration=tmp_path / "b.txt",
-        roles=False,
-        ablation=True,
-        repairs=["none", "scale", "refit"],
-        save=tmp_path / "small",
-        fractions=[0.5],
-        progress=lambda what, done, total: told.append((done, total)) if what == SECONDS else None,
-    )
+    told: list[tuple[int, int]] = []
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == SECONDS:
+            told.append((done, total))
+
+    files = {"data": tmp_path / "a.txt", "calibration": tmp_path / "b.txt", "save": tmp_path / "s"}
+    options = {"roles": False, "ablation": True, "fractions": [0.5]}
+    repairs = ["none", "scale", "refit"]
+    headscope.prune(bert, **files, **options, repairs=repairs, progress=progress)
     assert len(told) > 20
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert all(total > done for done, total in told[:-1]), "nothing left, and work remained"
@@ -197,9 +189,7 @@ def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative() -> None:
 def test_a_copy_that_shares_weights_leaves_the_model_as_it_is() -> None:
     full = headscope.wrap(tiny("bert"))
     before = {name: tensor.clone() for name, tensor in full.network.state_dict().items()}
-    own, shared = (
-        headscope.remove_heads(full, [(0, 1), (1, 0)], share=share) for share in (False, True)
-    )
+    own, shared = (headscope.remove_heads(full, [(0, 1), (1, 0)], share=s) for s in (False, True))
     ids = torch.randint(5, 61, (2, 9))
     with torch.no_grad():
         assert torch.equal(*(m.forward(ids, torch.ones_like(ids)) for m in (own, shared)))

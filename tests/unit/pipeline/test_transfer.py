@@ -25,12 +25,8 @@ Files = tuple[Path, Path]
 Tune = Callable[..., TransferResult]
 #: Little of everything.
 FEW: dict[str, Any] = {
-    "sizes": [32],
-    "seeds": 2,
-    "spread_seeds": 2,
-    "random": [],
-    "search": False,
-    "validate": False,
+    **{"sizes": [32], "seeds": 2, "spread_seeds": 2},
+    **{"random": [], "search": False, "validate": False},
 }
 
 
