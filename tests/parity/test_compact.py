@@ -175,12 +175,12 @@ def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
     headscope.save(compact, tmp_path / "x", repair="scale", provenance={"seed": 3})
     manifest = json.loads((tmp_path / "x" / "headscope.json").read_text())
     assert manifest["form"] == "compact"
-    for layer, (kept, removed) in enumerate(
-        (([0, 2, 3], [1]), ([], [0, 1, 2, 3]), ([1, 2, 3], [0]))
-    ):
+    kept, removed = ([0, 2, 3], [], [1, 2, 3]), ([1], [0, 1, 2, 3], [0])
+    for layer, found in enumerate(manifest["attention"]):
         module = {"module": f"encoder.layer.{layer}.attention.self", "stack": "encoder"}
-        heads = {"layers": [layer], "kept": kept, "removed": removed}
-        assert manifest["attention"][layer] == {**module, **heads}
+        heads = {"layers": [layer], "kept": kept[layer], "removed": removed[layer]}
+        assert found == {**module, **heads}
+    assert len(manifest["attention"]) == 3
     assert (manifest["repair"], manifest["provenance"]) == ("scale", {"seed": 3})
     assert manifest["source"] == {"id": "source", "revision": None, "weights_sha256": None}
     shapes = {k: tuple(v.shape) for k, v in load_file(tmp_path / "x" / "model.safetensors").items()}
@@ -233,15 +233,13 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def old_checkpoint(family: str, folder: Path, pruned: dict[int, list[int]]) -> Any:
     """What ``prune_heads`` of transformers 4 wrote, by hand; checked against 4.46 itself."""
     model = tiny(family)
-    modules = {
-        "distilbert": "transformer.layer.{}.attention:q_lin k_lin v_lin out_lin",
-        "albert": "encoder.albert_layer_groups.{}.albert_layers.0.attention:query key value dense",
-    }
-    path, _, names = modules.get(
+    path, *inputs, out = {
+        "distilbert": "transformer.layer.{}.attention q_lin k_lin v_lin out_lin",
+        "albert": "encoder.albert_layer_groups.{}.albert_layers.0.attention query key value dense",
+    }.get(
         family.partition(",")[0],
-        "encoder.layer.{}.attention:self.query self.key self.value output.dense",
-    ).partition(":")
-    *inputs, out = names.split()
+        "encoder.layer.{}.attention self.query self.key self.value output.dense",
+    ).split()
     state = {k: v.clone() for k, v in model.state_dict().items()}
     for layer, gone in pruned.items():
         kept = [i for i in range(32) if i // 8 not in gone]

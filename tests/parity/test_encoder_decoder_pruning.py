@@ -137,7 +137,7 @@ def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind: str, stack: str) -> No
 
 
 @each_kind
-def test_gates_of_a_view_are_those_of_its_rows(kind: str) -> None:
+def test_gates_of_a_view_are_those_of_its_rows_and_so_are_their_gradients(kind: str) -> None:
     loaded = opened(kind)
     whole = torch.rand(8, 4, generator=torch.Generator().manual_seed(4))
     for stack in STACKS:
@@ -148,8 +148,8 @@ def test_gates_of_a_view_are_those_of_its_rows(kind: str) -> None:
             views = through_ours(**batch(loaded))
         with gated(loaded, alone) as through_ours:
             every = through_ours(**batch(loaded))
-        for found, expected in zip(views, every, strict=True):
-            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        assert all(found is not None for found in views)
+        torch.testing.assert_close(views, every, rtol=0, atol=0)
     scaled = zeroed(kind, loaded.network, [])
     with torch.no_grad():
         for (stack, layer), factors in zip(SITES, whole, strict=True):
@@ -157,17 +157,12 @@ def test_gates_of_a_view_are_those_of_its_rows(kind: str) -> None:
     with gated(loaded, whole) as through_ours:
         close(through_ours(**batch(loaded))[0][real(batch(loaded))], own_run(loaded, scaled))
 
-
-@each_kind
-def test_gradients_of_gates_are_those_of_the_output_maps(kind: str) -> None:
-    """A gate scales a head's columns of W_O: d loss / d gate is the sum of W_O * d loss / d W_O."""
-    loaded = opened(kind)
+    # A gate scales a head's columns of W_O: d loss / d gate is the sum of W_O * d loss / d W_O.
     gates = torch.ones(8, 4, requires_grad=True)
     weights = torch.linspace(-1, 1, 32)
     with gated(loaded, gates, gradients=True) as through_ours:
         hidden, _ = through_ours(**batch(loaded))
-        loss = (hidden[real(batch(loaded))] @ weights).sum()
-        (found,) = torch.autograd.grad(loss, gates)
+        (found,) = torch.autograd.grad((hidden[real(batch(loaded))] @ weights).sum(), gates)
     own = loaded.network
     own.set_attn_implementation("eager")
     out = own(**batch(loaded), output_hidden_states=True)
@@ -200,12 +195,10 @@ def test_a_view_is_saved_with_the_stacks_it_leaves_out(tmp_path: Path) -> None:
     compact = headscope.remove_heads(loaded.only("cross"), [(0, 1), (2, 0)])
     headscope.save(compact, tmp_path / "x")
     manifest = json.loads((tmp_path / "x" / "headscope.json").read_text())
-    kept = [(part["stack"], part["layers"], part["kept"]) for part in manifest["attention"]]
     lost = {("cross", 0): 1, ("cross", 2): 0}
-    assert kept == [
-        (stack, [layer], [h for h in range(4) if h != lost.get((stack, layer))])
-        for stack, layer in SITES
-    ]
+    for site, part in zip(SITES, manifest["attention"], strict=True):
+        kept = [head for head in range(4) if head != lost.get(site)]
+        assert (part["stack"], part["layers"], part["kept"]) == (site[0], [site[1]], kept)
     assert "pruned_heads" not in json.loads((tmp_path / "x" / "config.json").read_text())
     again = reopened(tmp_path / "x")
     close(run(again, batch(again)), run(compact.whole, batch(loaded)))
@@ -224,17 +217,9 @@ def test_the_control_of_a_compact_model_has_its_shape() -> None:
 def generated(model: Any, **options: Any) -> tuple[Tensor, Tensor]:
     """Return ten tokens a sentence, and what each of them was chosen by."""
     ids, mask = ids_and_mask((9, 5, 7), 1)
-    out = model.generate(
-        input_ids=ids,
-        attention_mask=mask,
-        max_new_tokens=10,
-        min_new_tokens=10,
-        num_beams=1,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_logits=True,
-        **options,
-    )
+    options |= {"max_new_tokens": 10, "min_new_tokens": 10, "num_beams": 1, "do_sample": False}
+    options |= {"return_dict_in_generate": True, "output_logits": True}
+    out = model.generate(input_ids=ids, attention_mask=mask, **options)
     return out.sequences, torch.stack(out.logits)
 
 

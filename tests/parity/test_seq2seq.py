@@ -11,18 +11,9 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
+import transformers as hf
 from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer, tiny_bert
 from torch import Tensor
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
-    PegasusConfig,
-    PegasusForConditionalGeneration,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 
 import headscope
 from headscope.data.examples import Examples
@@ -50,8 +41,8 @@ SMALL: dict[str, Any] = {
 def opened(seed: int = 0, spread: float = 0.5) -> LoadedModel:
     torch.manual_seed(seed)
     ends = {"decoder_start_token_id": CLS, "bos_token_id": CLS, "eos_token_id": SEP}
-    config = BartConfig(vocab_size=len(VOCABULARY), init_std=spread, **SMALL, **COMMON, **ends)
-    network = BartForConditionalGeneration(config)
+    config = hf.BartConfig(vocab_size=len(VOCABULARY), init_std=spread, **SMALL, **COMMON, **ends)
+    network = hf.BartForConditionalGeneration(config)
     return wrap(network.double(), framed_tokenizer("$A [SEP]"), name="tiny")
 
 
@@ -228,10 +219,10 @@ def test_gates_are_heads_without_output(stack: str) -> None:
 SIZE, START, STEPS = 40, 1, 12
 T5 = {"d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4, "initializer_factor": 3.0}
 MAKERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "bart": (BartForConditionalGeneration, BartConfig, {**SMALL, "init_std": 0.7}),
-    "marian": (MarianMTModel, MarianConfig, {**SMALL, "init_std": 0.7}),
-    "pegasus": (PegasusForConditionalGeneration, PegasusConfig, {**SMALL, "init_std": 0.7}),
-    "t5": (T5ForConditionalGeneration, T5Config, T5),
+    "bart": (hf.BartForConditionalGeneration, hf.BartConfig, {**SMALL, "init_std": 0.7}),
+    "marian": (hf.MarianMTModel, hf.MarianConfig, {**SMALL, "init_std": 0.7}),
+    "pegasus": (hf.PegasusForConditionalGeneration, hf.PegasusConfig, {**SMALL, "init_std": 0.7}),
+    "t5": (hf.T5ForConditionalGeneration, hf.T5Config, T5),
 }
 #: Of different lengths, so that the shorter ones are padded.
 ROWS = [[7, 8, 9, 10, 11, 12], [5, 6], [20, 21, 22, 23], [30]]

@@ -10,18 +10,12 @@ from scipy import integrate
 from torch import Tensor, nn
 from toy_calibration import toy_given
 
+from headscope.pruning import surgery
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.gates import gates
 from headscope.pruning.hard_concrete import STRETCH, TEMPERATURE, draw_gates, open_probability
 from headscope.pruning.refit import RidgeSums
 from headscope.pruning.scale import distance, full_outputs, scale_gates
-from headscope.pruning.surgery import (
-    head_rows,
-    replace_stored,
-    scale_heads,
-    with_rows,
-    without_rows,
-)
 from headscope.pruning.topk import hard_sample, relaxed_sample, topk
 
 
@@ -32,9 +26,7 @@ def test_a_surviving_copy_is_turned_up_to_stand_for_both() -> None:
     targets = full_outputs(given)
     matrix = outputs_matrix(given, 30).matrix
     found = scale_gates(given, [3], matrix=matrix, targets=targets)
-    torch.testing.assert_close(
-        found, torch.tensor([1.0, 1.0, 1.5, 0.0, 1.0, 1.0], dtype=torch.float64), atol=0.06, rtol=0
-    )
+    assert found.tolist() == pytest.approx([1.0, 1.0, 1.5, 0.0, 1.0, 1.0], abs=0.06)
     plain = distance(given, given.units.gates([3]), targets)
     assert distance(given, found, targets) < 0.02 * plain
 
@@ -77,9 +69,8 @@ def test_ridge_matches_a_stacked_least_squares_problem() -> None:
     mean = (w[:, None] * z).sum(0) / w.sum()
     spread = ((w[:, None] * (z - mean) ** 2).sum(0) / w.sum()).mean()
     pull = (0.5 * spread).sqrt() * torch.eye(6, dtype=torch.float64)
-    design = torch.cat(
-        [torch.cat([z, torch.ones(200, 1)], dim=1) * share, torch.cat([pull, torch.zeros(6, 1)], 1)]
-    )
+    rows = torch.cat([z, torch.ones(200, 1)], dim=1) * share
+    design = torch.cat([rows, torch.cat([pull, torch.zeros(6, 1)], 1)])
     solved = torch.linalg.lstsq(design, torch.cat([t * share, pull @ now])).solution
     torch.testing.assert_close(W, solved[:6])
     torch.testing.assert_close(b, solved[6])
@@ -192,18 +183,20 @@ def test_heads_left_out_are_gates_of_zero_and_come_back_as_zeros(
     inputs, out = layer(bias)
     whole, whole_out = layer(bias)
     expected = attend(inputs, out, X, [float(h in kept) for h in range(N_HEADS)])
-    gone = head_rows([h for h in range(N_HEADS) if h not in kept], D_HEAD)
-    rows = head_rows(kept, D_HEAD)
+    gone = surgery.head_rows([h for h in range(N_HEADS) if h not in kept], D_HEAD)
+    rows = surgery.head_rows(kept, D_HEAD)
     names = [(linear, name, 0) for linear in inputs for name in ("weight", "bias")]
     stored = [item for item in [*names, (out, "weight", 1)] if getattr(*item[:2]) is not None]
     for module, name, axis in stored:
-        replace_stored(module, name, without_rows(getattr(module, name), gone, axis))
+        surgery.replace_stored(
+            module, name, surgery.without_rows(getattr(module, name), gone, axis)
+        )
     width = len(kept) * D_HEAD
     assert all(linear.weight.shape == (width, D_MODEL) for linear in inputs)
     assert (out.in_features, inputs[0].out_features) == (width, width)
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * len(kept)), expected)
     for module, name, axis in stored:
-        replace_stored(module, name, with_rows(getattr(module, name), gone, axis))
+        surgery.replace_stored(module, name, surgery.with_rows(getattr(module, name), gone, axis))
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)
     for linear, before in zip(inputs, whole, strict=True):
         assert torch.equal(linear.weight[rows], before.weight[rows])
@@ -217,5 +210,5 @@ def test_scaling_makes_a_gate_permanent() -> None:
     inputs, out = layer()
     gates = [0.5, 1.0, 0.0, 2.0]
     expected = attend(inputs, out, X, gates)
-    scale_heads(out.weight, torch.tensor(gates), D_HEAD)
+    surgery.scale_heads(out.weight, torch.tensor(gates), D_HEAD)
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)
