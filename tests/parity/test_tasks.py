@@ -122,6 +122,7 @@ def test_mlm_is_cross_entropy_at_the_masks(opened: Open) -> None:
     assert not task.higher_is_better
 
 
+@pytest.mark.parametrize("head", [None, "classification", "mlm"])
 def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head: str | None, opened: Open) -> None:
     loaded, task = opened("fidelity", head)
     same = task.metrics(task.outputs(loaded))
