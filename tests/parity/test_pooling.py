@@ -125,29 +125,24 @@ def test_settings_of_encode_are_applied(oracle: Callable[..., Any], tmp_path: Pa
     assert abs(embedded(bare, texts) - theirs).max() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("switches", "name"),
-    [
-        (("cls_token",), "cls"),
-        (("mean_tokens",), "mean"),
-        (("lasttoken", "max_tokens", "cls_token"), "cls+max+last"),
-        ((), "mean"),
-    ],
-)
-def test_the_older_format_of_the_pooling_config(
-    switches: Sequence[str], name: str, bert: Path, tmp_path: Path
-) -> None:
+def test_the_older_format_of_the_pooling_config(bert: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = by_hand(bert, tmp_path / "old", ["Pooling", "Normalize"])
     keys = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
-    values = {f"pooling_mode_{key}": key in switches for key in keys}
-    config = {"word_embedding_dimension": D_MODEL, **values}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
-    loaded = headscope.load(str(folder))
-    assert str(loaded.pooling) == f"{name}, normalize"
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
-    same(embedded(loaded, TEXTS), theirs)
+    for switches, name in (
+        (["cls_token"], "cls"),
+        (["mean_tokens"], "mean"),
+        (["lasttoken", "max_tokens", "cls_token"], "cls+max+last"),
+        ([], "mean"),
+    ):
+        values = {f"pooling_mode_{key}": key in switches for key in keys}
+        config = {"word_embedding_dimension": D_MODEL, **values}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+        loaded = headscope.load(str(folder))
+        assert str(loaded.pooling) == f"{name}, normalize"
+        theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
+        same(embedded(loaded, TEXTS), theirs)
 
 
 def test_copies_of_a_model_embed_as_it_does(bert: Path, tmp_path: Path) -> None:
@@ -174,9 +169,8 @@ def test_tasks_measure_the_embedding_of_the_model(bert: Path, tmp_path: Path) ->
     task = make_task("similarity", pairs, loaded)
     found = task.outputs(loaded)["similarity"]
     with torch.no_grad():
-        first = [
-            loaded.forward(*loaded.pad([loaded.tokenizer(t)["input_ids"]]))[0, 0] for t in TEXTS
-        ]
+        ids = [loaded.tokenizer(text)["input_ids"] for text in TEXTS]
+        first = [loaded.forward(*loaded.pad([row]))[0, 0] for row in ids]
     expected = [float(torch.cosine_similarity(first[i], first[i + 1], dim=0)) for i in range(3)]
     np.testing.assert_allclose(found, expected, atol=1e-6)
     means = make_task("similarity", pairs, loaded.pooled_by("mean")).outputs(loaded)["similarity"]
@@ -188,13 +182,9 @@ def test_a_result_records_how_texts_were_embedded(bert: Path, tmp_path: Path) ->
     (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n")
     options = {"heads": "L0H1", "data": tmp_path / "lines.txt", "roles": False, "ablation": False}
     values = []
+    own = "cls, normalize"
     for asked, name, origin, line in (
-        (
-            None,
-            "cls, normalize",
-            "modules.json",
-            "cls, normalize, as the model's modules.json says",
-        ),
+        (None, own, "modules.json", f"{own}, as the model's modules.json says"),
         ("mean", "mean", "option", "mean, as asked for"),
     ):
         found = headscope.prune(folder, pooling=asked, **options)
