@@ -10,11 +10,13 @@ from torch import Tensor
 from headscope.pruning.method import Given
 from headscope.pruning.units import Units
 
+Function = Callable[[Tensor], Tensor]
+
 
 class ToyBatch:
     """Examples with ``e_i = f(sum over heads of xi_h a_ih)`` and loss ``||e_i - y_i||^2 / 2``."""
 
-    def __init__(self, a: Tensor, y: Tensor | None, f: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, a: Tensor, y: Tensor | None, f: Function) -> None:
         self._a, self._y, self._f = a, y, f  # (size, n_layers, n_heads, d), (size, d)
         self.query_mask = torch.ones(*a.shape[:2], 1, dtype=torch.long)
 
@@ -41,13 +43,7 @@ class ToyBatch:
 class Toy:
     """Some such batches, as :class:`headscope.pruning.method.Calibration`."""
 
-    def __init__(
-        self,
-        a: Tensor,
-        y: Tensor | None = None,
-        f: Callable[[Tensor], Tensor] = lambda x: x,
-        batch_size: int = 7,
-    ) -> None:
+    def __init__(self, a: Tensor, y: Tensor | None, f: Function, batch_size: int = 7) -> None:
         self._a, self._y, self._f, self._batch_size = a, y, f, batch_size
         self.has_labels = y is not None
 
@@ -75,7 +71,7 @@ def toy_given(
     *,
     a: Tensor | None = None,
     labels: bool = True,
-    f: Callable[[Tensor], Tensor] = lambda x: x,
+    f: Function = lambda x: x,
     d: int = 5,
     n: int = 40,
     **fields: object,

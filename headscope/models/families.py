@@ -29,7 +29,7 @@ _BART = Covered("bart", ("encoder", "decoder", "cross"))
 _T5 = Covered("t5", ("encoder", "decoder", "cross"))
 
 #: By ``model_type`` of transformers. A family that is not here is measured all the same if it
-#: passes the certificate. tests/covered_families.py has a tiny model of each.
+#: passes the certificate. tests/families.py has a tiny model of each.
 COVERED = {
     **dict.fromkeys(
         (

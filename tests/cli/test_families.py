@@ -6,9 +6,8 @@ import json
 
 import pytest
 import torch
-from families import COVERED
+from families import COVERED, tiny
 from outcomes import refused
-from families import tiny
 from tiny_models import VOCABULARY, tiny_bert, tiny_deberta, tiny_mpnet, tiny_tokenizer
 from transformers import AutoConfig, AutoModel
 

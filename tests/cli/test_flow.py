@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from outcomes import fits
 from families import tiny
+from outcomes import fits
 from tiny_models import tiny_tokenizer
 from transformers import GPT2Config, GPT2Model
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from outcomes import refused
 from families import tiny
+from outcomes import refused
 from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 
 import headscope

@@ -43,29 +43,54 @@ def with_gates(loaded: LoadedModel, removed: Any) -> Tensor:
         return run(IDS, VALID)[0][REAL]
 
 
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
 def plain(loaded: LoadedModel) -> Tensor:
     with torch.no_grad():
         return loaded.forward(IDS, VALID)[REAL]
 
 
 @each_family
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_removed_is_gated(family: str, implementation: str) -> None:
-    loaded = headscope.wrap(tiny(family))
-    before = {k: v.clone() for k, v in loaded.model.state_dict().items()}
+def test_removed_is_gated_and_stays_so_when_saved(family: str, tmp_path: Path) -> None:
+    auto = AutoModelForSequenceClassification
+    loaded = headscope.wrap(tiny(family, auto=auto), name="source")
+    before = {k: v.clone() for k, v in loaded.network.state_dict().items()}
     wanted = with_shared(loaded.sites, of_family(family))
     compact = headscope.remove_heads(loaded, of_family(family))
     expected = with_gates(loaded, wanted)
-    compact.model.set_attn_implementation(implementation)
-    torch.testing.assert_close(plain(compact), expected, rtol=0, atol=1e-5)
+    for implementation in ("eager", "sdpa"):
+        compact.model.set_attn_implementation(implementation)
+        close(plain(compact), expected)
     with gated(compact) as run:
-        torch.testing.assert_close(run(IDS, VALID)[0][REAL], expected, rtol=0, atol=1e-5)
+        close(run(IDS, VALID)[0][REAL], expected)
     assert removed_heads(compact) == wanted
     assert validate_model(compact).passed, validate_model(compact).reasons
     # The original is untouched, and really has more parameters.
-    assert all(torch.equal(v, before[k]) for k, v in loaded.model.state_dict().items())
+    assert all(torch.equal(v, before[k]) for k, v in loaded.network.state_dict().items())
     sizes = [sum(p.numel() for p in m.model.parameters()) for m in (loaded, compact)]
     assert sizes[0] > sizes[1]
+    headscope.save(compact, tmp_path / "a" / "compact", repair="none")
+    headscope.save_dense(compact, tmp_path / "dense")
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["compact"]
+    with torch.no_grad():
+        logits = compact.run(IDS, VALID)[1]
+    for folder in (tmp_path / "a" / "compact", tmp_path / "dense"):
+        again = headscope.load(str(folder), task_head="auto", need_tokenizer=False)
+        assert again.task_head == "classification"
+        with torch.no_grad():
+            close(again.run(IDS, VALID)[1], logits)
+        assert validate_model(again).passed
+    again = headscope.load(str(tmp_path / "a" / "compact"), need_tokenizer=False)
+    assert [s.head_ids for s in again.sites] == [s.head_ids for s in compact.sites]
+    assert again.origin["id"] == "source"
+    # Others need nothing of ours to open the dense one.
+    dense, info = auto.from_pretrained(tmp_path / "dense", output_loading_info=True)
+    assert not any(info.values())
+    assert "pruned_heads" not in json.loads((tmp_path / "dense" / "config.json").read_text())
+    with torch.no_grad():
+        close(dense.eval()(input_ids=IDS, attention_mask=VALID).logits, logits)
 
 
 def test_gates_are_the_definition() -> None:
@@ -82,31 +107,39 @@ def test_gates_are_the_definition() -> None:
     torch.testing.assert_close(ours[REAL], plain(loaded))
 
 
-@pytest.mark.parametrize("heads", [SOME, [(0, 1), (2, 0)]])
-def test_removing_in_two_steps_keeps_the_original_names(heads: list[tuple[int, int]]) -> None:
-    loaded = headscope.wrap(tiny("bert"))
+def test_removing_in_two_steps_keeps_the_original_names(tmp_path: Path) -> None:
+    """In memory, and with a folder in between that the second step replaces."""
+    loaded = headscope.wrap(tiny("bert", auto=AutoModelForMaskedLM), name="source")
     first = headscope.remove_heads(loaded, [(0, 0), (2, 2)])
     second = headscope.remove_heads(first, [(0, 2), (2, 3)])
     assert [site.head_ids for site in second.sites] == [(1, 3), (0, 1, 2, 3), (0, 1)]
-    at_once = headscope.remove_heads(loaded, [(0, 0), (2, 2), (0, 2), (2, 3)])
-    torch.testing.assert_close(plain(second), plain(at_once), rtol=0, atol=0)
+    at_once = plain(headscope.remove_heads(loaded, [(0, 0), (2, 2), (0, 2), (2, 3)]))
+    torch.testing.assert_close(plain(second), at_once, rtol=0, atol=0)
     with pytest.raises(InputError, match="L0H2 has been removed"):
         headscope.remove_heads(second, [(0, 2)])
+    headscope.save(first, tmp_path / "x")
+    once = headscope.load(str(tmp_path / "x"), task_head="mlm", need_tokenizer=False)
+    headscope.save(headscope.remove_heads(once, [(0, 2), (2, 3)]), tmp_path / "x")
+    twice = headscope.load(str(tmp_path / "x"), task_head="mlm", need_tokenizer=False)
+    assert twice.sites[0].head_ids == (1, 3)
+    assert twice.origin["id"] == "source"
+    close(plain(twice), at_once)
 
 
-@pytest.mark.parametrize("place", [(3, 0), (0, 4), (-1, 0), (0, -1)])
-def test_a_head_that_does_not_exist(place: tuple[int, int]) -> None:
-    loaded = headscope.wrap(tiny("bert"))
-    with pytest.raises(InputError, match=r"no head L.*layers 0 to 2 with heads 0 to 3"):
-        headscope.remove_heads(loaded, [place])
-
-
-@pytest.mark.parametrize("family", ["bert", "albert"])
-def test_removing_everything_is_refused(family: str) -> None:
-    loaded = headscope.wrap(tiny(family))
-    layers = range(3) if family == "bert" else [1]  # ALBERT: one layer is all of them
-    with pytest.raises(InputError, match="every head"):
-        headscope.remove_heads(loaded, [(layer, h) for layer in layers for h in range(4)])
+@pytest.mark.parametrize(
+    ("family", "heads", "message"),
+    [
+        *(
+            ("bert", [place], r"no head L.*layers 0 to 2 with heads 0 to 3")
+            for place in ((3, 0), (0, 4), (-1, 0), (0, -1))
+        ),
+        ("bert", [(layer, h) for layer in range(3) for h in range(4)], "every head"),
+        ("albert", [(1, h) for h in range(4)], "every head"),  # one layer is all of them
+    ],
+)
+def test_heads_that_cannot_go(family: str, heads: list[tuple[int, int]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        headscope.remove_heads(headscope.wrap(tiny(family)), heads)
 
 
 def test_albert_decides_once_for_all_layers() -> None:
@@ -117,16 +150,10 @@ def test_albert_decides_once_for_all_layers() -> None:
     assert [site.head_ids for site in compact.sites] == [(0, 1, 2)] * 3
 
 
-def test_the_control_of_a_compact_model_has_its_shape() -> None:
-    compact = headscope.remove_heads(headscope.wrap(tiny("bert")), SOME)
-    twin = random_twin(compact, seed=0)
-    assert [site.head_ids for site in twin.sites] == [site.head_ids for site in compact.sites]
-
-
-@pytest.mark.parametrize("kind", [(2,), (3, 2), (2, 3, 9)])
-def test_gates_work_on_layers_without_heads(kind: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(3, 4), (3, 3, 4), (3, 3, 4, 9)])
+def test_layers_without_heads(shape: tuple[int, ...]) -> None:
+    """Gates (n_layers, n_heads), by example and by token work on them, and a control has them."""
     compact = headscope.remove_heads(headscope.wrap(tiny("bert", "float64")), SOME)
-    shape = {(2,): (3, 4), (3, 2): (3, 3, 4), (2, 3, 9): (3, 3, 4, 9)}[kind]
     gates = torch.ones(shape, dtype=torch.float64, requires_grad=True)
     with gated(compact, gates, gradients=True) as run:
         hidden, _ = run(IDS, VALID)
@@ -138,36 +165,8 @@ def test_gates_work_on_layers_without_heads(kind: tuple[int, ...]) -> None:
     for site in compact.sites:
         exists[site.layer, : site.n_heads] = True
     assert torch.equal(gradient != 0, exists)
-
-
-# --- saved and loaded -------------------------------------------------------------------------
-
-
-@each_family
-def test_a_saved_model_is_the_same_model(family: str, tmp_path: Path) -> None:
-    auto = AutoModelForSequenceClassification
-    compact = headscope.remove_heads(
-        headscope.wrap(tiny(family, auto=auto), name="source"), of_family(family)
-    )
-    headscope.save(compact, tmp_path / "a" / "compact", repair="none")
-    headscope.save_dense(compact, tmp_path / "dense")
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["compact"]
-    for folder in (tmp_path / "a" / "compact", tmp_path / "dense"):
-        again = headscope.load(str(folder), task_head="auto", need_tokenizer=False)
-        assert again.task_head == "classification"
-        with torch.no_grad():
-            expected, found = (m.run(IDS, VALID)[1] for m in (compact, again))
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-        assert validate_model(again).passed
-    compact_again = headscope.load(str(tmp_path / "a" / "compact"), need_tokenizer=False)
-    assert [s.head_ids for s in compact_again.sites] == [s.head_ids for s in compact.sites]
-    assert compact_again.origin["id"] == "source"
-    # Others need nothing of ours to open the dense one.
-    dense, info = auto.from_pretrained(tmp_path / "dense", output_loading_info=True)
-    assert not any(info.values())
-    with torch.no_grad():
-        logits = dense.eval()(input_ids=IDS, attention_mask=VALID).logits
-        torch.testing.assert_close(logits, compact.run(IDS, VALID)[1], rtol=0, atol=1e-5)
+    twin = random_twin(compact, seed=0)
+    assert [site.head_ids for site in twin.sites] == [site.head_ids for site in compact.sites]
 
 
 def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
@@ -176,45 +175,18 @@ def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
     headscope.save(compact, tmp_path / "x", repair="scale", provenance={"seed": 3})
     manifest = json.loads((tmp_path / "x" / "headscope.json").read_text())
     assert manifest["form"] == "compact"
-    assert manifest["attention"] == [
-        {
-            "module": f"encoder.layer.{layer}.attention.self",
-            "stack": "encoder",
-            "layers": [layer],
-            "kept": kept,
-            "removed": [head for head in range(4) if head not in kept],
-        }
-        for layer, kept in enumerate([[0, 2, 3], [], [1, 2, 3]])
-    ]
+    kept, removed = ([0, 2, 3], [], [1, 2, 3]), ([1], [0, 1, 2, 3], [0])
+    for layer, found in enumerate(manifest["attention"]):
+        module = {"module": f"encoder.layer.{layer}.attention.self", "stack": "encoder"}
+        heads = {"layers": [layer], "kept": kept[layer], "removed": removed[layer]}
+        assert found == {**module, **heads}
+    assert len(manifest["attention"]) == 3
     assert (manifest["repair"], manifest["provenance"]) == ("scale", {"seed": 3})
     assert manifest["source"] == {"id": "source", "revision": None, "weights_sha256": None}
     shapes = {k: tuple(v.shape) for k, v in load_file(tmp_path / "x" / "model.safetensors").items()}
     assert shapes["encoder.layer.0.attention.self.query.weight"] == (24, 32)
     assert shapes["encoder.layer.1.attention.self.value.bias"] == (0,)
     assert shapes["encoder.layer.1.attention.output.dense.weight"] == (32, 0)
-
-
-def test_dense_columns_of_removed_heads_are_zero(tmp_path: Path) -> None:
-    compact = headscope.remove_heads(headscope.wrap(tiny("bert")), [(0, 1)])
-    headscope.save_dense(compact, tmp_path / "x")
-    state = load_file(tmp_path / "x" / "model.safetensors")
-    out = state["encoder.layer.0.attention.output.dense.weight"]
-    assert out.shape == (32, 32)
-    assert not bool(out[:, 8:16].any())
-    assert bool(out[:, :8].all())
-    assert "pruned_heads" not in json.loads((tmp_path / "x" / "config.json").read_text())
-
-
-def test_a_compact_model_can_be_pruned_and_saved_again(tmp_path: Path) -> None:
-    loaded = headscope.wrap(tiny("bert", auto=AutoModelForMaskedLM), name="source")
-    headscope.save(headscope.remove_heads(loaded, [(0, 1)]), tmp_path / "x")
-    once = headscope.load(str(tmp_path / "x"), task_head="mlm", need_tokenizer=False)
-    headscope.save(headscope.remove_heads(once, [(0, 2)]), tmp_path / "x")  # replaces its own
-    twice = headscope.load(str(tmp_path / "x"), task_head="mlm", need_tokenizer=False)
-    assert twice.sites[0].head_ids == (0, 3)
-    assert twice.origin["id"] == "source"
-    expected = headscope.remove_heads(loaded, [(0, 1), (0, 2)])
-    torch.testing.assert_close(plain(twice), plain(expected), rtol=0, atol=1e-5)
 
 
 def test_half_precision_weights_stay_half_and_tied(tmp_path: Path) -> None:
@@ -225,7 +197,7 @@ def test_half_precision_weights_stay_half_and_tied(tmp_path: Path) -> None:
     assert {v.dtype for v in state.values()} == {torch.float16}
     assert "cls.predictions.decoder.weight" not in state
     again = headscope.load(str(tmp_path / "half"), task_head="mlm", need_tokenizer=False)
-    torch.testing.assert_close(plain(again), plain(compact), rtol=0, atol=1e-5)
+    close(plain(again), plain(compact))
     with torch.no_grad():  # one weight that float16 cannot hold
         compact.model.embeddings.LayerNorm.bias[0] = 1 / 3
     headscope.save(compact, tmp_path / "full")
@@ -258,24 +230,16 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not any(tmp_path.iterdir())
 
 
-# --- checkpoints of transformers before version 5 ----------------------------------------------
-
-
 def old_checkpoint(family: str, folder: Path, pruned: dict[int, list[int]]) -> Any:
-    """Write what ``prune_heads`` and ``save_pretrained`` of transformers 4 wrote, by hand.
-
-    Checked against transformers 4.46 itself, on all seven families.
-    """
+    """What ``prune_heads`` of transformers 4 wrote, by hand; checked against 4.46 itself."""
     model = tiny(family)
-    modules = {
-        "distilbert": "transformer.layer.{}.attention:q_lin k_lin v_lin out_lin",
-        "albert": "encoder.albert_layer_groups.{}.albert_layers.0.attention:query key value dense",
-    }
-    path, _, names = modules.get(
+    path, *inputs, out = {
+        "distilbert": "transformer.layer.{}.attention q_lin k_lin v_lin out_lin",
+        "albert": "encoder.albert_layer_groups.{}.albert_layers.0.attention query key value dense",
+    }.get(
         family.partition(",")[0],
-        "encoder.layer.{}.attention:self.query self.key self.value output.dense",
-    ).partition(":")
-    *inputs, out = names.split()
+        "encoder.layer.{}.attention self.query self.key self.value output.dense",
+    ).split()
     state = {k: v.clone() for k, v in model.state_dict().items()}
     for layer, gone in pruned.items():
         kept = [i for i in range(32) if i // 8 not in gone]
@@ -305,7 +269,7 @@ def test_old_pruned_heads(family: str, tmp_path: Path) -> None:
     modules = list(dict.fromkeys(site.module for site in whole.sites))
     gone = [(s.layer, h) for s in whole.sites for h in pruned.get(modules.index(s.module), [])]
     assert removed_heads(loaded) == tuple(sorted(gone))
-    torch.testing.assert_close(plain(loaded), with_gates(whole, gone), rtol=0, atol=1e-5)
+    close(plain(loaded), with_gates(whole, gone))
     assert validate_model(loaded).passed
 
 

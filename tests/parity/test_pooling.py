@@ -1,9 +1,10 @@
-"""Embeddings against those of the real sentence-transformers package, module by module."""
+"""Embeddings against those of sentence-transformers, and folders that cannot be followed."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from rich.text import Text
-from tiny_models import D_MODEL, by_hand, tiny_bert
+from safetensors.torch import save_file
+from tiny_models import D_MODEL, OLD, by_hand, tiny_bert
 
 import headscope
 from headscope.data.examples import Examples
+from headscope.errors import CheckpointError
 from headscope.measures.pooling import MODES
 from headscope.models.casting import cast
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import Dense, Normalize, Pooling
+from headscope.models.source import _FILES
 from headscope.pipeline.tasks import make_task
 from headscope.show.prune.tables import prune_report
 
@@ -64,107 +69,79 @@ def modes(parts: Any, *names: str) -> Any:
     return parts.Pooling(D_MODEL, names if len(names) > 1 else names[0])
 
 
-CASES: dict[str, tuple[Callable[[Any], Sequence[Any]], str]] = {
-    "mean": (lambda p: [modes(p, "mean")], "mean"),
-    "cls": (lambda p: [modes(p, "cls")], "cls"),
-    "max": (lambda p: [modes(p, "max")], "max"),
-    "weighted": (lambda p: [modes(p, "weightedmean")], "weighted"),
-    "root": (lambda p: [modes(p, "mean_sqrt_len_tokens")], "mean-sqrt"),
-    "last": (lambda p: [modes(p, "lasttoken")], "last"),
-    "several": (lambda p: [modes(p, "mean", "cls", "max")], "mean+cls+max"),
-    "normalize": (lambda p: [modes(p, "cls"), p.Normalize()], "cls, normalize"),
-    "dense": (
-        lambda p: [modes(p, "cls"), p.Dense(D_MODEL, 8), p.Normalize()],
-        "cls, dense 32x8 tanh, normalize",
-    ),
-    "dense after several": (
-        lambda p: [
-            modes(p, "cls", "mean"),
-            p.Dense(2 * D_MODEL, 6, bias=False, activation_function=torch.nn.Identity()),
-            p.Dropout(0.5),
-        ],
-        "cls+mean, dense 64x6 identity",
-    ),
-    "residual": (
-        lambda p: [
-            modes(p, "mean"),
-            p.Dense(D_MODEL, D_MODEL, activation_function=torch.nn.GELU(), use_residual=True),
-            p.Dense(D_MODEL, 5, activation_function=torch.nn.ReLU(), use_residual=True),
-        ],
-        "mean, dense 32x32 gelu residual, dense 32x5 relu residual",
-    ),
+CASES: dict[str, Callable[[Any], Sequence[Any]]] = {
+    "mean": lambda p: [modes(p, "mean")],
+    "cls": lambda p: [modes(p, "cls")],
+    "max": lambda p: [modes(p, "max")],
+    "weighted": lambda p: [modes(p, "weightedmean")],
+    "mean-sqrt": lambda p: [modes(p, "mean_sqrt_len_tokens")],
+    "last": lambda p: [modes(p, "lasttoken")],
+    "mean+cls+max": lambda p: [modes(p, "mean", "cls", "max")],
+    "cls, normalize": lambda p: [modes(p, "cls"), p.Normalize()],
+    "cls, dense 32x8 tanh, normalize": lambda p: [
+        *(modes(p, "cls"), p.Dense(D_MODEL, 8), p.Normalize())
+    ],
+    "cls+mean, dense 64x6 identity": lambda p: [
+        modes(p, "cls", "mean"),
+        p.Dense(2 * D_MODEL, 6, bias=False, activation_function=torch.nn.Identity()),
+        p.Dropout(0.5),
+    ],
+    "mean, dense 32x32 gelu residual, dense 32x5 relu residual": lambda p: [
+        modes(p, "mean"),
+        p.Dense(D_MODEL, D_MODEL, activation_function=torch.nn.GELU(), use_residual=True),
+        p.Dense(D_MODEL, 5, activation_function=torch.nn.ReLU(), use_residual=True),
+    ],
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", CASES)
 def test_embeddings_are_those_of_sentence_transformers(
-    case: str, oracle: Callable[..., Any], tmp_path: Path
+    name: str, oracle: Callable[..., Any], tmp_path: Path
 ) -> None:
-    after, name = CASES[case]
-    theirs = oracle(tmp_path, after).encode(list(TEXTS), batch_size=2)
+    theirs = oracle(tmp_path, CASES[name]).encode(list(TEXTS), batch_size=2)
     loaded = headscope.load(str(tmp_path))
     assert (str(loaded.pooling), loaded.pooling.origin) == (name, "modules.json")
-    np.testing.assert_allclose(
-        embedded(loaded, TEXTS), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
-    )
-    alone = np.concatenate([embedded(loaded, [text]) for text in TEXTS])
-    same(alone, theirs)
+    same(embedded(loaded, TEXTS), theirs)
+    same(np.concatenate([embedded(loaded, [text]) for text in TEXTS]), theirs)
 
 
 def test_settings_of_encode_are_applied(oracle: Callable[..., Any], tmp_path: Path) -> None:
     """The default prompt, fewer dimensions, and lower case that the tokenizer does not make."""
     settings = {"prompts": {"q": "the big "}, "default_prompt_name": "q", "truncate_dim": 5}
     oracle(tmp_path, lambda p: [modes(p, "cls")], **settings)
-    _set(tmp_path / "sentence_bert_config.json", do_lower_case=True)
-    text = json.loads((tmp_path / "tokenizer.json").read_text())
-    text["normalizer"] = None
-    (tmp_path / "tokenizer.json").write_text(json.dumps(text))
+    changes = (("sentence_bert_config", "do_lower_case", True), ("tokenizer", "normalizer", None))
+    for name, key, value in changes:
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     from sentence_transformers import SentenceTransformer
 
     texts = ["A Dog SAT", *TEXTS]
     theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(texts)
     loaded = headscope.load(str(tmp_path))
     assert str(loaded.pooling) == "cls, first 5"
-    np.testing.assert_allclose(
-        embedded(loaded, texts), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
-    )
+    same(embedded(loaded, texts), theirs)
     bare = dataclasses.replace(loaded, pooling=dataclasses.replace(loaded.pooling, prompt=""))
     assert abs(embedded(bare, texts) - theirs).max() > 0.01
 
 
-@pytest.mark.parametrize(
-    ("switches", "name"),
-    [
-        (("cls_token",), "cls"),
-        (("mean_tokens",), "mean"),
-        (("lasttoken", "max_tokens", "cls_token"), "cls+max+last"),
-        ((), "mean"),
-    ],
-)
-def test_the_older_format_of_the_pooling_config(
-    switches: Sequence[str], name: str, bert: Path, tmp_path: Path
-) -> None:
+def test_the_older_format_of_the_pooling_config(bert: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     folder = by_hand(bert, tmp_path / "old", ["Pooling", "Normalize"])
     keys = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "lasttoken")
-    values = {f"pooling_mode_{key}": key in switches for key in keys}
-    (folder / "1_Pooling" / "config.json").write_text(
-        json.dumps({"word_embedding_dimension": D_MODEL, **values})
-    )
-    loaded = headscope.load(str(folder))
-    assert str(loaded.pooling) == f"{name}, normalize"
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
-    np.testing.assert_allclose(
-        embedded(loaded, TEXTS), theirs, rtol=0, atol=1e-6 * abs(theirs).max()
-    )
-
-
-def _set(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-# --- who has it, and who overrides it -----------------------------------------------------------
+    for switches, name in (
+        (["cls_token"], "cls"),
+        (["mean_tokens"], "mean"),
+        (["lasttoken", "max_tokens", "cls_token"], "cls+max+last"),
+        ([], "mean"),
+    ):
+        values = {f"pooling_mode_{key}": key in switches for key in keys}
+        config = {"word_embedding_dimension": D_MODEL, **values}
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+        loaded = headscope.load(str(folder))
+        assert str(loaded.pooling) == f"{name}, normalize"
+        theirs = SentenceTransformer(str(folder), device="cpu").encode(list(TEXTS))
+        same(embedded(loaded, TEXTS), theirs)
 
 
 def test_copies_of_a_model_embed_as_it_does(bert: Path, tmp_path: Path) -> None:
@@ -178,9 +155,8 @@ def test_copies_of_a_model_embed_as_it_does(bert: Path, tmp_path: Path) -> None:
 
 def test_an_option_replaces_the_whole_way(bert: Path, tmp_path: Path) -> None:
     folder = by_hand(bert, tmp_path / "m", ["Pooling", "Dense"])
-    chosen = headscope.load(str(folder), pooling="max")
-    assert (str(chosen.pooling), chosen.pooling.origin) == ("max", "option")
-    assert chosen.pooling.files == ()
+    chosen = headscope.load(str(folder), pooling="max").pooling
+    assert (str(chosen), chosen.origin, chosen.files) == ("max", "option", ())
     with pytest.raises(headscope.HeadscopeError, match=r"no pooling 'sum'; choose mean, cls, max"):
         headscope.load(str(folder), pooling="sum")
 
@@ -192,9 +168,8 @@ def test_tasks_measure_the_embedding_of_the_model(bert: Path, tmp_path: Path) ->
     task = make_task("similarity", pairs, loaded)
     found = task.outputs(loaded)["similarity"]
     with torch.no_grad():
-        first = [
-            loaded.forward(*loaded.pad([loaded.tokenizer(t)["input_ids"]]))[0, 0] for t in TEXTS
-        ]
+        ids = [loaded.tokenizer(text)["input_ids"] for text in TEXTS]
+        first = [loaded.forward(*loaded.pad([row]))[0, 0] for row in ids]
     expected = [float(torch.cosine_similarity(first[i], first[i + 1], dim=0)) for i in range(3)]
     np.testing.assert_allclose(found, expected, atol=1e-6)
     means = make_task("similarity", pairs, loaded.pooled_by("mean")).outputs(loaded)["similarity"]
@@ -203,21 +178,21 @@ def test_tasks_measure_the_embedding_of_the_model(bert: Path, tmp_path: Path) ->
 
 def test_a_result_records_how_texts_were_embedded(bert: Path, tmp_path: Path) -> None:
     folder = str(by_hand(bert, tmp_path / "m", ["Pooling", "Normalize"]))
-    lines = tmp_path / "lines.txt"
-    lines.write_text("\n".join(TEXTS) + "\n")
-    recorded = {}
-    for pooling in (None, "mean"):
-        found = headscope.prune(
-            folder, heads="L0H1", data=lines, roles=False, ablation=False, pooling=pooling
-        )
+    (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n")
+    options = {"heads": "L0H1", "data": tmp_path / "lines.txt", "roles": False, "ablation": False}
+    values = []
+    own = "cls, normalize"
+    for asked, name, origin, line in (
+        (None, own, "modules.json", f"{own}, as the model's modules.json says"),
+        ("mean", "mean", "option", "mean, as asked for"),
+    ):
+        found = headscope.prune(folder, pooling=asked, **options)
         model = found.provenance["model"]
+        assert (model["pooling"], model["pooling_from"]) == (name, origin)
         header = "\n".join(str(line) for line in prune_report(found) if isinstance(line, Text))
-        own = "cls, normalize, as the model's modules.json says"
-        assert f"Pooling {'mean, as asked for' if pooling else own}\n" in header
-        recorded[model["pooling"]] = (model["pooling_from"], found.curves[0].points[0].value)
-    assert recorded["cls, normalize"][0] == "modules.json"
-    assert recorded["mean"][0] == "option"
-    assert recorded["cls, normalize"][1] != recorded["mean"][1]
+        assert f"Pooling {line}\n" in header
+        values.append(found.curves[0].points[0].value)
+    assert values[0] != values[1]
 
 
 def test_notes_say_what_is_read_otherwise(bert: Path, tmp_path: Path) -> None:
@@ -257,3 +232,152 @@ def drawn(rows: int, pos: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
     real = (torch.arange(pos) < pos - torch.arange(rows)[:, None] % 3).long()
     hidden = torch.randn(rows, pos, 8, generator=generator)
     return hidden, real.flip(1) if side == "left" else real
+
+
+def _module(folder: Path, place: int, **values: str) -> None:
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[place].update(values)
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def _dense(
+    folder: Path, out: int = 4, wide: int = D_MODEL, weights: Any = None, **values: Any
+) -> None:
+    config = {"in_features": wide, "out_features": out, "bias": False, **values}
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
+    if weights is not None:
+        save_file({"linear.weight": weights}, folder / "2_Dense" / "model.safetensors")
+
+
+def _linked(folder: Path) -> None:
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    (outside / "config.json").write_text('{"pooling_mode": "cls"}')
+    shutil.rmtree(folder / "1_Pooling")
+    (folder / "1_Pooling").symlink_to(outside)
+
+
+def _pickled(folder: Path) -> None:
+    _dense(folder)
+    torch.save({"linear.weight": torch.zeros(4, D_MODEL)}, folder / "2_Dense/pytorch_model.bin")
+
+
+def _damaged(folder: Path) -> None:
+    _dense(folder)
+    _write(folder, "2_Dense/model.safetensors", "x")
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+
+
+_SETTINGS, _READING = "config_sentence_transformers.json", "sentence_bert_config.json"
+
+
+def _prompt(folder: Path, name: str) -> None:
+    if (folder / "2_Dense").is_dir():
+        _dense(folder, weights=torch.zeros(4, D_MODEL))
+    _write(folder, _SETTINGS, json.dumps({"prompts": {"q": "a "}, "default_prompt_name": name}))
+
+
+_POOLED = '{"modality_config": {"text": {"method_output_name": "pooler_output"}}}'
+#: How a folder with Transformer, Pooling and Dense is broken, and what the sentence says.
+BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no json": (lambda f: _write(f, "modules.json", "["), "not valid JSON"),
+    "deep": (lambda f: _write(f, "modules.json", "[" * 100_000), "not known"),
+    "no list": (lambda f: _write(f, "modules.json", "{}"), "lists no modules"),
+    "no type": (lambda f: _write(f, "modules.json", "[{}]"), "without type and path"),
+    "own code": (lambda f: _module(f, 0, type="modeling.Net"), "code of its own (modeling.Net)"),
+    "no transformer": (lambda f: _module(f, 0, type=OLD + "BoW"), "starts with BoW"),
+    "unknown module": (lambda f: _module(f, 2, type=OLD + "LayerNorm"), "LayerNorm (2_Dense)"),
+    "no pooling": (lambda f: _module(f, 1, type=OLD + "WordWeights"), "WordWeights (1_Pooling)"),
+    "up": (lambda f: _module(f, 1, path="../outside"), "outside of the folder"),
+    "absolute": (lambda f: _module(f, 1, path="/etc"), "outside of the folder"),
+    "drive": (lambda f: _module(f, 1, path="C:\\x"), "outside of the folder"),
+    "link": (_linked, "leads out of the model's folder"),
+    "elsewhere": (lambda f: _module(f, 0, path="0_Transformer"), "not beside it"),
+    "missing": (lambda f: _module(f, 1, path="9_Pooling"), "is not there"),
+    "mode": (lambda f: _write(f, "1_Pooling/config.json", '{"pooling_mode": "sum"}'), "mode sum"),
+    "modes": (lambda f: _write(f, "1_Pooling/config.json", '{"pooling_mode": [1]}'), "mode [1]"),
+    "size": (lambda f: _write(f, "1_Pooling/config.json", '{"embedding_dimension": 7}'), "size 7"),
+    "no weights": (_dense, "no weights"),
+    "pickle": (_pickled, "pickled"),
+    "activation": (lambda f: _dense(f, activation_function="os.system"), "activation os.system"),
+    "input": (lambda f: _dense(f, module_input_name="token_embeddings"), "token_embeddings"),
+    "wide": (lambda f: _dense(f, wide=9, weights=torch.zeros(4, 9)), "takes 9"),
+    "shape": (lambda f: _dense(f, weights=torch.zeros(3, D_MODEL)), "(3, 32)"),
+    "NaN": (lambda f: _dense(f, weights=torch.full((4, D_MODEL), torch.nan)), "finite"),
+    "damaged": (_damaged, "damaged"),
+    "output": (lambda f: _write(f, _READING, _POOLED), "pools pooler_output"),
+    "prompt": (lambda f: _prompt(f, "x"), "no prompt x"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_cannot_be_followed_is_refused_in_time(case: str, bert: Path, tmp_path: Path) -> None:
+    folder = by_hand(bert, tmp_path / "m", ["Pooling", "Dense"])
+    breaks, said = BROKEN[case]
+    breaks(folder)
+    loaded = headscope.load(str(folder))  # measuring attention needs no embedding
+    assert str(loaded.pooling) == "unknown"
+    with pytest.raises(CheckpointError) as refused:
+        loaded.pooling.check()
+    message = str(refused.value)
+    assert said in message
+    assert message.endswith("Give pooling (such as mean) to compare pooled last states instead.")
+
+
+def test_commands_refuse_it_and_take_another(bert: Path, tmp_path: Path) -> None:
+    loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling", "LayerNorm"])))
+    few: dict[str, Any] = {"length": 8, "sequences": 4}
+    for command, options in (
+        *((headscope.measure, {"limit": 4}), (headscope.scores, {"limit": 4})),
+        (headscope.spectrum, {**few, "efficient": True}),
+        (headscope.rank, {"share_projections": [4]}),
+        *((headscope.insights, {}), (headscope.report, {}), (headscope.prune, {})),
+    ):
+        with pytest.raises(CheckpointError, match=r"LayerNorm \(2_LayerNorm\)"):
+            command(loaded, **options)
+    assert headscope.measure(loaded, limit=4, pooling="mean").value == pytest.approx(1.0)
+    assert headscope.spectrum(loaded, **few).sequences == 4
+
+
+def test_prompts_pickled_weights_and_cross_encoders(bert: Path, tmp_path: Path) -> None:
+    """A prompt that pooling leaves out is refused, pickles are read for who trusts them."""
+    folder = by_hand(bert, tmp_path / "prompt", ["Pooling"])
+    _prompt(folder, "q")
+    _write(folder, "1_Pooling/config.json", '{"pooling_mode": "cls", "include_prompt": false}')
+    assert "include_prompt" in str(headscope.load(str(folder)).pooling.problem)
+    folder = by_hand(bert, tmp_path / "pickle", ["Pooling", "Dense"])
+    _pickled(folder)
+    pooling = headscope.load(str(folder), allow_pickle=True).pooling
+    assert str(pooling) == "cls, dense 32x4 tanh"
+    assert "2_Dense/pytorch_model.bin" in pooling.files
+    # A cross-encoder says nothing about embeddings.
+    folder = by_hand(bert, tmp_path / "cross", [])
+    assert headscope.load(str(folder)).pooling == Pooling()
+    _write(folder, _SETTINGS, '{"model_type": "CrossEncoder"}')
+    assert headscope.load(str(folder)).pooling == Pooling()
+
+
+def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links(bert: Path, tmp_path: Path) -> None:
+    """Files of a snapshot are links to blobs beside it; its folders are real."""
+    source = by_hand(bert, tmp_path / "m", ["Pooling"])
+    repo = tmp_path / "models--org--name"
+    snapshot = repo / "snapshots" / ("0" * 40)
+    (repo / "blobs").mkdir(parents=True)
+    for i, file in enumerate(sorted(path for path in source.rglob("*") if path.is_file())):
+        blob, link = repo / "blobs" / str(i), snapshot / file.relative_to(source)
+        blob.write_bytes(file.read_bytes())
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(blob)
+    assert str(headscope.load(str(snapshot)).pooling) == "cls"
+
+
+def test_a_download_takes_the_modules_and_nothing_large_besides() -> None:
+    wanted = [
+        *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+        *("1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"),
+    ]
+    others = ["onnx/model.onnx", "2_Dense/pytorch_model.bin", "openvino/model.bin", "tf_model.h5"]
+    assert list(filter_repo_objects([*wanted, *others], allow_patterns=_FILES)) == wanted

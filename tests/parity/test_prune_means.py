@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +20,27 @@ from torch import Tensor
 from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
 
 import headscope
+from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.repairing import Repair, Repaired, repair
-from headscope.pipeline.tasks import make_task, read_examples
+from headscope.pipeline.tasks import Task, make_task, read_examples
 from headscope.pruning.scale import distance
 
 LINES = ["the cat sat on the mat", "a big red dog ran", "she saw it", "he was in the house of dogs"]
 OTHERS = ["it is a red house", "the dog and the cat"]
-SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32}
 
 
 def _network(family: str) -> Any:
+    if family == "bart":
+        return translator("bart").double()
     build, config = {"bert": (BertModel, BertConfig), "albert": (AlbertModel, AlbertConfig)}[family]
     torch.manual_seed(3)
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32}
+    sizes |= {"vocab_size": len(tiny_tokenizer()), "num_hidden_layers": 3}
     extra = {"embedding_size": 8} if family == "albert" else {}
-    network = build(
-        config(
-            vocab_size=len(tiny_tokenizer()),
-            num_hidden_layers=3,
-            initializer_range=0.4,
-            **SIZES,
-            **extra,
-        )
-    )
+    network = build(config(initializer_range=0.4, **sizes, **extra))
     for name, parameter in network.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.3)
@@ -51,9 +48,14 @@ def _network(family: str) -> Any:
 
 
 def _output_maps(family: str, network: Any) -> list[torch.nn.Linear]:
+    """W_O in the order of the sites; of ALBERT the one that all layers share."""
     if family == "bert":
         return [layer.attention.output.dense for layer in network.encoder.layer]
-    return [network.encoder.albert_layer_groups[0].albert_layers[0].attention.dense]
+    if family == "albert":
+        return [network.encoder.albert_layer_groups[0].albert_layers[0].attention.dense]
+    encoder, decoder = network.model.encoder.layers, network.model.decoder.layers
+    own = [layer.self_attn.out_proj for layer in (*encoder, *decoder)]
+    return own + [layer.encoder_attn.out_proj for layer in decoder]
 
 
 def _hidden(network: Any, text: str) -> Tensor:
@@ -62,29 +64,35 @@ def _hidden(network: Any, text: str) -> Tensor:
         return network(input_ids=ids).last_hidden_state[0]
 
 
-def _by_hand(family: str, made: Repaired) -> Any:
+def _logits(network: Any, pair: tuple[str, str]) -> Tensor:
+    tokenizer = framed_tokenizer("$A [SEP]")
+    ids, wanted = (torch.tensor([tokenizer(text).input_ids]) for text in pair)
+    start = torch.full((1, 1), network.config.decoder_start_token_id)
+    decoded = torch.cat([start, wanted[:, :-1]], dim=1)
+    with torch.no_grad():
+        return network(input_ids=ids, decoder_input_ids=decoded).logits[0]
+
+
+def _by_hand(family: str, made: Repaired, run: Any, examples: Sequence[Any]) -> Any:
     """z by hand: gates multiply what it differs by from its mean over all calibration tokens."""
-    network = _network(family)
-    for row, dense in enumerate(_output_maps(family, network)):
-        seen: list[Tensor] = []
-        full = _telling(family, row, seen)
-        for text in LINES:
-            _hidden(full, text)
-        mean = torch.cat(seen).mean(dim=0)
-        gates = made.gates[row].double().repeat_interleave(4)
+    full, network = _network(family), _network(family)
+    seen: dict[int, list[Tensor]] = {}
+    for row, dense in enumerate(_output_maps(family, full)):
         dense.register_forward_pre_hook(
-            lambda _, args, gates=gates, mean=mean: (mean + gates * (args[0] - mean),)
+            lambda _, args, row=row: seen.setdefault(row, []).append(args[0].reshape(-1, 16))
         )
+    for example in examples:
+        run(full, example)
+    for row, dense in enumerate(_output_maps(family, network)):
+        gates, mean = made.gates[row].double().repeat_interleave(4), torch.cat(seen[row]).mean(0)
+        dense.register_forward_pre_hook(lambda _, args, g=gates, m=mean: (m + g * (args[0] - m),))
     return network
 
 
-def _telling(family: str, row: int, seen: list[Tensor]) -> Any:
-    """The full network, which tells what enters one output map (ALBERT: in every layer)."""
-    network = _network(family)
-    _output_maps(family, network)[row].register_forward_pre_hook(
-        lambda _, args: seen.append(args[0][0])
-    )
-    return network
+def _task(family: str, folder: Path) -> tuple[LoadedModel, Task]:
+    (folder / "lines.txt").write_text("\n".join(LINES) + "\n")
+    loaded = headscope.wrap(_network(family), tiny_tokenizer(), name=family)
+    return loaded, make_task("fidelity", read_examples("fidelity", folder / "lines.txt"), loaded)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +101,13 @@ def _telling(family: str, row: int, seen: list[Tensor]) -> Any:
 def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(
     family: str, removed: list[int], tmp_path: Path
 ) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("\n".join(LINES) + "\n")
-    loaded = headscope.wrap(_network(family), tiny_tokenizer(), name=family)
-    task = make_task("fidelity", read_examples("fidelity", path), loaded)
+    loaded, task = _task(family, tmp_path)
     given = make_given(loaded, task, roles={}, use_labels=False, budget=0, largest=0, seed=0)
     made = repair(Repair.mean, loaded, task, given, removed)
     kept = made.gates[made.gates != 0]
     assert float((kept - 1).abs().max()) > 0.01  # the gates that stay are scaled, too
-    compact, expected = compact_model(loaded, given.units, made), _by_hand(family, made)
+    compact = compact_model(loaded, given.units, made)
+    expected = _by_hand(family, made, _hidden, LINES)
     for text in OTHERS:
         torch.testing.assert_close(
             _hidden(compact.model, text), _hidden(expected, text), rtol=0, atol=1e-9
@@ -116,13 +122,8 @@ def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(
         torch.testing.assert_close(_hidden(loaded.model, text), _hidden(_network(family), text))
 
 
-def test_the_full_output_stays_that_of_the_full_model_while_maps_are_exchanged(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("\n".join(LINES) + "\n")
-    loaded = headscope.wrap(_network("bert"), tiny_tokenizer(), name="bert")
-    task = make_task("fidelity", read_examples("fidelity", path), loaded)
+def test_the_full_output_stays_while_maps_are_exchanged(tmp_path: Path) -> None:
+    loaded, task = _task("bert", tmp_path)
     (batch,) = task.loss_batches(loaded, labels=False)
     before, own = batch.full(), output_map(loaded.sites[1])
     other = {1: OutputMap(own.W * 0.5, own.b + 1.0)}
@@ -135,55 +136,22 @@ def test_the_full_output_stays_that_of_the_full_model_while_maps_are_exchanged(
     torch.testing.assert_close(batch.embed(batch.gates().detach()), before, rtol=0, atol=0)
 
 
-def _maps_of(network: Any) -> list[tuple[str, torch.nn.Linear]]:
-    """W_O of each layer with its stack, in the order of the sites."""
-    stacks = network.model.encoder.layers, network.model.decoder.layers
-    own = [("encoder", layer.self_attn.out_proj) for layer in stacks[0]]
-    own += [("decoder", layer.self_attn.out_proj) for layer in stacks[1]]
-    return own + [("cross", layer.encoder_attn.out_proj) for layer in stacks[1]]
-
-
-def _logits(network: Any, source: str, target: str) -> Tensor:
-    tokenizer = framed_tokenizer("$A [SEP]")
-    ids, wanted = (torch.tensor([tokenizer(text).input_ids]) for text in (source, target))
-    start = torch.full((1, 1), network.config.decoder_start_token_id)
-    with torch.no_grad():
-        return network(
-            input_ids=ids, decoder_input_ids=torch.cat([start, wanted[:, :-1]], dim=1)
-        ).logits[0]
-
-
 def test_mean_of_every_stack_is_over_its_own_queries(tmp_path: Path) -> None:
     """The encoder's tokens are the source's, those of the decoder and cross-attention its own."""
     pairs = own_pairs(translator("bart"), SOURCES)
     path = write_pairs(tmp_path / "pairs.tsv", pairs)
-    loaded = headscope.wrap(translator("bart").double(), framed_tokenizer("$A [SEP]"), name="bart")
+    loaded = headscope.wrap(_network("bart"), framed_tokenizer("$A [SEP]"), name="bart")
+    assert [site.stack for site in loaded.sites] == [
+        stack for stack in ("encoder", "decoder", "cross") for _ in range(2)
+    ]
     task = make_task("seq2seq", read_examples("seq2seq", path), loaded)
     given = make_given(loaded, task, roles={}, use_labels=False, budget=0, largest=0, seed=0)
-    places = [(site.stack, site.layer) for site in loaded.sites]
-    removed = [4 * row + row % 4 for row in range(len(places))]
-    made = repair(Repair.mean, loaded, task, given, removed)
-    full, expected = translator("bart").double(), translator("bart").double()
-    seen: dict[int, list[Tensor]] = {}
-    names = [(stack, i % 2) for i, (stack, _) in enumerate(_maps_of(full))]
-    for i, (_, dense) in enumerate(_maps_of(full)):
-        dense.register_forward_pre_hook(
-            lambda _, args, i=i: seen.setdefault(i, []).append(args[0].reshape(-1, 16))
-        )
-    for source, target in pairs:
-        _logits(full, source, target)
-    for i, (_, dense) in enumerate(_maps_of(expected)):
-        gates = made.gates[places.index(names[i])].double().repeat_interleave(4)
-        mean = torch.cat(seen[i]).mean(dim=0)
-        dense.register_forward_pre_hook(lambda _, args, g=gates, m=mean: (m + g * (args[0] - m),))
+    made = repair(Repair.mean, loaded, task, given, [4 * row + row % 4 for row in range(6)])
+    expected = _by_hand("bart", made, _logits, pairs)
     compact = compact_model(loaded, given.units, made)
-    for source, target in pairs[:3]:
-        torch.testing.assert_close(
-            _logits(compact.network, source, target),
-            _logits(expected, source, target),
-            rtol=0,
-            atol=1e-8,
-        )
+    for pair in pairs[:3]:
+        found = _logits(compact.network, pair)
+        torch.testing.assert_close(found, _logits(expected, pair), rtol=0, atol=1e-8)
 
 
 def test_a_layer_without_a_bias_has_nowhere_to_keep_a_mean(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""The task seq2seq on a tiny BART, pair by pair, against what transformers itself gives."""
+"""The task seq2seq and greedy decoding, pair by pair, against what transformers itself gives."""
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
+import transformers as hf
 from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer, tiny_bert
 from torch import Tensor
-from transformers import BartConfig, BartForConditionalGeneration
 
 import headscope
 from headscope.data.examples import Examples
+from headscope.data.pair_rows import Ends
 from headscope.errors import CorpusError, InputError
+from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
+from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
 from headscope.pipeline.tasks.seq2seq import Seq2Seq, ends_of, seq2seq_task
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
@@ -27,28 +30,19 @@ SOURCES = ("the cat sat on the mat", "a big red dog ran", "she saw it", "he", "a
 TARGETS = ("the mat sat on the cat", "ran red", "it saw a big big house", "she", "dog", "a")
 
 
+COMMON = {"d_model": 16, "tie_word_embeddings": False, "forced_eos_token_id": None}
+SMALL: dict[str, Any] = {
+    **{"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 32},
+    **{"decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 32},
+    **{"max_position_embeddings": 32, "pad_token_id": PAD},
+}
+
+
 def opened(seed: int = 0, spread: float = 0.5) -> LoadedModel:
     torch.manual_seed(seed)
-    network = BartForConditionalGeneration(
-        BartConfig(
-            vocab_size=len(VOCABULARY),
-            d_model=16,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=32,
-            decoder_ffn_dim=32,
-            max_position_embeddings=32,
-            pad_token_id=PAD,
-            init_std=spread,
-            decoder_start_token_id=CLS,
-            bos_token_id=CLS,
-            eos_token_id=SEP,
-            forced_eos_token_id=None,
-            tie_word_embeddings=False,
-        )
-    )
+    ends = {"decoder_start_token_id": CLS, "bos_token_id": CLS, "eos_token_id": SEP}
+    config = hf.BartConfig(vocab_size=len(VOCABULARY), init_std=spread, **SMALL, **COMMON, **ends)
+    network = hf.BartForConditionalGeneration(config)
     return wrap(network.double(), framed_tokenizer("$A [SEP]"), name="tiny")
 
 
@@ -71,19 +65,6 @@ def alone(loaded: LoadedModel, source: str, target: str) -> tuple[Tensor, Tensor
     return found.decoder_hidden_states[-1][0], found.logits[0].log_softmax(-1), labels
 
 
-def by_hand(loaded: LoadedModel, read: Callable[[Tensor, Tensor, list[int]], float]) -> list[float]:
-    pairs = zip(SOURCES, TARGETS, strict=True)
-    return [read(*alone(loaded, source, target)) for source, target in pairs]
-
-
-def guesses(scores: Tensor) -> list[int]:
-    return [max(range(len(VOCABULARY)), key=row.__getitem__) for row in scores.tolist()]
-
-
-def hits(_: Tensor, scores: Tensor, labels: list[int]) -> float:
-    return sum(guess == label for guess, label in zip(guesses(scores), labels, strict=True))
-
-
 def in_order(task: Seq2Seq, loaded: LoadedModel, *, labels: bool, what: str) -> list[Any]:
     """A loss or embedding of every example, in the order of the examples."""
     found: list[Any] = [None] * task.n_examples
@@ -103,7 +84,11 @@ def test_token_accuracy_is_the_share_of_guessed_tokens() -> None:
         loaded.network.final_logits_bias[0, VOCABULARY.index(word)] = 1.0
     task = made(loaded)
     outputs = task.outputs(loaded)
-    expected = by_hand(loaded, hits)
+    guesses, expected = [], []
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        _, scores, labels = alone(loaded, source, target)
+        guesses.append([row.index(max(row)) for row in scores.tolist()])
+        expected.append(sum(a == b for a, b in zip(guesses[-1], labels, strict=True)))
     assert sum(expected) >= 2
     assert len(set(expected)) > 1
     np.testing.assert_array_equal(outputs["correct"], expected)
@@ -111,63 +96,47 @@ def test_token_accuracy_is_the_share_of_guessed_tokens() -> None:
     np.testing.assert_array_equal(outputs["tokens"], sizes)
     assert task.value(outputs) == pytest.approx(100 * sum(expected) / sum(sizes))
     for name, extreme in (("least_guess", min), ("most_guess", max)):
-        assert outputs[name].tolist() == by_hand(loaded, lambda _, p, __, e=extreme: e(guesses(p)))
+        assert outputs[name].tolist() == [extreme(tokens) for tokens in guesses]
     assert task.metric == "token_accuracy"
     assert task.metrics(outputs) == {"token_accuracy": task.value(outputs)}
 
 
-def test_labelled_loss_is_the_mean_cross_entropy() -> None:
-    loaded = opened()
-    expected = by_hand(
-        loaded,
-        lambda _, scores, labels: (
-            -sum(float(row[label]) for row, label in zip(scores, labels, strict=True)) / len(labels)
-        ),
-    )
-    found = in_order(made(loaded), loaded, labels=True, what="loss")
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-def test_label_free_loss_is_the_mean_kl_to_the_unpruned_model() -> None:
+def test_losses_and_embeddings_are_those_of_single_pairs() -> None:
     full, other = opened(), opened()
     for parameter in other.network.model.decoder.layers.parameters():
         parameter.data *= 1.3
     task = made(full)
-    assert max(in_order(task, full, labels=False, what="loss")) < 1e-12
-    expected = []
-    for source, target in zip(SOURCES, TARGETS, strict=True):
-        p, q = (alone(model, source, target)[1] for model in (full, other))
-        expected.append(float((p.exp() * (p - q)).sum() / len(p)))
-    found = in_order(task, other, labels=False, what="loss")
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-
-
-def test_embeddings_are_the_decoders_states_end_to_end() -> None:
-    loaded = opened()
-    found = in_order(made(loaded), loaded, labels=False, what="embed")
+    cross_entropies, divergences, embeddings = [], [], []
     longest = max(len(target.split()) + 1 for target in TARGETS)
-    for i, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        states = alone(loaded, source, target)[0]
-        expected = torch.zeros(longest, states.shape[1], dtype=states.dtype)
-        expected[: len(states)] = states / len(states) ** 0.5
-        np.testing.assert_allclose(found[i], expected.flatten().tolist(), atol=1e-12)
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        states, p, labels = alone(full, source, target)
+        q = alone(other, source, target)[1]
+        log_p = [float(row[label]) for row, label in zip(p, labels, strict=True)]
+        cross_entropies.append(-sum(log_p) / len(labels))
+        divergences.append(float((p.exp() * (p - q)).sum() / len(p)))
+        # The decoder's states end to end, with zeros up to the longest target.
+        embedding = torch.zeros(longest, states.shape[1], dtype=states.dtype)
+        embedding[: len(states)] = states / len(states) ** 0.5
+        embeddings.append(embedding.flatten().tolist())
+    found = in_order(task, full, labels=True, what="loss")
+    np.testing.assert_allclose(found, cross_entropies, rtol=1e-9)
+    assert max(in_order(task, full, labels=False, what="loss")) < 1e-12
+    found = in_order(task, other, labels=False, what="loss")
+    np.testing.assert_allclose(found, divergences, rtol=1e-9)
+    found = in_order(task, full, labels=False, what="embed")
+    np.testing.assert_allclose(found, embeddings, atol=1e-12)
 
 
-def test_decoded_texts_are_in_the_order_of_the_examples() -> None:
-    loaded = opened()
-    texts = made(loaded).decode(loaded)
-    assert len(set(texts)) > 3
-    for source, text in zip(SOURCES, texts, strict=True):
-        ids = torch.tensor([loaded.tokenizer(source).input_ids])
-        limit = 2 * max(len(target.split()) + 1 for target in TARGETS) + 10
-        alone = loaded.network.generate(ids, num_beams=1, max_new_tokens=limit)
-        assert text == loaded.tokenizer.decode(alone[0], skip_special_tokens=True).strip()
-
-
-def test_decoding_is_measured_only_where_it_is_asked_for() -> None:
+def test_texts_are_decoded_and_judged_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = opened()
     task = made(loaded)
     texts = task.decode(loaded)
+    assert len(set(texts)) > 3
+    limit = 2 * max(len(target.split()) + 1 for target in TARGETS) + 10
+    for source, text in zip(SOURCES, texts, strict=True):
+        ids = torch.tensor([loaded.tokenizer(source).input_ids])
+        alone = loaded.network.generate(ids, num_beams=1, max_new_tokens=limit)
+        assert text == loaded.tokenizer.decode(alone[0], skip_special_tokens=True).strip()
     # Targets that the model writes, and some that it does not.
     wanted = (texts[0], f" {texts[1]} ", "the cat sat on the mat", *texts[3:5], "house")
     judged = Seq2Seq(task.data, loaded, task.rows, 0, wanted)
@@ -179,11 +148,7 @@ def test_decoding_is_measured_only_where_it_is_asked_for() -> None:
     stripped = [text.strip() for text in wanted]
     assert metrics["bleu"] == pytest.approx(sacrebleu.corpus_bleu(texts, [stripped]).score)
     assert "exact" not in judged.outputs(loaded)
-
-
-def test_without_sacrebleu_the_other_metrics_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    loaded = opened()
     task = made(loaded)
     metrics = task.metrics(task.outputs(loaded, all_metrics=True))
     assert list(metrics) == ["token_accuracy", "exact_match"]
@@ -210,7 +175,7 @@ def test_pairs_that_do_not_fit_are_counted() -> None:
         made(loaded, SOURCES[:5])
 
 
-def test_where_targets_start_and_end() -> None:
+def test_where_targets_start_and_end(tmp_path: Path) -> None:
     loaded = opened()
     assert (ends_of(loaded).start, ends_of(loaded).stop) == (CLS, SEP)
     for settings in (loaded.network.config, loaded.network.generation_config):
@@ -221,9 +186,6 @@ def test_where_targets_start_and_end() -> None:
         settings.eos_token_id = None
     with pytest.raises(InputError, match="config of tiny has no eos_token_id"):
         ends_of(loaded)
-
-
-def test_an_encoder_writes_no_targets(tmp_path: Path) -> None:
     encoder = headscope.load(str(tiny_bert(tmp_path)), task_head="auto")
     with pytest.raises(InputError, match=r"\(bert\) is no encoder-decoder model"):
         made(encoder)
@@ -247,22 +209,112 @@ def test_gates_are_heads_without_output(stack: str) -> None:
     for name, out in outs.items():
         if stack in (name, "all"):
             out.weight.data[:, 4:8] = 0.0
-    found, expected = (
-        task.outputs(view, gates, all_metrics=True),
-        task.outputs(cut, all_metrics=True),
-    )
-    for name, values in expected.items():
+    found = task.outputs(view, gates, all_metrics=True)
+    for name, values in task.outputs(cut, all_metrics=True).items():
         np.testing.assert_array_equal(found[name], values)
     assert task.decode(view, gates) == task.decode(cut)
     assert task.decode(view, gates) != task.decode(view)
 
 
-@pytest.mark.parametrize("labels", [True, False])
-def test_losses_and_embeddings_have_derivatives_in_every_stack(labels: bool) -> None:
-    loaded = opened()
-    for batch in made(loaded).loss_batches(loaded, labels=labels):
-        gates = batch.gates("example")
-        assert gates.shape == (batch.size, 6, 4)
-        read = batch.loss if labels else batch.embed
-        (gradient,) = torch.autograd.grad(read(gates).sum(), gates)
-        assert bool((gradient.abs().amax(dim=(0, 2)) > 0).all())
+SIZE, START, STEPS = 40, 1, 12
+T5 = {"d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4, "initializer_factor": 3.0}
+MAKERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "bart": (hf.BartForConditionalGeneration, hf.BartConfig, {**SMALL, "init_std": 0.7}),
+    "marian": (hf.MarianMTModel, hf.MarianConfig, {**SMALL, "init_std": 0.7}),
+    "pegasus": (hf.PegasusForConditionalGeneration, hf.PegasusConfig, {**SMALL, "init_std": 0.7}),
+    "t5": (hf.T5ForConditionalGeneration, hf.T5Config, T5),
+}
+#: Of different lengths, so that the shorter ones are padded.
+ROWS = [[7, 8, 9, 10, 11, 12], [5, 6], [20, 21, 22, 23], [30]]
+
+
+def tiny(family: str) -> Any:
+    torch.manual_seed(3)
+    network, config, settings = MAKERS[family]
+    ids = {"bos_token_id": 3, "eos_token_id": 2, "decoder_start_token_id": START}
+    made = network(config(vocab_size=SIZE, **COMMON, **settings, **ids)).eval()
+    # What a checkpoint may ask for and greedy decoding does without.
+    made.generation_config.update(num_beams=4, do_sample=True, temperature=0.7, max_length=3)
+    made.generation_config.update(min_length=11, length_penalty=2.0, early_stopping=True)
+    made.generation_config.update(eos_token_id=None, forced_eos_token_id=None)
+    return made
+
+
+@torch.no_grad()
+def written_slowly(
+    network: Any, source: list[int], steps: int, *, forced: dict[int, int], again: bool
+) -> list[int]:
+    """Write one source's tokens, without padding, batch or cache; the end token is one of many.
+
+    Unless ``again``, no token is written twice.
+    """
+    ids = [START]
+    for step in range(steps):
+        logits = network(
+            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([ids]), use_cache=False
+        ).logits[0, -1]
+        allowed = [token for token in range(SIZE) if again or token not in {PAD, *ids}]
+        best = max(allowed, key=lambda token: float(logits[token]))
+        ids.append(forced.get(step, best))
+    return ids[1:]
+
+
+def before(ids: list[int], *stops: int) -> list[int]:
+    return list(itertools.takewhile(lambda token: token not in stops, ids))
+
+
+def written(network: Any, stop: int, limit: int = STEPS) -> list[list[int]]:
+    longest = max(map(len, ROWS))
+    padded = torch.tensor([ids + [PAD] * (longest - len(ids)) for ids in ROWS])
+    mask = torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in ROWS])
+    ends = Ends(START, stop)
+    return decode_greedily(network, padded, mask, ends=ends, pad_id=PAD, max_new_tokens=limit)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_as_a_plain_loop(family: str) -> None:
+    """Free and with a forced first token, and with cached keys and values through our attention."""
+    for forced in ({}, {0: 17}):
+        network = tiny(family)
+        # Random models repeat themselves; what a checkpoint forbids stays forbidden.
+        network.generation_config.update(bad_words_ids=[[PAD]], no_repeat_ngram_size=1)
+        network.generation_config.forced_bos_token_id = forced.get(0)
+        settings = network.generation_config.to_dict()
+        slow = [written_slowly(network, ids, STEPS, forced=forced, again=False) for ids in ROWS]
+        # Any token can be the end token: one that some source reaches late and another never does.
+        stop = next(
+            token
+            for token in slow[0][3:]
+            if token not in slow[0][:3] and not all(token in ids for ids in slow)
+        )
+        expected = [before(ids, stop) for ids in slow]
+        assert len({tuple(ids) for ids in expected}) == len(ROWS)
+        assert any(len(ids) == STEPS for ids in expected)
+        assert written(network, stop) == expected
+        assert written(network, stop, limit=3) == [ids[:3] for ids in expected]
+        loaded = wrap(network)
+        with gated(loaded, torch.ones(loaded.n_layers, loaded.n_heads)):
+            assert written(network, stop) == expected
+        with gated(loaded, torch.zeros(loaded.n_layers, loaded.n_heads)):
+            assert written(network, stop) != expected
+        assert network.generation_config.to_dict() == settings
+
+
+def test_the_checkpoints_own_end_tokens() -> None:
+    network = tiny("bart")
+    slow = [written_slowly(network, ids, STEPS, forced={}, again=True) for ids in ROWS]
+    network.generation_config.eos_token_id = [slow[0][4], slow[1][2]]
+    expected = [before(ids, slow[0][4], slow[1][2]) for ids in slow]
+    assert written(network, SIZE - 1) == expected
+    assert min(map(len, expected)) < STEPS
+
+
+def test_how_much_may_be_written_and_as_what_text() -> None:
+    assert [token_limit(12, 256), token_limit(12, 20), token_limit(1, 512)] == [34, 20, 12]
+
+    class Speller:
+        def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+            assert skip_special_tokens
+            return " " + " ".join(map(str, ids)) + "\n"
+
+    assert text_of(Speller(), [1, 2]) == "1 2"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_models as tiny_translators
+import tiny_models
 import torch
 from families import COVERED
 from tiny_models import VOCABULARY, WORDS, framed_tokenizer, tiny_tokenizer
@@ -190,12 +190,12 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
 
     ``alike``: the heads of a layer of cross-attention are copies of one, so each can stand for all.
     """
-    sizes = {**tiny_translators._SIZES, "encoder_layers": 1, "decoder_layers": len(cross)}
-    sizes["decoder_start_token_id"] = tiny_translators.CLS
+    sizes = {**tiny_models._SIZES, "encoder_layers": 1, "decoder_layers": len(cross)}
+    sizes["decoder_start_token_id"] = tiny_models.CLS
     kinds = {"bart": (BartForConditionalGeneration, BartConfig, sizes)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_translators, "_KINDS", kinds)
-        network = tiny_translators.translator("bart")
+        network = tiny_models.translator("bart")
     network.model.encoder.layers[0].self_attn.out_proj.weight *= encoder
     for layer, scale in zip(network.model.decoder.layers, cross, strict=True):
         layer.self_attn.out_proj.weight *= decoder
@@ -225,8 +225,8 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
     made = network()
     made.save_pretrained(tmp_path / "model")
     framed_tokenizer("$A [SEP]").save_pretrained(tmp_path / "model")
-    pairs = tiny_translators.own_pairs(made, sources)
-    data = tiny_translators.write_pairs(tmp_path / "pairs.tsv", pairs)
+    pairs = tiny_models.own_pairs(made, sources)
+    data = tiny_models.write_pairs(tmp_path / "pairs.tsv", pairs)
     pruned = headscope.prune(
         str(tmp_path / "model"),
         **{"task": "seq2seq", "data": data, "calibration": data, "step": step},

@@ -1,17 +1,28 @@
-"""The model card says what was done, and the hub can read its header."""
+"""What is written beside a model: its card, and a graph that gives what the model gives."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
+import torch
+from families import tiny
 from huggingface_hub import ModelCard
-from tiny_models import tiny_bert
+from tiny_models import tiny_bert, translator
 
 import headscope
+from headscope.errors import InputError, UnsupportedModelError
 from headscope.models.card import CardFacts, model_card
+from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
+from headscope.models.onnx.graph import check_exportable, need_packages, write_graph
+from headscope.models.onnx.quantisation import quantize
+from headscope.models.onnx.session import Graph
 from headscope.results import DropLook, DropPart, MaxDrop, PruneResult, ValidationSummary
 from headscope.show.prune.words import verdict
 
@@ -40,14 +51,14 @@ def result(model: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Prun
     )
 
 
-def _facts(result: PruneResult) -> CardFacts:
-    assert result.saved[0].measured is not None
-    return CardFacts("compact", "import headscope", result.saved[0].measured)
+def card_of(result: PruneResult, model: LoadedModel) -> str:
+    measured = result.saved[0].measured
+    return model_card(result, model, CardFacts("compact", "import headscope", measured))
 
 
-def test_header(model: LoadedModel, result: PruneResult) -> None:
-    card = ModelCard(model_card(result, model, _facts(result)))
-    header = card.data.to_dict()
+def test_header_and_tables(model: LoadedModel, result: PruneResult) -> None:
+    text = card_of(result, model)
+    header = ModelCard(text).data.to_dict()
     assert (header["license"], header["language"]) == ("apache-2.0", "en")
     assert "headscope" in header["tags"]
     assert "x" not in header["tags"]
@@ -55,41 +66,35 @@ def test_header(model: LoadedModel, result: PruneResult) -> None:
     metric = header["model-index"][0]["results"][0]["metrics"][0]
     assert metric["type"] == "cosine"
     assert metric["value"] == pytest.approx(result.saved[0].measured, abs=1e-6)
-
-
-def test_what_it_says(model: LoadedModel, result: PruneResult) -> None:
-    text = model_card(result, model, _facts(result))
-    assert "| L0 | 3 of 4 | H1 |" in text
-    assert "| L1 | 2 of 4 | H0, H3 |" in text
-    assert "headscope prune full --heads L0H1,L1H0,L1H3 --save small" in text
     point = result.curves[0].points[0]
-    assert point.difference is not None
-    assert f"| change (paired) | {point.difference:+.4f} |" in text
-    assert f"| this folder, opened again | {result.saved[0].measured:.4f} |" in text
-    assert result.speed is not None
     row = result.speed.rows[0]
-    assert f"| {row.batch_size} x {row.length} | torch | {row.full_ms:.1f} |" in text
+    for line in (
+        "| L0 | 3 of 4 | H1 |",
+        "| L1 | 2 of 4 | H0, H3 |",
+        "headscope prune full --heads L0H1,L1H0,L1H3 --save small",
+        f"| change (paired) | {point.difference:+.4f} |",
+        f"| this folder, opened again | {result.saved[0].measured:.4f} |",
+        f"| {row.batch_size} x {row.length} | torch | {row.full_ms:.1f} |",
+    ):
+        assert line in text
 
 
-@pytest.mark.parametrize("card", ["---\n: [\n---\n", "no header", "---\nlicense: 7\n---\n", ""])
-def test_a_source_card_that_cannot_be_read(
-    model: LoadedModel, result: PruneResult, card: str
-) -> None:
-    assert model.folder is not None
+def test_a_source_card_that_cannot_be_read(model: LoadedModel, result: PruneResult) -> None:
     path: Path = model.folder / "README.md"
-    path.write_text(card, encoding="utf-8")
-    try:
-        header = ModelCard(model_card(result, model, _facts(result))).data.to_dict()
-    finally:
-        path.write_text(SOURCE_CARD, encoding="utf-8")
-    assert "license" not in header
+    for card in ("---\n: [\n---\n", "no header", "---\nlicense: 7\n---\n", ""):
+        path.write_text(card, encoding="utf-8")
+        try:
+            header = ModelCard(card_of(result, model)).data.to_dict()
+        finally:
+            path.write_text(SOURCE_CARD, encoding="utf-8")
+        assert "license" not in header
 
 
 def test_a_check_that_was_not_run_did_not_fail(model: LoadedModel, result: PruneResult) -> None:
     line = "Check that headscope's attention is the model's own: "
     for passed, word in ((True, "passed"), (False, "failed"), (None, "not run")):
         said = dataclasses.replace(result, validation=ValidationSummary(passed))
-        assert f"{line}{word}\n" in model_card(said, model, _facts(result))
+        assert f"{line}{word}\n" in card_of(said, model)
 
 
 def test_what_a_search_refused_is_told(model: LoadedModel, result: PruneResult) -> None:
@@ -108,7 +113,7 @@ def test_what_a_search_refused_is_told(model: LoadedModel, result: PruneResult) 
         *(0.05, 3, "fisher", "none", part, part, part, 2, None, looks), measured_on="confirming"
     )
     said = dataclasses.replace(result, max_drop=found)
-    text = model_card(said, model, _facts(result))
+    text = card_of(said, model)
     assert "Refused before: 5 heads (up to 0.0712, 97.5%), 4 heads (up to 0.0623, 97.5%)." in text
     args = ModelCard(text).data.to_dict()["model-index"][0]["results"][0]["metrics"][0]["args"]
     assert args["refused_heads"] == [5, 4]
@@ -116,3 +121,108 @@ def test_what_a_search_refused_is_told(model: LoadedModel, result: PruneResult) 
     headline = verdict(said)
     assert "Refused before: 5 heads (up to 0.0712, 97.5%), 4 heads" in headline
     assert "at most 0.0300 of the cosine is lost (97.5%)" in headline
+
+
+#: A layer that is whole, one that has lost some heads, and one that has lost all.
+REMOVED = [(1, 0), (1, 2), (2, 0), (2, 1), (2, 2), (2, 3)]
+
+
+@pytest.fixture(scope="module")
+def full() -> LoadedModel:
+    return headscope.wrap(tiny("bert"))
+
+
+@pytest.fixture(scope="module")
+def path(full: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    write_graph(headscope.remove_heads(full, REMOVED), path)
+    return path
+
+
+def texts(lengths: Sequence[int]) -> list[list[int]]:
+    random = np.random.default_rng(0)
+    return [random.integers(5, 61, length).tolist() for length in lengths]
+
+
+def run(path: Path, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Feed rows padded to the longest, as a program without torch would."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    longest = max(map(len, rows))
+    ids = np.array([row + [0] * (longest - len(row)) for row in rows])
+    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    embedding, hidden = session.run(
+        ["embedding", "last_hidden_state"], {"input_ids": ids, "attention_mask": mask}
+    )
+    return embedding, hidden
+
+
+def test_a_graph_is_the_model_with_gates_of_zero(full: LoadedModel, path: Path) -> None:
+    """No head is removed on this side: the full model runs, text by text, without padding."""
+    gates = torch.ones(3, 4)
+    for layer, head in REMOVED:
+        gates[layer, head] = 0
+    for lengths in ((1,), (7,), (40,), (3, 1), (5, 2, 9, 5, 40)):
+        rows = texts(lengths)
+        embedding, hidden = run(path, rows)
+        with gated(full, gates) as ours:
+            for i, row in enumerate(rows):
+                expected = ours(*full.pad([row]))[0][0].numpy()
+                np.testing.assert_allclose(hidden[i, : len(row)], expected, atol=2e-5)
+                np.testing.assert_allclose(embedding[i], expected.mean(0), atol=2e-5)
+
+
+def test_heads_are_gone_from_the_file_and_no_path_of_this_machine_is_there(path: Path) -> None:
+    """The widths of all maps of attention, read from the file: 4, 2 and 0 heads of 8."""
+    graph = onnx.load(path).graph
+    onnx.checker.check_model(onnx.load(path))
+    widths = [list(tensor.dims) for tensor in graph.initializer if 32 in tensor.dims]
+    for heads in (4, 2):
+        assert widths.count([32, 8 * heads]) >= 3, widths
+    sizes = [[size.dim_param for size in value.type.tensor_type.shape.dim] for value in graph.input]
+    assert sizes == [["batch", "length"]] * 2
+    content = path.read_bytes()
+    assert b".py" not in content
+    assert str(Path(headscope.__file__).parent).encode() not in content
+
+
+def test_quantized_graphs_are_smaller_and_near(path: Path, tmp_path: Path) -> None:
+    small = tmp_path / "small.onnx"
+    quantize(path, small)
+    assert small.stat().st_size < path.stat().st_size
+    weights = [tensor.data_type for tensor in onnx.load(small).graph.initializer]
+    assert weights.count(onnx.TensorProto.INT8) > 10
+    rows = texts((5, 9, 20))
+    (near, _), (exact, _) = run(small, rows), run(path, rows)
+    assert 0 < abs(near - exact).max() < 0.3
+    assert np.corrcoef(near.ravel(), exact.ravel())[0, 1] > 0.99
+
+
+def test_the_profile_is_of_attention(path: Path) -> None:
+    graph = Graph(path, profile=True)
+    ids = torch.randint(5, 61, (2, 30))
+    for _ in range(5):
+        hidden, logits = graph(ids, torch.ones_like(ids))
+    assert hidden.shape == (2, 30, 32)
+    assert logits is None
+    assert 0 < graph.attention_seconds() < 1
+    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
+
+
+def test_what_cannot_be_exported_is_said(
+    full: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnsupportedModelError, match="is an encoder-decoder model"):
+        check_exportable(headscope.wrap(translator("bart")))
+    with pytest.raises(InputError, match="runs in float16; give dtype float32"):
+        check_exportable(headscope.wrap(tiny("bert").half()))
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise RuntimeError("this branch\ndepends on data")
+
+    monkeypatch.setattr("torch.export.export", fail)
+    with pytest.raises(UnsupportedModelError, match=r"torch says: this branch depends on data$"):
+        check_exportable(full)
+    need_packages()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "run" in name else name)
+    with pytest.raises(InputError, match=r"needs onnxruntime; .*'headscope\[export\]'\.$"):
+        need_packages()

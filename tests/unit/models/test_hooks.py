@@ -1,16 +1,28 @@
-"""What a site is told to read is what it really multiplies."""
+"""What is put around a model: watched inputs, norms before a layer, products, other mechanisms."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch
 from families import each_family, padded_batch, tiny
-from torch import Tensor
+from torch import Tensor, nn
 
 import headscope
+from headscope.attention import attention_pattern, stream_attention
+from headscope.errors import ValidationFailedError
 from headscope.measures.activations import Activations
+from headscope.measures.rank.factors import fold_gain, layer_factors
+from headscope.measures.rank.shared_projections import share_projections
+from headscope.measures.rank.starts import Mixed, truncate
 from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
+from headscope.models.loaded import LoadedModel
+from headscope.models.norms import gain_and_shift, preceding_norms
+from headscope.models.products import fast_products
+from headscope.models.replaced import ReplacedScores
 from headscope.models.routing import Router, routed
 
 
@@ -27,43 +39,314 @@ def test_inputs_times_weights_are_the_queries_keys_and_values(family: str) -> No
         def finish(self, stack: str, layer: int) -> None:
             pass
 
+    def see(site: AttentionSite, given: AttentionInput) -> None:
+        assert not given.crossed
+        inputs.append((site.layer, given.x_q))
+
     router = Router(loaded.sites, [Keep()])
     with (
         routed(loaded.model, router),
-        watch_inputs(loaded.sites, lambda site, given: inputs.append((site.layer, given.x_q))),
+        watch_inputs(loaded.sites, see),
     ):
         for _ in range(2):  # a second pass starts at the first layer again
             router.run(lambda: loaded.forward(*padded_batch()))
     assert [layer for layer, _ in inputs] == [*range(loaded.n_layers)] * 2
-    assert len(heads) == len(inputs)
     for (layer, x), qkv in zip(inputs, heads, strict=True):
         w = loaded.sites[layer].weights()
         for found, W, b in zip(qkv, (w.W_Q, w.W_K, w.W_V), (w.b_Q, w.b_K, w.b_V), strict=True):
             torch.testing.assert_close(found, x[:, None] @ W + b[:, None], rtol=1e-9, atol=1e-9)
 
 
-def test_shared_modules_are_told_apart_by_turn() -> None:
-    loaded = headscope.wrap(tiny("albert", "float64"))
-    states = loaded.model(*padded_batch(), output_hidden_states=True).hidden_states
-    seen: dict[int, Tensor] = {}
-
-    def see(site: AttentionSite, inputs: AttentionInput) -> None:
-        assert not inputs.crossed
-        seen[site.layer] = inputs.x_q
-
-    with torch.no_grad(), watch_inputs(loaded.sites, see):
-        loaded.forward(*padded_batch())
-    for layer in range(3):
-        torch.testing.assert_close(seen[layer], states[layer].detach())
-
-
-def test_hooks_go_even_when_the_body_raises() -> None:
-    loaded = headscope.wrap(tiny("bert"))
-
+def assert_gone_after_an_error(around: AbstractContextManager[Any], model: nn.Module) -> None:
     def body() -> None:
-        with watch_inputs(loaded.sites, lambda site, inputs: None):
+        with around:
+            assert any("forward" in vars(m) or m._forward_pre_hooks for m in model.modules())
             raise RuntimeError("body")
 
     with pytest.raises(RuntimeError, match="body"):
         body()
-    assert not any(module._forward_pre_hooks for module in loaded.model.modules())
+    for module in model.modules():
+        assert "forward" not in vars(module)
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
+
+
+def test_nothing_stays_even_when_the_body_raises() -> None:
+    loaded = headscope.wrap(tiny("bert"))
+    preceding_norms(loaded)
+    assert_gone_after_an_error(watch_inputs(loaded.sites, lambda *_: None), loaded.model)
+    assert_gone_after_an_error(fast_products(loaded.model), loaded.model)
+
+
+def names(model: Any) -> dict[int, str]:
+    known = {module: name for name, module in model.named_modules()}
+    return {layer: known[norm] for layer, norm in preceding_norms(headscope.wrap(model)).items()}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "camembert", "distilbert"])
+def test_norms_of_post_layer_norm_families(family: str) -> None:
+    name = "encoder.layer.{}.output.LayerNorm"
+    if family == "distilbert":
+        name = "transformer.layer.{}.output_layer_norm"
+    first = {0: "embeddings.LayerNorm"}
+    assert names(tiny(family)) == {**first, 1: name.format(0), 2: name.format(1)}
+
+
+def test_a_projection_of_the_embeddings_is_no_norm() -> None:
+    assert sorted(names(tiny("electra"))) == [1, 2]
+    assert names(tiny("electra", embedding_size=32))[0] == "embeddings.LayerNorm"
+    albert = names(tiny("albert"))
+    assert sorted(albert) == [1, 2]
+    (norm,) = set(albert.values())  # one module, several layers
+    assert norm.endswith("full_layer_layer_norm")
+    found = names(tiny("albert, two groups"))
+    assert sorted(found) == [1, 2]
+    assert "groups.0" in found[1] or "groups.0" in found[2]
+
+
+@each_family
+def test_norm_is_behaviourally_the_one_before(family: str) -> None:
+    """Queries from the normalised state through the folded weights are the model's own."""
+    loaded = headscope.wrap(tiny(family, "float64"))
+    for module in loaded.model.modules():  # gains and shifts that matter
+        if isinstance(module, nn.LayerNorm):
+            nn.init.normal_(module.weight, 1, 0.5)
+            nn.init.normal_(module.bias, 0, 0.5)
+    norms = preceding_norms(loaded)
+    assert set(range(1, loaded.n_layers)) <= set(norms)
+    seen: dict[nn.Module, list[Tensor]] = {}
+
+    def keep(module: nn.Module, args: tuple[Tensor, ...], out: Tensor | None = None) -> None:
+        seen.setdefault(module, []).append(args[0] if out is None else out)
+
+    for norm in set(norms.values()):
+        norm.register_forward_pre_hook(keep)
+    for query in {site.projections.q.module for site in loaded.sites}:
+        query.register_forward_hook(keep)
+    with torch.no_grad():
+        loaded.forward(*padded_batch())
+    for site in loaded.sites:
+        if site.layer in norms:
+            norm = norms[site.layer]
+            folded = fold_gain(site.weights(), *gain_and_shift(norm))
+            ours = []
+            for state in seen[norm]:
+                x = nn.functional.layer_norm(state, norm.normalized_shape, eps=norm.eps)
+                q = x[:, None] @ folded.W_Q + folded.b_Q[:, None]
+                ours.append(q.transpose(1, 2).flatten(2))
+            # (ALBERT's one module runs in every layer: this layer's query is among them)
+            queries = seen[site.projections.q.module]
+            assert any(torch.allclose(a, b, atol=1e-9) for a in ours for b in queries)
+
+
+def test_a_norm_without_gain_or_shift_folds_as_ones_and_zeros() -> None:
+    gain, shift = gain_and_shift(nn.LayerNorm(6, elementwise_affine=False))
+    assert (gain.tolist(), shift.tolist()) == ([1.0] * 6, [0.0] * 6)
+    norm = nn.LayerNorm(6, bias=False)
+    nn.init.normal_(norm.weight)
+    gain, shift = gain_and_shift(norm)
+    assert torch.equal(gain, norm.weight)
+    assert shift.tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_faster_products_are_those_of_float64(bias: bool) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(24, 40, bias=bias).requires_grad_(False)
+    weight = linear.weight.double()
+    for shape in ((3, 7, 24), (1, 1, 24), (5, 24)):
+        x = torch.randn(shape)
+        expected = x.double() @ weight.T
+        if linear.bias is not None:
+            expected = expected + linear.bias.double()
+        with torch.no_grad(), fast_products(linear):
+            out = linear(x)
+        torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)
+    x = torch.randn(3, 7, 24, requires_grad=True)
+    by = torch.randn(3, 40, 7).transpose(1, 2)  # not contiguous
+    with fast_products(linear):
+        out = linear(x)
+    (found,) = torch.autograd.grad(out, x, by)
+    torch.testing.assert_close(found.double(), by.double() @ weight, rtol=0, atol=1e-5)
+
+
+def test_faster_products_leave_other_dtypes_and_subclasses_alone() -> None:
+    class Own(nn.Linear):
+        pass
+
+    model = nn.Sequential(nn.Linear(4, 4).double(), Own(4, 4))
+    with fast_products(model):
+        assert not any("forward" in vars(module) for module in model)
+
+
+def plain(loaded: LoadedModel) -> Tensor:
+    loaded.model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return loaded.forward(*padded_batch())
+
+
+def through(loaded: LoadedModel, mechanism: Any) -> Tensor:
+    router = Router(loaded.sites, mechanism=mechanism)
+    router.begin()
+    with routed(loaded.model, router):
+        hidden = loaded.forward(*padded_batch())
+    router.check_calls()
+    return hidden
+
+
+def replaced(loaded: LoadedModel, factors: dict[int, Mixed]) -> Tensor:
+    scores = ReplacedScores(loaded, {layer: (m.left, m.right) for layer, m in factors.items()})
+    with scores.watching():
+        return through(loaded, scores)
+
+
+def assert_same(ours: Tensor, theirs: Tensor, atol: float = 1e-9) -> None:
+    real = padded_batch()[1].bool()
+    torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=atol)
+
+
+def test_a_mechanism_gets_what_attention_gets_and_only_while_routed() -> None:
+    loaded = headscope.wrap(tiny("bert", "float64"))
+    before = plain(loaded)
+    layers = []
+
+    def ours(site: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: Any) -> Tensor:
+        layers.append(site.layer)
+        assert q.shape == k.shape == v.shape == (3, 4, 9, 8)
+        assert mask is not None
+        return attention_pattern(q, k, scale=scale, mask=mask) @ v
+
+    assert_same(through(loaded, ours), before)
+    assert layers == [0, 1, 2]
+    mean = through(loaded, lambda site, q, k, v, mask, scale: v.mean(2, keepdim=True).expand_as(v))
+    assert float((mean - before).abs().max()) > 0.01
+    assert_same(plain(loaded), before, atol=0)
+
+
+def test_under_a_mechanism_observers_see_nothing_and_calls_are_counted() -> None:
+    loaded = headscope.wrap(tiny("bert"))
+
+    class Never:
+        def observe(self, site: Any) -> None:
+            raise AssertionError
+
+        def finish(self, stack: str, layer: int) -> None:
+            raise AssertionError
+
+    router = Router(loaded.sites, [Never()], mechanism=lambda site, q, k, v, mask, scale: v)
+    with routed(loaded.model, router):
+        loaded.forward(*padded_batch())
+        router.check_calls()
+        loaded.forward(*padded_batch())
+    with pytest.raises(ValidationFailedError, match="2 times"):
+        router.check_calls()
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    loaded = headscope.wrap(tiny("bert", "float64"))
+    gate = torch.ones(4, dtype=torch.float64, requires_grad=True)
+
+    def loss(gate: Tensor) -> Tensor:
+        def gated(site: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: Any) -> Tensor:
+            z = stream_attention(q, k, v, mask=mask, scale=scale)
+            return z * gate[:, None, None] if site.layer == 1 else z
+
+        with routed(loaded.model, Router(loaded.sites, mechanism=gated), gradients=True):
+            hidden = loaded.forward(*padded_batch())
+        return hidden[padded_batch()[1].bool()].square().mul(torch.arange(32)).sum()
+
+    (gradient,) = torch.autograd.grad(loss(gate), gate)
+    for head in range(4):
+        step = torch.zeros(4, dtype=torch.float64)
+        step[head] = 1e-5
+        with torch.no_grad():
+            slope = float(loss(gate + step) - loss(gate - step)) / 2e-5
+        assert float(gradient[head]) == pytest.approx(slope, rel=1e-5)
+
+
+def test_gradients_of_float32_weights_are_the_eager_models() -> None:
+    """The faster float32 products have no gradient: they must not be in the way."""
+    loaded = headscope.wrap(tiny("bert"))
+    router = Router(loaded.sites)
+    ids, mask = padded_batch()
+
+    def gradient() -> Tensor:
+        loss = loaded.forward(ids, mask)[mask.bool()].square().sum()
+        return torch.autograd.grad(loss, loaded.sites[0].projections.q.weight)[0]
+
+    with routed(loaded.model, router, gradients=True):
+        ours = gradient()
+    loaded.model.set_attn_implementation("eager")
+    torch.testing.assert_close(ours, gradient(), rtol=1e-3, atol=1e-4)
+    assert torch.is_grad_enabled()
+    with routed(loaded.model, router):
+        assert not loaded.forward(ids, mask).requires_grad
+
+
+def own(loaded: LoadedModel) -> dict[int, Mixed]:
+    sites = {site.layer: layer_factors(site.weights()) for site in loaded.sites}
+    return {layer: Mixed(factors.W_Q, factors.W_K) for layer, factors in sites.items()}
+
+
+@pytest.mark.parametrize(
+    "family", ["bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"]
+)
+def test_own_factors_and_full_width_projections_reproduce_the_model(family: str) -> None:
+    """b_Q and mask included, b_K left out: no softmax notices it."""
+    loaded = headscope.wrap(tiny(family, "float64"))
+    weights = {site.layer: site.weights() for site in loaded.sites}
+    assert any(bool(w.b_K.any()) for w in weights.values())
+    expected = plain(loaded)
+    assert_same(replaced(loaded, own(loaded)), expected)
+    shared = {n: share_projections(layer_factors(w), 32) for n, w in weights.items()}
+    assert_same(replaced(loaded, shared), expected)
+
+
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-4), ("bfloat16", 0.3)])
+def test_other_dtypes(dtype: str, atol: float) -> None:
+    loaded = headscope.wrap(tiny("bert", dtype))
+    assert_same(replaced(loaded, own(loaded)), plain(loaded), atol)
+
+
+def test_query_bias_is_in_the_replaced_scores() -> None:
+    """Without any W_Q left, b_Q alone still says where to look."""
+    model = tiny("bert", "float64")
+    loaded = headscope.wrap(model)
+    nothing = {site.layer: Mixed(*torch.zeros(2, 4, 32, 0).double()) for site in loaded.sites}
+    for part in ("weight", "bias"):
+        with torch.no_grad():
+            for layer in model.encoder.layer:
+                getattr(layer.attention.self.query, part).zero_()
+        assert_same(replaced(loaded, nothing), plain(loaded))
+
+
+def test_scale_stays_that_of_the_head_whatever_the_width() -> None:
+    """Zero columns widen the factors and change nothing; cutting to rank 8 of 8 neither."""
+    loaded = headscope.wrap(tiny("bert", "float64"))
+    wide = {
+        layer: Mixed(*(torch.nn.functional.pad(side, (0, 23)) for side in (m.left, m.right)))
+        for layer, m in own(loaded).items()
+    }
+    assert_same(replaced(loaded, wide), plain(loaded))
+    cut = {site.layer: truncate(layer_factors(site.weights())).first(8) for site in loaded.sites}
+    assert_same(replaced(loaded, cut), plain(loaded))
+
+
+def test_cut_factors_are_what_a_model_with_cut_weights_computes() -> None:
+    model = tiny("bert", "float64")
+    loaded = headscope.wrap(model)
+    cut = {site.layer: truncate(layer_factors(site.weights())).first(2) for site in loaded.sites}
+    with torch.no_grad():
+        for site in loaded.sites:
+            site.projections.q.bias.zero_()
+    ours = replaced(loaded, cut)
+    with torch.no_grad():
+        for site in loaded.sites:
+            factors = cut[site.layer]
+            for linear, factor in (
+                (site.projections.q, factors.left),
+                (site.projections.k, factors.right),
+            ):
+                wide = torch.nn.functional.pad(factor, (0, 6))
+                linear.weight.copy_(wide.transpose(1, 2).reshape(32, 32))
+    assert_same(ours, plain(loaded))

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from scipy import stats
 from tiny_models import some_pairs, tiny_bert, write_pairs, write_tiny
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
@@ -28,11 +28,6 @@ from headscope.verdicts.diff.facts.fact import Facts, Number
 from tests.reference import lowest_argmax
 
 PAIRS = some_pairs(70, seed=5)
-#: What is run of all stacks, in this order.
-PASSES = (
-    *("model, sources", "model, pairs", "swapped sources"),
-    *("control, sources", "control, pairs"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +45,13 @@ def bart(folders: dict[str, Path]) -> ClassifyResult:
     return headscope.classify(str(folders["bart"]), PAIRS, dtype="float64", control=True)
 
 
-# --- the slow way -------------------------------------------------------------------------------
-
-
-@dataclass
-class Read:
+class Pair(NamedTuple):
     """One pair as a model reads it, and its patterns by layer (heads, queries, keys)."""
 
     source: list[int]
     labels: list[int]
-    decoder: list[torch.Tensor]
-    cross: list[torch.Tensor]
+    decoder: list[Tensor]
+    cross: list[Tensor]
 
 
 class Slow:
@@ -79,64 +70,46 @@ class Slow:
             labels = labels[:-1]
         return self.tokenizer(source)["input_ids"], [*labels, 3]
 
-    def read(self, source: list[int], labels: list[int]) -> Read:
-        with torch.no_grad():
-            out = self.network(
-                input_ids=torch.tensor([source]),
-                decoder_input_ids=torch.tensor([[2, *labels[:-1]]]),
-                output_attentions=True,
-            )
+    @torch.no_grad()
+    def read(self, source: list[int], labels: list[int]) -> Pair:
+        out = self.network(
+            input_ids=torch.tensor([source]),
+            decoder_input_ids=torch.tensor([[2, *labels[:-1]]]),
+            output_attentions=True,
+        )
         decoder, cross = ([p[0] for p in x] for x in (out.decoder_attentions, out.cross_attentions))
-        return Read(source, labels, decoder, cross)
+        return Pair(source, labels, decoder, cross)
 
 
 def special(token: int) -> bool:
     return token in (0, 2, 3)
 
 
-def looked_at(pair: Read, pattern: torch.Tensor) -> tuple[list[int], list[float], list[float]]:
-    """For every predicted content token: place of the key it looks at, its weight, special mass."""
-    keys = [j for j, token in enumerate(pair.source) if not special(token)]
-    places, weights, masses = [], [], []
-    for i, token in enumerate(pair.labels):  # row i predicts label i
-        if special(token):
+def cross_numbers(pairs: list[Pair], layer: int, head: int) -> dict[str, Any]:
+    """Where every predicted content token looks: key, weight, mass of special tokens."""
+    found: dict[str, list[float]] = {"alignment": [], "confidence": [], "mass": [], "uniform": []}
+    for pair in pairs:
+        if any(sum(not special(x) for x in side) < 3 for side in (pair.source, pair.labels)):
             continue
-        row = [float(pattern[i, j]) for j in keys]
-        places.append(lowest_argmax(row, range(len(row))))
-        weights.append(max(row))
-        masses.append(sum(float(w) for j, w in enumerate(pattern[i]) if j not in keys))
-    return places, weights, masses
+        keys = [j for j, token in enumerate(pair.source) if not special(token)]
+        places = []
+        for i, token in enumerate(pair.labels):  # row i predicts label i
+            if not special(token):
+                row = pair.cross[layer][head][i].tolist()
+                content = [row[j] for j in keys]
+                places.append(lowest_argmax(content, range(len(content))))
+                found["confidence"].append(max(content))
+                found["mass"].append(sum(w for j, w in enumerate(row) if j not in keys))
+                found["uniform"].append(1 / len(row))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rho = float(stats.spearmanr(range(len(places)), places).statistic)
+        found["alignment"].append(0.0 if math.isnan(rho) else rho)
+    means = {name: pytest.approx(sum(v) / len(v), abs=1e-9) for name, v in found.items()}
+    return {**means, "pairs": len(found["alignment"])}
 
 
-def spearman(places: list[int]) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = stats.spearmanr(range(len(places)), places).statistic
-    return 0.0 if math.isnan(found) else float(found)
-
-
-def long_enough(pair: Read) -> bool:
-    return all(sum(not special(x) for x in side) >= 3 for side in (pair.source, pair.labels))
-
-
-def cross_numbers(pairs: list[Read], layer: int, head: int) -> dict[str, float]:
-    alignments, weights, masses, uniform = [], [], [], []
-    for pair in filter(long_enough, pairs):
-        places, top, mass = looked_at(pair, pair.cross[layer][head])
-        alignments.append(spearman(places))
-        weights += top
-        masses += mass
-        uniform += [1 / len(pair.source)] * len(top)
-    return {
-        "pairs": len(alignments),
-        "alignment": sum(alignments) / len(alignments),
-        "confidence": sum(weights) / len(weights),
-        "uniform": sum(uniform) / len(uniform),
-        "special_mass": sum(masses) / len(masses),
-    }
-
-
-def decoder_numbers(pairs: list[Read], layer: int, head: int) -> dict[str, float]:
+def decoder_numbers(pairs: list[Pair], layer: int, head: int) -> dict[str, float]:
     hits, tries, top, itself, mass, n, chance = [0] * 6, [0] * 6, 0.0, 0, 0.0, 0, 0.0
     for pair in pairs:
         ids = [2, *pair.labels[:-1]]
@@ -153,120 +126,74 @@ def decoder_numbers(pairs: list[Read], layer: int, head: int) -> dict[str, float
                     tries[back] += 1
                     hits[back] += best == i - back
     rates = {str(-back): hits[back] / tries[back] for back in range(1, 6)}
-    return {
-        "confidence": top / n,
-        "self_rate": itself / n,
-        "special_mass": mass / n,
-        "chance": chance / n,
-        "queries": n,
-        **rates,
-    }
+    named = {"confidence": top / n, "self_rate": itself / n, "special_mass": mass / n}
+    return {**named, "chance": chance / n, "queries": n, **rates}
 
 
-@pytest.fixture(scope="module", params=["bart", "bart, framed", "t5"])
-def both(
-    request: pytest.FixtureRequest, folders: dict[str, Path]
-) -> tuple[ClassifyResult, Slow, list[Read]]:
-    folder = folders[request.param]
-    slow = Slow(folder)
-    read = [slow.read(*slow.tokens(*pair)) for pair in PAIRS]
-    return headscope.classify(str(folder), PAIRS, dtype="float64"), slow, read
-
-
-def test_cross_attention(both: tuple[ClassifyResult, Slow, list[Read]]) -> None:
-    result, _, read = both
-    heads = result.only("cross").heads
-    assert len(heads) == sum(len(layer) for layer in read[0].cross)
-    for head in heads:
-        expected = cross_numbers(read, head.layer, head.head)
-        assert head.alignment is not None
-        assert head.sharpness is not None
-        assert head.alignment.pairs == expected["pairs"] < len(PAIRS)
-        assert head.alignment.score == pytest.approx(expected["alignment"], abs=1e-9)
-        assert head.confidence == pytest.approx(expected["confidence"], abs=1e-9)
-        assert head.sharpness.uniform == pytest.approx(expected["uniform"], abs=1e-9)
-        assert head.special_mass == pytest.approx(expected["special_mass"], abs=1e-9)
-
-
-def test_decoder(both: tuple[ClassifyResult, Slow, list[Read]]) -> None:
-    result, _, read = both
-    part = result.only("decoder")
-    for head in part.heads:
-        expected = decoder_numbers(read, head.layer, head.head)
-        assert head.positional is not None
-        rates = {k: v for k, v in head.positional.rates.items() if k.startswith("-")}
-        assert rates == pytest.approx({k: expected[k] for k in rates}, abs=1e-9)
-        assert head.positional.chance == pytest.approx(expected["chance"], abs=1e-9)
-        for name in ("confidence", "self_rate", "special_mass"):
-            assert getattr(head, name) == pytest.approx(expected[name], abs=1e-9)
-        assert part.corpus.queries == expected["queries"]
-        assert head.rare is None
-        assert head.syntactic == ()
-
-
-def test_swapped_sources(both: tuple[ClassifyResult, Slow, list[Read]]) -> None:
-    """Each target with the nearest other source before it that has as many content tokens."""
-    result, slow, read = both
+@pytest.mark.parametrize("name", ["bart", "bart, framed", "t5"])
+def test_numbers_of_decoder_and_cross_attention(name: str, folders: dict[str, Path]) -> None:
+    slow = Slow(folders[name])
+    pairs = [slow.read(*slow.tokens(*pair)) for pair in PAIRS]
+    result = headscope.classify(str(folders[name]), PAIRS, dtype="float64")
+    # Each target with the nearest other source before it that has as many content tokens.
     swapped = []
-    for i, pair in enumerate(read):
+    for i, pair in enumerate(pairs):
         length = sum(not special(x) for x in pair.source)
-        for before in reversed(read[:i]):
+        for before in reversed(pairs[:i]):
             same = sum(not special(x) for x in before.source) == length
             if same and before.source != pair.source:
                 swapped.append(slow.read(before.source, pair.labels))
                 break
-    assert 40 < len(swapped) < len(read)
-    for head in result.only("cross").heads:
-        expected = cross_numbers(swapped, head.layer, head.head)["alignment"]
-        assert head.alignment is not None
-        assert head.alignment.swapped == pytest.approx(expected, abs=1e-9)
-
-
-def test_punctuation_of_the_decoder(bart: ClassifyResult, folders: dict[str, Path]) -> None:
-    slow = Slow(folders["bart"])
-    comma, stop = slow.tokenizer.convert_tokens_to_ids([",", "."])
-    mass, n = 0.0, 0
-    for pair in (slow.read(*slow.tokens(*pair)) for pair in PAIRS):
+    assert 40 < len(swapped) < len(pairs)
+    cross, decoder = result.only("cross"), result.only("decoder")
+    assert len(cross.heads) == sum(len(layer) for layer in pairs[0].cross)
+    for head in cross.heads:
+        expected = cross_numbers(pairs, head.layer, head.head)
+        assert head.alignment.pairs == expected["pairs"] < len(PAIRS)
+        assert head.alignment.score == expected["alignment"]
+        assert head.confidence == expected["confidence"]
+        assert head.sharpness.uniform == expected["uniform"]
+        assert head.special_mass == expected["mass"]
+        other = cross_numbers(swapped, head.layer, head.head)["alignment"]
+        assert head.alignment.swapped == other
+    for head in decoder.heads:
+        expected = decoder_numbers(pairs, head.layer, head.head)
+        rates = {k: v for k, v in head.positional.rates.items() if k.startswith("-")}
+        assert rates == pytest.approx({k: expected[k] for k in rates}, abs=1e-9)
+        assert head.positional.chance == pytest.approx(expected["chance"], abs=1e-9)
+        for number in ("confidence", "self_rate", "special_mass"):
+            assert getattr(head, number) == pytest.approx(expected[number], abs=1e-9)
+        assert decoder.corpus.queries == expected["queries"]
+        assert head.rare is None
+        assert head.syntactic == ()
+    marks = slow.tokenizer.convert_tokens_to_ids([",", "."])
+    masses = []
+    for pair in pairs:
         ids = [2, *pair.labels[:-1]]
-        marks = [j for j, token in enumerate(ids) if token in (comma, stop)]
-        for i in range(1, len(ids)):
-            mass += float(pair.decoder[1][2][i][marks].sum())
-            n += 1
-    (head,) = (head for head in bart.heads if head.name == "decoder:L1H2")
-    assert head.punctuation_mass == pytest.approx(mass / n, abs=1e-9)
-    assert mass > 0
+        at = [j for j, token in enumerate(ids) if token in marks]
+        content = [i for i, token in enumerate(ids) if not special(token)]
+        masses += [float(pair.decoder[1][2][i][at].sum()) for i in content]
+    (head,) = (head for head in decoder.heads if head.name == "decoder:L1H2")
+    assert head.punctuation_mass == pytest.approx(sum(masses) / len(masses), abs=1e-9)
+    assert sum(masses) > 0
 
 
-# --- what is read by whom -----------------------------------------------------------------------
-
-
-def test_the_encoder_reads_the_sources_as_sentences(
-    bart: ClassifyResult, folders: dict[str, Path]
-) -> None:
-    alone = headscope.classify(
-        str(folders["bart"]), [source for source, _ in PAIRS], dtype="float64"
-    )
-    assert alone.stacks == ("encoder",)
-    assert bart.only("encoder").heads == alone.heads
+def test_a_stack_alone_is_as_among_all(bart: ClassifyResult, folders: dict[str, Path]) -> None:
+    loaded = headscope.load(str(folders["bart"]), dtype="float64")
+    for stack in ("encoder", "decoder", "cross"):
+        alone = headscope.classify(loaded, PAIRS, stack=stack, control=True)
+        part = bart.only(stack)
+        assert alone.heads == part.heads
+        assert alone.untestable == part.untestable
+        for name in ("sentences", "skipped", "queries", "pairs"):
+            assert getattr(alone.corpus, name) == getattr(part.corpus, name)
+        known = {k: v for k, v in vars(alone.control).items() if v is not None}
+        assert {k: v for k, v in vars(part.control).items() if v is not None} == known
+    # The encoder reads the sources as sentences; a view is measured by default.
+    alone = headscope.classify(loaded, [source for source, _ in PAIRS])
+    assert (alone.stacks, alone.heads) == (("encoder",), bart.only("encoder").heads)
     assert alone.provenance["model"]["n_layers"] == 8  # of all stacks: it is the same model
-
-
-@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
-def test_a_stack_alone_is_what_it_is_among_all(
-    stack: str, bart: ClassifyResult, folders: dict[str, Path]
-) -> None:
-    alone = headscope.classify(
-        str(folders["bart"]), PAIRS, stack=stack, dtype="float64", control=True
-    )
-    part = bart.only(stack)
-    assert alone.heads == part.heads
-    assert alone.untestable == part.untestable
-    for name in ("sentences", "skipped", "queries", "pairs"):
-        assert getattr(alone.corpus, name) == getattr(part.corpus, name)
-    assert alone.control is not None
-    assert part.control is not None
-    known = {k: v for k, v in vars(alone.control).items() if v is not None}
-    assert {k: v for k, v in vars(part.control).items() if v is not None} == known
+    assert headscope.classify(loaded.only("cross"), PAIRS).heads == bart.only("cross").heads
 
 
 def test_all_stacks_are_counted_apart(bart: ClassifyResult) -> None:
@@ -278,103 +205,83 @@ def test_all_stacks_are_counted_apart(bart: ClassifyResult) -> None:
     assert "syntactic" in bart.untestable
     assert "cross:broad" in bart.untestable
     assert "cross:syntactic" not in bart.untestable
-    assert bart.control is not None
-    assert {stack: n["heads"] for stack, n in bart.control.by_stack.items()} == {
-        "encoder": 4,
-        "decoder": 12,
-        "cross": 12,
-    }
+    counts = {stack: n["heads"] for stack, n in bart.control.by_stack.items()}
+    assert counts == {"encoder": 4, "decoder": 12, "cross": 12}
     assert "monotonic" not in bart.control.by_stack["encoder"]
+    frame = bart.to_frame()
+    assert len(frame) == len(bart.heads)
+    assert list(frame.columns[:3]) == ["stack", "layer", "head"]
+    cross = frame[frame["stack"] == "cross"]
+    assert cross.alignment.notna().all()
+    assert cross.alignment_swapped.notna().all()
+    assert frame[frame["stack"] != "cross"].alignment.isna().all()
+    assert "stack" not in bart.only("encoder").to_frame().columns
 
 
 def test_pairs_come_from_tables_and_from_memory(tmp_path: Path, folders: dict[str, Path]) -> None:
     model = headscope.load(str(folders["bart"]))
     wanted = headscope.classify(model, PAIRS, stack="cross", limit=30).heads
-    table = write_pairs(tmp_path / "pairs.tsv", PAIRS)
-    assert headscope.classify(model, table, stack="cross", limit=30).heads == wanted
-    headed = tmp_path / "headed.tsv"
-    headed.write_text("target\tsource\n" + "".join(f"{b}\t{a}\n" for a, b in PAIRS))
-    assert headscope.classify(model, headed, stack="cross", limit=30).heads == wanted
-    lines = tmp_path / "pairs.jsonl"
-    lines.write_text("".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in PAIRS))
-    assert headscope.classify(model, lines, stack="cross", limit=30).heads == wanted
-
-
-def test_a_view_is_measured_by_default(bart: ClassifyResult, folders: dict[str, Path]) -> None:
-    view = headscope.load(str(folders["bart"]), dtype="float64").only("cross")
-    assert headscope.classify(view, PAIRS).heads == bart.only("cross").heads
-
-
-def test_a_pair_that_cannot_be_read_whole_is_skipped(folders: dict[str, Path]) -> None:
-    long = ("the " * 60, "a cat sat")
-    result = headscope.classify(str(folders["bart"]), [long, *PAIRS, long[::-1]], stack="decoder")
-    assert (result.corpus.sentences, result.corpus.skipped) == (len(PAIRS), 2)
-    with pytest.raises(CorpusError, match="None of the 1 pairs of in memory could be measured"):
-        headscope.classify(str(folders["bart"]), [long], stack="cross")
-
-
-def test_a_table_stays_text_for_an_encoder(tmp_path: Path) -> None:
-    model = headscope.load(str(tiny_bert(tmp_path / "bert")))
-    table = write_pairs(tmp_path / "pairs.tsv", PAIRS)
-    plain = tmp_path / "pairs.txt"
-    plain.write_bytes(table.read_bytes())
-    found = headscope.classify(model, table)
-    assert found.heads == headscope.classify(model, plain).heads
-    assert not found.corpus.pairs
+    write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    headed = "target\tsource\n" + "".join(f"{b}\t{a}\n" for a, b in PAIRS)
+    (tmp_path / "headed.tsv").write_text(headed)
+    lines = "".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in PAIRS)
+    (tmp_path / "pairs.jsonl").write_text(lines)
+    for name in ("pairs.tsv", "headed.tsv", "pairs.jsonl"):
+        found = headscope.classify(model, tmp_path / name, stack="cross", limit=30)
+        assert found.heads == wanted, name
 
 
 def test_a_decoder_alone_reads_sentences(tmp_path: Path) -> None:
     """gpt2 has one stack; no row sees a token to its right."""
     folder = write_tiny(tmp_path / "gpt2", "gpt2")
     lines = [source for source, _ in PAIRS]
-    found = headscope.classify(str(folder), lines, dtype="float64")
+    loaded = headscope.load(str(folder), dtype="float64")
+    found = headscope.classify(loaded, lines)
     assert found.stacks == ("decoder",)
     assert "decoder:special" in found.untestable
     assert not any(name.endswith(("syntactic", "rare")) for name in found.untestable)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    network = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager"
-    ).eval()
-    top, n = 0.0, 0
-    for line in lines:
-        ids = tokenizer(line)["input_ids"]
+    options = {"dtype": torch.float64, "attn_implementation": "eager"}
+    network = AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+    tops = []
+    for ids in AutoTokenizer.from_pretrained(folder)(lines)["input_ids"]:
+        content = [j for j, token in enumerate(ids) if not special(token)]
         with torch.no_grad():
             out = network(input_ids=torch.tensor([ids]), output_attentions=True)
-        for i, token in enumerate(ids):
-            if not special(token):
-                row = out.attentions[1][0, 3, i]
-                top += max(float(row[j]) for j, key in enumerate(ids) if not special(key))
-                n += 1
+        tops += [float(out.attentions[1][0, 3, i][content].max()) for i in content]
     head = found.heads[-1]
     assert head.name == "decoder:L1H3"
-    assert head.confidence == pytest.approx(top / n, abs=1e-9)
-    assert headscope.classify(str(folder), lines, stack="all", dtype="float64").heads == found.heads
+    assert head.confidence == pytest.approx(sum(tops) / len(tops), abs=1e-9)
+    assert headscope.classify(loaded, lines, stack="all").heads == found.heads
     with pytest.raises(InputError, match="has no stack 'encoder'; it has decoder"):
-        headscope.classify(str(folder), lines, stack="encoder")
-
-
-# --- refused ------------------------------------------------------------------------------------
+        headscope.classify(loaded, lines, stack="encoder")
 
 
 def test_what_does_not_fit(tmp_path: Path, folders: dict[str, Path]) -> None:
-    bart, bert = str(folders["bart"]), str(tiny_bert(tmp_path / "bert"))
-    with pytest.raises(InputError, match=r"stacks decoder and cross of .* read pairs of source"):
-        headscope.classify(bart, ["a cat sat"], stack="all")
-    with pytest.raises(InputError, match=r"stack cross of .* reads pairs of source and target"):
-        headscope.classify(bart, stack="cross")
-    with pytest.raises(InputError, match="no stack 'cross'; it has encoder"):
-        headscope.classify(bert, ["a cat sat"], stack="cross")
-    with pytest.raises(InputError, match="is no encoder-decoder model, so it cannot read pairs"):
-        headscope.classify(bert, PAIRS)
-    with pytest.raises(CorpusError, match="Pair 1 "):
-        headscope.classify(bart, [("a cat", "sat"), ("a dog", " ")])
-    half = tmp_path / "half.tsv"
-    half.write_text("a cat\tsat\na dog\n")
-    with pytest.raises(CorpusError, match=r"half\.tsv, line 2: 1 column where 2 are expected"):
-        headscope.classify(bart, half)
-
-
-# --- kept, resumed, reused ----------------------------------------------------------------------
+    bart = headscope.load(str(folders["bart"]))
+    bert = headscope.load(str(tiny_bert(tmp_path / "bert")))
+    (tmp_path / "half.tsv").write_text("a cat\tsat\na dog\n")
+    sentence = ["a cat sat"]
+    long = ("the " * 60, "a cat sat")
+    for error, model, texts, stack, words in (
+        (InputError, bart, sentence, "all", r"stacks decoder and cross of .* read pairs of source"),
+        (InputError, bart, None, "cross", r"stack cross of .* reads pairs of source and target"),
+        (InputError, bert, sentence, "cross", "no stack 'cross'; it has encoder"),
+        (InputError, bert, PAIRS, None, "is no encoder-decoder model, so it cannot read pairs"),
+        (CorpusError, bart, [("a cat", "sat"), ("a dog", " ")], None, "Pair 1 "),
+        (CorpusError, bart, tmp_path / "half.tsv", None, r"half\.tsv, line 2: 1 column where 2"),
+        (CorpusError, bart, [long], "cross", "None of the 1 pairs of in memory could be measured"),
+    ):
+        with pytest.raises(error, match=words):
+            headscope.classify(model, texts, stack=stack)
+    # A pair that cannot be read whole is skipped.
+    result = headscope.classify(bart, [long, *PAIRS, long[::-1]], stack="decoder")
+    assert (result.corpus.sentences, result.corpus.skipped) == (len(PAIRS), 2)
+    # A table stays text for an encoder.
+    table = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    (tmp_path / "pairs.txt").write_bytes(table.read_bytes())
+    found = headscope.classify(bert, table)
+    assert found.heads == headscope.classify(bert, tmp_path / "pairs.txt").heads
+    assert not found.corpus.pairs
 
 
 def without_time(result: ClassifyResult) -> str:
@@ -383,36 +290,37 @@ def without_time(result: ClassifyResult) -> str:
     return to_json(document)
 
 
-@pytest.mark.parametrize("stop_in", PASSES)
 def test_killed_and_resumed(
-    stop_in: str, tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In each of the passes that are run of all stacks, in this order."""
+    passes = ["model, sources", "model, pairs", "swapped sources"]
+    passes += ["control, sources", "control, pairs"]
     monkeypatch.setattr("headscope.pipeline.texts.BATCH_TOKENS", 128)
-    note = RunState.note
+    loaded, note = headscope.load(str(folders["bart"])), RunState.note
 
     def save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
         note(self, name, done, sums, final=True)
 
-    monkeypatch.setattr(RunState, "note", save_always)
-    state, seen = tmp_path / "state.safetensors", []
-
-    def stop(name: str, done: int, total: int) -> None:
-        seen.append(name)
-        if name == stop_in and seen.count(name) == 2:
-            raise KeyboardInterrupt
-
     def run(**options: Any) -> ClassifyResult:
-        return headscope.classify(
-            str(folders["bart"]), PAIRS, control=True, command="same", **options
-        )
+        return headscope.classify(loaded, PAIRS[:30], control=True, command="same", **options)
 
-    with pytest.raises(KeyboardInterrupt):
-        run(state=state, progress=stop)
-    again: list[str] = []
-    resumed = run(state=state, resume=True, progress=lambda name, *_: again.append(name))
-    assert stop_in in again
-    assert not set(again) & set(PASSES[: PASSES.index(stop_in)])
-    assert without_time(resumed) == without_time(run())
+    whole = without_time(run())
+    monkeypatch.setattr(RunState, "note", save_always)
+    for stop_in in passes:
+        state, seen, again = tmp_path / f"{stop_in}.safetensors", list[str](), list[str]()
+
+        def stop(name: str, *_: int, stop_in: str = stop_in, seen: list[str] = seen) -> None:
+            seen.append(name)
+            if name == stop_in and seen.count(name) == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(state=state, progress=stop)
+        resumed = run(state=state, resume=True, progress=lambda name, *_, a=again: a.append(name))
+        assert stop_in in again
+        assert not set(again) & set(passes[: passes.index(stop_in)])
+        assert without_time(resumed) == whole
 
 
 def test_results_of_earlier_versions_are_read(bart: ClassifyResult) -> None:
@@ -441,23 +349,10 @@ def test_roles_are_found_by_stack(bart: ClassifyResult, folders: dict[str, Path]
         find_roles(whole, bart.only("cross"))
 
 
-def test_frames(bart: ClassifyResult) -> None:
-    frame = bart.to_frame()
-    assert len(frame) == len(bart.heads)
-    assert list(frame.columns[:3]) == ["stack", "layer", "head"]
-    cross = frame[frame["stack"] == "cross"]
-    assert cross.alignment.notna().all()
-    assert cross.alignment_swapped.notna().all()
-    assert frame[frame["stack"] != "cross"].alignment.isna().all()
-    assert "stack" not in bart.only("encoder").to_frame().columns
-
-
 def test_what_diff_compares(bart: ClassifyResult) -> None:
     facts = Facts("classify")
     collect(bart, facts)
     (head,) = (head for head in bart.heads if head.name == "cross:L2H3")
-    assert head.alignment is not None
-    assert head.sharpness is not None
     found = {key[1:]: number for key, number in facts.numbers.items()}
     low, high = head.alignment.interval
     assert found["cross:L2H3", "alignment"] == Number(head.alignment.score, (low, high))

@@ -29,41 +29,23 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def classified(tiny: Any) -> headscope.ClassifyResult:
     """A classification with known roles, as if it came from another corpus."""
     found = headscope.classify(tiny, limit=4)
-    heads = tuple(
-        dataclasses.replace(h, roles=("broad", *filter(None, [LABELLED.get((h.layer, h.head))])))
-        for h in found.heads
-    )
+    heads = []
+    for head in found.heads:
+        role = LABELLED.get((head.layer, head.head))
+        heads.append(dataclasses.replace(head, roles=("broad", role) if role else ("broad",)))
     corpus = dataclasses.replace(found.corpus, sha256="other")
-    return dataclasses.replace(found, corpus=corpus, heads=heads)
+    return dataclasses.replace(found, corpus=corpus, heads=tuple(heads))
 
 
-def test_no_sentence_is_both_classified_on_and_measured() -> None:
+def test_value_is_that_of_the_model_without_the_other_heads(
+    tiny: Any, classified: headscope.ClassifyResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
     learnt, rest = _halves(sample_corpus(), sample_texts())
     seen = {" ".join(sentence.words) for sentence in learnt}
     assert len(seen) > 200
     assert len(rest.first) > 200
-    assert not seen & set(rest.first)
+    assert not seen & set(rest.first), "no sentence is both classified on and measured"
     assert learnt.sha256 != sample_corpus().sha256
-
-
-def test_value_is_that_of_the_model_without_the_other_heads(
-    tiny: Any, classified: headscope.ClassifyResult
-) -> None:
-    found = measure_kept_roles(tiny, classified)
-    assert set(found.kept) == set(LABELLED)
-    others = [(h.layer, h.head) for h in classified.heads if (h.layer, h.head) not in LABELLED]
-    _, rest = _halves(sample_corpus(), sample_texts())
-    task = make_task("fidelity", rest, tiny)
-    removed = task.value(task.outputs(headscope.remove_heads(tiny, others)))
-    assert found.value == pytest.approx(removed, abs=1e-5)
-    assert len(found.random) == 39
-    assert found.sets == 4 * 6  # one of four heads in the first layer, two in the second
-    assert 10 < len({round(value, 9) for value in found.random}) <= 24
-
-
-def test_random_sets_have_as_many_heads_in_every_layer(
-    tiny: Any, classified: headscope.ClassifyResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
     drawn, gates = [], kept_roles._gates
 
     def recorded(loaded: Any, kept: Any) -> Any:
@@ -71,22 +53,28 @@ def test_random_sets_have_as_many_heads_in_every_layer(
         return gates(loaded, kept)
 
     monkeypatch.setattr(kept_roles, "_gates", recorded)
-    measure_kept_roles(tiny, classified, limit=4)
-    assert len(drawn) == 40  # the labelled heads, and 39 sets
+    found = measure_kept_roles(tiny, classified)
+    assert set(found.kept) == set(LABELLED)
+    others = [(h.layer, h.head) for h in classified.heads if (h.layer, h.head) not in LABELLED]
+    task = make_task("fidelity", rest, tiny)
+    removed = task.value(task.outputs(headscope.remove_heads(tiny, others)))
+    assert found.value == pytest.approx(removed, abs=1e-5)
+    assert len(found.random) == 39
+    assert found.sets == 4 * 6  # one of four heads in the first layer, two in the second
+    assert 10 < len({round(value, 9) for value in found.random}) <= 24
+    assert len(drawn) == 40  # the labelled heads, and 39 sets with as many in every layer
     for kept in drawn:
         assert len(set(kept)) == 3
         assert [layer for layer, _ in sorted(kept)] == [0, 1, 1]
     assert len(set(map(tuple, drawn))) > 10
 
 
-def test_all_heads_labelled_leave_nothing_to_compare(
-    tiny: Any, classified: headscope.ClassifyResult
-) -> None:
-    everything = dataclasses.replace(
-        classified,
-        heads=tuple(dataclasses.replace(h, roles=("syntactic",)) for h in classified.heads),
-    )
+def test_nothing_to_compare_or_few_draws(tiny: Any, classified: headscope.ClassifyResult) -> None:
+    heads = (dataclasses.replace(h, roles=("syntactic",)) for h in classified.heads)
+    everything = dataclasses.replace(classified, heads=tuple(heads))
     assert measure_kept_roles(tiny, everything).value is None
+    with pytest.raises(InputError, match="39 or more"):
+        measure_kept_roles(tiny, classified, draws=38)
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -113,8 +101,3 @@ def test_pairs_and_labels_stay_together() -> None:
     left = _unseen(examples, ["f G", "zzz"])
     assert (left.first, left.second) == (("a b", "d"), ("e", "h"))
     assert (left.scores, left.lines, left.labels) == ((1.0, 3.0), (1, 3), None)
-
-
-def test_too_few_draws_are_refused(tiny: Any, classified: headscope.ClassifyResult) -> None:
-    with pytest.raises(InputError, match="39 or more"):
-        measure_kept_roles(tiny, classified, draws=38)

@@ -30,33 +30,21 @@ class Planted:
     """Stands for a run whose models cost what a table says; counts what is made and measured."""
 
     def __init__(
-        self,
-        costs: dict[str, Cost],
-        *,
-        higher: bool = False,
-        noise: float = 0.0,
-        even: bool = False,
+        self, *, higher: bool = False, noise: float = 0.0, even: bool = False, **costs: Cost
     ) -> None:
         rows = [Row(i, (i, i + 1), None, (0, 1)) for i in range(N)]
-        task = SimpleNamespace(
-            rows_of_examples=[(row,) for row in rows],
-            n_examples=N,
-            data=SimpleNamespace(name="planted"),
-            table={"value": mean_of("x")},
-            metric="value",
-            higher_is_better=higher,
-        )
+        named = {"data": SimpleNamespace(name="planted"), "table": {"value": mean_of("x")}}
+        named |= {"metric": "value", "higher_is_better": higher}
+        task = SimpleNamespace(rows_of_examples=[(r,) for r in rows], n_examples=N, **named)
         self.inputs = SimpleNamespace(evaluation=task)
         self.options = SimpleNamespace(seed=7, even=even)
         self.units = UNITS
         self.steps = SimpleNamespace(did=lambda _: None)
         self.measure = SimpleNamespace(full={"x": np.zeros(N)}, outputs=self.outputs)
         self.made: list[tuple[str, int]] = []
-        self._costs, self._sign = costs, -1.0 if higher else 1.0
-        generator = np.random.default_rng(0)
-        raw = generator.normal(size=N)
-        self._noise = noise * raw
-        self.halves = halves_of(task, 7)  # type: ignore[arg-type]
+        self._costs, self._sign = costs or {"none": lambda n: n / 10}, -1.0 if higher else 1.0
+        self._noise = noise * np.random.default_rng(0).normal(size=N)
+        self.halves = halves_of(task, 7)
         for part in (self.halves.choosing, self.halves.confirming):
             self._noise[part] -= self._noise[part].mean()
         #: Added to the cost of each unit on the confirming half.
@@ -80,7 +68,7 @@ def candidates(planted: Planted) -> list[Candidate]:
 
 
 def search(planted: Planted, wanted: float) -> tuple[Tries, Any, Any]:
-    tries = Tries(planted, wanted)  # type: ignore[arg-type]
+    tries = Tries(planted, wanted)
     chosen = choose(tries, candidates(planted))
     return tries, chosen, confirm(tries, chosen)
 
@@ -91,7 +79,7 @@ def search(planted: Planted, wanted: float) -> tuple[Tries, Any, Any]:
 )
 def test_both_sides_of_the_bound(higher: bool, wanted: float, count: int) -> None:
     """Each unit costs 0.1, so five cost exactly half a point."""
-    planted = Planted({"none": lambda n: n / 10}, higher=higher)
+    planted = Planted(higher=higher)
     tries, chosen, confirmed = search(planted, wanted)
     assert (chosen.number, confirmed.number) == (count, count)
     assert confirmed.judged.lost == pytest.approx(count / 10)
@@ -102,7 +90,7 @@ def test_both_sides_of_the_bound(higher: bool, wanted: float, count: int) -> Non
 
 def test_the_interval_counts_and_not_the_value() -> None:
     """A noise that says nothing on average makes fewer units allowed than the value would."""
-    planted = Planted({"none": lambda n: n / 10}, noise=0.5)
+    planted = Planted(noise=0.5)
     _, chosen, _ = search(planted, 0.5)
     half = 1.96 * 0.5 / np.sqrt(N / 2)
     expected = max(n for n in range(12) if n / 10 + half * np.sqrt(n) <= 0.5)
@@ -111,28 +99,26 @@ def test_the_interval_counts_and_not_the_value() -> None:
     assert chosen.judged.lost < chosen.judged.most_lost <= 0.5
 
 
-def test_a_dip_above_the_first_refusal_is_found() -> None:
+def test_choices_between_numbers_and_repairs() -> None:
     table = [0, 1, 1, 9, 1, 9, 9, 9, 9, 9, 9, 9, 9]
-    _, chosen, _ = search(Planted({"none": lambda n: table[n]}), 2.0)
-    assert chosen.number == 4
-
-
-def test_the_better_repair_is_chosen_and_the_worse_one_is_not_followed() -> None:
-    planted = Planted({"none": lambda n: n / 10, "scale": lambda n: n / 20, "refit": lambda n: n})
+    _, chosen, _ = search(Planted(none=lambda n: table[n]), 2.0)
+    assert chosen.number == 4, "a dip above the first refusal is found"
+    # The better repair is chosen and the worse one is not followed.
+    planted = Planted(none=lambda n: n / 10, scale=lambda n: n / 20, refit=lambda n: n)
     tries, chosen, _ = search(planted, 0.35)
     assert (chosen.candidate.repair, chosen.number) == (Repair.scale, 7)
     assert [look.heads for look in tries.looks if look.repair == "refit"] == [7, 8]
     assert tries.looks[0].repair == "none", "what costs least is tried first"
-
-
-def test_of_equal_numbers_the_smaller_loss_is_chosen() -> None:
-    costs = {"none": lambda n: n / 10, "scale": lambda n: 0.09 * n}
-    _, chosen, _ = search(Planted(costs), 0.3)
+    # Of equal numbers the smaller loss is chosen.
+    _, chosen, _ = search(Planted(none=lambda n: n / 10, scale=lambda n: 0.09 * n), 0.3)
     assert (chosen.candidate.repair, chosen.number) == (Repair.scale, 3)
+    # No loss at all can be asked for.
+    _, chosen, _ = search(Planted(none=lambda n: 0.0 if n <= 3 else 1.0), 0.0)
+    assert chosen.number == 3
 
 
 def test_what_is_not_confirmed_goes_down_a_fixed_list_at_a_higher_level() -> None:
-    planted = Planted({"none": lambda n: n / 10}, noise=0.02)
+    planted = Planted(noise=0.02)
     planted.surcharge = 0.05
     tries, chosen, confirmed = search(planted, 0.85)
     assert chosen.number == 8
@@ -140,12 +126,8 @@ def test_what_is_not_confirmed_goes_down_a_fixed_list_at_a_higher_level() -> Non
     assert smaller(8) == (7, 6, 4)
     assert (confirmed.number, confirmed.planned) == (4, 3)
     looks = [look for look in tries.looks if look.part == "confirming"]
-    assert [(look.heads, look.allowed) for look in looks] == [
-        (8, False),
-        (7, False),
-        (6, False),
-        (4, True),
-    ]
+    assert [look.heads for look in looks] == [8, 7, 6, 4]
+    assert [look.allowed for look in looks] == [False, False, False, True]
     assert looks[0].level == 0.95
     assert [look.level for look in looks[1:]] == pytest.approx([1 - 0.05 / 3] * 3)
     assert confirmed.judged.change.level == pytest.approx(1 - 0.05 / 3)
@@ -153,7 +135,7 @@ def test_what_is_not_confirmed_goes_down_a_fixed_list_at_a_higher_level() -> Non
 
 
 def test_a_search_that_nothing_confirms_says_how_far_off_it_is() -> None:
-    planted = Planted({"none": lambda n: n / 10}, noise=0.3)
+    planted = Planted(noise=0.3)
     planted.surcharge = 0.4
     with pytest.raises(InputError, match="does not confirm") as refused:
         search(planted, 0.45)
@@ -162,7 +144,7 @@ def test_a_search_that_nothing_confirms_says_how_far_off_it_is() -> None:
 
 
 def test_no_head_at_all_says_how_many_examples_would_do() -> None:
-    planted = Planted({"none": lambda n: n / 10}, noise=1.0)
+    planted = Planted(noise=1.0)
     with pytest.raises(InputError, match="No head can go") as refused:
         search(planted, 0.2)
     # 0.1 is lost and 0.1 is left; the interval reaches about 1.96 / sqrt(100) beyond the loss.
@@ -172,13 +154,8 @@ def test_no_head_at_all_says_how_many_examples_would_do() -> None:
         search(planted, 0.05)
 
 
-def test_no_loss_at_all_can_be_asked_for() -> None:
-    _, chosen, _ = search(Planted({"none": lambda n: 0.0 if n <= 3 else 1.0}), 0.0)
-    assert chosen.number == 3
-
-
 def test_even_counts_heads_of_every_layer() -> None:
-    planted = Planted({"none": lambda n: n / 10}, even=True)
+    planted = Planted(even=True)
     tries, chosen, _ = search(planted, 0.7)
     assert (tries.step, tries.most, chosen.number) == (2, 5, 3)
     removed = tries.model(chosen.candidate, 3).made.removed
@@ -199,8 +176,7 @@ def test_the_list_of_smaller_numbers_is_short_and_falls() -> None:
 
 def test_an_interval_is_of_one_half_only() -> None:
     """What happens on the other half does not touch the choice."""
-    quiet, loud = (Planted({"none": lambda n: n / 10}, noise=0.1) for _ in range(2))
+    quiet, loud = Planted(noise=0.1), Planted(noise=0.1)
     loud.surcharge = 5.0
-    first, second = (choose(Tries(p, 0.5), candidates(p)) for p in (quiet, loud))  # type: ignore[arg-type]
-    assert first.number == second.number
-    assert first.judged == second.judged
+    first, second = (choose(Tries(p, 0.5), candidates(p)) for p in (quiet, loud))
+    assert (first.number, first.judged) == (second.number, second.judged)

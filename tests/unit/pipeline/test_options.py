@@ -1,18 +1,26 @@
-"""No public function swallows an option: what it has no use for, it refuses by name."""
+"""What the public functions take: nothing is swallowed, and options of prune are one value."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import typer.main
+from families import tiny
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.cli.app import app
+from headscope.data.overlap import overlap
 from headscope.errors import InputError, UnusedOptionError
+from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
+from headscope.pipeline.progress import SECONDS
+from headscope.pipeline.prune import PruneOptions, prune
 from headscope.results import SECTIONS, Sections
 
 #: Every function of the package, and those of sections that it has no name for yet.
@@ -31,13 +39,8 @@ OF_MODELS = [
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("options") / "model")))
-
-
-def _function(name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(headscope, name)
-    return found
 
 
 def test_the_functions_are_found() -> None:
@@ -46,23 +49,23 @@ def test_the_functions_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_an_unknown_option_is_refused(name: str, tiny: LoadedModel) -> None:
-    for model in (tiny, tiny.network, "no-such-folder"):
+def test_an_unknown_option_is_refused(name: str, bert: LoadedModel) -> None:
+    for model in (bert, bert.network, "no-such-folder"):
         with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected .*'nonsense'"):
-            _function(name)(model, nonsense=3)
+            getattr(headscope, name)(model, nonsense=3)
 
 
 @pytest.mark.parametrize("name", OF_MODELS)
 @pytest.mark.parametrize("option", ["dtype", "device", "revision", "allow_pickle", "task_head"])
 def test_an_option_of_loading_is_refused_beside_a_loaded_model(
-    name: str, option: str, tiny: LoadedModel
+    name: str, option: str, bert: LoadedModel
 ) -> None:
     if (name, option) == ("depth", "dtype"):
         return  # it converts what is loaded: its own option
     with pytest.raises(UnusedOptionError, match=rf"{name}\(\) got '{option}'.*headscope.load"):
-        _function(name)(model=tiny, **{option: "cpu"})
+        getattr(headscope, name)(model=bert, **{option: "cpu"})
     with pytest.raises(headscope.HeadscopeError) as refused:  # by name it is what loading takes
-        _function(name)("no-such-folder", **{option: "none such"})
+        getattr(headscope, name)("no-such-folder", **{option: "none such"})
     assert not isinstance(refused.value, TypeError), refused.value
 
 
@@ -79,7 +82,7 @@ def test_an_option_of_loading_is_refused_beside_a_loaded_model(
 )
 def test_a_slip_names_what_may_be_meant(name: str, option: str, meant: str) -> None:
     with pytest.raises(InputError, match=f"{option!r}; did you mean {meant!r}"):
-        _function(name)("demo", **{option: 1})
+        getattr(headscope, name)("demo", **{option: 1})
 
 
 @pytest.mark.parametrize(
@@ -104,13 +107,96 @@ def test_a_slip_names_what_may_be_meant(name: str, option: str, meant: str) -> N
     ],
 )
 def test_an_option_without_the_one_it_belongs_to_is_refused(
-    name: str, options: dict[str, Any], words: str, tiny: LoadedModel
+    name: str, options: dict[str, Any], words: str, bert: LoadedModel
 ) -> None:
     with pytest.raises(InputError, match=words):
-        _function(name)(tiny, **options)
+        getattr(headscope, name)(bert, **options)
 
 
 def test_a_revision_is_of_a_hub_id(tmp_path: Path) -> None:
     for model in ("demo", str(tmp_path)):
         with pytest.raises(InputError, match=r"not a hub id.*'main'"):
             headscope.load(model, revision="main")
+
+
+def test_function_value_and_command_have_the_same_defaults() -> None:
+    of_function = {
+        p.name: p.default
+        for p in inspect.signature(prune).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.name not in ("progress", "command")
+    }
+    of_value = {field.name: field.default for field in dataclasses.fields(PruneOptions)}
+    assert of_function == of_value
+    command = typer.main.get_command(app).commands["prune"]
+    for param in command.params:
+        if param.name in ("step", "draws", "seed", "labels", "benchmark", "calibration_limit"):
+            assert param.default == of_value[param.name], param.name
+
+
+def test_options_cannot_change_and_hold_no_list() -> None:
+    names = ["fisher", "random"]
+    options = PruneOptions(methods=names)
+    names.append("magnitude")
+    assert options.method_names == ("fisher", "random")
+    assert hash(options) == hash(PruneOptions(methods=("fisher", "random")))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.seed = 1
+    # Candidates are named before the run, and the control is none.
+    assert PruneOptions().candidates == (("fisher-joint", "none"), ("fisher-joint", "scale"))
+    assert PruneOptions(methods=["random"]).candidates == ()
+    by_hand = PruneOptions(heads="L0H0", repairs=["refit"])
+    assert by_hand.candidates == (("manual", "refit"),)
+    with pytest.raises(InputError, match="same folder"):
+        PruneOptions(heads="L0H0", save="a", save_dense=Path("b/../a").resolve())
+
+
+def test_something_is_left_until_the_end(bert: LoadedModel, tmp_path: Path) -> None:
+    for name, words in (("a.txt", "the cat sat"), ("b.txt", "a dog ran")):
+        text = "".join(f"{words} {'big ' * i}\n" for i in range(8))
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    told: list[tuple[int, int]] = []
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == SECONDS:
+            told.append((done, total))
+
+    files = {"data": tmp_path / "a.txt", "calibration": tmp_path / "b.txt", "save": tmp_path / "s"}
+    options = {"roles": False, "ablation": True, "fractions": [0.5]}
+    repairs = ["none", "scale", "refit"]
+    headscope.prune(bert, **files, **options, repairs=repairs, progress=progress)
+    assert len(told) > 20
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert all(total > done for done, total in told[:-1]), "nothing left, and work remained"
+    assert told[-1][0] == told[-1][1]
+
+
+def test_overlap_counts_different_sentences_without_regard_to_white_space() -> None:
+    found = overlap(["a  cat", "a cat ", "the dog", "it", ""], ["\ta cat", "dog", "it ran"])
+    assert (found.shared, found.sentences) == (1, 3)
+    assert found.share == pytest.approx(1 / 3)
+    assert overlap([], ["a"]).share == 0.0
+
+
+def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative() -> None:
+    ours = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    theirs = torch.tensor([[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
+    found = cosine(ours, theirs)
+    assert found.tolist() == pytest.approx([1.0, 0.0, 0.6])
+    (gradient,) = torch.autograd.grad(found.sum(), ours)
+    assert bool(gradient.isfinite().all())
+
+
+def test_a_copy_that_shares_weights_leaves_the_model_as_it_is() -> None:
+    full = headscope.wrap(tiny("bert"))
+    before = {name: tensor.clone() for name, tensor in full.network.state_dict().items()}
+    own, shared = (headscope.remove_heads(full, [(0, 1), (1, 0)], share=s) for s in (False, True))
+    ids = torch.randint(5, 61, (2, 9))
+    with torch.no_grad():
+        assert torch.equal(*(m.forward(ids, torch.ones_like(ids)) for m in (own, shared)))
+        for site in shared.sites:
+            site.projections.out.weight.zero_()
+            site.projections.out.bias.zero_()
+    assert all(torch.equal(before[name], t) for name, t in full.network.state_dict().items())
+    table = full.model.get_input_embeddings().weight
+    assert shared.model.get_input_embeddings().weight is table
+    assert own.model.get_input_embeddings().weight is not table

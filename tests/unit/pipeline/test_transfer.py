@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,12 @@ from headscope.models.loaded import LoadedModel
 from headscope.results import SCHEMA, TransferResult, from_dict, to_dict
 from headscope.results.sections import section_of
 
+Files = tuple[Path, Path]
+Tune = Callable[..., TransferResult]
 #: Little of everything.
 FEW: dict[str, Any] = {
-    "sizes": [32],
-    "seeds": 2,
-    "spread_seeds": 2,
-    "random": [],
-    "search": False,
-    "validate": False,
+    **{"sizes": [32], "seeds": 2, "spread_seeds": 2},
+    **{"random": [], "search": False, "validate": False},
 }
 
 
@@ -36,121 +36,95 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def words(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """Sentences with a cat, or with a dog: linearly separable from the frozen states."""
-    return written(tmp_path_factory.mktemp("words"), lambda rng: rng.choice(("cat", "dog")))
+    return written(tmp_path_factory.mktemp("words"))
 
 
-def written(folder: Path, draw: Any) -> tuple[Path, Path]:
-    rng, paths = random.Random(0), []
-    for name, n in (("train.tsv", 100), ("test.tsv", 60)):
-        lines = []
+def written(folder: Path) -> Files:
+    rng, paths = random.Random(0), (folder / "train.tsv", folder / "test.tsv")
+    for path, n in zip(paths, (100, 60), strict=True):
+        lines = ["sentence\tlabel\n"]
         for i in range(n):
-            animal = draw(rng)
+            animal = rng.choice(("cat", "dog"))
             rest = " ".join(rng.choices(["the", "a", "big", "red", "mat", "house"], k=5))
-            lines.append(f"{rest} {name[:2]} {i} {animal} {rng.choice(('ran', 'sat'))}\t{animal}\n")
-        path = folder / name
-        path.write_text("sentence\tlabel\n" + "".join(lines))
-        paths.append(path)
-    return paths[0], paths[1]
+            end = rng.choice(("ran", "sat"))
+            lines.append(f"{rest} {path.name[:2]} {i} {animal} {end}\t{animal}\n")
+        path.write_text("".join(lines))
+    return paths
 
 
-def accuracies(result: TransferResult) -> dict[tuple[str, str], float]:
-    return {(c.variant, c.weights): c.accuracy for c in result.cells}
+@pytest.fixture(scope="module")
+def tune(bert: LoadedModel, words: Files) -> Tune:
+    def call(model: LoadedModel = bert, **options: Any) -> TransferResult:
+        return headscope.transfer(model, *words, **{**FEW, **options})
+
+    return call
 
 
-def test_what_is_separable_needs_no_tuning(bert: LoadedModel, words: tuple[Path, Path]) -> None:
-    found = headscope.transfer(bert, *words, variants=["head"], steps=60, **FEW)
-    assert accuracies(found)["head", "pretrained"] > 90
+def test_what_is_separable_needs_no_tuning(tune: Tune) -> None:
+    found = tune(variants=["head"], steps=60)
+    assert found.cell("head", "pretrained", 32).accuracy > 90
     assert {b.name: b.accuracy for b in found.baselines}["words"] > 90
     assert found.cell("head", "pretrained", 32).failed == 0
-    assert found.task == "train.tsv -> test.tsv"
-    assert found.classes == ("cat", "dog")
+    assert (found.task, found.classes) == ("train.tsv -> test.tsv", ("cat", "dog"))
     assert found.missed == ()
 
 
-def test_attention_must_change_where_it_looks(bert: LoadedModel) -> None:
+def test_attention_must_change_where_it_looks(bert: LoadedModel, tune: Tune) -> None:
     """Planted: frozen attention ignores all but its own position, the answer stands elsewhere.
 
     The pooled state is that of the first token, which is the same in every sentence. With W_V = 0
     nothing of the others reaches it, whatever LayerNorm does; attention alone can mend that.
     """
     blind = copy.deepcopy(bert)
-    for site in blind.sites:
-        with torch.no_grad():
+    with torch.no_grad():
+        for site in blind.sites:
             site.projections.v.weight.zero_()
             site.projections.v.bias.zero_()
     blind = dataclasses.replace(blind.pooled_by("cls"), file=None)
-    folder = Path(str(bert.folder)).parent
-    files = written(folder, lambda rng: rng.choice(("cat", "dog")))
-    found = headscope.transfer(
-        blind,
-        *files,
-        variants=["head", "layernorm", "attention"],
-        steps=80,
-        patience=100,
-        rates={"attention": (1e-2,)},
-        **{**FEW, "sizes": [80], "seeds": 4},
-    )
-    by_variant = accuracies(found)
-    assert by_variant["attention", "pretrained"] > 85
-    assert max(by_variant[v, "pretrained"] for v in ("head", "layernorm")) < 70
-    against = found.difference("layernorm", "attention")
-    assert against.high < 0
+    options = {"variants": ["head", "layernorm", "attention"], "rates": {"attention": (1e-2,)}}
+    found = tune(blind, **options, steps=60, patience=100, sizes=[80], seeds=3)
+    accuracy = {cell.variant: cell.accuracy for cell in found.cells}
+    assert accuracy["attention"] > 85
+    assert max(accuracy["head"], accuracy["layernorm"]) < 70
+    assert found.difference("layernorm", "attention").high < 0
 
 
-def test_the_model_is_left_as_it_was_and_the_same_comes_twice(
-    bert: LoadedModel, words: tuple[Path, Path]
-) -> None:
+def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert: LoadedModel, tune: Tune) -> None:
     before = {name: p.clone() for name, p in bert.model.named_parameters()}
-    options = {**FEW, "random": ["weights"], "variants": ["layernorm", "weights"], "steps": 3}
-    first, second = (headscope.transfer(bert, *words, **options) for _ in range(2))
+    options = {"random": ["weights"], "variants": ["layernorm", "weights"], "steps": 3}
+    first, second = (to_dict(tune(**options)) for _ in range(2))
     for name, p in bert.model.named_parameters():
         assert torch.equal(p, before[name])
         assert p.grad is None
-    first, second = (to_dict(result) for result in (first, second))
     for found in (first, second):
         del found["provenance"]["created"]
     assert first == second
-    other = headscope.transfer(bert, *words, **options, seed=1)
+    other = tune(**options, seed=1)
     assert [r.accuracy for r in other.runs] != [r["accuracy"] for r in first["runs"]]
 
 
-def test_results_survive_json(bert: LoadedModel, words: tuple[Path, Path]) -> None:
-    found = headscope.transfer(bert, *words, steps=2, **FEW)
+def test_each_variant_trains_what_it_says(bert: LoadedModel, tune: Tune) -> None:
+    found = tune(steps=2)
+    whole = {n: p.numel() for n, p in bert.model.named_parameters() if "pooler" not in n}
+    assert {c.variant: c.parameters for c in found.cells} == {
+        "head": 0,
+        **dict.fromkeys(("layernorm", "biases", "weights", "lora"), 2 * 32 * 5),
+        "all_biases": sum(size for name, size in whole.items() if "bias" in name),
+        "attention": 2 * 4 * (32 * 32 + 32),
+        "all": sum(whole.values()),
+    }
     assert found.schema == SCHEMA
     assert from_dict(section_of("transfer").kind, to_dict(found)) == found
     assert len(found.to_frame()) == len(found.cells) + len(found.baselines)
     assert len(found.curves_frame()) == sum(len(run.curve) for run in found.runs)
 
 
-def test_each_variant_trains_what_it_says(bert: LoadedModel, words: tuple[Path, Path]) -> None:
-    found = headscope.transfer(bert, *words, steps=2, **FEW)
-    counts = {c.variant: c.parameters for c in found.cells}
-    assert counts["head"] == 0
-    equal = {counts[name] for name in ("layernorm", "biases", "weights", "lora")}
-    assert equal == {2 * 32 * 5}
-    assert counts["all_biases"] == sum(
-        p.numel() for n, p in bert.model.named_parameters() if "bias" in n and "pooler" not in n
-    )
-    assert counts["attention"] == 2 * 4 * (32 * 32 + 32)
-    assert counts["all"] == sum(
-        p.numel() for n, p in bert.model.named_parameters() if "pooler" not in n
-    )
-
-
-def test_an_absurd_rate_diverges_and_is_counted(
-    bert: LoadedModel, words: tuple[Path, Path]
-) -> None:
+def test_an_absurd_rate_diverges_and_is_counted(tune: Tune) -> None:
     """Far too large a rate for LayerNorm; attention keeps its own."""
-    found = headscope.transfer(
-        bert,
-        *words,
-        variants=["layernorm", "attention"],
-        rates={"layernorm": (1e3,)},
-        steps=12,
-        **{**FEW, "seeds": 3, "spread_seeds": 3},
-    )
+    options = {"variants": ["layernorm", "attention"], "rates": {"layernorm": (1e3,)}}
+    found = tune(**options, steps=12, seeds=3, spread_seeds=3)
     assert found.cell("layernorm", "pretrained", 32).diverged == 3
     assert found.cell("attention", "pretrained", 32).diverged == 0
     (spread,) = found.spreads
@@ -160,103 +134,66 @@ def test_an_absurd_rate_diverges_and_is_counted(
     assert all(c.runs == 3 for c in found.divergence)
     for run in (*found.runs, *found.stress):
         assert run.diverged == (run.end_loss > 1.1 * run.start_loss)
-    seeds = [
-        [row.seed for row in rows if row.variant == "attention"]
-        for rows in (found.runs, found.stress)
-    ]
-    assert sorted(seeds[0] + seeds[1]) == list(range(9))
+    seeds = [row.seed for row in (*found.runs, *found.stress) if row.variant == "attention"]
+    assert sorted(seeds) == list(range(9))
     rates = {row.factor: row.rate for row in found.stress if row.variant == "layernorm"}
     assert rates == {3.0: 3e3, 10.0: 1e4}
-
-
-def test_losses_that_are_not_finite_end_a_run(bert: LoadedModel, words: tuple[Path, Path]) -> None:
-    found = headscope.transfer(
-        bert, *words, variants=["all"], rates={"all": (1e38,)}, steps=12, **FEW
-    )
-    for run in found.runs:
+    # Losses that are not finite end a run.
+    for run in tune(variants=["all"], rates={"all": (1e38,)}, steps=12).runs:
         assert run.diverged
         assert run.steps < 12
-        assert run.end_loss is None
-        assert run.kept_step == 0
+        assert (run.end_loss, run.kept_step) == (None, 0)
 
 
-def test_the_search_keeps_the_rate_with_the_lowest_validation_loss(
-    bert: LoadedModel, words: tuple[Path, Path]
-) -> None:
-    found = headscope.transfer(
-        bert,
-        *words,
-        variants=["head"],
-        rates={"head": (1e-6, 1e-2, 1e3)},
-        steps=24,
-        **{**FEW, "search": True},
-    )
+def test_the_search_keeps_the_lowest_validation_loss(bert: LoadedModel, tune: Tune) -> None:
+    rates = {"head": (1e-6, 1e-2, 1e3)}
+    found = tune(variants=["head"], rates=rates, steps=24, search=True)
     losses = {t.rate: t.validation_loss for t in found.searched}
     assert set(losses) == {1e-6, 1e-2, 1e3}
     chosen = [t.rate for t in found.searched if t.chosen]
     assert chosen == [min(losses, key=losses.__getitem__)] == [1e-2]
     assert {run.rate for run in found.runs} == {1e-2}
     assert found.cells[0].optimum == "inside"
-
-
-@pytest.mark.parametrize(
-    ("rates", "optimum"),
-    [
-        ((1e-6, 3e-6, 1e-5), "edge"),  # five rates more, and the best is still the highest
-        ((3.0, 10.0, 30.0), "inside"),
-        ((1e-2,), "not searched"),
-    ],
-)
-def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(
-    bert: LoadedModel,
-    words: tuple[Path, Path],
-    rates: tuple[float, ...],
-    optimum: str,
-) -> None:
-    given = {**FEW, "search": True, "seeds": 1}
-    found = headscope.transfer(bert, *words, variants=["head"], rates={"head": rates}, **given)
-    (cell,) = found.cells
-    tried = sorted(t.rate for t in found.searched)
-    assert cell.optimum == optimum
-    assert set(rates) <= set(tried)
-    grown = {"edge": {5}, "inside": set(range(1, 6)), "not searched": {0}}
-    assert len(tried) - len(rates) in grown[optimum]
-    assert (cell.rate in (tried[0], tried[-1])) == (optimum != "inside")
-
-
-def test_where_lower_rates_train_the_classifier_alone_the_search_ends(
-    bert: LoadedModel, words: tuple[Path, Path]
-) -> None:
-    """A model whose last norm passes nothing on cannot be tuned by other weights, at any rate."""
+    # A model whose last norm passes nothing on cannot be tuned by other weights, at any rate.
     dead = copy.deepcopy(bert)
     with torch.no_grad():
         dead.model.encoder.layer[-1].output.LayerNorm.weight.zero_()
-    given = {**FEW, "search": True, "seeds": 1}
-    found = headscope.transfer(dead, *words, variants=["weights"], steps=10, **given)
+    found = tune(dead, variants=["weights"], steps=10, search=True, seeds=1)
     assert found.cells[0].optimum == "lowest"
     assert len(found.searched) == 3
 
 
-class Clock:
-    """A time that goes on by one second with every look at it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
+@pytest.mark.parametrize(
+    ("rates", "optimum", "grown"),
+    [
+        ((1e-6, 3e-6, 1e-5), "edge", [5]),  # five rates more, and the best is still the highest
+        ((3.0, 10.0, 30.0), "inside", [1, 2, 3, 4, 5]),
+        ((1e-2,), "not searched", [0]),
+    ],
+)
+def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(
+    tune: Tune, rates: tuple[float, ...], optimum: str, grown: list[int]
+) -> None:
+    found = tune(variants=["head"], rates={"head": rates}, search=True, seeds=1)
+    (cell,) = found.cells
+    tried = sorted(t.rate for t in found.searched)
+    assert cell.optimum == optimum
+    assert set(rates) <= set(tried)
+    assert len(tried) - len(rates) in grown
+    assert (cell.rate in (tried[0], tried[-1])) == (optimum != "inside")
 
 
 @pytest.mark.parametrize("budget", [1.0, 30.0])
 def test_what_the_budget_does_not_reach_is_said(
-    bert: LoadedModel, words: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, budget: float
+    tune: Tune, monkeypatch: pytest.MonkeyPatch, budget: float
 ) -> None:
-    monkeypatch.setattr("headscope.pipeline.transfer.plan.time.monotonic", Clock())
-    options = {**FEW, "seeds": 3, "spread_seeds": 3, "random": ["head"]}
-    found = headscope.transfer(bert, *words, steps=6, budget=budget, **options)
-    wanted = {(v, "pretrained") for v in ("head", "layernorm", "biases", "weights", "attention")}
-    wanted |= {(v, "pretrained") for v in ("lora", "all_biases", "all")} | {("head", "random")}
+    clock = itertools.count()  # goes on by one second with every look at it
+    monkeypatch.setattr(
+        "headscope.pipeline.transfer.plan.time.monotonic", lambda: float(next(clock))
+    )
+    found = tune(steps=6, budget=budget, seeds=3, spread_seeds=3, random=["head"])
+    variants = ("head", "layernorm", "biases", "weights", "attention", "lora", "all_biases", "all")
+    wanted = {*((variant, "pretrained") for variant in variants), ("head", "random")}
     missed = [(m.variant, m.weights, m.seed) for m in found.missed if m.factor == 1]
     seen = [*((r.variant, r.weights, r.seed) for r in found.runs), *missed]
     assert sorted(seen) == sorted((*pair, seed) for pair in wanted for seed in range(3))
@@ -273,11 +210,14 @@ def test_what_the_budget_does_not_reach_is_said(
 
 
 def test_test_examples_are_never_trained_on(bert: LoadedModel, tmp_path: Path) -> None:
-    train, test = written(tmp_path, lambda rng: rng.choice(("cat", "dog")))
+    train, test = written(tmp_path)
     train.write_text(train.read_text() + "".join(test.read_text().splitlines(True)[1:]))
     found = headscope.transfer(bert, train, test, variants=["head"], steps=2, **FEW)
-    assert found.dropped == 60
-    assert found.validation_examples == 20
+    assert (found.dropped, found.validation_examples) == (60, 20)
+    # A class that training lacks is refused.
+    test.write_text(test.read_text() + "a bird\tbird\n")
+    with pytest.raises(CorpusError, match="label 'bird'"):
+        headscope.transfer(bert, train, test, **FEW)
 
 
 @pytest.mark.parametrize(
@@ -296,21 +236,10 @@ def test_test_examples_are_never_trained_on(bert: LoadedModel, tmp_path: Path) -
     ],
 )
 def test_bad_input_is_one_sentence(
-    bert: LoadedModel, words: tuple[Path, Path], options: dict[str, Any], said: str
+    bert: LoadedModel, words: Files, options: dict[str, Any], said: str
 ) -> None:
-    given = {"train": words[0], "test": words[1], **FEW, **options}
     with pytest.raises(InputError, match=said):
-        headscope.transfer(bert, **given)
-
-
-def test_a_class_that_training_lacks_is_refused(bert: LoadedModel, tmp_path: Path) -> None:
-    train, test = written(tmp_path, lambda rng: rng.choice(("cat", "dog")))
-    test.write_text(test.read_text() + "a bird\tbird\n")
-    with pytest.raises(CorpusError, match="label 'bird'"):
-        headscope.transfer(bert, train, test, **FEW)
-
-
-# --- the built-in task --------------------------------------------------------------------------
+        headscope.transfer(bert, **{"train": words[0], "test": words[1], **FEW, **options})
 
 
 def test_the_built_in_task_can_be_read_from_order_alone() -> None:
@@ -323,16 +252,9 @@ def test_the_built_in_task_can_be_read_from_order_alone() -> None:
         for one, two, a, b in zip(part.first, again.first, part.labels, again.labels, strict=True):
             assert sorted(one.split()) == sorted(two.split())
             assert one == two if a == b else one != two
-
-
-def test_train_and_test_share_no_sentence_and_no_near_copy() -> None:
-    train, test = ([set(text.split()) for text in part.first] for part in reversed_phrases())
-    nearest = max(len(a & b) / len(a | b) for a in train for b in test)
-    assert nearest < 0.6
-
-
-def test_phrases_by_hand() -> None:
-    """The old lighthouse | blinked | twice | before the fog swallowed it."""
-    train, _ = reversed_phrases()
+    # Train and test share no sentence and no near copy.
+    train_words, test_words = ([set(text.split()) for text in part.first] for part in (train, test))
+    assert max(len(a & b) / len(a | b) for a in train_words for b in test_words) < 0.6
+    # By hand: The old lighthouse | blinked | twice | before the fog swallowed it.
     assert train.first[0] == "lighthouse old the blinked twice it swallowed fog the before ."
     assert train.labels[0] == "reversed"

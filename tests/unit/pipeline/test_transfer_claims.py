@@ -33,12 +33,8 @@ RATES: dict[str, tuple[float, ...]] = {
     **dict.fromkeys(("attention", "all"), (3e-3, 1e-2, 3e-2)),
 }
 FEW: dict[str, Any] = {
-    "sizes": [32],
-    "seeds": 3,
-    "spread_seeds": 5,
-    "random": [],
-    "rates": RATES,
-    "validate": False,
+    **{"sizes": [32], "seeds": 3, "spread_seeds": 5},
+    **{"random": [], "rates": RATES, "validate": False},
 }
 EQUAL = ("biases", "weights", "lora")
 
@@ -53,13 +49,11 @@ def written(folder: Path, *, wrong: float = 0.0, seed: int = 0) -> Files:
         lines = ["sentence\tlabel\n"]
         for _ in range(n):
             label = rng.choice(list(GROUPS))
-            words = [
-                *rng.choices(("the", "of", "big", "red"), k=2),
-                rng.choice(GROUPS[label][letters]),
-            ]
+            words = rng.choices(("the", "of", "big", "red"), k=2)
+            letter = rng.choice(GROUPS[label][letters])
             flipped = name == "train" and flips.random() < wrong
             shown = next(g for g in GROUPS if (g == label) != flipped)
-            lines.append(f"{' '.join(words)}\t{shown}\n")
+            lines.append(f"{' '.join(words)} {letter}\t{shown}\n")
         paths.append(folder / f"{name}.tsv")
         paths[-1].write_text("".join(lines))
     return paths[0], paths[1]
@@ -115,33 +109,25 @@ def blind(plain: LoadedModel, out: float = 10.0) -> LoadedModel:
     return dataclasses.replace(loaded.pooled_by("cls"), file=None)
 
 
-def frail(plain: LoadedModel, out: float) -> LoadedModel:
-    """Blind, and a little of the other words passes: in its small unit, changes of W_V are huge."""
-    loaded = blind(plain, out)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        value = loaded.model.encoder.layer[0].attention.self.value
-        value.weight[:, 8:] = 1e-3 * torch.randn(16, 8, generator=generator)
-    return loaded
-
-
 def verdicts(found: TransferResult) -> dict[int, Finding]:
     judges = {8: small_set.judge, 9: frozen.judge, 10: unstable.judge}
-    evidence, thresholds = Evidence(transfer=found), InsightThresholds()
-    return {number: judge(evidence, thresholds) for number, judge in judges.items()}
+    return {n: judge(Evidence(transfer=found), InsightThresholds()) for n, judge in judges.items()}
+
+
+def tuned(
+    model: LoadedModel, files: Files, *variants: str, **more: Any
+) -> tuple[TransferResult, dict[int, Finding]]:
+    found = headscope.transfer(model, *files, **{**FEW, "variants": list(variants), **more})
+    return found, verdicts(found)
 
 
 def parts(finding: Finding) -> list[str]:
     return [part.verdict for part in finding.parts]
 
 
-def test_where_only_norms_can_reach_the_answer_8_and_9_hold(
-    plain: LoadedModel, files: Files
-) -> None:
-    variants = ["head", "layernorm", *EQUAL, "all"]
-    given = {**FEW, "variants": variants, "random": ["layernorm"]}
-    found = headscope.transfer(shut(plain), *files, steps=40, **given)
-    told = verdicts(found)
+def test_where_only_norms_reach_the_answer_8_and_9_hold(plain: LoadedModel, files: Files) -> None:
+    variants = ("head", "layernorm", *EQUAL, "all")
+    found, told = tuned(shut(plain), files, *variants, random=["layernorm"], steps=40)
     assert parts(told[8]) == ["holds"] * 3
     assert parts(told[9]) == ["holds"] * 2
     assert (told[8].verdict, told[9].verdict) == ("holds", "holds")
@@ -156,14 +142,10 @@ def test_where_only_norms_can_reach_the_answer_8_and_9_hold(
         assert {n for n in (8, 9) if other[n].verdict == "not measured"} == lost
 
 
-def test_where_norms_cannot_reach_it_none_of_the_claims_holds(
-    plain: LoadedModel, files: Files
-) -> None:
+def test_where_norms_cannot_reach_it_none_of_them_holds(plain: LoadedModel, files: Files) -> None:
     """Attention learns to look, always; so do rank-one changes; norms stay at chance."""
-    variants = ["head", "layernorm", "lora", "attention", "all"]
-    given = {**FEW, "variants": variants, "random": ["layernorm"]}
-    found = headscope.transfer(blind(plain), *files, steps=30, **given)
-    told = verdicts(found)
+    variants = ("head", "layernorm", "lora", "attention", "all")
+    found, told = tuned(blind(plain), files, *variants, random=["layernorm"], steps=30)
     assert told[8].verdict == "does not hold"
     assert parts(told[9])[0] == "does not hold"
     assert parts(told[9])[1] != "holds"
@@ -175,27 +157,24 @@ def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(
     plain: LoadedModel, tmp_path: Path
 ) -> None:
     """Frozen is as good as tuned there too, and that says nothing; no small set is the best."""
-    variants = ["head", "layernorm", *EQUAL, "all"]
-    given = {**FEW, "seeds": 2, "variants": variants, "random": ["layernorm"]}
-    found = headscope.transfer(plain, *written(tmp_path, wrong=0.1), steps=20, **given)
+    more: dict[str, Any] = {"seeds": 2, "random": ["layernorm"], "steps": 20}
+    variants = ("head", "layernorm", *EQUAL, "all")
+    found, told = tuned(plain, written(tmp_path, wrong=0.1), *variants, **more)
     assert found.cell("head", "pretrained", 32).accuracy > 85
-    told = verdicts(found)
     assert told[9].verdict == "not measured"
     assert "must beat the classifier alone" in told[9].measured
     assert told[8].verdict != "holds"
 
 
-def test_attention_that_learns_in_some_runs_alone_makes_10_hold(
-    plain: LoadedModel, files: Files
-) -> None:
+def test_attention_that_learns_in_some_runs_makes_10_hold(plain: LoadedModel, files: Files) -> None:
     """Five steps are enough for most runs of attention; norms stay at chance in all of them."""
     rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-2, 3e-2, 1e-1)}
-    given = {**FEW, "variants": ["layernorm", "attention"], "rates": rates, "seeds": 1}
-    given |= {"sizes": [16], "batch": 8, "steps": 5, "spread_seeds": 8}
-    found = headscope.transfer(blind(plain, 0.005), *files, **given)
-    told = verdicts(found)[10]
-    assert told.verdict == "holds"
-    assert parts(told)[1] == "holds"
+    more: dict[str, Any] = {"rates": rates, "seeds": 1, "sizes": [16], "batch": 8, "steps": 5}
+    found, told = tuned(
+        blind(plain, 0.005), files, "layernorm", "attention", **more, spread_seeds=8
+    )
+    assert told[10].verdict == "holds"
+    assert parts(told[10])[1] == "holds"
     # The same runs of LayerNorm, had those of attention differed no more, and none diverged.
     calm = dataclasses.replace(found.spreads[0], bad=0, ratio=0.3, low=0.1, high=0.9)
     assert verdicts(dataclasses.replace(found, spreads=(calm,)))[10].verdict == "does not hold"
@@ -203,12 +182,10 @@ def test_attention_that_learns_in_some_runs_alone_makes_10_hold(
 
 def test_attention_at_chance_is_not_unstable(plain: LoadedModel, files: Files) -> None:
     """It cannot move: its runs differ by chance, LayerNorm's are all right; that says nothing."""
-    given = {**FEW, "variants": ["layernorm", "attention"], "seeds": 1}
-    found = headscope.transfer(shut(plain, 0.01), *files, steps=30, **given)
-    told = verdicts(found)[10]
+    found, told = tuned(shut(plain, 0.01), files, "layernorm", "attention", seeds=1, steps=30)
     assert found.spreads[0].ratio > 2
-    assert told.verdict != "holds"
-    assert "at chance" in told.parts[1].measured
+    assert told[10].verdict != "holds"
+    assert "at chance" in told[10].parts[1].measured
 
 
 @pytest.mark.parametrize(
@@ -223,9 +200,14 @@ def test_attention_that_diverges_makes_10_hold(
     With a larger W_O the best rate is lower, and at ten times that nothing happens.
     """
     rates = {"layernorm": (1e-5, 1e-4, 1e-3), "attention": (1e-4, 1e-3, 1e-2)}
-    given = {**FEW, "variants": ["layernorm", "attention"], "rates": rates, "seeds": 1}
-    given |= {"sizes": [size], "steps": 8}
-    found = headscope.transfer(frail(plain, out), *written(tmp_path, wrong=0.3), **given)
-    told = verdicts(found)[10]
-    assert (parts(told)[0], told.verdict) == (more, verdict)
+    options = {"rates": rates, "seeds": 1, "sizes": [size], "steps": 8}
+    # Blind, and a little of the other words passes: in its small unit, changes of W_V are huge.
+    frail = blind(plain, out)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        value = frail.model.encoder.layer[0].attention.self.value
+        value.weight[:, 8:] = 1e-3 * torch.randn(16, 8, generator=generator)
+    files = written(tmp_path, wrong=0.3)
+    found, told = tuned(frail, files, "layernorm", "attention", **options)
+    assert (parts(told[10])[0], told[10].verdict) == (more, verdict)
     assert {(c.factor, c.runs) for c in found.divergence} == {(f, 5) for f in (1.0, 3.0, 10.0)}

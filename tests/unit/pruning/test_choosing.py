@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -11,12 +12,20 @@ from toy_calibration import toy_given
 
 from headscope.errors import InputError
 from headscope.pruning.baselines import random
+from headscope.pruning.even import EvenRanking
 from headscope.pruning.fisher import exchange, fisher, information
 from headscope.pruning.importance import importance_example, importance_token
-from headscope.pruning.joint import eliminate, fisher_joint
-from headscope.pruning.method import Given
+from headscope.pruning.joint import JointRanking, eliminate, fisher_joint
+from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import METHODS, rank
 from headscope.pruning.normalise import per_layer
+from headscope.pruning.relinearised import (
+    Form,
+    Path,
+    RelinearisedRanking,
+    fisher_mean,
+    fisher_relinearised,
+)
 from headscope.pruning.units import Units
 
 
@@ -29,44 +38,38 @@ def _example_loss(given: Given, index: int, gates: torch.Tensor) -> float:
 def _differences(given: Given, step: float = 1e-6) -> torch.Tensor:
     """dL_i/dxi by central differences, one example and one head at a time."""
     shape = given.units.shape
-    rows = []
-    for i in range(len(given.calibration._a)):
-        row = []
-        for head in itertools.product(*map(range, shape)):
-            up, down = torch.ones(shape).double(), torch.ones(shape).double()
-            up[head] += step
-            down[head] -= step
-            row.append((_example_loss(given, i, up) - _example_loss(given, i, down)) / (2 * step))
-        rows.append(row)
-    return torch.tensor(rows, dtype=torch.float64)
+    found = torch.zeros(len(given.calibration._a), math.prod(shape), dtype=torch.float64)
+    for i, (unit, head) in itertools.product(
+        range(len(found)), enumerate(itertools.product(*map(range, shape)))
+    ):
+        for sign in (1, -1):
+            gates = torch.ones(shape).double()
+            gates[head] += sign * step
+            found[i, unit] += sign * _example_loss(given, i, gates) / (2 * step)
+    return found
 
 
 def test_importance_by_example_is_the_mean_absolute_derivative_of_single_examples() -> None:
     given = toy_given(f=torch.tanh)
-    expected = _differences(given).abs().mean(dim=0)
+    differences = _differences(given)
+    expected = differences.abs().mean(dim=0)
     found = importance_example(given, normalise=False)
     torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-7)
     # Adding gradients up before the absolute value, as a copied script does, gives less.
-    assert (_differences(given).mean(dim=0).abs() < expected).all()
-
-
-def test_importance_does_not_depend_on_how_examples_are_batched() -> None:
-    given = toy_given()
+    assert (differences.mean(dim=0).abs() < expected).all()
+    # By token it does not depend on how examples are batched, and neither works without labels.
     first = importance_token(given).values
     given.calibration._batch_size = 40
     torch.testing.assert_close(importance_token(given).values, first)
+    for method in ("importance-token", "importance-example"):
+        with pytest.raises(InputError, match="label"):
+            rank(method, toy_given(labels=False))
 
 
 def test_layers_compete_on_equal_terms_after_normalisation() -> None:
     values = torch.tensor([3.0, 4.0, 300.0, 400.0, 0.0, 0.0])
     found = per_layer(values, torch.tensor([0, 0, 1, 1, 2, 2]))
     torch.testing.assert_close(found, torch.tensor([0.6, 0.8, 0.6, 0.8, 0.0, 0.0]))
-
-
-def test_importance_refuses_data_without_labels() -> None:
-    for method in ("importance-token", "importance-example"):
-        with pytest.raises(InputError, match="label"):
-            rank(method, toy_given(labels=False))
 
 
 def test_labelled_fisher_is_the_sum_of_outer_products_of_single_gradients() -> None:
@@ -127,12 +130,8 @@ def test_joint_elimination_takes_the_best_step_by_brute_force() -> None:
     strength = ridge * float(matrix.diagonal().mean())
     order, _ = eliminate(matrix, ridge)
     for step in range(6):
-        costs = {
-            unit: _minimum(matrix, strength, [*order[:step], unit])
-            for unit in range(7)
-            if unit not in order[:step]
-        }
-        assert min(costs, key=costs.__getitem__) == order[step]
+        gone, left = order[:step], [unit for unit in range(7) if unit not in order[:step]]
+        assert order[step] == min(left, key=lambda u: _minimum(matrix, strength, [*gone, u]))
     assert sorted(order) == list(range(7))
 
 
@@ -166,33 +165,27 @@ def test_every_method_is_deterministic_and_removes_as_many_as_asked() -> None:
         for count in range(7):
             assert first.remove(count) == second.remove(count)
             assert len(set(first.remove(count))) == count
-
-
-def test_random_orders_differ_by_seed_and_are_permutations() -> None:
-    found = {random(toy_given(4, 4, seed=seed)).remove(8) for seed in range(5)}
-    assert len(found) == 5
+    assert len({random(toy_given(4, 4, seed=seed)).remove(8) for seed in range(5)}) == 5
 
 
 def test_ablation_measures_each_head_alone_and_greedy_measures_again() -> None:
     given = toy_given(2, 3)
     toy = given.calibration
     ones = torch.ones(2, 3)
-    expected = []
-    for unit in range(6):
+
+    def without(*units: int) -> float:
         gates = ones.clone()
-        gates[divmod(unit, 3)] = 0.0
-        expected.append(toy.quality(ones) - toy.quality(gates))
+        for unit in units:
+            gates[divmod(unit, 3)] = 0.0
+        return toy.quality(gates)
+
+    expected = [toy.quality(ones) - without(unit) for unit in range(6)]
     found = rank("ablation", given)
     torch.testing.assert_close(found.values, torch.tensor(expected, dtype=torch.float64))
-    greedy, removed = rank("ablation-greedy", given), []
+    greedy, removed = rank("ablation-greedy", given), list[int]()
     for count in range(1, 6):
-        qualities = {}
-        for unit in (u for u in range(6) if u not in removed):
-            gates = ones.clone()
-            for gone in (*removed, unit):
-                gates[divmod(gone, 3)] = 0.0
-            qualities[unit] = toy.quality(gates)
-        removed.append(max(qualities, key=qualities.__getitem__))
+        left = [unit for unit in range(6) if unit not in removed]
+        removed.append(max(left, key=lambda unit: without(*removed, unit)))
         assert set(greedy.remove(count)) == set(removed)
 
 
@@ -205,3 +198,151 @@ def test_units_tie_the_layers_that_share_a_module() -> None:
     assert units.contract(grid).tolist() == [0.0 + 3.0, 1.0 + 4.0, 6.0, 7.0, 8.0]
     gates = units.expand(units.gates([1]))
     assert gates.tolist() == [[1, 0, 0], [1, 0, 0], [1, 1, 1]]  # no third head: never read
+
+
+LAYERS = torch.tensor([0] * 5 + [1] * 5 + [2] * 5)
+VALUES = torch.randperm(15, generator=torch.Generator().manual_seed(1)).double()
+
+
+class Unnested(Ranking):
+    """Sets of even size leave out the unit that sets of odd size begin with."""
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        order = [int(i) for i in self.values.argsort()]
+        kept = order[1 : count + 1] if count % 2 == 0 and count < len(order) else order[:count]
+        return tuple(sorted(kept))
+
+
+@pytest.mark.parametrize("each", range(6))
+def test_the_lowest_or_the_first_of_each_layer_go(each: int) -> None:
+    found = EvenRanking(Ranking(VALUES), LAYERS).remove(3 * each)
+    layers = [range(5 * layer, 5 * layer + 5) for layer in range(3)]
+    lowest = [sorted(layer, key=VALUES.__getitem__)[:each] for layer in layers]
+    assert set(found) == {unit for units in lowest for unit in units}
+    assert len(found) == 3 * each
+    # By an order; the values would say something else.
+    order = torch.randperm(15, generator=torch.Generator().manual_seed(2)).tolist()
+    found = EvenRanking(Ranking(VALUES, order), LAYERS).remove(3 * each)
+    first = [[unit for unit in order if unit in layer][:each] for layer in layers]
+    assert set(found) == {unit for units in first for unit in units}
+
+
+def test_sets_that_are_not_nested_still_fill_every_layer() -> None:
+    even = EvenRanking(Unnested(VALUES), LAYERS)
+    for each in range(6):
+        sizes = Counter(unit // 5 for unit in even.remove(3 * each))
+        assert sizes == Counter({layer: each for layer in range(3) if each})
+    # Of two sizes the one that leaves the lowest unit out keeps it where its layer has other units.
+    lowest = int(VALUES.argmin())
+    assert lowest in even.remove(3)
+    assert lowest not in even.remove(6)
+
+
+def test_a_layer_that_every_unit_belongs_to_loses_what_the_ranking_says() -> None:
+    """ALBERT's layers share one module."""
+    free = Ranking(VALUES)
+    even = EvenRanking(free, torch.zeros(15, dtype=torch.long))
+    assert [even.remove(n) for n in range(16)] == [free.remove(n) for n in range(16)]
+
+
+def test_fisher_joint_eliminates_while_there_is_room() -> None:
+    """At every step the removal among the allowed that raises the minimum least, by brute force."""
+    n, each, ridge = 9, 2, 0.1
+    rows = torch.randn(30, n, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    matrix, layers = rows.t() @ rows, torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    strength = ridge * float(matrix.diagonal().mean())
+
+    def minimum(removed: list[int]) -> float:
+        kept = [u for u in range(n) if u not in removed]
+        padded = matrix[kept][:, kept] + strength * torch.eye(len(kept), dtype=torch.float64)
+        pull = matrix[kept][:, removed].sum(dim=1)
+        gap = torch.linalg.solve(padded, -pull)  # 1 - xi of the kept
+        return float(matrix[removed][:, removed].sum() + pull @ gap)
+
+    removed: list[int] = []
+    while len(removed) < 3 * each:
+        room = [
+            u
+            for u in range(n)
+            if u not in removed and sum(int(layers[v] == layers[u]) for v in removed) < each
+        ]
+        removed.append(min(room, key=lambda u: minimum([*removed, u])))
+    ranking = JointRanking(matrix, ridge, {})
+    even = EvenRanking(ranking, layers)
+    assert even.remove(3 * each) == tuple(sorted(removed))
+    assert set(even.remove(3 * each)) != set(ranking.remove(3 * each)), "planted so that it matters"
+    assert even.remove(0) == ()
+    assert even.remove(n) == tuple(range(n))
+
+
+def _spare_wheel() -> Given:
+    """Eight heads: 0 and 1 say the same into a saturated output, the others add a little each.
+
+    While both are there neither matters; once one is gone the other matters most of all.
+    """
+    generator = torch.Generator().manual_seed(5)
+    signs = torch.randn(60, 8, generator=generator).sign().double()
+    a = torch.zeros(60, 8, 7, dtype=torch.float64)
+    a[:, 0, 0] = a[:, 1, 0] = 1.5 * signs[:, 0]
+    for head in range(2, 8):
+        a[:, head, head - 1] = (0.08 + 0.01 * head) * signs[:, head]
+    return toy_given(a=a.reshape(60, 2, 4, 7), labels=False, f=torch.tanh)
+
+
+def _true_distance(given: Given, removed: tuple[int, ...]) -> float:
+    a, f = given.calibration._a.flatten(1, 2), given.calibration._f
+    left = [head for head in range(a.shape[1]) if head not in removed]
+    return float(((f(a[:, left].sum(dim=1)) - f(a.sum(dim=1))) ** 2).sum(dim=1).mean())
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_it_finds_the_best_set_where_one_linearisation_takes_both_spare_heads(count: int) -> None:
+    given = _spare_wheel()
+    every = itertools.combinations(range(8), count)
+    best = min(_true_distance(given, removed) for removed in every)
+    assert {0, 1} <= set(fisher_joint(given).remove(count))
+    found = fisher_relinearised(given, directions=20).remove(count)
+    assert _true_distance(given, found) < 1.2 * best
+    assert _true_distance(given, fisher_joint(given).remove(count)) > 5 * best
+
+
+def test_a_head_that_says_the_same_of_every_text_goes_first_if_it_leaves_its_mean() -> None:
+    generator = torch.Generator().manual_seed(2)
+    a = torch.randn(80, 8, 6, generator=generator, dtype=torch.float64)
+    a[:, 3] = 0.05 * a[:, 3] + 5.0  # loud, and nearly constant
+    given = toy_given(a=a.reshape(80, 2, 4, 6), labels=False)
+    assert fisher_mean(given, directions=20).remove(1) == (3,)
+    assert 3 not in fisher_relinearised(given, directions=20).remove(4)
+
+
+def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads() -> None:
+    orders = [[0, 1, 2, 3, 4, 5], [3, 4, 5, 0, 1, 2], [1, 3, 5, 2, 4, 0]]
+    nothing = torch.zeros(0)
+    forms = [Form(nothing, nothing, nothing, tuple(order)) for order in orders]
+    path = Path(toy_given(2, 3, labels=False), directions=1)
+    ranking = RelinearisedRanking(path, forms, [0, 2, 4], rounds=0)
+    found = [ranking.remove(count) for count in range(7)]
+    # From the second to the third both that had gone are back.
+    assert found[:4] == [(), (0,), (0, 1), (3, 4, 5)]
+    assert found[4:] == [(0, 3, 4, 5), (1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)]
+    # Unit 3 goes fourth, first and second: mean place 4 / 3 of at most 5.
+    assert float(ranking.values[3]) == pytest.approx(4 / 3 / 5)
+
+
+def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before() -> None:
+    rising, falling = (fisher_relinearised(toy_given(2, 6, labels=False)) for _ in range(2))
+    up = [rising.remove(n) for n in range(13)]
+    assert up[::-1] == [falling.remove(n) for n in range(12, -1, -1)]
+    before = dict(rising.passes)
+    assert rising.remove(5) == falling.remove(5)
+    assert rising.passes == before  # asked again, it costs nothing
+
+
+def test_no_pass_is_made_beyond_the_largest_size_that_is_asked_for() -> None:
+    given = toy_given(2, 8, labels=False)
+    whole = fisher_relinearised(given)
+    for largest, stages in ((2, 1), (3, 2), (8, 4), (15, 8)):
+        part = fisher_relinearised(toy_given(2, 8, labels=False, largest=largest))
+        assert part.passes["backward"] == 2 + 3 * (stages - 1)
+        for count in range(largest + 1):
+            assert part.remove(count) == whole.remove(count)

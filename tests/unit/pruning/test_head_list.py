@@ -1,11 +1,17 @@
-"""Heads as people write them."""
+"""Heads as people write them, and bisection against a slow scan of every number."""
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headscope.errors import InputError
 from headscope.pruning.head_list import parse_heads
+from headscope.pruning.most_allowed import most_allowed
 
 ENCODER = "encoder"
 HEADS = {(ENCODER, 0): (0, 1, 2), (ENCODER, 1): (0, 2), (ENCODER, 2): ()}
@@ -13,40 +19,57 @@ ALL = {**HEADS, ("decoder", 0): (0, 1), ("cross", 0): (0, 1)}
 
 
 def test_names_and_stars_are_read_once_each() -> None:
-    assert parse_heads("L0H1, l1h* ,L0H1,", HEADS) == [
-        (ENCODER, 0, 1),
-        (ENCODER, 1, 0),
-        (ENCODER, 1, 2),
-    ]
+    found = parse_heads("L0H1, l1h* ,L0H1,", HEADS)
+    assert found == [(ENCODER, 0, 1), (ENCODER, 1, 0), (ENCODER, 1, 2)]
     assert parse_heads("L2H*", HEADS) == []
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("heads", "text", "says"),
     [
-        ("", "No head"),
-        (",", "No head"),
-        ("H1", "not a head"),
-        ("L0H1;L0H2", "not a head"),
-        ("L0H-1", "not a head"),
-        ("L3H0", "no layer 3"),
-        ("L0H3", "H0 to H2"),
-        ("L1H1", "H0, H2"),
-        ("L2H0", "none left"),
+        *((HEADS, text, "No head") for text in ("", ",")),
+        *((HEADS, text, "not a head") for text in ("H1", "L0H1;L0H2", "L0H-1")),
+        *((HEADS, "L3H0", "no layer 3"), (HEADS, "L0H3", "H0 to H2"), (HEADS, "L1H1", "H0, H2")),
+        *((HEADS, "L2H0", "none left"), (HEADS, "cross:L0H1", "removed from encoder here")),
+        (ALL, "L0H1", "several stacks; write cross:L0H1"),
+        (ALL, "cross:L1H1", "no layer 1; the model has L0 to L0"),
     ],
 )
-def test_slips_are_named(text: str, says: str) -> None:
+def test_slips_are_named(heads: dict[Any, Any], text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        parse_heads(text, HEADS)
+        parse_heads(text, heads)
 
 
 def test_a_stack_is_named_where_there_are_several() -> None:
     found = parse_heads("cross:L0H1,encoder:L1H*,Decoder:l0h0", ALL)
     assert found == [("cross", 0, 1), ("decoder", 0, 0), (ENCODER, 1, 0), (ENCODER, 1, 2)]
     assert parse_heads("encoder:L0H1", HEADS) == [(ENCODER, 0, 1)]
-    with pytest.raises(InputError, match="several stacks; write cross:L0H1"):
-        parse_heads("L0H1", ALL)
-    with pytest.raises(InputError, match="removed from encoder here"):
-        parse_heads("cross:L0H1", HEADS)
-    with pytest.raises(InputError, match="no layer 1; the model has L0 to L0"):
-        parse_heads("cross:L1H1", ALL)
+
+
+@given(st.integers(0, 300), st.integers(-5, 305), st.integers(0, 300))
+def test_where_losses_rise_it_is_what_a_scan_finds(most: int, limit: int, start: int) -> None:
+    start = min(start, most)
+    scanned = [n for n in range(start + 1, most + 1) if n <= limit]
+    asked: list[int] = []
+
+    def allowed(n: int) -> bool:
+        asked.append(n)
+        return n <= limit
+
+    assert most_allowed(most, allowed, start) == max(scanned, default=start)
+    assert all(start < n <= most for n in asked)
+    assert len(set(asked)) <= math.log2(most - start + 1) + 3
+
+
+@given(st.lists(st.booleans(), max_size=80))
+def test_of_any_answers_it_is_allowed_and_the_next_two_are_not(answers: list[bool]) -> None:
+    table = dict(enumerate([True, *answers]))
+    found = most_allowed(len(answers), table.__getitem__)
+    assert table[found]
+    assert not table.get(found + 1, False)
+    assert not table.get(found + 2, False)
+
+
+def test_a_single_loss_that_is_too_large_does_not_end_the_search() -> None:
+    allowed = {1, 2, 3, 4, 6, 7}
+    assert most_allowed(12, allowed.__contains__) == 7

@@ -1,14 +1,22 @@
-"""Repairs: gates by least squares, and W_O by ridge, against closed forms."""
+"""Learned gates, repairs by least squares, and heads taken out of plain linear maps."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+from scipy import integrate
+from torch import Tensor, nn
 from toy_calibration import toy_given
 
+from headscope.pruning import surgery
 from headscope.pruning.fisher import outputs_matrix
+from headscope.pruning.gates import gates
+from headscope.pruning.hard_concrete import STRETCH, TEMPERATURE, draw_gates, open_probability
 from headscope.pruning.refit import RidgeSums
 from headscope.pruning.scale import distance, full_outputs, scale_gates
+from headscope.pruning.topk import hard_sample, relaxed_sample, topk
 
 
 def test_a_surviving_copy_is_turned_up_to_stand_for_both() -> None:
@@ -18,9 +26,7 @@ def test_a_surviving_copy_is_turned_up_to_stand_for_both() -> None:
     targets = full_outputs(given)
     matrix = outputs_matrix(given, 30).matrix
     found = scale_gates(given, [3], matrix=matrix, targets=targets)
-    torch.testing.assert_close(
-        found, torch.tensor([1.0, 1.0, 1.5, 0.0, 1.0, 1.0], dtype=torch.float64), atol=0.06, rtol=0
-    )
+    assert found.tolist() == pytest.approx([1.0, 1.0, 1.5, 0.0, 1.0, 1.0], abs=0.06)
     plain = distance(given, given.units.gates([3]), targets)
     assert distance(given, found, targets) < 0.02 * plain
 
@@ -30,13 +36,8 @@ def test_scaling_solves_least_squares_where_outputs_are_linear() -> None:
     a = given.calibration._a.flatten(1, 2)
     a += 0.8 * a[:, :1]  # heads that go together
     removed, kept = [1, 4], [0, 2, 3, 5]
-    found = scale_gates(
-        given,
-        removed,
-        matrix=outputs_matrix(given, 20).matrix,
-        targets=full_outputs(given),
-        rounds=6,
-    )
+    matrix, targets = outputs_matrix(given, 20).matrix, full_outputs(given)
+    found = scale_gates(given, removed, matrix=matrix, targets=targets, rounds=6)
     design = a[:, kept].transpose(1, 2).reshape(-1, len(kept))
     exact = torch.linalg.lstsq(design, a.sum(dim=1).reshape(-1, 1)).solution[:, 0]
     torch.testing.assert_close(found[kept], exact, atol=0.05, rtol=0)
@@ -68,9 +69,8 @@ def test_ridge_matches_a_stacked_least_squares_problem() -> None:
     mean = (w[:, None] * z).sum(0) / w.sum()
     spread = ((w[:, None] * (z - mean) ** 2).sum(0) / w.sum()).mean()
     pull = (0.5 * spread).sqrt() * torch.eye(6, dtype=torch.float64)
-    design = torch.cat(
-        [torch.cat([z, torch.ones(200, 1)], dim=1) * share, torch.cat([pull, torch.zeros(6, 1)], 1)]
-    )
+    rows = torch.cat([z, torch.ones(200, 1)], dim=1) * share
+    design = torch.cat([rows, torch.cat([pull, torch.zeros(6, 1)], 1)])
     solved = torch.linalg.lstsq(design, torch.cat([t * share, pull @ now])).solution
     torch.testing.assert_close(W, solved[:6])
     torch.testing.assert_close(b, solved[6])
@@ -82,3 +82,133 @@ def test_an_infinite_ridge_fits_the_bias_alone() -> None:
     W, b = sums.solve(now, float("inf"))
     torch.testing.assert_close(W, now.double())
     torch.testing.assert_close(b, torch.tensor([2.0]).double())
+
+
+def test_constants_are_those_of_the_papers() -> None:
+    assert TEMPERATURE == 0.33
+    assert STRETCH == (-0.1, 1.1)
+    log_a = torch.tensor([-3.0, 0.0, 2.5])
+    expected = [1 / (1 + math.exp(-(x - 0.33 * math.log(0.1 / 1.1)))) for x in log_a.tolist()]
+    torch.testing.assert_close(open_probability(log_a), torch.tensor(expected))
+
+
+@pytest.mark.parametrize("log_a", [-2.0, 0.0, 1.5])
+def test_drawn_gates_are_open_as_often_as_the_formula_says(log_a: float) -> None:
+    drawn = draw_gates(torch.tensor([log_a]), 200_000, torch.Generator().manual_seed(0))
+    assert drawn.min() >= 0
+    assert drawn.max() <= 1
+    assert float((drawn > 0).float().mean()) == pytest.approx(
+        float(open_probability(torch.tensor(log_a))), abs=0.005
+    )
+
+    def gate(u: float) -> float:
+        s = 1 / (1 + math.exp(-(math.log(u) - math.log(1 - u) + log_a) / 0.33))
+        return min(1.0, max(0.0, s * 1.2 - 0.1))
+
+    mean, _ = integrate.quad(gate, 0, 1, limit=200)
+    assert float(drawn.mean()) == pytest.approx(mean, abs=0.005)
+
+
+def test_relaxed_samples_sum_to_k_and_sharpen_to_the_largest() -> None:
+    scores = torch.tensor([[0.3, -1.0, 2.0, 0.9, -0.2]])
+    for k in range(1, 5):
+        soft = relaxed_sample(scores, k)
+        assert float(soft.sum()) == pytest.approx(k, abs=1e-4)
+        sharp = relaxed_sample(scores, k, temperature=0.02)
+        assert set(sharp[0].topk(k).indices.tolist()) == set(scores[0].topk(k).indices.tolist())
+        hard = hard_sample(scores.clone().requires_grad_(True), k)
+        assert hard.detach().round(decimals=5).unique().tolist() == [0.0, 1.0]
+        assert float(hard.detach().sum()) == pytest.approx(k, abs=1e-5)
+
+
+def _with_useless_heads() -> torch.Tensor:
+    """Two layers of four heads, of which 1, 2 and 7 put out next to nothing."""
+    a = torch.randn(120, 2, 4, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    a[:, 0, [1, 2]] *= 0.01
+    a[:, 1, 3] *= 0.01
+    return a
+
+
+def test_gates_close_useless_heads_and_stop_when_settled() -> None:
+    seen: list[tuple[str, int, int]] = []
+    given = toy_given(
+        a=_with_useless_heads(), labels=False, progress=lambda *step: seen.append(step)
+    )
+    ranking = gates(given, strength=0.2)
+    assert set(ranking.remove(3)) == {1, 2, 7}
+    probability = open_probability(ranking.values)
+    assert (probability[[1, 2, 7]] < 0.5).all()
+    assert (probability[[0, 3, 4, 5, 6]] > 0.5).all()
+    assert ranking.passes["forward"] < 40  # stopped early
+    assert [step[0] for step in seen] == ["gates"] * len(seen)
+    assert seen[-1][1] == seen[-1][2]
+
+
+def test_topk_removes_exactly_its_budget_and_finds_useless_heads() -> None:
+    given = toy_given(a=_with_useless_heads(), labels=False, budget=3)
+    ranking = topk(given)
+    assert set(ranking.remove(3)) == {1, 2, 7}
+    assert torch.equal(ranking.values, topk(given).values)
+
+
+D_MODEL, N_HEADS, D_HEAD = 12, 4, 3
+
+
+def layer(bias: bool = True) -> tuple[list[nn.Linear], nn.Linear]:
+    torch.manual_seed(0)
+    width = N_HEADS * D_HEAD
+    inputs = [nn.Linear(D_MODEL, width, bias=bias, dtype=torch.float64) for _ in range(3)]
+    return inputs, nn.Linear(width, D_MODEL, bias=bias, dtype=torch.float64)
+
+
+def attend(inputs: list[nn.Linear], out: nn.Linear, x: Tensor, gates: list[float]) -> Tensor:
+    """Sum over heads, read from the rows of the maps as they stand."""
+    total = x.new_zeros(len(x), D_MODEL) if out.bias is None else out.bias.expand(len(x), -1)
+    for h, gate in enumerate(gates):
+        cut = slice(h * D_HEAD, (h + 1) * D_HEAD)
+        q, k, v = (linear(x)[:, cut] for linear in inputs)
+        pattern = torch.softmax(q @ k.T / D_HEAD**0.5, dim=-1)
+        total = total + gate * (pattern @ v) @ out.weight[:, cut].T
+    return total
+
+
+X = torch.randn(5, D_MODEL, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kept", [[0, 1, 2, 3], [0, 2], [3], []])
+def test_heads_left_out_are_gates_of_zero_and_come_back_as_zeros(
+    kept: list[int], bias: bool
+) -> None:
+    inputs, out = layer(bias)
+    whole, whole_out = layer(bias)
+    expected = attend(inputs, out, X, [float(h in kept) for h in range(N_HEADS)])
+    gone = surgery.head_rows([h for h in range(N_HEADS) if h not in kept], D_HEAD)
+    rows = surgery.head_rows(kept, D_HEAD)
+    names = [(linear, name, 0) for linear in inputs for name in ("weight", "bias")]
+    stored = [item for item in [*names, (out, "weight", 1)] if getattr(*item[:2]) is not None]
+    for module, name, axis in stored:
+        surgery.replace_stored(
+            module, name, surgery.without_rows(getattr(module, name), gone, axis)
+        )
+    width = len(kept) * D_HEAD
+    assert all(linear.weight.shape == (width, D_MODEL) for linear in inputs)
+    assert (out.in_features, inputs[0].out_features) == (width, width)
+    torch.testing.assert_close(attend(inputs, out, X, [1.0] * len(kept)), expected)
+    for module, name, axis in stored:
+        surgery.replace_stored(module, name, surgery.with_rows(getattr(module, name), gone, axis))
+    torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)
+    for linear, before in zip(inputs, whole, strict=True):
+        assert torch.equal(linear.weight[rows], before.weight[rows])
+        assert not bool(linear.weight[gone].any())
+        assert linear.bias is None or not bool(linear.bias[gone].any())
+    assert torch.equal(out.weight[:, rows], whole_out.weight[:, rows])
+    assert not bool(out.weight[:, gone].any())
+
+
+def test_scaling_makes_a_gate_permanent() -> None:
+    inputs, out = layer()
+    gates = [0.5, 1.0, 0.0, 2.0]
+    expected = attend(inputs, out, X, gates)
+    surgery.scale_heads(out.weight, torch.tensor(gates), D_HEAD)
+    torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)

@@ -1,0 +1,229 @@
+"""Seconds: what a run says of the time that is left, and the benchmark of both models."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+from families import tiny
+from tiny_models import translator
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForSequenceClassification
+
+import headscope
+from headscope.cli.output import time_left
+from headscope.errors import InputError
+from headscope.pipeline.insights.expected import Whole, announcement
+from headscope.pipeline.progress import SECONDS
+from headscope.pipeline.prune.speed import _work, benchmark
+from headscope.pipeline.prune.steps import Cost, Steps
+from headscope.results import SpeedResult, from_dict, to_dict
+
+COSTS = {
+    "measured": Cost(1.0),
+    "scale": Cost(4.0),
+    "save": Cost(2.0, 3.0),
+    "shape 0": Cost(seconds=12.0),
+    "gates": Cost(20.0),
+}
+
+
+class Run:
+    """A run of steps by a clock that stands still until it is told to go on, and what it told."""
+
+    def __init__(self, *parts: tuple[str, dict[str, int]]) -> None:
+        self.now = 100.0
+        self.said: list[tuple[str, int, int]] = []
+        self.steps = Steps(lambda *told: self.said.append(told), lambda: self.now)
+        self.steps.plan(COSTS, [(name, Counter(kinds)) for name, kinds in parts], 2.0)
+
+    def spend(self, kind: str, seconds: float) -> None:
+        self.now += seconds
+        self.steps.did(kind)
+
+    @property
+    def left(self) -> int:
+        """Seconds left, of what was told last."""
+        what, so_far, in_all = self.said[-1]
+        assert what == SECONDS
+        return in_all - so_far
+
+
+def test_everything_that_is_known_to_come_counts_from_the_start() -> None:
+    """10 passes of 2 s, scales of 8 s, and saving and a benchmark in the part after."""
+    run = Run(("", {"measured": 10, "scale": 2}), ("", {"save": 1, "shape 0": 1}))
+    assert run.left == 20 + 16 + (4 + 3) + 12
+
+
+def test_what_was_done_prices_what_is_left() -> None:
+    run = Run(("", {"measured": 4, "scale": 1}), ("", {"save": 1}))
+    run.spend("measured", 6.0)
+    # A kind that was done takes its own time; the others the pace so far: (2 + 6) / 2 a pass.
+    assert run.left == 3 * 6 + 4 * 4 + (2 * 4 + 3)
+    run.spend("measured", 2.0)
+    assert run.left == pytest.approx(2 * 4 + 4 * (10 / 3) + (2 * 10 / 3 + 3), abs=1)
+
+
+def test_fixed_seconds_do_not_grow_with_the_pace() -> None:
+    run = Run(("", {"measured": 2, "shape 0": 1}))
+    run.spend("measured", 200.0)
+    assert run.left == 200 + 12
+    run.steps.price("shape 0", Cost(seconds=50.0))
+    run.spend("measured", 200.0)
+    assert run.left == 50
+
+
+def test_a_search_that_ends_early_drops_what_it_did_not_need() -> None:
+    run = Run(("", {"measured": 8, "scale": 3}), ("", {"save": 1}))
+    run.spend("measured", 2.0)
+    run.steps.expect({"measured": 1})
+    run.spend("measured", 2.0)
+    assert run.left == 2 * 2 + 3
+    run.steps.begin()
+    assert run.left == 2 * 2 + 3
+
+
+def test_a_long_step_counts_by_its_own_share() -> None:
+    run = Run(("encoder", {"gates": 1, "measured": 1}))
+    run.now += 30.0
+    run.steps("gates", 1, 4)
+    assert ("encoder, gates", 1, 4) in run.said
+    assert run.left == 90 + 2
+
+
+def test_nothing_is_left_only_at_the_end() -> None:
+    """A run that takes far longer than its steps were priced."""
+    run = Run(("", {"measured": 2}), ("", {"save": 1}))
+    for kind in ("measured", "measured", "measured", "unknown", "save", "save"):
+        run.spend(kind, 300.0)
+        assert run.left >= 1
+    run.steps.begin()
+    run.steps.begin()
+    run.steps.finish()
+    assert run.said[-1] == (SECONDS, 1800, 1800)
+    so_far = [done for what, done, _ in run.said if what == SECONDS]
+    assert so_far == sorted(so_far)
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "since", "says"),
+    [
+        (0, 400, 0, "about 6:40 left"),
+        (0, 400, 100, "about 5:00 left"),
+        (10, 3700, 0, "about 1:01:30 left"),
+        (395, 400, 4, "about 0:01 left"),
+        (395, 400, 300, "about 0:30 left"),  # late: it will take some time yet
+        (400, 400, 0, "done"),
+    ],
+)
+def test_the_bar_says_about_never_zero(done: float, total: float, since: float, says: str) -> None:
+    assert time_left(done, total, since) == says
+
+
+@pytest.mark.parametrize(
+    ("pace", "budget", "true"),
+    [(1.0, 1000.0, 100), (3.0, 1000.0, 300), (1.0, 80.0, 80), (3.0, 200.0, 200)],
+)
+def test_what_insights_promises_follows_the_pace_and_the_budget(
+    pace: float, budget: float, true: float
+) -> None:
+    """Each of the parts takes ``pace`` times what was expected."""
+    expected = {"classify": 20.0, "depth": 30.0, "transfer": 50.0}
+    now, seen = [0.0], list[tuple[int, int]]()
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == SECONDS:
+            seen.append((done, total))
+
+    whole = Whole(expected, budget, progress, lambda: now[0])
+    for name, part in itertools.product(("classify", "depth"), range(1, 11)):
+        now[0] += pace * expected[name] / 10
+        whole(f"{name}, batches", part, 10)
+    start, end = now[0], min(now[0] + pace * expected["transfer"], max(budget, now[0] + 1))
+    for part in range(1, 10):
+        now[0] = start + (end - start) * part / 10
+        whole("transfer, runs", int(part * 10 * (end - start) / (pace * 50)), 100)
+    now[0] = end
+    whole.finish()
+    assert all(total > done for done, total in seen[:-1])
+    assert seen[-1][0] == seen[-1][1] == pytest.approx(true, abs=1)
+    halfway = [total for done, total in seen if done >= true / 4]
+    assert halfway == pytest.approx([true] * len(halfway), rel=0.3)
+
+
+def test_transfer_is_named_with_what_leaves_it_out() -> None:
+    assert "Skip transfer" in announcement({"classify": 20.0, "transfer": 50.0}, 100.0)
+    assert "Skip" not in announcement({"classify": 20.0}, 100.0)
+
+
+REMOVED = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (2, 0)]
+
+
+def counted(run: Callable[[], object]) -> int:
+    """Multiplications, as torch's counter sees them: with an addition each, it counts two."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        run()
+    return counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("family", ["bert", "albert, two groups", "distilbert", "electra"])
+def test_multiplications_are_those_that_torch_counts(family: str) -> None:
+    full = headscope.wrap(tiny(family, auto=AutoModelForSequenceClassification))
+    shared = family == "albert, two groups"
+    ids = torch.randint(5, 61, (2, 11))
+    ones, found = torch.ones_like(ids), []
+    for loaded in (full, headscope.remove_heads(full, REMOVED[:1] if shared else REMOVED)):
+        loaded.network.set_attn_implementation("eager")
+        found.append(_work(loaded, ids, ones))
+        assert found[-1][0] == counted(lambda loaded=loaded: loaded.run(ids, ones))
+    if not shared:
+        assert found[1][1] / found[0][1] == pytest.approx(6 / 12)  # of the attention part
+
+
+@pytest.mark.parametrize("kind", ["bart", "t5"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross", "all"])
+def test_both_sides_of_an_encoder_decoder_model_are_counted(kind: str, stack: str) -> None:
+    """The whole pass as torch counts it; the attention part has 3 of 4 heads left in each layer."""
+    full = headscope.wrap(translator(kind)).only(stack)
+    removed = [(site.stack, site.layer, 1) for site in full.sites]
+    ids = torch.randint(5, 29, (2, 11))
+    found = []
+    for loaded in (full, headscope.remove_heads(full, removed)):
+        net = loaded.network
+        net.set_attn_implementation("eager")
+        found.append(_work(loaded, ids, torch.ones_like(ids)))
+        whole = counted(lambda net=net: net(input_ids=ids, decoder_input_ids=ids))
+        assert found[-1][0] == whole
+    assert found[1][1] / found[0][1] == pytest.approx(3 / 4)
+
+
+def test_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headscope.pipeline.prune.speed._SECONDS", 0.0)
+    full = headscope.wrap(tiny("bert", hidden_size=128, intermediate_size=128))
+    pruned = headscope.remove_heads(full, REMOVED)
+    full.model.set_attn_implementation("eager")
+    seen: list[tuple[str, int, int]] = []
+    options = {"lengths": (4, 32, 99), "batch_sizes": (1, 2)}
+    result = benchmark(full, pruned, **options, progress=lambda *args: seen.append(args))
+    shapes = [(row.length, row.batch_size) for row in result.rows]
+    assert shapes == [(4, 1), (4, 2), (32, 1), (32, 2)]
+    assert (result.heads_full, result.heads_pruned) == (12, 6)
+    assert result.parameters_full - result.parameters_pruned == 6 * (4 * 128 * 32 + 3 * 32)
+    assert result.threads == torch.get_num_threads()
+    for row in result.rows:
+        assert row.attention_predicted_ratio == pytest.approx(0.5)
+        assert row.attention_predicted_ratio < row.predicted_ratio < 1
+        assert 0 < row.attention_full_ms < 3 * row.full_ms
+        assert row.ratio == pytest.approx(row.pruned_ms / row.full_ms)
+        assert row.repeats == 5
+    assert seen[0] == ("benchmark", 0, 4)
+    assert seen[-1] == ("benchmark", 4, 4)
+    assert full.model.config._attn_implementation == "eager"
+    assert from_dict(SpeedResult, to_dict(result)) == result
+    with pytest.raises(InputError, match="takes 1 to 40 tokens"):
+        benchmark(full, full, lengths=(64,))
+    with pytest.raises(InputError, match="can be timed"):
+        benchmark(full, full, lengths=(8,), batch_sizes=(0,))
