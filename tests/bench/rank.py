@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
 import torch
+from timing import medians
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
@@ -70,21 +69,6 @@ def dense_numpy(heads: list[tuple[Tensor, Tensor]]) -> list[Any]:
     ]
 
 
-def timed(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def side_by_side(repeats: int, **runs: Callable[[], Any]) -> dict[str, float]:
-    """Median seconds of each, run in turn so that a drift of the machine meets all of them."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            times[name].append(timed(run))
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def some_heads(layers: list[Factors], count: int) -> tuple[list[int], list[tuple[Tensor, Tensor]]]:
     """Spread ``count`` heads over all layers; their numbers and factors."""
     total = sum(factors.n_heads for factors in layers)
@@ -95,12 +79,7 @@ def some_heads(layers: list[Factors], count: int) -> tuple[list[int], list[tuple
 
 
 def peak_of(name: str) -> float:
-    """Mebibytes that one way needs beyond the weights at its peak, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return float(pool.apply(_peak, (name,)))
-
-
-def _peak(name: str) -> float:
+    """Mebibytes that one way needs beyond the weights at its peak."""
     layers = layers_of("base")
     chosen = some_heads(layers, 3)[1]
     dense_torch([(W_Q[:80], W_K[:80]) for W_Q, W_K in chosen])  # the libraries wake up
@@ -111,12 +90,12 @@ def _peak(name: str) -> float:
         "dense torch": lambda: dense_torch(chosen),
     }
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = _memory("VmRSS")
+    before = memory("VmRSS")
     run[name]()
-    return _memory("VmHWM") - before
+    return memory("VmHWM") - before
 
 
-def _memory(field: str) -> float:
+def memory(field: str) -> float:
     status = Path("/proc/self/status").read_text().splitlines()
     return float(next(line for line in status if line.startswith(field)).split()[1]) / 1024
 
@@ -132,14 +111,14 @@ def main() -> None:
     print(f"{torch.get_num_threads()} threads; dense SVDs of {len(pairs)} of 144 heads, scaled up")
 
     ours(base)  # once before the clock
-    times = side_by_side(
-        arguments.repeats,
-        base=lambda: ours(base),
-        large=lambda: ours(large),
-        torch=lambda: dense_torch(pairs),
-        numpy=lambda: dense_numpy(pairs),
-        everything=lambda: [measure_layer(0, factors, Reading()) for factors in base[:2]],
-    )
+    jobs: dict[str, Callable[[], Any]] = {
+        "base": lambda: ours(base),
+        "large": lambda: ours(large),
+        "torch": lambda: dense_torch(pairs),
+        "numpy": lambda: dense_numpy(pairs),
+        "everything": lambda: [measure_layer(0, factors, Reading()) for factors in base[:2]],
+    }
+    times = medians(jobs, arguments.repeats)
     print(f"BERT-base, all 144 heads: ours {times['base']:.3f} s")
     for name in ("torch", "numpy"):
         dense = times[name] * n_heads["base"] / len(pairs)
@@ -155,10 +134,11 @@ def main() -> None:
     for name, exact in (("torch", dense_torch(pairs)), ("numpy", dense_numpy(pairs))):
         gap = np.abs(found - np.stack([np.asarray(sigma) for sigma in exact])) / found
         print(f"largest relative difference to dense {name}: {gap.max():.1e}")
-    for name in (
-        ("ours", "whole layer", "dense torch") if Path("/proc/self/clear_refs").exists() else ()
-    ):
-        print(f"peak memory beyond the weights, {name}: {peak_of(name):.0f} MiB")
+    if Path("/proc/self/clear_refs").exists():
+        for name in ("ours", "whole layer", "dense torch"):  # each in a process of its own
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                peak = pool.apply(peak_of, (name,))
+            print(f"peak memory beyond the weights, {name}: {peak:.0f} MiB")
 
 
 if __name__ == "__main__":
