@@ -83,6 +83,39 @@ def _commands_built_once() -> None:
     typer.main.get_command = functools.cache(typer.main.get_command)
 
 
+_CERTIFIED: dict[Any, Any] = {}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _demo_certified_once() -> None:
+    """Keep the demo model's certificate for the process: a second of each command on it."""
+    from headscope.models import certificate
+    from headscope.models.demo import WEIGHTS_SHA256
+    from headscope.models.fingerprint import fingerprint
+
+    prove = certificate._validate
+
+    def proven_once(loaded: Any) -> Any:
+        if loaded.file is None or loaded.file.sha256 != WEIGHTS_SHA256:
+            return prove(loaded)
+        scales = tuple(site.scale for site in loaded.sites)
+        key = (fingerprint(loaded.network), loaded.dtype, loaded.device, loaded.task_head, scales)
+        if key not in _CERTIFIED:
+            result = prove(loaded)
+            if not result.passed:
+                return result
+            _CERTIFIED[key] = result
+        return _CERTIFIED[key]
+
+    certificate._validate = proven_once
+
+
+@pytest.fixture
+def fresh_certificate() -> None:
+    """Let this test prove the demo model's certificate itself."""
+    _CERTIFIED.clear()
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of models and data that is not part of the project."""
