@@ -56,9 +56,7 @@ def main() -> None:
         if not programs:
             yardstick = found[given.only[0]].wall
             limit = CUT_OFF * min(one.wall for one in found.values())
-        print(
-            f"\nbeside {programs} programs (load {load()}); ratio to the first, quiet"
-        )
+        print(f"\nbeside {programs} programs (load {load()}); ratio to the first, quiet")
         for name, one in found.items():
             more = "more than " if one.cut_off else ""
             print(
