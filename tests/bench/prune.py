@@ -1,18 +1,14 @@
-"""What choosing heads costs, and what removing them saves.
+"""What choosing heads costs, as a multiple of one forward and one backward pass.
 
-Run: ``python tests/bench/prune.py [SENTENCES]``: each method as a multiple of one forward and one
-backward pass, a user's loop over the same padded batches with eager attention, timed in turn. And
-``OMP_WAIT_POLICY=passive python tests/bench/prune.py --speed MODEL [THREADS]``: the full model
-against one without half its heads, how much of the predicted saving arrives.
+Run: ``python tests/bench/prune.py [SENTENCES]``. The yardstick is a user's loop of forward and
+backward over the same padded batches, with eager attention, timed in turn with each method.
 """
 
 from __future__ import annotations
 
-import random
 import sys
 
 import torch
-from rich.console import Console
 from timing import medians
 
 import headscope
@@ -20,11 +16,9 @@ from headscope.data.examples import read_texts
 from headscope.models.routing import use_implementation
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.sources import pick
-from headscope.pipeline.prune.speed import benchmark
 from headscope.pipeline.tasks import make_task
 from headscope.pruning.method import Given
 from headscope.pruning.methods import rank
-from headscope.show.prune.speed import speed_report
 
 ROUNDS = 5
 METHODS = (
@@ -74,21 +68,5 @@ def choose(name: str, given: Given) -> None:
     rank(name, Given(**fields)).remove(54)
 
 
-def speed(model: str, threads: str = "2") -> None:
-    """Remove half the heads: the same number in each layer, then at random."""
-    torch.set_num_threads(int(threads))
-    full = headscope.load(model, task_head="auto")
-    places = [(site.layer, head) for site in full.sites for head in site.head_ids]
-    evenly = [place for place in places if place[1] < full.n_heads // 2]
-    drawn = random.Random(0).sample(places, len(places) // 2)
-    for name, removed in (("evenly", evenly), ("at random", drawn)):
-        print(f"half the heads, {name}")
-        for part in speed_report(benchmark(full, headscope.remove_heads(full, removed))):
-            Console(width=100, highlight=False).print(part)
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--speed"]:
-        speed(*(sys.argv[2:] or ["demo"]))
-    else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 256)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 256)

@@ -22,20 +22,25 @@ from headscope.results import to_dict
 from headscope.show.files import state_name
 
 
+def _save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
+    self._passes[name] = (done, sums)
+    self.save()
+
+
 def _die_after_saves(saves: int) -> Callable[[], None]:
-    """Let a run kill itself just after it has saved its state so many times."""
+    """Let a run save its state after every batch, and kill itself just after so many saves."""
 
     def install() -> None:
-        save, seen = RunState.save, 0
+        seen = 0
 
-        def last(self: RunState[Any]) -> None:
+        def note(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
             nonlocal seen
-            save(self)
+            _save_always(self, name, done, sums)
             seen += 1
             if seen == saves:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        RunState.save = last  # type: ignore[method-assign]
+        RunState.note = note  # type: ignore[method-assign]
 
     return install
 
@@ -43,8 +48,8 @@ def _die_after_saves(saves: int) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ("classify", ["--control", "--limit", "96"]),
-        ("spectrum", ["--length", "64", "--sequences", "24"]),
+        ("classify", ["--control", "--limit", "160"]),
+        ("spectrum", ["--length", "64", "--sequences", "100"]),
     ],
 )
 def test_killed_twice_and_resumed_gives_the_same_bytes(
@@ -54,10 +59,10 @@ def test_killed_twice_and_resumed_gives_the_same_bytes(
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert Run(*words, whole).end().code == 0
     for saves in (1, 2):  # the second goes on, and saves more
-        run = Run(*words, killed, "--resume", every=0.0, before=_die_after_saves(saves))
+        run = Run(*words, killed, "--resume", before=_die_after_saves(saves))
         assert run.end().code == -signal.SIGKILL, "the run ended before it could be killed"
         assert (killed / state_name(command)).exists()
-    assert Run(*words, killed, "--resume", every=0.0).end().code == 0
+    assert Run(*words, killed, "--resume").end().code == 0
     assert content(killed) == content(whole)
     assert state_name(command) not in content(whole)
 
@@ -88,13 +93,9 @@ def test_spectrum_goes_on_where_it_was_interrupted(
         if stop_in in name:
             raise KeyboardInterrupt
 
-    def save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
-        self._passes[name] = (done, sums)
-        self.save()
-
     state = tmp_path / "state"
     with monkeypatch.context() as patch:
-        patch.setattr(RunState, "note", save_always)
+        patch.setattr(RunState, "note", _save_always)
         with pytest.raises(KeyboardInterrupt):
             headscope.spectrum(demo, **settings, state=state, progress=interrupt)
     seen: list[tuple[str, int]] = []
