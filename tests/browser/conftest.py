@@ -38,7 +38,7 @@ def small(demo: LoadedModel) -> ReportResult:
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 32, "sequences": 6},
         "flow": {"limit": 24, "control": False},
-        "prune": {"fractions": [0.5], "repairs": ["none"], "ablation": False, "draws": 2},
+        "prune": {"fractions": [0.5], "repairs": ["none"], "ablation": False, "draws": 5},
     }
     settings["prune"] |= {"limit": 16, "calibration_limit": 16}
     skipped = ["depth", "transfer", "linear", "symmetric", "insights"]

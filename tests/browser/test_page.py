@@ -92,10 +92,15 @@ def test_keyboard_moves_over_the_map_and_opens(show: Open, page_file: Path) -> N
 
 
 def test_the_map_and_the_table_of_heads(show: Open, page_file: Path) -> None:
-    """Hovering tells scores; filter by role, sort by number, colour by a number."""
+    """Hovering tells scores; colour by a number, filter by role, sort by number."""
     page = show(page_file)
     page.hover("button.cell[data-head=L1H8]")
     assert "next token" in page.inner_text("#hint")
+
+    page.select_option("#colours", "share")
+    assert float(page.inner_text("button.cell[data-head=L0H2]")) < 0.5
+    page.select_option("#colours", "role")
+    assert page.inner_text("button.cell[data-head=L0H2]") == "-1"
 
     page.click(".chip[data-role=positional]")
     assert page.inner_text("#count") == "3 of 72 heads"
@@ -112,11 +117,6 @@ def test_the_map_and_the_table_of_heads(show: Open, page_file: Path) -> None:
     page.click("#heads-table th:nth-child(3) button")
     again = page.locator("#heads-table tbody tr td:nth-child(3)").all_inner_texts()
     assert [float(cell) for cell in again] == sorted(numbers)
-
-    page.select_option("#colours", "share")
-    assert float(page.inner_text("button.cell[data-head=L0H2]")) < 0.5
-    page.select_option("#colours", "role")
-    assert page.inner_text("button.cell[data-head=L0H2]") == "-1"
 
 
 @pytest.mark.parametrize("width", [320, 375, 1280])

@@ -21,7 +21,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import headscope
 from headscope.data.corpus import SAMPLE
 from headscope.models.demo import demo_folder
-from headscope.results import ClassifyResult, HeadResult, SwappedControl, SyntacticScore
+from headscope.results import ClassifyResult, HeadResult, SwappedControl
+from headscope.results.role_scores import Confirmation
 
 TOLERANCE = 1e-6
 ORACLE = (reference, reference_choices, reference_labels, reference_roles)
@@ -211,14 +212,38 @@ def _labelled_slowly(treebank: Path) -> Any:
     frequent = set(wordfreq.top_n_list("en", 500))
     sentences = reference.read_treebank(treebank)
     result = reference_roles.classify(demo_folder(), sentences, _frequency, frequent)
-    swapped = [e for head in result.pop("swapped").values() for e in head.values()]
-    result["swapped_labels"] = sum(entry["labelled"] for entry in swapped)
-    for head in result["syntactic"].values():
-        for entry in head.values():
-            del entry["half_a"], entry["half_b"], entry["baseline_offset"]
-            if entry["confirmed"] is not None:
-                del entry["confirmed"]["p_values"]
-    return _plain(result)
+    return _compact(_plain(result))
+
+
+def _compact(result: dict[str, Any]) -> dict[str, Any]:
+    """What is the same for all heads once; of the two halves what a result holds."""
+    swapped = [entry for head in result["swapped"].values() for entry in head.values()]
+    heads, shared = {}, ("offset", "first", "last", "uniform")
+    for place, entries in result["syntactic"].items():
+        heads[place] = {
+            key: [
+                *(round(e[name], 7) for name in ("accuracy", "accuracy_mean")),
+                round(e["baselines"]["kernel"], 7),
+                *(int(e[name]) for name in ("selected", "labelled")),
+            ]
+            for key, e in entries.items()
+        }
+    first = next(iter(result["syntactic"].values()))
+    names = ("trials", "accuracy", "strongest", "baselines", "interval", "p_adjusted")
+    return {
+        "syntactic": heads,
+        "trials": {key: e["trials"] for key, e in first.items()},
+        "baselines": {key: {n: e["baselines"][n] for n in shared} for key, e in first.items()},
+        "confirmed": {
+            f"{place} {key}": {name: e["confirmed"][name] for name in names}
+            for place, entries in result["syntactic"].items()
+            for key, e in entries.items()
+            if e["confirmed"] is not None
+        },
+        "swapped_labels": sum(entry["labelled"] for entry in swapped),
+        "rare": result["rare"],
+        "broad": result["broad"],
+    }
 
 
 def test_labels_agree_with_the_oracle(parallel: ClassifyResult, shared: Path) -> None:
@@ -227,15 +252,24 @@ def test_labels_agree_with_the_oracle(parallel: ClassifyResult, shared: Path) ->
     slow = frozen(
         "classify-labels",
         lambda: _labelled_slowly(treebank),
-        code=[*ORACLE, _labelled_slowly, _plain],
+        code=[*ORACLE, _labelled_slowly, _compact, _plain],
         inputs=[demo_folder(), treebank],
     )
     labels = 0
     for head in parallel.heads:
         place = f"{head.layer} {head.head}"
         for score in head.syntactic:
-            theirs = slow["syntactic"][place][f"{score.relation} {score.direction}"]
-            _compare_relation(score, theirs)
+            key = f"{score.relation} {score.direction}"
+            accuracy, accuracy_mean, kernel, *decided = slow["syntactic"][place][key]
+            near = 1.5 / score.trials  # of thousands of rows one has two words as near as rounding
+            assert score.trials == slow["trials"][key], key
+            assert score.accuracy == pytest.approx(accuracy, abs=near), key
+            assert score.accuracy_mean == pytest.approx(accuracy_mean, abs=near), key
+            baselines = {**slow["baselines"][key], "kernel": kernel}
+            assert score.baselines == pytest.approx(baselines, abs=near), key
+            assert [score.selected, score.labelled] == decided, key
+            if score.confirmed is not None:
+                _compare_confirmed(score.confirmed, slow["confirmed"][f"{place} {key}"])
             labels += score.labelled
         _compare_roles(head, slow["rare"][place], slow["broad"][place])
     assert labels > 20
@@ -244,18 +278,7 @@ def test_labels_agree_with_the_oracle(parallel: ClassifyResult, shared: Path) ->
     assert parallel.control.swapped.labels == slow["swapped_labels"]
 
 
-def _compare_relation(score: SyntacticScore, theirs: dict[str, Any]) -> None:
-    where = f"{score.relation} {score.direction}"
-    near = 1.5 / score.trials  # of thousands of rows one has two words as near as rounding
-    assert score.trials == theirs["trials"], where
-    assert score.accuracy == pytest.approx(theirs["accuracy"], abs=near), where
-    assert score.accuracy_mean == pytest.approx(theirs["accuracy_mean"], abs=near), where
-    assert score.baselines == pytest.approx(theirs["baselines"], abs=near), where
-    assert score.selected == theirs["selected"], where
-    assert score.labelled == theirs["labelled"], where
-    if score.confirmed is None:
-        return
-    ours, held_out = score.confirmed, theirs["confirmed"]
+def _compare_confirmed(ours: Confirmation, held_out: dict[str, Any]) -> None:
     near = 1.5 / ours.trials
     assert (ours.trials, ours.strongest) == (held_out["trials"], held_out["strongest"])
     assert ours.accuracy == pytest.approx(held_out["accuracy"], abs=near)
