@@ -19,7 +19,7 @@ from headscope.results import DepthResult, from_dict, to_json
 
 @pytest.fixture(scope="module")
 def result() -> DepthResult:
-    return headscope.depth("demo", sequences=4, control=False)
+    return headscope.depth("demo", sequences=4)
 
 
 def test_attention_alone_collapses_and_the_skip_prevents_it(result: DepthResult) -> None:
