@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from headscope.results import ExplainResult, ReportResult
@@ -24,71 +25,50 @@ HOSTILE = (
 def hostile(report: ReportResult) -> ReportResult:
     """Put hostile strings wherever a model, a corpus or a user could."""
     bad = " ".join(HOSTILE)
-    spoilt = _spoil(report, bad)
-    samples = tuple(
-        dataclasses.replace(
-            sample,
-            text=bad,
-            tokens=tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(sample.tokens))),
+    made = {**report.provenance, "command": bad}
+    made["model"] = {**made["model"], "id": bad, "family": bad}
+    fields: dict[str, Any] = {"provenance": made, "left_out": {"prune": bad}}
+    fields["settings"] = {"classify": {"corpus": bad}}
+    fields["samples"] = tuple(
+        replace(sample, text=bad, tokens=_instead_of(sample.tokens)) for sample in report.samples
+    )
+    if report.classify is not None:
+        corpus = replace(report.classify.corpus, name=bad, frequencies=bad)
+        heads = tuple(
+            replace(
+                head,
+                labels=tuple(replace(label, detail=bad) for label in head.labels),
+                syntactic=tuple(replace(score, relation=bad) for score in head.syntactic),
+            )
+            for head in report.classify.heads
         )
-        for sample in report.samples
-    )
-    return dataclasses.replace(
-        spoilt,
-        samples=samples,
-        settings={"classify": {"corpus": bad}},
-        left_out={"prune": bad},
-    )
+        fields["classify"] = replace(report.classify, corpus=corpus, heads=heads)
+    if report.explain is not None:
+        fields["explain"] = hostile_sentence(report.explain, made)
+    if report.insights is not None:
+        claims = report.insights.insights
+        claims = tuple(replace(claim, measured=bad, control=bad) for claim in claims)
+        fields["insights"] = replace(report.insights, insights=claims)
+    return replace(report, **fields)
+
+
+def _instead_of(tokens: Sequence[str]) -> tuple[str, ...]:
+    return tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(tokens)))
 
 
 def hostile_sentence(result: ExplainResult, made: dict[str, Any]) -> ExplainResult:
     """Put hostile strings into the sentence and each of its tokens."""
-    tokens = tuple(HOSTILE[i % len(HOSTILE)] for i in range(len(result.tokens)))
+    tokens = _instead_of(result.tokens)
+    names = {result.tokens: tokens}
     steps = tuple(
-        dataclasses.replace(
+        replace(
             step,
             matrices=tuple(
-                dataclasses.replace(
-                    matrix,
-                    rows=tokens if matrix.rows == result.tokens else matrix.rows,
-                    columns=tokens if matrix.columns == result.tokens else matrix.columns,
-                )
-                for matrix in step.matrices
+                replace(m, rows=names.get(m.rows, m.rows), columns=names.get(m.columns, m.columns))
+                for m in step.matrices
             ),
         )
         for step in result.steps
     )
-    return dataclasses.replace(
-        result,
-        provenance=made,
-        sentence=" ".join(HOSTILE),
-        tokens=tokens,
-        steps=steps,
-        left_out=HOSTILE[:2],
-    )
-
-
-def _spoil(report: ReportResult, bad: str) -> ReportResult:
-    made = dict(report.provenance)
-    made |= {"model": {**made["model"], "id": bad, "family": bad}, "command": bad}
-    fields: dict[str, Any] = {"provenance": made}
-    if report.classify is not None:
-        corpus = dataclasses.replace(report.classify.corpus, name=bad, frequencies=bad)
-        heads = tuple(
-            dataclasses.replace(
-                head,
-                labels=tuple(dataclasses.replace(label, detail=bad) for label in head.labels),
-                syntactic=tuple(dataclasses.replace(s, relation=bad) for s in head.syntactic),
-            )
-            for head in report.classify.heads
-        )
-        fields["classify"] = dataclasses.replace(report.classify, corpus=corpus, heads=heads)
-    if report.explain is not None:
-        fields["explain"] = hostile_sentence(report.explain, made)
-    if report.insights is not None:
-        found = tuple(
-            dataclasses.replace(insight, measured=bad, control=bad)
-            for insight in report.insights.insights
-        )
-        fields["insights"] = dataclasses.replace(report.insights, insights=found)
-    return dataclasses.replace(report, **fields)
+    text = {"sentence": " ".join(HOSTILE), "tokens": tokens, "left_out": HOSTILE[:2]}
+    return replace(result, provenance=made, steps=steps, **text)

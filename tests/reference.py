@@ -25,9 +25,6 @@ UP = "dep->head"
 DOWN = "head->dep"
 
 
-# --------------------------------------------------------------------------- treebank
-
-
 @dataclass(frozen=True)
 class Sentence:
     """Words are the rows with integer ids; `heads` are 1-based, 0 is the root."""
@@ -49,9 +46,6 @@ def read_treebank(path: str | Path) -> list[Sentence]:
             relations = [row[7].split(":")[0] for row in words]
             sentences.append(Sentence(forms, heads, relations))
     return sentences
-
-
-# --------------------------------------------------------------------------- encoded sentence
 
 
 @dataclass(frozen=True)
@@ -92,9 +86,6 @@ def lowest_argmax(row: Sequence[float], keys: Iterable[int]) -> int:
         return -1
     least = max(row[key] for key in among) * (1 - 64 / 2**23)
     return next(key for key in among if row[key] >= least)
-
-
-# --------------------------------------------------------------------------- syntactic trials
 
 
 @dataclass(frozen=True)
@@ -138,9 +129,6 @@ def best_offset(trials: Sequence[Trial]) -> int:
 
 def baseline_hit(trial: Trial, offset: int) -> bool:
     return trial.query + offset in trial.targets
-
-
-# --------------------------------------------------------------------------- rare words
 
 
 @dataclass(frozen=True)
@@ -190,9 +178,6 @@ def expected_null_hits(target: RareTarget, argmax: Sequence[int]) -> float:
             else:
                 total += drawn / pool
     return total
-
-
-# --------------------------------------------------------------------------- counting
 
 
 @dataclass
@@ -318,9 +303,6 @@ def count_rare(counts: HeadCounts, argmax: Sequence[int], target: RareTarget) ->
     counts.null_queries += target.words - len(target.rarest)
 
 
-# --------------------------------------------------------------------------- summaries
-
-
 def ratio(numerator: float, denominator: float) -> float:
     """A rate; 0 when there was nothing to count."""
     return numerator / denominator if denominator else 0.0
@@ -401,9 +383,6 @@ def summarise_rare(counts: HeadCounts) -> dict[str, Any]:
     }
 
 
-# --------------------------------------------------------------------------- the whole corpus
-
-
 class Model:
     """A tokenizer and a model with transformers' own eager attention, in float32."""
 
@@ -479,21 +458,6 @@ def measure(
         "mean_log_n": ratio(log_n, queries),
         "heads": {key: summarise(counts, trials) for key, counts in heads.items()},
     }
-
-
-def to_json(result: dict[str, Any]) -> dict[str, Any]:
-    """The result of `measure` with keys like "L0H2", "obj dep->head" and "-1"."""
-    heads = {}
-    for (layer, head), numbers in result["heads"].items():
-        positional = dict(numbers["positional"])
-        for name in ["rates", "hits", "queries", "mass"]:
-            positional[name] = {str(r): value for r, value in positional[name].items()}
-        syntactic = {" ".join(key): value for key, value in numbers["syntactic"].items()}
-        heads[f"L{layer}H{head}"] = {**numbers, "positional": positional, "syntactic": syntactic}
-    return {**result, "heads": heads}
-
-
-# --------------------------------------------------------------------------- statistics
 
 
 def mcnemar(only_head: int, only_baseline: int) -> float:

@@ -23,9 +23,6 @@ Ints = NDArray[np.int64]
 CLIP = 20  # of a distance in the kernel
 
 
-# --------------------------------------------------------------------------- one sentence
-
-
 @dataclass
 class Observed:
     """What the rules need of one measured sentence; arrays are over (heads, words).
@@ -115,9 +112,6 @@ def uniform_hit(pieces: Ints, query: int, targets: frozenset[int]) -> float:
     """The chance of a hit when the words with most pieces share the argmax."""
     top = uniform_words(pieces, query)
     return sum(word in targets for word in top) / len(top)
-
-
-# --------------------------------------------------------------------------- the whole file
 
 
 @dataclass

@@ -41,9 +41,6 @@ BASELINES = ("offset", "first", "last", "uniform", "kernel")
 SLACK = 1e-9
 
 
-# --------------------------------------------------------------------------- trials
-
-
 def previous_of_same_length(sentences: Sequence[Sentence]) -> list[Sentence | None]:
     """For every sentence the one before it with as many words; None for the first of a length.
 
@@ -114,9 +111,6 @@ def hit(choice: Ints | None, trial: Trial) -> NDArray[np.bool_]:
     """(heads,): whether the query's choice is a target."""
     assert choice is not None
     return np.isin(choice[:, trial.query], list(trial.targets))
-
-
-# --------------------------------------------------------------------------- labels
 
 
 def label(corpus: Corpus, *, swapped: bool = False) -> dict[tuple[int, int], dict[Key, Any]]:

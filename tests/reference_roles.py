@@ -15,8 +15,6 @@ from reference import RareTarget, Sentence, benjamini_hochberg, rare_target, rat
 from reference_choices import Corpus, Floats, Observed, observe, uniform_hit
 from reference_labels import Q, exceeds, label, upper_tail
 
-# --------------------------------------------------------------------------- rare word, broad
-
 
 def rare_words(
     corpus: Corpus, frequency: Callable[[str], float], frequent: set[str]
@@ -106,9 +104,6 @@ def broad(corpus: Corpus) -> dict[tuple[int, int], dict[str, Any]]:
             "broad": labelled if testable else None,
         }
     return result
-
-
-# --------------------------------------------------------------------------- everything
 
 
 def classify(

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from commands import cost, load
+from timing import cost, load, print_head, print_row
 
 #: Layers, heads, d_model, width of the feed-forward layers.
 GEOMETRIES = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096)}
@@ -84,8 +84,7 @@ def main() -> None:
     given = parser.parse_args()
     text = ["--text", given.text] if given.text else []
     print(f"{os.cpu_count()} cores, load {load()} at the start\n")
-    print("| geometry | command | seconds | processor seconds | peak MiB |")
-    print("|---|---|---|---|---|", flush=True)
+    print_head(("geometry", "command", "seconds", "processor seconds", "peak MiB"))
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.keep or Path(temporary)
         notes = []
@@ -97,11 +96,10 @@ def main() -> None:
             for command, more in COMMANDS.items():
                 out = folder / f"{size}-{command}"
                 reads = [] if command in ("rank", "report") else text
-                found = cost(
-                    ["-m", "headscope", command, str(model), *more, *reads, "-o", str(out)]
-                )
-                row = f"{found.wall:.0f} | {found.cpu:.0f} | {found.peak:,.0f}"
-                print(f"| {layers} x {heads} | {command} | {row} |", flush=True)
+                words = ["-m", "headscope", command, str(model), *more, *reads]
+                found = cost([*words, "-o", str(out)])
+                figures = f"{found.wall:.0f}", f"{found.cpu:.0f}", f"{found.peak:,.0f}"
+                print_row((f"{layers} x {heads}", command, *figures))
             page = folder / f"{size}-report" / "report.html"
             note = f"{layers} x {heads}: report.html {page.stat().st_size / 2**20:.2f} MiB"
             if Path(given.browser).exists():

@@ -2,9 +2,8 @@
 
 Run from the repository: ``python tests/bench/busy.py [TREEBANK.conllu]``. It runs ``headscope
 classify demo`` on a quiet machine (make it so: no other program should run), beside one spinning
-program, and beside one on every core; the programs are its own. All settings are run in turn, so
-that a drift of the machine meets all of them; a run that takes 15 times as long as the fastest
-quiet one is cut off. Prints medians and ratios, and asserts nothing: machines differ.
+program, and beside one on every core; the programs are its own. All settings are run in turn; one
+that takes 15 times as long as the fastest quiet one is cut off. Prints medians and ratios.
 
 On an ideal machine, whose threads share the cores fairly and never wait for one that does not run,
 the ratio would be 1.5 beside one program on two cores and 2 beside a program on each.
@@ -14,10 +13,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 from pathlib import Path
 
-from commands import Timing, competitors, load, timed_run
+from timing import Cost, competitors, cost, load, median_cost
 
 #: As it is shipped; the runtime left alone (a variable that GNU's does not know keeps headscope
 #: from setting any); and what else could be set.
@@ -39,53 +37,33 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="only the first sentences")
     parser.add_argument("--only", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--busy", nargs="*", type=int, help="default: 1, and one per core")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     command = ["-m", "headscope", "classify", "demo", "--format", "json"]
-    command += ["--treebank", str(arguments.treebank)] if arguments.treebank else []
-    command += ["--limit", str(arguments.limit)] if arguments.limit else []
+    command += ["--treebank", str(given.treebank)] if given.treebank else []
+    command += ["--limit", str(given.limit)] if given.limit else []
     cores = os.cpu_count() or 1
-    busy = arguments.busy if arguments.busy is not None else sorted({1, cores})
-
     print(f"{cores} cores, load before the first run {load()}")
-    timed_run(command)  # files come from the disk once
-    quiet = measure(command, arguments.only, 0, arguments.repeats, 600.0)
-    first = arguments.only[0]
-    show("quiet", quiet, quiet[first].wall)
-    limit = CUT_OFF * min(timing.wall for timing in quiet.values())
-    for programs in busy:
-        found = measure(command, arguments.only, programs, arguments.repeats, limit)
-        show(f"beside {programs} spinning program(s)", found, quiet[first].wall)
-
-
-def measure(
-    command: list[str], names: list[str], programs: int, repeats: int, limit: float
-) -> dict[str, Timing]:
-    """Medians of each setting; one that was ever cut off counts as cut off."""
-    runs: dict[str, list[Timing]] = {name: [] for name in names}
-    with competitors(programs):
-        for _ in range(repeats):
-            for name in names:
-                if not any(timing.cut_off for timing in runs[name]):
-                    runs[name].append(timed_run(command, SETTINGS[name], limit))
-    return {
-        name: Timing(
-            statistics.median(timing.wall for timing in timings),
-            statistics.median(timing.cpu for timing in timings),
-            any(timing.cut_off for timing in timings),
-        )
-        for name, timings in runs.items()
-    }
-
-
-def show(title: str, found: dict[str, Timing], yardstick: float) -> None:
-    print(f"\n{title} (load {load()}); ratio: to headscope's default, or the first, when quiet")
-    for name, timing in found.items():
-        more = "more than " if timing.cut_off else ""
-        print(
-            f"  {name:22} {more}{timing.wall:.1f} s, processor time {timing.cpu:.1f} s, "
-            f"ratio {more}{timing.wall / yardstick:.2f}",
-            flush=True,
-        )
+    cost(command)  # files come from the disk once
+    limit, yardstick = 600.0, 0.0
+    for programs in (0, *(given.busy if given.busy is not None else sorted({1, cores}))):
+        runs: dict[str, list[Cost]] = {name: [] for name in given.only}
+        with competitors(programs):
+            for _ in range(given.repeats):
+                for name, costs in runs.items():
+                    if not any(one.cut_off for one in costs):
+                        costs.append(cost(command, SETTINGS[name], limit))
+        found = {name: median_cost(costs) for name, costs in runs.items()}
+        if not programs:
+            yardstick = found[given.only[0]].wall
+            limit = CUT_OFF * min(one.wall for one in found.values())
+        print(f"\nbeside {programs} programs (load {load()}); ratio to the first, quiet")
+        for name, one in found.items():
+            more = "more than " if one.cut_off else ""
+            print(
+                f"  {name:22} {more}{one.wall:.1f} s, processor time {one.cpu:.1f} s, "
+                f"ratio {more}{one.wall / yardstick:.2f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -16,16 +16,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
 import torch
+from timing import medians
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
@@ -45,7 +42,6 @@ REFERENCE = {
     "attention+skip 12": 0.449,
     "full 12": 0.345,
 }
-REPEATS = 3
 
 
 def curves(loaded: LoadedModel, input_ids: Tensor) -> dict[str, Array]:
@@ -64,47 +60,33 @@ def curves(loaded: LoadedModel, input_ids: Tensor) -> dict[str, Array]:
         }
 
 
-def compared(found: dict[str, Array]) -> list[float]:
-    """The numbers that the reference has, in its order."""
-    alone = found["attention"]
-    return [*map(float, alone[:3]), float(found["attention+skip"][12]), float(found["full"][12])]
-
-
-def initialisations(seeds: int, windows: Windows | None) -> Iterator[tuple[int, str, list[float]]]:
-    for seed in range(seeds):
-        torch.manual_seed(seed)
-        loaded = headscope.wrap(BertModel(BertConfig()))
-        drawn = torch.randint(0, loaded.vocab_size, (2, 128))
-        yield seed, "random ids", compared(curves(loaded, drawn))
-        if windows is not None:
-            chosen = torch.from_numpy(windows.batch(windows.spread(2)))
-            yield seed, "text", compared(curves(loaded, chosen))
-
-
 def reference_curve(seeds: int, windows: Windows | None) -> None:
     reference = np.array(list(REFERENCE.values()))
     print(f"{'':24}" + "".join(f"{name:>18}" for name in REFERENCE))
     print(f"{'reference':24}" + "".join(f"{value:18.3f}" for value in reference))
     found: dict[str, list[list[float]]] = {}
-    for seed, data, values in initialisations(seeds, windows):
-        found.setdefault(data, []).append(values)
-        near = "within 0.05" if np.all(np.abs(values - reference) <= 0.05) else ""
-        row = "".join(f"{value:18.3f}" for value in values)
-        print(f"{f'seed {seed}, {data}':24}{row}  {near}", flush=True)
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        loaded = headscope.wrap(BertModel(BertConfig()))
+        texts = {"random ids": torch.randint(0, loaded.vocab_size, (2, 128))}
+        if windows is not None:
+            texts["text"] = torch.from_numpy(windows.batch(windows.spread(2)))
+        for data, ids in texts.items():
+            by_variant = curves(loaded, ids)
+            values = [*by_variant["attention"][:3]]
+            values += [by_variant["attention+skip"][12], by_variant["full"][12]]
+            found.setdefault(data, []).append(values)
+            near = "within 0.05" if np.all(np.abs(values - reference) <= 0.05) else ""
+            row = "".join(f"{value:18.3f}" for value in values)
+            print(f"{f'seed {seed}, {data}':24}{row}  {near}", flush=True)
     for data, rows in found.items():
         mean, std = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1)
         cells = (f"{m:.3f} +-{s:.3f}" for m, s in zip(mean, std, strict=True))
         print(f"{f'mean +-std, {data}':24}" + "".join(f"{cell:>18}" for cell in cells))
 
 
-def timed(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def cost() -> None:
-    """Ours against as many bare forward passes, in turn, so that a drift meets both."""
+def print_cost() -> None:
+    """Ours against as many bare forward passes."""
     loaded = headscope.load("demo", dtype="float64")
     windows = pack(open_plain(None), loaded, 128)
     chosen = windows.batch(windows.spread(16))
@@ -117,11 +99,8 @@ def cost() -> None:
                     loaded.forward(ids, torch.ones_like(ids))
 
     headscope.validate(loaded)
-    ours, theirs = [], []
-    for _ in range(REPEATS):
-        ours.append(timed(lambda: headscope.depth(loaded, sequences=16, control=False)))
-        theirs.append(timed(bare))
-    a, b = statistics.median(ours), statistics.median(theirs)
+    ours = lambda: headscope.depth(loaded, sequences=16, control=False)  # noqa: E731
+    a, b = medians({"ours": ours, "bare": bare}, 3).values()
     print(f"depth {a:.2f} s, {len(VARIANTS) + 1} bare passes {b:.2f} s: ratio {a / b:.2f}")
 
 
@@ -135,7 +114,7 @@ def main() -> None:
         demo = headscope.load("demo")
         windows = pack(open_plain(arguments.text), demo, 128)
     reference_curve(arguments.seeds, windows)
-    cost()
+    print_cost()
 
 
 if __name__ == "__main__":

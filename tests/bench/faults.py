@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import itertools
 import os
 import random
@@ -46,6 +47,7 @@ from headscope.atomic import write_atomically
 from headscope.errors import InputError
 from headscope.show.files import state_name
 from headscope.show.folders import ready_folder, write_files
+from headscope.show.view import view_of
 from headscope.verdicts.reading import read_results
 
 COMMANDS = {
@@ -59,6 +61,10 @@ OTHER = {
     "spectrum": ("--sequences", "4"),
     "prune": ("--limit", "20", "--calibration-limit", "20", "--heads", "L0H0", "--no-roles"),
 }
+
+
+PRELOADED = ("matplotlib.pyplot", "headscope.cli.app", "headscope.models.loading")
+PRELOADED += tuple(f"headscope.pipeline.{name}" for name in ("classify", "prune.run", "spectrum"))
 
 
 @dataclass
@@ -83,36 +89,31 @@ class Trials:
     def __init__(self, model: str, seed: int, room: Path) -> None:
         self.model, self.room, self.random = model, room, random.Random(seed)
         self.whole: dict[str, dict[str, bytes]] = {}
-        self.other: dict[str, Path] = {}
         self.seconds: dict[str, float] = {}
         self._number = 0
+        for command in COMMANDS:  # without a fault, twice: the bytes must be the same
+            for name in ("whole", "again"):
+                folder = room / f"{command}-{name}"
+                ended = self.start(command, folder).end()
+                assert ended.code == 0, ended.stderr
+                self.seconds[command] = ended.seconds
+                found = content(folder)
+                same = self.whole.setdefault(command, found) == found
+                assert same, "two runs differ by themselves"
+            words = (command, model, *OTHER[command], "-o", room / f"{command}-other")
+            assert Run(*words).end().code == 0
 
     def start(self, command: str, folder: Path, *more: str, **how: object) -> Run:
         """Start a run in a folder."""
         words = (command, self.model, *COMMANDS[command], "-o", folder, *more)
         return Run(*words, **how)  # type: ignore[arg-type]
 
-    def prepare(self, command: str) -> None:
-        """Run a command without a fault, twice: the bytes must be the same."""
-        if command in self.whole:
-            return
-        for name in ("whole", "again"):
-            folder = self.room / f"{command}-{name}"
-            ended = self.start(command, folder).end()
-            assert ended.code == 0, ended.stderr
-            self.seconds[command] = ended.seconds
-            found = content(folder)
-            assert self.whole.setdefault(command, found) == found, "two runs differ by themselves"
-        self.other[command] = self.room / f"{command}-other"
-        words = (command, self.model, *OTHER[command], "-o", self.other[command])
-        assert Run(*words).end().code == 0
-
     def folder(self, command: str, used: bool) -> Path:
         """Return a new folder, which holds results of another run if ``used``."""
         self._number += 1
         folder = self.room / f"trial-{self._number}"
         if used:
-            shutil.copytree(self.other[command], folder)
+            shutil.copytree(self.room / f"{command}-other", folder)
         return folder
 
     def moment(self, command: str) -> float:
@@ -128,20 +129,15 @@ class Trials:
         except InputError:
             return []
         found = {name: data for name, data in content(folder).items() if not name.startswith(".")}
-        before = {**content(self.other[command]), **dict.fromkeys(more, b"of another run")}
+        other = content(self.room / f"{command}-other")
+        before = {**other, **dict.fromkeys(more, b"of another run")}
         return [] if found in (self.whole[command], before) else ["a mixture was taken for whole"]
-
-    def ready(self) -> None:
-        """Prepare every command."""
-        for command in COMMANDS:
-            self.prepare(command)
 
     def some(self, times: int, *, used: bool = False) -> Iterator[tuple[int, str, Path]]:
         """Yield (number, command, folder) of trials, the commands in turn.
 
         With ``used`` every other folder holds results of another run.
         """
-        self.ready()
         for number in range(times):
             command = list(COMMANDS)[number % len(COMMANDS)]
             yield number, command, self.folder(command, used=used and number % 2 == 1)
@@ -154,13 +150,12 @@ class Trials:
     def resumed(self, command: str, folder: Path) -> list[str]:
         """Resume a run and compare the bytes."""
         ended = self.start(command, folder, "--resume").end()
-        said = f"resuming ended with {ended.code}: {ended.stderr[-300:]}"
-        wrong = [] if ended.code == 0 else [said]
-        found = content(folder) if folder.exists() else {}
-        if found != self.whole[command]:
-            names = {*found, *self.whole[command]}
-            differing = [n for n in names if found.get(n) != self.whole[command].get(n)]
-            wrong.append(f"other bytes in {sorted(differing)}")
+        wrong = (
+            [] if ended.code == 0 else [f"resuming ended with {ended.code}: {ended.stderr[-300:]}"]
+        )
+        found, whole = content(folder) if folder.exists() else {}, self.whole[command]
+        differing = sorted(n for n in {*found, *whole} if found.get(n) != whole.get(n))
+        wrong += [f"other bytes in {differing}"] if differing else []
         shutil.rmtree(folder, ignore_errors=True)
         return wrong
 
@@ -174,14 +169,10 @@ def one_sentence(ended: Ended, code: int, *words: str) -> list[str]:
     return wrong + [f"{word!r} is not in {ended.stderr!r}" for word in lacking]
 
 
-# --- the faults ---------------------------------------------------------------------------------
-
-
 def kills(trials: Trials, times: int) -> Iterator[Count]:
     """Kill at random moments, resume, compare."""
     for place, command in enumerate(COMMANDS):
         count = Count(f"kill -9 at a random moment of {command}")
-        trials.prepare(command)
         kept, late = 0, 0
         for number in range(times // 3 + (place < times % 3)):
             folder = trials.folder(command, used=number % 2 == 1)
@@ -224,7 +215,6 @@ def every_change(trials: Trials) -> Iterator[Count]:
     """
     command = "classify"
     count = Count("kill -9 before each change of a file in the folder")
-    trials.prepare(command)
     files = {n: (trials.room / "classify-whole" / n).read_bytes() for n in trials.whole[command]}
     state = state_name(command)
 
@@ -279,7 +269,6 @@ def loading(trials: Trials, times: int) -> Iterator[Count]:
 
 def disks(trials: Trials, times: int) -> Iterator[Count]:
     """Fill a disk at random sizes; take the right to write away."""
-    trials.ready()
     full = Count("disk full")
     for number in range(times):
         command = list(COMMANDS)[number % 3]
@@ -353,22 +342,6 @@ def two_runs(trials: Trials, times: int) -> Iterator[Count]:
     yield count
 
 
-def preload() -> None:
-    """Import once what every fork needs."""
-    import matplotlib.pyplot  # noqa: F401
-
-    import headscope
-    import headscope.cli.app
-    import headscope.models.loading
-    import headscope.pipeline.classify
-    import headscope.pipeline.prune.run
-    import headscope.pipeline.spectrum
-    import headscope.show.view
-
-    for command in COMMANDS:
-        headscope.show.view.view_of(command)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--times", type=int, default=50, help="kills in all; fewer of the others")
@@ -378,25 +351,29 @@ def main() -> int:
         "--only", nargs="*", help="changes kills passes interrupts loading pipes two disks"
     )
     arguments = parser.parse_args()
-    preload()
+    for name in PRELOADED:  # once, for every fork
+        importlib.import_module(name)
+    for command in COMMANDS:
+        view_of(command)
     start = time.monotonic()
     few = max(3, arguments.times // 5)
     with tempfile.TemporaryDirectory() as room:
         trials = Trials(arguments.model, arguments.seed, Path(room))
+        many = arguments.times
         kinds = {
-            "changes": lambda: every_change(trials),
-            "kills": lambda: kills(trials, arguments.times),
-            "passes": lambda: kills_in_passes(trials, few),
-            "interrupts": lambda: interrupts(trials, few),
-            "loading": lambda: loading(trials, arguments.times),
-            "pipes": lambda: pipes(trials, few),
-            "two": lambda: two_runs(trials, few),
-            "disks": lambda: disks(trials, few),
+            "changes": every_change(trials),
+            "kills": kills(trials, many),
+            "passes": kills_in_passes(trials, few),
+            "interrupts": interrupts(trials, few),
+            "loading": loading(trials, many),
+            "pipes": pipes(trials, few),
+            "two": two_runs(trials, few),
+            "disks": disks(trials, few),
         }
         print("| fault | tried | survived | lost |\n|---|---|---|---|")
         lost = 0
         for kind in arguments.only or kinds:
-            for count in kinds[kind]():
+            for count in kinds[kind]:
                 lost += len(count.losses)
                 survived = count.tried - len(count.losses)
                 print(f"| {count.name} | {count.tried} | {survived} | {len(count.losses)} |")

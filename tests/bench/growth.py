@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from commands import load
+from timing import load, medians, print_head, print_row
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel
 
@@ -36,12 +36,8 @@ from headscope.pipeline.classify.sentences import Sentences
 from headscope.show.drawing import BLUE, figure_files, new_figure, plain_axes
 
 WIDTH = 384
-#: The estimate's corpus, its numbers of processes, and what is assumed: one launch on a GPU.
-TOKENS = 1e9
-PROCESSES = (1, 2, 8, 32, 128)
-LAUNCH = 10e-6
-#: Of the figure, in microseconds.
-TICKS = (100, 200, 500, 1000, 2000)
+#: The estimate's corpus, and what is assumed: the seconds of one launch on a GPU.
+TOKENS, LAUNCH = 1e9, 10e-6
 #: What stays while another axis grows.
 SENTENCES, WORDS, LAYERS, HEADS = 500, 24, 6, 12
 AXES = {
@@ -76,49 +72,30 @@ def model(layers: int, heads: int) -> LoadedModel:
 
 def sentences(path: Path, n: int, words: int) -> list[Sentence]:
     """Cut a text into sentences of equally many words; it starts again where it ends."""
-    stream = itertools.cycle(_words(path))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    stream = itertools.cycle(word for line in lines for word in split_words(line))
     return [Sentence(tuple(itertools.islice(stream, words))) for _ in range(n)]
 
 
-def _words(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield from split_words(line)
-
-
-def seconds(run: Callable[[], headscope.results.ClassifyResult], rounds: int) -> tuple[float, int]:
-    """Median processor seconds, and the tokens read."""
-    times = []
-    for _ in range(rounds):
-        start = time.process_time()
-        found = run()
-        times.append(time.process_time() - start)
-    return statistics.median(times), found.corpus.queries
+def seconds(run: Callable[[], object], rounds: int) -> float:
+    """Median processor seconds."""
+    return medians({"": run}, rounds, time.process_time)[""]
 
 
 def measure(axis: str, text: Path, rounds: int) -> list[Point]:
     """Grow one axis; the number of words stays where their length grows."""
-    found = []
+    points = []
     for size in AXES[axis]:
-        n, words, layers, heads = SENTENCES, WORDS, LAYERS, HEADS
-        if axis == "sentences":
-            n = size
-        elif axis == "words of a sentence":
-            n, words = SENTENCES * WORDS // size, size
-        elif axis == "layers":
-            layers = size
-        else:
-            heads = size
-        loaded, corpus = model(layers, heads), sentences(text, n, words)
-
-        def run(
-            loaded: LoadedModel = loaded, corpus: Sequence[Sentence] = corpus
-        ) -> headscope.results.ClassifyResult:
-            return headscope.classify(loaded, corpus, language="en", validate=False)
-
-        found.append(Point(size, *seconds(run, rounds)))
-        print(f"| {axis} | {size:,} | {found[-1].tokens:,} | {found[-1].seconds:.2f} |", flush=True)
-    return found
+        words = size if axis == "words of a sentence" else WORDS
+        n = size if axis == "sentences" else SENTENCES * WORDS // words
+        layers = size if axis == "layers" else LAYERS
+        loaded = model(layers, size if axis == "heads of a layer" else HEADS)
+        corpus = sentences(text, n, words)
+        run = partial(headscope.classify, loaded, corpus, language="en", validate=False)
+        tokens = run(limit=n).corpus.queries
+        points.append(Point(size, seconds(run, rounds), tokens))
+        print_row((axis, f"{size:,}", f"{tokens:,}", f"{points[-1].seconds:.2f}"))
+    return points
 
 
 def exponent(points: Sequence[Point]) -> tuple[float, float]:
@@ -142,8 +119,7 @@ def parts(text: Path, rounds: int) -> tuple[float, float, float]:
     demo = headscope.load("demo")
     n = 10 * SENTENCES
 
-    def measured(limit: int = n) -> headscope.results.ClassifyResult:
-        return headscope.classify(demo, text, limit=limit, language="en", validate=False)
+    measured = partial(headscope.classify, demo, text, language="en", validate=False)
 
     def read() -> None:
         corpus = open_text(text)
@@ -151,15 +127,11 @@ def parts(text: Path, rounds: int) -> tuple[float, float, float]:
         for _ in Sentences.of(demo, corpus, words, n).batches.after(0):
             pass
 
-    whole, tokens = seconds(measured, rounds)
-    times = []
-    for _ in range(rounds):
-        start = time.process_time()
-        read()
-        times.append(time.process_time() - start)
+    tokens = measured(limit=n).corpus.queries
+    whole = seconds(partial(measured, limit=n), rounds) / tokens
     with Calls() as calls:
-        counted = measured(SENTENCES).corpus.queries
-    return whole / tokens, statistics.median(times) / tokens, calls.n / counted
+        counted = measured(limit=SENTENCES).corpus.queries
+    return whole, seconds(read, rounds) / tokens, calls.n / counted
 
 
 def estimate(text: Path, rounds: int) -> None:
@@ -169,23 +141,23 @@ def estimate(text: Path, rounds: int) -> None:
         f"\nThe demo model, one core: {1e6 * whole:.1f} microseconds a token, of which reading and "
         f"tokenising {1e6 * reading:.1f}; {calls:.2f} operators a token\n"
     )
-    print("| processes | hours, a core each | hours, a GPU each |\n|---|---|---|")
-    for n in PROCESSES:
+    print_head(("processes", "hours, a core each", "hours, a GPU each"))
+    for n in (1, 2, 8, 32, 128):
         cores = reading + (whole - reading) / n
         gpus = reading + calls * LAUNCH / n
-        print(f"| {n} | {TOKENS * cores / 3600:,.1f} | {TOKENS * gpus / 3600:,.1f} |")
+        print_row((n, f"{TOKENS * cores / 3600:,.1f}", f"{TOKENS * gpus / 3600:,.1f}"))
 
 
 def draw(found: dict[str, list[Point]], folder: Path) -> None:
     """Write one panel an axis: what a token costs, all on one scale."""
-    figure = new_figure(9, 2.6)
+    figure, ticks = new_figure(9, 2.6), (100, 200, 500, 1000, 2000)
     panels = figure.subplots(1, len(found), sharey=True)
     for axes, (axis, points) in zip(panels, found.items(), strict=True):
         cost = [1e6 * p.seconds / p.tokens for p in points]
         axes.loglog([p.size for p in points], cost, "o-", color=BLUE, ms=4)
         plain_axes(axes, axis, "microseconds a token" if axes is panels[0] else "")
         axes.set_xticks([p.size for p in points], [f"{p.size:,}" for p in points], rotation=45)
-        axes.set_yticks(TICKS, [str(tick) for tick in TICKS])
+        axes.set_yticks(ticks, [str(tick) for tick in ticks])
         axes.minorticks_off()
         axes.grid(axis="y", lw=0.4)
     folder.mkdir(parents=True, exist_ok=True)
@@ -202,7 +174,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"One thread, d_model {WIDTH}, load {load()} at the start\n")
-    print("| grown | size | tokens | processor seconds |\n|---|---|---|---|")
+    print_head(("grown", "size", "tokens", "processor seconds"))
     found = {axis: measure(axis, given.text, given.rounds) for axis in AXES}
     print()
     for axis, points in found.items():

@@ -14,11 +14,12 @@ that other programs hardly count.
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
+from timing import medians, print_head, print_row
 from torch import Tensor
 
 from headscope.attention import AttentionWeights, attention_by_head, attention_fused
@@ -42,26 +43,19 @@ def weights(d_model: int, n_heads: int) -> AttentionWeights:
     return AttentionWeights(W_Q, W_K, W_V, b, b, b, W_O, torch.zeros(d_model))
 
 
-def medians(
+def times(
     d_model: int,
     heads: Sequence[int],
-    length: int,
-    tokens: int,
+    shape: tuple[int, int],
     rounds: int,
     clock: Callable[[], float],
 ) -> dict[tuple[str, int], float]:
-    """Median seconds by form and number of heads, for a batch of about ``tokens`` tokens."""
-    x = torch.randn(max(1, tokens // length), length, d_model)
+    """Median seconds by form and number of heads, for a batch of this shape."""
+    x = torch.randn(*shape, d_model)
     made = {n: weights(d_model, n) for n in heads}
-    times: dict[tuple[str, int], list[float]] = {(form, n): [] for form in FORMS for n in heads}
-    for form, n in times:  # the first call of each sets buffers up
-        FORMS[form](x, x, made[n])
-    for _ in range(rounds):
-        for (form, n), found in times.items():
-            start = clock()
-            FORMS[form](x, x, made[n])
-            found.append(clock() - start)
-    return {key: statistics.median(found) for key, found in times.items()}
+    jobs = {(form, n): partial(FORMS[form], x, x, made[n]) for form in FORMS for n in heads}
+    medians(jobs, 1)  # the first call of each sets buffers up
+    return medians(jobs, rounds, clock)
 
 
 def main() -> None:
@@ -79,28 +73,19 @@ def main() -> None:
     clock = time.process_time if given.threads == 1 else time.perf_counter
     with torch.no_grad():
         for length in given.lengths:
-            found = medians(d_model, heads, length, given.tokens, given.rounds, clock)
             batch = max(1, given.tokens // length)
+            found = times(d_model, heads, (batch, length), given.rounds, clock)
             first = {form: found[form, heads[0]] for form in FORMS}
             base = ", ".join(f"{form} {1e3 * seconds:.1f} ms" for form, seconds in first.items())
             print(f"\n{batch} x {length} tokens; one head: {base}")
-            print("| heads x d_head | parameters | FLOPs | exponentials | loop | fused |")
-            print("|---|---|---|---|---|---|")
+            print_head(("heads x d_head", "parameters", "FLOPs", "exponentials", "loop", "fused"))
             for n in heads:
-                w = made_size(d_model, n)
+                made = weights(d_model, n)
+                w = sum(part.numel() for part in (made.W_Q, made.W_K, made.W_V, made.W_O))
                 projections, scores, exponentials = attention_flops(length, w, d_model, n)
                 ratios = (f"{found[form, n] / first[form]:.2f}" for form in FORMS)
-                print(
-                    f"| {n} x {d_model // n} | {w:,} | {batch * (projections + scores):,} | "
-                    f"{batch * exponentials:,} | {' | '.join(ratios)} |",
-                    flush=True,
-                )
-
-
-def made_size(d_model: int, n_heads: int) -> int:
-    """Count the entries of W_Q, W_K, W_V and W_O as they are made."""
-    w = weights(d_model, n_heads)
-    return sum(part.numel() for part in (w.W_Q, w.W_K, w.W_V, w.W_O))
+                work = (batch * (projections + scores), batch * exponentials)
+                print_row((f"{n} x {d_model // n}", *(f"{c:,}" for c in (w, *work)), *ratios))
 
 
 if __name__ == "__main__":

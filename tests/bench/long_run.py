@@ -18,19 +18,19 @@ import pty
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-from commands import Cost, cost_of, load
+from timing import Cost, cost, load, print_head, print_row, start
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for processes.py
 
 from processes import content
 
+ONE_THREAD, DAY = {"OMP_NUM_THREADS": "1"}, 86_400.0
 #: What a bar shows: steps done, steps in all, time left.
 _BAR = re.compile(rb"(\d+)/(\d+)\S* +(?:\x1b\[\d*m)*(\d+):(\d\d):(\d\d)")
 
@@ -60,43 +60,23 @@ class Bar:
         return found
 
 
-def start(words: list[str], threads: int, bar: Bar | None = None) -> subprocess.Popen[bytes]:
-    """Start ``python WORDS``."""
-    return subprocess.Popen(
-        [sys.executable, *words],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)},
-        stdout=subprocess.DEVNULL,
-        stderr=bar.terminal if bar else None,
-    )
-
-
-def those_that_name(folder: Path) -> list[int]:
-    """Find the processes whose command holds the name of a folder."""
-    return [
-        int(process.name)
-        for process in Path("/proc").iterdir()
-        if process.name.isdigit() and str(folder).encode() in (process / "cmdline").read_bytes()
-    ]
-
-
 def show(name: str, folder: Path, found: Cost) -> None:
     """Print a row; the texts may hold fewer sentences than were asked for."""
     corpus = json.loads((folder / "classify.json").read_text(encoding="utf-8"))["corpus"]
     n = corpus["sentences"] + corpus["skipped"]
-    row = f"{found.wall:.0f} | {found.cpu:.0f} | {found.peak:,.0f}"
-    print(f"| {name} | {n:,} | {row} |", flush=True)
+    print_row((name, f"{n:,}", f"{found.wall:.0f}", f"{found.cpu:.0f}", f"{found.peak:,.0f}"))
 
 
 def killed_and_resumed(words: list[str], out: Path, after: float) -> bool:
     """Kill all processes of a run and resume it; say whether a state was there to go on from."""
-    child = start([*words, "-o", str(out)], 1)
+    child = start([*words, "-o", str(out)], ONE_THREAD)
     time.sleep(after)
-    for pid in those_that_name(out):  # the workers of torchrun are in groups of their own
-        os.kill(pid, signal.SIGKILL)
+    for process in Path("/proc").iterdir():  # the workers of torchrun are in groups of their own
+        if process.name.isdigit() and str(out).encode() in (process / "cmdline").read_bytes():
+            os.kill(int(process.name), signal.SIGKILL)
     child.wait()
     kept = list(out.glob(".classify.state*"))
-    began = time.perf_counter()
-    found = cost_of(start([*words, "-o", str(out), "--resume"], 1), began)
+    found = cost([*words, "-o", str(out), "--resume"], ONE_THREAD, limit=DAY)
     print(
         f"\nkilled after {after:.0f} s with {len(kept)} saved states; resumed, {found.wall:.0f} s"
     )
@@ -113,8 +93,7 @@ def main() -> None:
     given = parser.parse_args()
     k, n = given.processes, given.sentences
     print(f"{os.cpu_count()} cores, load {load()} at the start\n")
-    print("| run | sentences | seconds | processor seconds | peak MiB of a process |")
-    print("|---|---|---|---|---|", flush=True)
+    print_head(("run", "sentences", "seconds", "processor seconds", "peak MiB of a process"))
     with tempfile.TemporaryDirectory() as temporary:
         text, folder = Path(temporary) / "corpus.txt", Path(temporary)
         with text.open("wb") as joined:
@@ -124,13 +103,11 @@ def main() -> None:
         together = ["-m", "torch.distributed.run", "--nproc-per-node", str(k)]
         for size in (n // 10, n):
             bar = Bar()
-            began = time.perf_counter()
             words = [*command, str(size), "-o", str(folder / "one")]
-            one = cost_of(start(words, k, bar), began)
+            one = cost(words, {"OMP_NUM_THREADS": str(k)}, DAY, bar.terminal)
             show(f"1 process, {k} threads", folder / "one", one)
             words = [*together, *command, str(size), "-o", str(folder / "several")]
-            began = time.perf_counter()
-            several = cost_of(start(words, 1), began)
+            several = cost(words, ONE_THREAD, DAY)
             show(f"{k} processes, 1 thread each", folder / "several", several)
         print()
         for share, said, was in bar.promises():

@@ -48,9 +48,6 @@ class Clock:
         return dict(zip(("seconds", "cpu"), np.subtract(now, self._start).tolist(), strict=True))
 
 
-# --- what a user would count --------------------------------------------------------------------
-
-
 class HeadCounts:
     """Position, entropy, mass on special tokens, dependency relations, rarest word; by head."""
 
@@ -118,9 +115,6 @@ def eager_model(given: dict[str, Any]) -> Any:
     from transformers import AutoModel
 
     return AutoModel.from_pretrained(given["folder"], attn_implementation="eager").eval()
-
-
-# --- jobs ---------------------------------------------------------------------------------------
 
 
 def output_attentions(given: dict[str, Any]) -> dict[str, Any]:
@@ -196,14 +190,11 @@ def bertviz(given: dict[str, Any]) -> dict[str, Any]:
         page = head_view(attentions, tokens, html_action="return").data
         (Path(given["room"]) / f"bertviz-{length}.html").write_text(page)
         pages[str(length)] = {**clock.read(), "bytes": len(page.encode())}
-    code = re.sub(r"(?m)^\s*(?:\*|//|/\*).*$", "", without_patterns(page))
+    # Lines of numbers are most of the page.
+    code = "\n".join(line for line in page.splitlines() if len(line) < 10_000)
+    code = re.sub(r"(?m)^\s*(?:\*|//|/\*).*$", "", code)
     hosts = sorted(set(re.findall(r"https?://([\w.]+)/[\w./-]*(?:\.min|\.js)", code)))
     return {"pages": pages, "facts": [f"loads scripts from {host}" for host in hosts]}
-
-
-def without_patterns(page: str) -> str:
-    """Drop the lines that hold numbers: they are most of the page."""
-    return "\n".join(line for line in page.splitlines() if len(line) < 10_000)
 
 
 def weightwatcher(given: dict[str, Any]) -> dict[str, Any]:
@@ -232,14 +223,8 @@ def refusal(run: Callable[[], Any]) -> list[str]:
 def versions(given: dict[str, Any]) -> dict[str, Any]:
     """What is installed."""
     found = {}
-    for name in (
-        "torch",
-        "transformers",
-        "transformer-lens",
-        "nnsight",
-        "bertviz",
-        "weightwatcher",
-    ):
+    names = "torch transformers transformer-lens nnsight bertviz weightwatcher"
+    for name in names.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return {"versions": found}

@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,7 @@ class Peer:
     """A program to compare with.
 
     ``job`` is its name in peer_scripts.py, ``package`` whose version is shown, ``ours`` the job of
-    this file beside it, ``what`` and ``instead`` are what each of the two does, and ``cannot`` is
-    what the peer leaves to its user, in README's words.
+    this file beside it, and ``cannot`` is what the peer leaves to its user, in README's words.
     """
 
     job: str
@@ -54,80 +54,47 @@ class Peer:
     package: str
     ours: str
     what: str
-    instead: str
     cannot: str
 
+    @property
+    def instead(self) -> str:
+        return "page of `classify`" if self.ours == "page" else f"`{self.ours}`"
 
-PEERS = (
-    Peer(
-        "output_attentions",
-        "a script, transformers",
-        "transformers",
-        "classify",
-        "head statistics, {sentences} sentences",
-        "`classify`",
-        "no baseline, interval or proof; a text's patterns are held all at once",
-    ),
-    Peer(
-        "transformerlens",
-        "TransformerLens",
-        "transformer-lens",
-        "classify",
-        "the same from its cache",
-        "`classify`",
-        "takes no BERT without a task head; no dependency relations",
-    ),
-    Peer(
-        "nnsight",
-        "nnsight",
-        "nnsight",
-        "classify",
-        "the same from its trace",
-        "`classify`",
-        "measures nothing itself",
-    ),
-    Peer(
-        "bertviz",
-        "BertViz",
-        "bertviz",
-        "page",
-        "page of {length} tokens",
-        "page of `classify`",
-        "no statistics over a corpus; the page loads scripts from a CDN",
-    ),
-    Peer(
-        "weightwatcher",
-        "WeightWatcher",
-        "weightwatcher",
-        "rank",
-        "ranks of weights",
-        "`rank`",
-        "knows no heads: one row a matrix",
-    ),
+
+#: job | title | package | ours | what | what it leaves to its user
+PEERS = tuple(
+    Peer(*(cell.strip() for cell in line.split("|")))
+    for line in """
+output_attentions | a script, transformers | transformers | classify | \
+ head statistics, {sentences} sentences | \
+ no baseline, interval or proof; a text's patterns are held all at once
+transformerlens | TransformerLens | transformer-lens | classify | the same from its cache | \
+ takes no BERT without a task head; no dependency relations
+nnsight | nnsight | nnsight | classify | the same from its trace | measures nothing itself
+bertviz | BertViz | bertviz | page | page of {length} tokens | \
+ no statistics over a corpus; the page loads scripts from a CDN
+weightwatcher | WeightWatcher | weightwatcher | rank | ranks of weights | \
+ knows no heads: one row a matrix
+""".strip().splitlines()
 )
-
-
-# --- headscope's side, each in a process of its own -----------------------------------------------
 
 
 def classify(given: dict[str, Any]) -> dict[str, Any]:
     """Classify every head on the sentences."""
     import headscope
-
-    loaded = headscope.load("demo")
-    corpus = _corpus(given["sentences"])
-    clock = Clock()
-    result = headscope.classify(loaded, corpus, language="en")
-    return {**clock.read(), "entropies": [head.entropy for head in result.heads]}
-
-
-def _corpus(sentences: Sequence[dict[str, Any]]) -> Any:
     from headscope.data.corpus import as_corpus
     from headscope.data.sentence import Sentence
 
-    return as_corpus(
-        [Sentence(tuple(s["words"]), tuple(s["heads"]), tuple(s["relations"])) for s in sentences]
+    loaded = headscope.load("demo")
+    corpus = as_corpus(
+        [
+            Sentence(tuple(s["words"]), tuple(s["heads"]), tuple(s["relations"]))
+            for s in given["sentences"]
+        ]
     )
+    clock = Clock()
+    result = headscope.classify(loaded, corpus, language="en")
+    return {**clock.read(), "entropies": [head.entropy for head in result.heads]}
 
 
 def rank(given: dict[str, Any]) -> dict[str, Any]:
@@ -173,9 +140,6 @@ def _cut(words: Sequence[str], length: int, loaded: Any) -> str:
 
 
 OURS = {job.__name__: job for job in (classify, rank, page)}
-
-
-# --- runs -------------------------------------------------------------------------------------
 
 
 def run(command: Sequence[str | Path], limit: float) -> dict[str, Any]:
@@ -247,9 +211,6 @@ def make_given(folder: Path, sentences: int) -> Path:
     return path
 
 
-# --- the table --------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One line of the table; figures are medians, or missing with the reason in ``note``."""
@@ -257,10 +218,10 @@ class Row:
     peer: str
     what: str
     instead: str
-    figures: tuple[float, ...] | None
-    sizes: tuple[float, float] | None
     note: str
-    cannot: str = ""
+    cannot: str
+    figures: tuple[float, ...] | None = None
+    sizes: tuple[float, float] | None = None
 
 
 def rows_of(
@@ -268,34 +229,22 @@ def rows_of(
 ) -> list[Row]:
     title = f"{peer.title} {version}".strip()
     what = peer.what.format(sentences=many, length="{length}")
+    row = partial(Row, title, instead=peer.instead, cannot=peer.cannot)
     failed = next((found["error"] for found in theirs if "error" in found), None)
     if failed is not None:
-        return [
-            Row(
-                title, what.format(length=LENGTHS[0]), peer.instead, None, None, failed, peer.cannot
-            )
-        ]
+        return [row(what=what.format(length=LENGTHS[0]), note=failed)]
     peaks = _medians((theirs, ours), "peak_mb")
     facts = "; ".join(theirs[0].get("facts", ()))
     if "pages" not in theirs[0]:
         took = _medians((theirs, ours), "seconds", "cpu")
         note = "; ".join(filter(None, (agreement(theirs[0], ours[0]), facts)))
-        return [Row(title, what, peer.instead, (*took, *peaks), None, note, peer.cannot)]
+        return [row(what=what, figures=(*took, *peaks), note=note)]
     rows = []
     for length in LENGTHS:
         pages = [[found["pages"][str(length)] for found in side] for side in (theirs, ours)]
         took, sizes = _medians(pages, "seconds", "cpu"), _medians(pages, "bytes")
-        rows.append(
-            Row(
-                title,
-                what.format(length=length),
-                peer.instead,
-                (*took, *peaks),
-                sizes,
-                facts,
-                peer.cannot,
-            )
-        )
+        figures = (*took, *peaks)
+        rows.append(row(what=what.format(length=length), figures=figures, sizes=sizes, note=facts))
     return rows
 
 

@@ -7,11 +7,9 @@ backward over the same padded batches, with eager attention, timed in turn with 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
-from statistics import median
 
 import torch
+from timing import medians
 
 import headscope
 from headscope.data.examples import read_texts
@@ -34,18 +32,12 @@ def main(sentences: int) -> None:
     loaded = headscope.load("demo")
     task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), loaded)
     given = make_given(loaded, task, roles={}, use_labels=False, budget=36, largest=54, seed=0)
-    jobs: dict[str, Callable[[], object]] = {"forward + backward": lambda: user_loop(given)}
-    jobs |= {name: lambda name=name: choose(name, given) for name in METHODS}
-    times: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(ROUNDS):
-        for name, job in jobs.items():
-            start = time.perf_counter()
-            job()
-            times[name].append(time.perf_counter() - start)
-    unit = median(times["forward + backward"])
+    yardstick = "forward + backward"
+    methods = {name: lambda name=name: choose(name, given) for name in METHODS}
+    times = medians({yardstick: lambda: user_loop(given), **methods}, ROUNDS)
     print(f"{task.n_examples} sentences, {torch.get_num_threads()} threads, {ROUNDS} rounds")
-    for name, values in times.items():
-        print(f"{name:20s} {median(values):7.2f} s  {median(values) / unit:5.2f} x")
+    for name, seconds in times.items():
+        print(f"{name:20s} {seconds:7.2f} s  {seconds / times[yardstick]:5.2f} x")
 
 
 def user_loop(given: Given) -> None:

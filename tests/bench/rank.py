@@ -9,35 +9,29 @@ nothing: machines differ.
    ``numpy.linalg.svd(compute_uv=False)``; on some heads, scaled up to 144. Largest relative
    difference of any singular value that rank and float64 allow to compare.
 2. BERT-large geometry (24 x 16 x 64, d_model 1024): our time per head over BERT-base's.
-3. All that ``measure_layer`` reads off the weights (qk, ov, w_q, w_k, asymmetry, overlap; heads and
-   concatenated), per layer, and the peak memory of each way in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
 import torch
+from timing import medians
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.measures.rank.dimensions import Reading, product_singular_values
+from headscope.measures.rank.dimensions import product_singular_values
 from headscope.measures.rank.factors import Factors, layer_factors
-from headscope.measures.rank.layer import measure_layer
 
 GEOMETRIES = {"base": (12, 12, 768), "large": (24, 16, 1024)}  # layers, heads, d_model
 N_SINGULAR = 64
+Pairs = list[tuple[Tensor, Tensor]]
 
 
 def layers_of(name: str) -> list[Factors]:
@@ -59,106 +53,46 @@ def ours(layers: list[Factors]) -> list[Tensor]:
     return [product_singular_values(factors.W_Q, factors.W_K) for factors in layers]
 
 
-def dense_torch(heads: list[tuple[Tensor, Tensor]]) -> list[Any]:
+def dense_torch(heads: Pairs) -> list[Any]:
     return [torch.linalg.svdvals(W_Q @ W_K.T)[:N_SINGULAR] for W_Q, W_K in heads]
 
 
-def dense_numpy(heads: list[tuple[Tensor, Tensor]]) -> list[Any]:
-    return [
-        np.linalg.svd(W_Q.numpy() @ W_K.numpy().T, compute_uv=False)[:N_SINGULAR]
-        for W_Q, W_K in heads
-    ]
-
-
-def timed(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def side_by_side(repeats: int, **runs: Callable[[], Any]) -> dict[str, float]:
-    """Median seconds of each, run in turn so that a drift of the machine meets all of them."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            times[name].append(timed(run))
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def some_heads(layers: list[Factors], count: int) -> tuple[list[int], list[tuple[Tensor, Tensor]]]:
-    """Spread ``count`` heads over all layers; their numbers and factors."""
-    total = sum(factors.n_heads for factors in layers)
-    chosen = np.linspace(0, total - 1, count).astype(int).tolist()
-    n_heads = layers[0].n_heads
-    pairs = [(layers[i // n_heads], i % n_heads) for i in chosen]
-    return chosen, [(factors.W_Q[head], factors.W_K[head]) for factors, head in pairs]
-
-
-def peak_of(name: str) -> float:
-    """Mebibytes that one way needs beyond the weights at its peak, in a process of its own."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return float(pool.apply(_peak, (name,)))
-
-
-def _peak(name: str) -> float:
-    layers = layers_of("base")
-    chosen = some_heads(layers, 3)[1]
-    dense_torch([(W_Q[:80], W_K[:80]) for W_Q, W_K in chosen])  # the libraries wake up
-    ours([factors.first(1) for factors in layers[:1]])
-    run: dict[str, Callable[[], Any]] = {
-        "ours": lambda: ours(layers),
-        "whole layer": lambda: measure_layer(0, layers[0], Reading()),
-        "dense torch": lambda: dense_torch(chosen),
-    }
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = _memory("VmRSS")
-    run[name]()
-    return _memory("VmHWM") - before
-
-
-def _memory(field: str) -> float:
-    status = Path("/proc/self/status").read_text().splitlines()
-    return float(next(line for line in status if line.startswith(field)).split()[1]) / 1024
+def dense_numpy(heads: Pairs) -> list[Any]:
+    products = [W_Q.numpy() @ W_K.numpy().T for W_Q, W_K in heads]
+    return [np.linalg.svd(product, compute_uv=False)[:N_SINGULAR] for product in products]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--heads", type=int, default=6, help="heads of the dense SVDs")
     parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     base, large = (layers_of(name) for name in GEOMETRIES)
-    chosen, pairs = some_heads(base, arguments.heads)
-    n_heads = {"base": 144, "large": 384}
+    chosen = np.linspace(0, 143, given.heads).astype(int).tolist()  # spread over all layers
+    pairs = [(base[i // 12].W_Q[i % 12], base[i // 12].W_K[i % 12]) for i in chosen]
     print(f"{torch.get_num_threads()} threads; dense SVDs of {len(pairs)} of 144 heads, scaled up")
 
     ours(base)  # once before the clock
-    times = side_by_side(
-        arguments.repeats,
-        base=lambda: ours(base),
-        large=lambda: ours(large),
-        torch=lambda: dense_torch(pairs),
-        numpy=lambda: dense_numpy(pairs),
-        everything=lambda: [measure_layer(0, factors, Reading()) for factors in base[:2]],
-    )
+    jobs = {
+        "base": lambda: ours(base),
+        "large": lambda: ours(large),
+        "torch": lambda: dense_torch(pairs),
+        "numpy": lambda: dense_numpy(pairs),
+    }
+    times = medians(jobs, given.repeats)
     print(f"BERT-base, all 144 heads: ours {times['base']:.3f} s")
     for name in ("torch", "numpy"):
-        dense = times[name] * n_heads["base"] / len(pairs)
+        dense = times[name] * 144 / len(pairs)
         print(f"dense {name} {dense:.1f} s, as a multiple of ours: {dense / times['base']:.0f}")
-    per_head = {name: times[name] / count for name, count in n_heads.items()}
+    per_head = {"base": times["base"] / 144, "large": times["large"] / 384}
     print(
         f"per head: BERT-base {1e3 * per_head['base']:.2f} ms, BERT-large "
         f"{1e3 * per_head['large']:.2f} ms, ratio {per_head['large'] / per_head['base']:.2f}"
     )
-    print(f"everything rank measures: {times['everything'] / 2:.2f} s a layer of BERT-base")
-
     found = torch.cat(ours(base))[chosen].numpy()
     for name, exact in (("torch", dense_torch(pairs)), ("numpy", dense_numpy(pairs))):
         gap = np.abs(found - np.stack([np.asarray(sigma) for sigma in exact])) / found
         print(f"largest relative difference to dense {name}: {gap.max():.1e}")
-    for name in (
-        ("ours", "whole layer", "dense torch") if Path("/proc/self/clear_refs").exists() else ()
-    ):
-        print(f"peak memory beyond the weights, {name}: {peak_of(name):.0f} MiB")
 
 
 if __name__ == "__main__":

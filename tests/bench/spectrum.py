@@ -15,7 +15,7 @@ errors measured side by side in one run, and asserts nothing: machines differ.
 from __future__ import annotations
 
 import argparse
-import functools
+import itertools
 import os
 import statistics
 import sys
@@ -31,6 +31,7 @@ import numpy as np
 import scipy.linalg
 import torch
 from threadpoolctl import threadpool_limits
+from timing import medians, print_head, print_row
 
 import headscope
 from headscope.data.packing import Windows, pack
@@ -121,52 +122,34 @@ def errors(route: Route, patterns: Any) -> tuple[float, float, float]:
     return tuple(worst.tolist())
 
 
-def seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def cpu_seconds(run: Callable[[], Any]) -> float:
-    """Processor time of this thread: other work on the machine does not distort it."""
-    start = time.thread_time()
-    run()
-    return time.thread_time() - start
-
-
 def routes_table(patterns: Any) -> None:
     """Time every route on every pattern in turn, so that a drift of the machine meets all."""
-    times: dict[str, list[float]] = {name: [] for name in ROUTES}
+    patterns_in_turn = {name: itertools.cycle(patterns) for name in ROUTES}
+    jobs = {name: lambda n=name: ROUTES[n](next(patterns_in_turn[n])) for name in ROUTES}
     with threadpool_limits(limits=1, user_api="blas"):
-        for pattern in patterns:
-            for name, route in ROUTES.items():
-                times[name].append(cpu_seconds(functools.partial(route, pattern)))
-        base = statistics.median(next(iter(times.values())))
+        # Processor time of this thread: other work on the machine does not distort it.
+        times = medians(jobs, len(patterns), time.thread_time)
+        base = next(iter(times.values()))
         n = patterns.shape[-1]
         print(
             f"\n{len(patterns)} real patterns, n = {n}, one thread: median processor ms a matrix, "
             "times as fast as the numpy loop, largest errors against the float64 SVD\n"
         )
-        print("| route | ms | ratio | share at n/4 | curve | share of squares |")
-        print("|---|---|---|---|---|---|")
+        print_head(("route", "ms", "ratio", "share at n/4", "curve", "share of squares"))
         for name, route in ROUTES.items():
-            median = statistics.median(times[name])
-            share, curve, squares = errors(route, patterns[:: max(1, len(patterns) // 24)])
-            print(
-                f"| {name} | {1e3 * median:.2f} | {base / median:.2f} "
-                f"| {share:.0e} | {curve:.0e} | {squares:.0e} |",
-                flush=True,
-            )
+            worst = errors(route, patterns[:: max(1, len(patterns) // 24)])
+            figures = f"{1e3 * times[name]:.2f}", f"{base / times[name]:.2f}"
+            print_row((name, *figures, *(f"{error:.0e}" for error in worst)))
 
 
 def hard_table(n: int) -> None:
     chosen = ("scipy gesdd, float32", "Gram, scipy eigvalsh, float32", list(ROUTES)[-1])
     print(f"\nlargest error of the curve on hard patterns, n = {n}\n")
-    print("| pattern |", " | ".join(chosen), "|\n|---|---|---|---|")
+    print_head(("pattern", *chosen))
     with threadpool_limits(limits=1, user_api="blas"):
         for name, pattern in hard_patterns(n).items():
             found = [errors(ROUTES[r], [pattern.astype(np.float32)])[1] for r in chosen]
-            print(f"| {name} |", " | ".join(f"{e:.0e}" for e in found), "|", flush=True)
+            print_row((name, *(f"{e:.0e}" for e in found)))
 
 
 def threads_table(patterns: Any, cores: int) -> None:
@@ -175,24 +158,19 @@ def threads_table(patterns: Any, cores: int) -> None:
         f"\nthread layouts, n = {n}, over {len(patterns)} matrices: processor ms a matrix of all "
         "threads together (ms on the clock)\n"
     )
-    print("| layout | numpy svd loop | Gram eigenvalues |\n|---|---|---|")
+    print_head(("layout", "numpy svd loop", "Gram eigenvalues"))
     numpy_svd, ours = ROUTES[next(iter(ROUTES))], ROUTES[list(ROUTES)[-1]]
     for workers, inside in dict.fromkeys(((1, 1), (cores, 1), (1, cores), (cores, cores))):
         cells = []
         for route in (numpy_svd, ours):
             with ThreadPoolExecutor(workers) as pool, threadpool_limits(inside, user_api="blas"):
                 list(pool.map(route, patterns[:workers]))
-                before = time.process_time()
-                clock = seconds(lambda p=pool, r=route: list(p.map(r, patterns)))
-                spent = time.process_time() - before
+                before, started = time.process_time(), time.perf_counter()
+                list(pool.map(route, patterns))
+                clock, spent = time.perf_counter() - started, time.process_time() - before
             each = 1e3 / len(patterns)
             cells.append(f"{spent * each:.2f} ({clock * each:.2f})")
-        print(
-            f"| {workers} matrices at a time, {inside} BLAS threads in each |",
-            " | ".join(cells),
-            "|",
-            flush=True,
-        )
+        print_row((f"{workers} matrices at a time, {inside} BLAS threads in each", *cells))
 
 
 def script(loaded: LoadedModel, ids: Any) -> None:
@@ -215,11 +193,8 @@ def ours(loaded: LoadedModel, ids: Any) -> None:
 
 def side_by_side(loaded: LoadedModel, windows: Windows, sequences: int, repeats: int) -> None:
     ids = torch.from_numpy(windows.batch(windows.spread(sequences)))
-    times: dict[str, list[float]] = {"script": [], "ours": []}
-    for _ in range(repeats):
-        times["script"].append(seconds(lambda: script(loaded, ids)))
-        times["ours"].append(seconds(lambda: ours(loaded, ids)))
-    mine, theirs = statistics.median(times["ours"]), statistics.median(times["script"])
+    jobs = {"script": lambda: script(loaded, ids), "ours": lambda: ours(loaded, ids)}
+    theirs, mine = medians(jobs, repeats).values()
     print(
         f"\nn = {windows.length}, {sequences} sequences, whole pass with the model: ours "
         f"{mine / sequences:.2f} s a sequence, script {theirs / sequences:.2f} s; "

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hostile import hostile
 
+import headscope
+from headscope.models.loaded import LoadedModel
 from headscope.results import ReportResult
 from headscope.show.page.html import report_html
 
@@ -29,26 +31,18 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def small() -> ReportResult:
-    """A report of the demo model: everything but depth, little of each."""
-    import headscope
-
-    settings = {
-        "classify": {"limit": 128, "control": False, "ablate_limit": 4},
+def small(demo: LoadedModel) -> ReportResult:
+    """A report of the demo model: most of its sections, little of each."""
+    settings: dict[str, dict[str, Any]] = {
+        "classify": {"limit": 128, "control": False, "ablate_limit": 2},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
-        "spectrum": {"length": 32, "sequences": 8},
-        "flow": {"limit": 32, "control": False},
-        "prune": {
-            "fractions": [0.5],
-            "repairs": ["none"],
-            "ablation": False,
-            "limit": 32,
-            "calibration_limit": 32,
-        },
+        "spectrum": {"length": 32, "sequences": 6},
+        "flow": {"limit": 24, "control": False},
+        "prune": {"fractions": [0.5], "repairs": ["none"], "ablation": False, "draws": 5},
     }
-    return headscope.report(
-        "demo", skip=["depth", "transfer", "linear", "symmetric", "insights"], settings=settings
-    )
+    settings["prune"] |= {"limit": 16, "calibration_limit": 16}
+    skipped = ["depth", "transfer", "linear", "symmetric", "insights"]
+    return headscope.report(demo, skip=skipped, settings=settings)
 
 
 @pytest.fixture(scope="session")

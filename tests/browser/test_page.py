@@ -91,14 +91,17 @@ def test_keyboard_moves_over_the_map_and_opens(show: Open, page_file: Path) -> N
     assert not page.locator("dialog#card").is_visible()
 
 
-def test_hover_tells_the_scores(show: Open, page_file: Path) -> None:
+def test_the_map_and_the_table_of_heads(show: Open, page_file: Path) -> None:
+    """Hovering tells scores; colour by a number, filter by role, sort by number."""
     page = show(page_file)
     page.hover("button.cell[data-head=L1H8]")
     assert "next token" in page.inner_text("#hint")
 
+    page.select_option("#colours", "share")
+    assert float(page.inner_text("button.cell[data-head=L0H2]")) < 0.5
+    page.select_option("#colours", "role")
+    assert page.inner_text("button.cell[data-head=L0H2]") == "-1"
 
-def test_filter_by_role(show: Open, page_file: Path) -> None:
-    page = show(page_file)
     page.click(".chip[data-role=positional]")
     assert page.inner_text("#count") == "3 of 72 heads"
     assert page.locator("button.cell:not(.out)").count() == 3
@@ -106,9 +109,6 @@ def test_filter_by_role(show: Open, page_file: Path) -> None:
     page.click(".chip[data-role=positional]")
     assert page.locator("button.cell.out").count() == 0
 
-
-def test_tables_sort_by_number(show: Open, page_file: Path) -> None:
-    page = show(page_file)
     page.click("#heads-table th:nth-child(3) button")
     cells = page.locator("#heads-table tbody tr td:nth-child(3)").all_inner_texts()
     numbers = [float(cell) for cell in cells]
@@ -117,14 +117,6 @@ def test_tables_sort_by_number(show: Open, page_file: Path) -> None:
     page.click("#heads-table th:nth-child(3) button")
     again = page.locator("#heads-table tbody tr td:nth-child(3)").all_inner_texts()
     assert [float(cell) for cell in again] == sorted(numbers)
-
-
-def test_map_can_be_coloured_by_a_number(show: Open, page_file: Path) -> None:
-    page = show(page_file)
-    page.select_option("#colours", "share")
-    assert float(page.inner_text("button.cell[data-head=L0H2]")) < 0.5
-    page.select_option("#colours", "role")
-    assert page.inner_text("button.cell[data-head=L0H2]") == "-1"
 
 
 @pytest.mark.parametrize("width", [320, 375, 1280])
@@ -210,11 +202,9 @@ def test_hostile_strings_are_inert(show: Open, hostile_file: Path) -> None:
 
 
 def test_no_script_but_its_own_can_run(browser: Any, page_file: Path, tmp_path: Path) -> None:
-    text = page_file.read_text(encoding="utf-8")
+    text, added = page_file.read_text(encoding="utf-8"), "<script>window.hacked = 1</script></body>"
     changed = tmp_path / "changed.html"
-    changed.write_text(
-        text.replace("</body>", "<script>window.hacked = 1</script></body>"), encoding="utf-8"
-    )
+    changed.write_text(text.replace("</body>", added), encoding="utf-8")
     page = browser.new_page()
     page.goto(changed.as_uri())
     assert page.evaluate("window.hacked") is None

@@ -153,9 +153,6 @@ if [ "$1" = report ]; then mkdir -p -- "$folder"; echo "# report" > "$folder/rep
     return calls
 
 
-# --- what the file says --------------------------------------------------------------------------
-
-
 def test_no_input_is_pasted_into_a_script() -> None:
     assert len(SCRIPTS) >= 3
     for step in SCRIPTS:
@@ -173,9 +170,6 @@ def test_its_options_are_the_commands_own() -> None:
             used = set(re.findall(r"(--[a-z-]+)(?=[^\n]*\))", step["run"]))
             assert used
             assert used <= own
-
-
-# --- a real report -------------------------------------------------------------------------------
 
 
 def test_a_report_is_made_held_against_its_baseline_and_commented(runner: Runner) -> None:
@@ -209,8 +203,6 @@ def test_a_report_is_made_held_against_its_baseline_and_commented(runner: Runner
     assert words[:3] == ["pr", "comment", "7"]
     assert words[-2:] == ["new report/comment.md", "us/models"]
 
-
-# --- the order of things -------------------------------------------------------------------------
 
 HOSTILE = "$(touch evil) `touch evil`; touch evil #\" ' ${{ github.token }}\ntouch evil"
 
@@ -263,19 +255,15 @@ def test_a_limit_that_fails_does_not_hide_what_changed(code: int, ran: int, runn
     assert runner.codes["Report"] == code
 
 
-def test_nobody_elses_pull_request_is_commented(
-    runner: Runner, recorded: Callable[[], list[list[str]]]
-) -> None:
+@pytest.mark.usefixtures("recorded")
+def test_nobody_elses_pull_request_is_commented(runner: Runner) -> None:
     runner.github["github.event.pull_request.head.repo.full_name"] = "them/models"
     runner.run(model="m", comment="true", install="false")
     assert list(runner.codes) == ["Report"]
     assert not (runner.folder / "gh.txt").exists()
 
 
-# --- installing ----------------------------------------------------------------------------------
-
-
-def test_it_installs_itself_with_the_tested_versions(
+def test_it_installs_itself_with_the_tested_versions_or_a_release(
     runner: Runner, recorded: Callable[[], list[list[str]]]
 ) -> None:
     runner.run(model="demo")
@@ -287,17 +275,13 @@ def test_it_installs_itself_with_the_tested_versions(
     assert torch.endswith(f"{pins}torch|")
     assert package == f"-m|pip|install|{ROOT}[demo]|{pins}"
 
-
-def test_a_release_can_be_named(runner: Runner, recorded: Callable[[], list[list[str]]]) -> None:
+    (runner.folder / "pip.txt").unlink()
     runner.run(model="m", version="0.1.0", torch_index="")
     assert (runner.folder / "pip.txt").read_text() == "-m|pip|install|headscope==0.1.0|\n"
     runner.codes.clear()
     runner.run(model="m", version="0.1.0 --index-url http://e.vil", torch_index="")
     assert runner.codes == {"Install headscope": 1}
     assert "is no release of headscope" in runner.said
-
-
-# --- what the pages show -------------------------------------------------------------------------
 
 
 def test_the_pages_use_it_as_it_is() -> None:

@@ -28,9 +28,6 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-# --- the tables -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_the_table_is_what_the_tests_say(name: str) -> None:
     text = PLACES[name].read_text(encoding="utf-8")
@@ -59,9 +56,6 @@ def test_the_page_names_every_layout_and_what_a_layout_may_override() -> None:
     public = {name for name in vars(Layout) if not name.startswith("_")}
     fields = {"name", "q", "k", "v", "out", "bypasses"}
     assert {*re.findall(r"`(\w+)`", methods)} == public - fields
-
-
-# --- the examples -----------------------------------------------------------------------------
 
 
 def block(info: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from tiny_models import tiny_bert
 from transformers import AutoModel, pytorch_utils
 
 import headscope
+from headscope.cli.app import main
 from headscope.models.gating import gated
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
@@ -25,9 +25,6 @@ IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-
-
-# --- what transformers 5 does --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "bart", "t5"])
@@ -47,8 +44,6 @@ def test_helpers_that_are_gone_and_one_that_is_left() -> None:
     assert not hasattr(pytorch_utils, "find_pruneable_heads_and_indices")
     assert hasattr(pytorch_utils, "prune_linear_layer")
 
-
-# --- what it means ------------------------------------------------------------------------------
 
 HEADS = {0: [1], 1: [0, 3]}
 
@@ -119,9 +114,6 @@ def test_transformers_5_and_the_old_folder(pruned: Path) -> None:
     assert len(found["mismatched_keys"]) == 2 * 7
 
 
-# --- the snippets -------------------------------------------------------------------------------
-
-
 def test_what_was_written_before_is_python() -> None:
     assert len(blocks("py")) >= 3
     for block in blocks("py"):
@@ -133,7 +125,6 @@ def test_the_commands_run(
     pruned: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    command_line: Callable[[list[str]], int],
 ) -> None:
     monkeypatch.chdir(model.parent)
     for name in ("dev", "train"):
@@ -144,24 +135,10 @@ def test_the_commands_run(
     for words in commands:
         assert words[0] == "headscope"
         shorter = ["--no-roles", "--no-validate"] if words[1] == "prune" else []
-        assert command_line([*words, *shorter]) == 0, (words, capsys.readouterr().err)
-    smaller = headscope.load("smaller")
-    assert [site.head_ids for site in smaller.sites] == [(0, 1, 3), (1, 2)]
-
-
-@pytest.fixture
-def command_line(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], int]:
-    """Call the command line in this process."""
-    import gc
-
-    from headscope.cli.app import main
-
-    def call(words: list[str]) -> int:
-        monkeypatch.setattr("sys.argv", words)
+        monkeypatch.setattr("sys.argv", [*words, *shorter])
         with pytest.raises(SystemExit) as stopped:
             main()
         gc.unfreeze()  # the command line expects that the process ends with it
-        code: Any = stopped.value.code
-        return int(code or 0)
-
-    return call
+        assert not stopped.value.code, (words, capsys.readouterr().err)
+    smaller = headscope.load("smaller")
+    assert [site.head_ids for site in smaller.sites] == [(0, 1, 3), (1, 2)]

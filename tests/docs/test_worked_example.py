@@ -16,6 +16,24 @@ from tiny_models import tiny_bert
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+) (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+FACTS = "headscope/verdicts/diff/facts/reach.py"
+#: One process that has the copy's modules imported forks for each module to run as a program.
+DRIVER = """
+import json, os, runpy, sys
+import headscope.cli.app, headscope.pipeline.classify, pytest
+for i, (module, *words) in enumerate(json.loads(sys.argv[1])):
+    sys.stdout.flush()
+    if os.fork() == 0:
+        os.dup2(os.open(f"said-{i}", os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(1, 2)
+        sys.argv = [module, *words]
+        if module == "os":
+            os.remove(words[0])
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
 FILES = {path: text for kind, path, text in BLOCKS if kind != "diff"}
 LINES = [(path, text) for kind, path, text in BLOCKS if kind == "diff"]
 
@@ -46,68 +64,71 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def _run(project: Path, *words: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, words)],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": str(project), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
-
-
 def test_it_takes_eight_files_and_three_lines() -> None:
     assert len(FILES) <= 8
     added = [line for _, patch in LINES for line in patch.splitlines() if line.startswith("+")]
     assert len(added) <= 3
 
 
-def test_the_command_measures_and_shows(project: Path, tmp_path: Path) -> None:
-    model, out = tiny_bert(tmp_path / "model"), tmp_path / "out"
-    assert "furthest" in _run(project, "headscope", "reach", model, "--limit", 20, "-o", out)
+def test_the_command_of_the_page_works(project: Path, tmp_path: Path) -> None:
+    """It measures and shows, is a section of the report and of config files, and is checked."""
+    model, out, other = tiny_bert(tmp_path / "model"), tmp_path / "out", tmp_path / "other"
+    config, report = tmp_path / "x.toml", tmp_path / "report"
+    config.write_text("[reach]\nlimit = 5\n")
+    # What the process has imported is not rewritten; the tests' own assertions are.
+    quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+    registry = ("pytest", "-q", "-n", "0", *quiet, "tests/unit/test_registry.py")
+    tests = ("tests/unit/measures/test_reach.py", "tests/unit/test_house.py")
+    tests += ("tests/docs/test_pages.py", "-k", "not links_and_names")
+    steps: dict[str, tuple[object, ...]] = {
+        "reach": ("headscope", "reach", model, "--limit", 20, "-o", out),
+        "same": ("headscope", "diff", out, out),
+        "shorter": ("headscope", "reach", model, "--limit", 10, "-o", other),
+        "differ": ("headscope", "diff", out, other),
+        "config": ("headscope", "config", "show", "reach", "--config", config),
+        "report": ("headscope", "report", model, "--only", "reach", "--config", config),
+        "help": ("headscope", "reach", "--help"),
+        "tests": (*registry, *tests),
+        "check": ("ruff", "check", "headscope", "tests"),
+        "format": ("ruff", "format", "--check", "headscope", "tests"),
+        "forget": ("os", FACTS),
+        "incomplete": registry,
+    }
+    steps["report"] = (*steps["report"], "-o", report)
+    said = _run(project, steps)
+
+    assert "furthest" in said["reach"]
     result = json.loads((out / "reach.json").read_text(encoding="utf-8"))
     assert result["validation"]["passed"]
     assert {row["layer"] for row in result["reaches"]} == {0, 1}
-    assert (
-        (out / "reach.csv")
-        .read_text(encoding="utf-8")
-        .startswith("layer,head,stack,distance,even\n")
+    table = (out / "reach.csv").read_text(encoding="utf-8")
+    assert table.startswith("layer,head,stack,distance,even\n")
+    assert said["same"] == ""
+    assert "reach" in said["differ"]
+    assert "limit = 5" in said["config"]
+    document = json.loads((report / "report.json").read_text(encoding="utf-8"))
+    assert document["settings"]["reach"] == {"limit": 5}
+    assert document["reach"]["tokens"] > 0
+    assert (report / "reach.csv").is_file()
+    assert "Measure how far each head looks" in said["help"]
+    assert "passed" in said["tests"]
+    # Without one of its files, the registry test names the section and what it lacks.
+    assert "reach: there is no headscope.verdicts.diff.facts.reach" in said["incomplete"]
+
+
+def _run(project: Path, steps: dict[str, tuple[object, ...]]) -> dict[str, str]:
+    """Run each step in turn; return what each said. All but the last must succeed."""
+    words = json.dumps([[str(word) for word in step] for step in steps.values()])
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, words],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(project), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert _run(project, "headscope", "diff", out, out) == ""
-    other = tmp_path / "other"
-    _run(project, "headscope", "reach", model, "--limit", 10, "-o", other)
-    assert "reach" in _run(project, "headscope", "diff", out, other)
-
-
-def test_it_is_a_section_of_the_report_and_of_config_files(project: Path, tmp_path: Path) -> None:
-    config, out = tmp_path / "x.toml", tmp_path / "out"
-    config.write_text("[reach]\nlimit = 5\n")
-    assert "limit = 5" in _run(project, "headscope", "config", "show", "reach", "--config", config)
-    model = tiny_bert(tmp_path / "model")
-    words = ("report", model, "--only", "reach", "--config", config, "-o", out)
-    _run(project, "headscope", *words)
-    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    assert report["settings"]["reach"] == {"limit": 5}
-    assert report["reach"]["tokens"] > 0
-    assert (out / "reach.csv").is_file()
-    assert "Measure how far each head looks" in _run(project, "headscope", "reach", "--help")
-
-
-def test_the_projects_own_checks_pass(project: Path) -> None:
-    tests = ("tests/unit/test_registry.py", "tests/unit/measures/test_reach.py")
-    tests += ("tests/unit/test_house.py", "tests/docs/test_parameters.py")
-    assert "passed" in _run(project, "pytest", "-q", "-n", "0", *tests)
-    _run(project, "ruff", "check", "headscope", "tests")
-    _run(project, "ruff", "format", "--check", "headscope", "tests")
-
-
-def test_what_is_forgotten_is_told_by_name(project: Path, tmp_path: Path) -> None:
-    """Without one of its files, the registry test names the section and what it lacks."""
-    broken = tmp_path / "broken"
-    shutil.copytree(project, broken, ignore=shutil.ignore_patterns("__pycache__"))
-    (broken / "headscope/verdicts/diff/facts/reach.py").unlink()
-    said = _run(broken, "pytest", "-q", "-n", "0", "tests/unit/test_registry.py", code=1)
-    assert "reach: there is no headscope.verdicts.diff.facts.reach" in said
+    assert done.returncode == 0, done.stderr
+    said = {name: (project / f"said-{i}").read_text() for i, name in enumerate(steps)}
+    for (name, text), code in zip(said.items(), done.stdout.split(), strict=True):
+        assert int(code) == (name == "incomplete"), f"{name}: {text[-3000:]}"
+    return said

@@ -194,7 +194,7 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
     sizes["decoder_start_token_id"] = tiny_models.CLS
     kinds = {"bart": (BartForConditionalGeneration, BartConfig, sizes)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny_translators, "_KINDS", kinds)
+        patch.setattr(tiny_models, "_KINDS", kinds)
         network = tiny_models.translator("bart")
     network.model.encoder.layers[0].self_attn.out_proj.weight *= encoder
     for layer, scale in zip(network.model.decoder.layers, cross, strict=True):

@@ -8,6 +8,7 @@ label, role, verdict, choice of heads may, and nothing may become "not measured"
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -55,14 +56,7 @@ def moved() -> LoadedModel:
 @pytest.fixture(scope="module")
 def both(demo: LoadedModel, moved: LoadedModel) -> Callable[[str], tuple[Any, Any]]:
     """Results of both models by measurement, each made once."""
-    made: dict[str, tuple[Any, Any]] = {}
-
-    def of(name: str) -> tuple[Any, Any]:
-        if name not in made:
-            made[name] = MEASURED[name](demo), MEASURED[name](moved)
-        return made[name]
-
-    return of
+    return functools.cache(lambda name: (MEASURED[name](demo), MEASURED[name](moved)))
 
 
 def said(value: Any, path: str = "") -> Iterator[tuple[str, object]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch
 import headscope
 from headscope.data.examples import read_texts
 from headscope.models.loaded import LoadedModel
+from headscope.pipeline.prune import keeping
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task
@@ -21,8 +24,17 @@ from headscope.pruning.method import Given
 from headscope.results import PruneResult
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _small_card() -> Iterator[None]:
+    """Time a small input for the cards of models that are saved."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeping, "CARD_BATCH", 1)
+        patch.setattr(keeping, "CARD_TOKENS", 16)
+        yield
+
+
 @pytest.fixture(scope="module")
-def half(demo: LoadedModel) -> PruneResult:
+def half(demo: LoadedModel, measured: Callable[..., Any]) -> PruneResult:
     """Half of the heads removed in every way of repair, on a small part of the sample."""
     return headscope.prune(
         demo,
@@ -31,7 +43,9 @@ def half(demo: LoadedModel) -> PruneResult:
         fractions=[0.5],
         calibration_limit=48,
         limit=48,
+        draws=6,
         ablation=False,
+        roles=measured("classify", validate=False),
     )
 
 
@@ -117,8 +131,9 @@ def test_the_default_keeps_the_repaired_choice_and_never_the_control(
         demo,
         fractions=[0.5],
         ablation=False,
-        limit=40,
-        calibration_limit=40,
+        limit=32,
+        calibration_limit=32,
+        draws=5,
         roles=False,
         save=tmp_path / "small",
         save_dense=tmp_path / "dense",

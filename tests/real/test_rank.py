@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,12 @@ EPS32 = float(np.finfo(np.float32).eps)
 
 
 @pytest.fixture(scope="module")
-def result(demo: LoadedModel) -> RankResult:
-    return rank(demo, control_seeds=2)
+def result(measured: Callable[..., RankResult]) -> RankResult:
+    return measured("rank", control_seeds=2)
 
 
-def test_every_head_of_the_demo_is_the_dense_product(demo: LoadedModel, result: RankResult) -> None:
+def test_the_demo_is_what_dense_products_say(demo: LoadedModel, result: RankResult) -> None:
+    """Heads, a concatenated layer, and the overlap of heads."""
     assert len(result.heads) == 72
     for layer in (0, 5):
         w = demo.sites[layer].weights()
@@ -35,8 +37,6 @@ def test_every_head_of_the_demo_is_the_dense_product(demo: LoadedModel, result: 
             check(head.w_q, W_Q, 32, rtol=384 * EPS32)
             assert head.asymmetry == pytest.approx(dense_asymmetry(dense(W_Q, W_K)), rel=1e-9)
 
-
-def test_concatenated_layer_of_the_demo(demo: LoadedModel, result: RankResult) -> None:
     w = demo.sites[2].weights()
     side = [x.detach().double().transpose(0, 1).flatten(1).numpy() for x in (w.W_Q, w.W_K)]
     sigma = np.linalg.svd(dense(*side), compute_uv=False)
@@ -44,21 +44,14 @@ def test_concatenated_layer_of_the_demo(demo: LoadedModel, result: RankResult) -
     np.testing.assert_allclose(found.singular_values, sigma, rtol=1e-8, atol=1e-12 * sigma[0])
     share = np.cumsum(sigma**2) / (sigma**2).sum()
     assert found.dims["90"] == int(np.searchsorted(share, 0.9)) + 1
-    assert result.layers[2].w_q.numerical_rank.value == np.linalg.matrix_rank(
-        side[0], tol=sigma_max(side[0]) * 384 * EPS32
-    )
-
-
-def sigma_max(matrix: np.ndarray) -> float:
-    return float(np.linalg.norm(matrix, 2))
-
-
-def test_overlap_of_the_demos_heads(demo: LoadedModel, result: RankResult) -> None:
+    tolerance = float(np.linalg.norm(side[0], 2)) * 384 * EPS32
+    rank_of_all = np.linalg.matrix_rank(side[0], tol=tolerance)
+    assert result.layers[2].w_q.numerical_rank.value == rank_of_all
     W_Q = demo.sites[3].weights().W_Q.detach().double().numpy()
     for g, h in ((0, 1), (4, 9)):
         angles = subspace_angles(W_Q[g], W_Q[h])
-        found = result.layers[3].overlap.query[g][h]
-        assert found == pytest.approx(float(np.mean(np.cos(angles) ** 2)), rel=1e-8)
+        overlap = result.layers[3].overlap.query[g][h]
+        assert overlap == pytest.approx(float(np.mean(np.cos(angles) ** 2)), rel=1e-8)
 
 
 def test_layers_of_the_demo_stand_below_their_controls(result: RankResult) -> None:

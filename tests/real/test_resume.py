@@ -2,127 +2,170 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from processes import Run, content
 from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.corpus import SAMPLE
-from headscope.errors import ResumeError
-from headscope.pipeline import resume
+from headscope.errors import InputError, ResumeError
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.resume import RunState
+from headscope.results import to_dict
 from headscope.show.files import state_name
 
-#: Saves after every batch, and waits there so that the test can kill it at any of them.
-_SLOW = """
-import sys, time
-from headscope.pipeline import resume
-init, note = resume.RunState.__init__, resume.RunState.note
-resume.RunState.__init__ = lambda self, path, identity: init(self, path, identity, every=0.0)
-def slow(self, *args, **kwargs):
-    note(self, *args, **kwargs)
-    time.sleep(0.15)
-resume.RunState.note = slow
-sys.argv = ["headscope", *sys.argv[1:]]
-from headscope.cli.app import main
-main()
-"""
-_RUN = ["--control", "--limit", "160", "-o"]
+
+def _save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
+    self._passes[name] = (done, sums)
+    self.save()
 
 
-def _start(model: Path, folder: Path, *more: str, slow: bool = False) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-c", _SLOW] if slow else [sys.executable, "-m", "headscope"]
-    return subprocess.Popen(
-        [*program, "classify", str(model), *_RUN, str(folder), *more],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def _die_after_saves(saves: int) -> Callable[[], None]:
+    """Let a run save its state after every batch, and kill itself just after so many saves."""
+
+    def install() -> None:
+        seen = 0
+
+        def note(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
+            nonlocal seen
+            _save_always(self, name, done, sums)
+            seen += 1
+            if seen == saves:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        RunState.note = note  # type: ignore[method-assign]
+
+    return install
 
 
-def _kill_after_saves(model: Path, folder: Path, saves: int) -> None:
-    """Kill the run with SIGKILL once its state has been written ``saves`` times."""
-    process = _start(model, folder, "--resume", slow=True)
-    state, seen, last = folder / state_name("classify"), 0, None
-    deadline = time.monotonic() + 120
-    while seen < saves and process.poll() is None and time.monotonic() < deadline:
-        stamp = state.stat().st_mtime_ns if state.exists() else None
-        seen, last = seen + (stamp != last and stamp is not None), stamp
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert state.exists(), "the run ended before it could be killed"
-
-
-def _content(folder: Path) -> dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    result = json.loads(files["classify.json"])
-    result["provenance"].pop("created")
-    return {**files, "classify.json": json.dumps(result).encode()}
-
-
-def test_killed_twice_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("classify", ["--control", "--limit", "160"]),
+        ("spectrum", ["--length", "64", "--sequences", "100"]),
+    ],
+)
+def test_killed_twice_and_resumed_gives_the_same_bytes(
+    command: str, options: list[str], tmp_path: Path
+) -> None:
+    words = [command, str(tiny_bert(tmp_path / "model")), *options, "-o"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    model = tiny_bert(tmp_path / "model")
-    assert _start(model, whole).wait() == 0
-    _kill_after_saves(model, killed, 2)
-    _kill_after_saves(model, killed, 2)
-    assert _start(model, killed, "--resume").wait() == 0
-    assert _content(killed) == _content(whole)
+    assert Run(*words, whole).end().code == 0
+    for saves in (1, 2):  # the second goes on, and saves more
+        run = Run(*words, killed, "--resume", before=_die_after_saves(saves))
+        assert run.end().code == -signal.SIGKILL, "the run ended before it could be killed"
+        assert (killed / state_name(command)).exists()
+    assert Run(*words, killed, "--resume").end().code == 0
+    assert content(killed) == content(whole)
+    assert state_name(command) not in content(whole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "stop_in", "resumed_at"),
+    [
+        ({"length": 32, "precision": 0.015}, "", ("", 64)),  # not its first batch of 32 again
+        (
+            {"length": 16, "sequences": 10, "control": True},
+            "random weights 3 of 5",
+            ("random weights 4 of 5", None),
+        ),
+    ],
+    ids=["adaptive mode", "control"],
+)
+def test_spectrum_goes_on_where_it_was_interrupted(
+    settings: dict[str, Any],
+    stop_in: str,
+    resumed_at: tuple[str, int | None],
+    demo: LoadedModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = headscope.spectrum(demo, **settings)
+
+    def interrupt(name: str, done: int, total: int) -> None:
+        if stop_in in name:
+            raise KeyboardInterrupt
+
+    state = tmp_path / "state"
+    with monkeypatch.context() as patch:
+        patch.setattr(RunState, "note", _save_always)
+        with pytest.raises(KeyboardInterrupt):
+            headscope.spectrum(demo, **settings, state=state, progress=interrupt)
+    seen: list[tuple[str, int]] = []
+    resumed = headscope.spectrum(
+        demo, **settings, state=state, resume=True, progress=lambda *told: seen.append(told[:2])
+    )
+    assert seen[0][0].startswith(resumed_at[0])
+    assert resumed_at[1] in (None, seen[0][1])
+    plain = [to_dict(result) for result in (resumed, whole)]
+    for document in plain:
+        document["provenance"].pop("created")
+    assert plain[0] == plain[1]
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A state saved by a run on 60 sentences of the sample; read only."""
-    path = tmp_path_factory.mktemp("saved") / "state.safetensors"
-    headscope.classify("demo", limit=60, state=path)
-    assert path.exists()
-    return path
+def saved(demo: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """States of runs on 60 sentences and on 8 windows of the sample; each run saved once."""
+    folder, saves = tmp_path_factory.mktemp("saved"), []
+    save = RunState.save
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunState, "save", lambda self: (saves.append(self.path), save(self)))
+        headscope.classify(demo, limit=60, state=folder / "classify")
+        headscope.spectrum(demo, length=32, sequences=8, state=folder / "spectrum")
+    # Short runs save once, at the end of their pass, not at every batch.
+    assert saves == [folder / "classify", folder / "spectrum"]
+    return folder
 
 
-@pytest.fixture
-def state(saved: Path, tmp_path: Path) -> Path:
-    """A copy of that state, for one test."""
-    return Path(shutil.copy(saved, tmp_path))
+@pytest.mark.parametrize(
+    ("command", "change", "named"),
+    [
+        ("classify", {"limit": 61}, "sentences"),
+        ("classify", {"seed": 1}, "seed"),
+        ("classify", {"corpus": "another", "language": "en"}, "corpus"),
+        ("classify", {"model": "another"}, "model"),
+        ("classify", {"damaged": True}, "cannot be read"),
+        ("spectrum", {"length": 33, "k": 8}, "length"),
+        ("spectrum", {"sequences": 9}, "sequences"),
+        ("spectrum", {"k": 3}, "k"),
+        ("spectrum", {"text": ["The old ferry left the harbour before dawn. "] * 30}, "text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_state_of_another_run_is_refused(
+    command: str,
+    change: dict[str, Any],
+    named: str,
+    saved: Path,
+    demo: LoadedModel,
+    tmp_path: Path,
+) -> None:
+    state = Path(shutil.copy(saved / command, tmp_path))
+    given = {"limit": 60} if command == "classify" else {"length": 32, "sequences": 8}
+    given |= {"model": demo, "state": state, "resume": True, **change}
+    if change.get("corpus"):
+        given["corpus"] = tmp_path / "other.conllu"
+        text = SAMPLE.read_text(encoding="utf-8").replace("ferry", "boat")
+        given["corpus"].write_text(text, encoding="utf-8")
+    if change.get("model"):
+        given["model"] = tiny_bert(tmp_path / "model")
+    if given.pop("damaged", False):
+        state.write_bytes(state.read_bytes()[:-100])
+    with pytest.raises(ResumeError, match=named):
+        getattr(headscope, command)(**given)
 
 
-def test_state_of_another_setting_is_refused(state: Path) -> None:
-    with pytest.raises(ResumeError, match="sentences"):
-        headscope.classify("demo", limit=61, state=state, resume=True)
-    with pytest.raises(ResumeError, match="seed"):
-        headscope.classify("demo", limit=60, seed=1, state=state, resume=True)
-
-
-def test_state_of_another_corpus_is_refused(state: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.conllu"
-    other.write_text(SAMPLE.read_text(encoding="utf-8").replace("ferry", "boat"), encoding="utf-8")
-    with pytest.raises(ResumeError, match="corpus"):
-        headscope.classify("demo", other, language="en", limit=60, state=state, resume=True)
-
-
-def test_state_of_another_model_is_refused(state: Path, shared: Path) -> None:
-    with pytest.raises(ResumeError, match="model"):
-        headscope.classify(
-            str(shared / "models" / "minilm-mlm"), limit=60, state=state, resume=True
-        )
-
-
-def test_damaged_state_is_refused(state: Path) -> None:
-    state.write_bytes(state.read_bytes()[:-100])
-    with pytest.raises(ResumeError, match="cannot be read"):
-        headscope.classify("demo", limit=60, state=state, resume=True)
-
-
-def test_state_is_saved_at_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saves: list[int] = []
-    save = resume.RunState.save
-    monkeypatch.setattr(resume.RunState, "save", lambda self: (saves.append(1), save(self))[1])
-    headscope.classify("demo", limit=60, state=tmp_path / "state")
-    assert len(saves) == 1  # a short run saves once, at the end of its pass
+def test_a_model_in_memory_can_be_measured_but_not_saved(demo: LoadedModel, tmp_path: Path) -> None:
+    bare = headscope.wrap(demo.model, demo.tokenizer)
+    assert headscope.spectrum(bare, length=16, sequences=2).sequences == 2
+    with pytest.raises(InputError, match="no checksum"):
+        headscope.spectrum(bare, length=16, sequences=2, state=tmp_path / "state")
+    with pytest.raises(InputError, match="tokenizer"):
+        headscope.spectrum(headscope.wrap(demo.model), length=16)

@@ -1,32 +1,21 @@
-"""``spectrum`` on the demo model: against output_attentions and NumPy, stopping, resuming."""
+"""``spectrum`` on the demo model: against output_attentions and NumPy, and when it stops."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.packing import pack
 from headscope.data.plain import open_plain
-from headscope.errors import InputError, ResumeError
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
-from headscope.pipeline.resume import RunState
 from headscope.pipeline.spectrum import efficient
-from headscope.results import SpectrumResult, to_dict
-from headscope.show.files import state_name
+from headscope.results import SpectrumResult
 from headscope.show.spectrum.figures import share_map
 from headscope.show.spectrum.words import control_sentence, verdict_sentence
 
@@ -34,7 +23,7 @@ from headscope.show.spectrum.words import control_sentence, verdict_sentence
 @pytest.fixture(scope="module")
 def result(demo: LoadedModel) -> SpectrumResult:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(efficient, "TOKENS", 512)
+        patch.setattr(efficient, "TOKENS", 256)
         return headscope.spectrum(demo, length=64, sequences=6, efficient=True)
 
 
@@ -44,12 +33,8 @@ def little() -> list[str]:
     return list(itertools.islice(open_plain(None), 150))
 
 
-def windows_of(demo: LoadedModel, length: int):
-    return pack(open_plain(None), demo, length)
-
-
 def test_equals_a_script_on_output_attentions(demo: LoadedModel, result: SpectrumResult) -> None:
-    windows = windows_of(demo, 64)
+    windows = pack(open_plain(None), demo, 64)
     ids = torch.from_numpy(windows.batch([i * len(windows) // 6 for i in range(6)]))
     with use_implementation(demo.model, "eager"), torch.no_grad():
         attentions = demo.model(input_ids=ids, output_attentions=True).attentions
@@ -123,8 +108,7 @@ def test_random_weights_are_of_low_rank_too(demo: LoadedModel) -> None:
 def test_adaptive_mode_stops_when_precise(demo: LoadedModel) -> None:
     result = headscope.spectrum(demo, length=32, precision=0.05)
     sampling = result.sampling
-    assert sampling.mode == "adaptive"
-    assert sampling.reached
+    assert (sampling.mode, sampling.reached) == ("adaptive", True)
     assert sampling.minimum <= result.sequences < sampling.windows
     assert max(h.half_width for h in result.heads) == sampling.half_width < 0.05
     other = headscope.spectrum(demo, length=32, precision=0.05, seed=1)
@@ -148,154 +132,11 @@ def test_all_windows_in_any_order_give_the_same_means(demo: LoadedModel, little:
     assert all_of_them.sampling.requested == 10**6
 
 
-# --- resuming -----------------------------------------------------------------------------------
-
-#: Saves after every batch, and waits there so that the test can kill it at any of them.
-_SLOW = """
-import sys, time
-from headscope.pipeline import resume as checkpoint
-init, note = checkpoint.RunState.__init__, checkpoint.RunState.note
-checkpoint.RunState.__init__ = lambda self, path, identity: init(self, path, identity, every=0.0)
-def slow(self, *args, **kwargs):
-    note(self, *args, **kwargs)
-    time.sleep(0.15)
-checkpoint.RunState.note = slow
-sys.argv = ["headscope", *sys.argv[1:]]
-from headscope.cli.app import main
-main()
-"""
-
-
-def _start(model: Path, folder: Path, *, slow: bool = False) -> subprocess.Popen[bytes]:
-    program = [sys.executable, "-c", _SLOW] if slow else [sys.executable, "-m", "headscope"]
-    command = [
-        "spectrum",
-        str(model),
-        "--length",
-        "64",
-        "--sequences",
-        "60",
-        "-o",
-        str(folder),
-        "--resume",
-    ]
-    return subprocess.Popen(
-        [*program, *command],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def _kill_after_saves(model: Path, folder: Path, saves: int) -> None:
-    process = _start(model, folder, slow=True)
-    state, seen, last = folder / state_name("spectrum"), 0, None
-    deadline = time.monotonic() + 120
-    while seen < saves and process.poll() is None and time.monotonic() < deadline:
-        stamp = state.stat().st_mtime_ns if state.exists() else None
-        seen, last = seen + (stamp != last and stamp is not None), stamp
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert state.exists(), "the run ended before it could be killed"
-
-
-def _content(folder: Path) -> dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    result = json.loads(files["spectrum.json"])
-    result["provenance"].pop("created")
-    return {**files, "spectrum.json": json.dumps(result).encode()}
-
-
-def _without_created(result: SpectrumResult) -> dict[str, Any]:
-    plain: dict[str, Any] = to_dict(result)
-    plain["provenance"].pop("created")
-    return plain
-
-
-def test_adaptive_mode_goes_on_where_it_was_interrupted(demo: LoadedModel, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"length": 32, "precision": 0.015}
-    whole = headscope.spectrum(demo, **settings)
-
-    def interrupt(name: str, done: int, total: int) -> None:
-        raise KeyboardInterrupt  # after the first batch
-
-    state = tmp_path / "state"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunState, "note", _save_always)
-        with pytest.raises(KeyboardInterrupt):
-            headscope.spectrum(demo, **settings, state=state, progress=interrupt)
-    seen: list[int] = []
-    resumed = headscope.spectrum(
-        demo, **settings, state=state, resume=True, progress=lambda *done: seen.append(done[1])
-    )
-    assert seen[0] == 64  # the first batch of 32 was not measured again
-    assert _without_created(resumed) == _without_created(whole)
-
-
-def test_an_interrupted_control_goes_on(demo: LoadedModel, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"length": 16, "sequences": 10, "control": True}
-    whole = headscope.spectrum(demo, **settings)
-    state = tmp_path / "state"
-
-    def interrupt(name: str, done: int, total: int) -> None:
-        if name == "random weights 3 of 5":
-            raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunState, "note", _save_always)
-        with pytest.raises(KeyboardInterrupt):
-            headscope.spectrum(demo, **settings, state=state, progress=interrupt)
-    seen: list[str] = []
-    resumed = headscope.spectrum(
-        demo, **settings, state=state, resume=True, progress=lambda *told: seen.append(told[0])
-    )
-    assert seen == ["random weights 4 of 5", "random weights 5 of 5"]
-    assert _without_created(resumed) == _without_created(whole)
-
-
-def _save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:
-    self._passes[name] = (done, sums)
-    self.save()
-
-
-def test_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    model = tiny_bert(tmp_path / "model")
-    runs = [_start(model, whole)]
-    _kill_after_saves(model, killed, 2)
-    assert _start(model, killed).wait() == 0
-    assert runs[0].wait() == 0
-    assert _content(killed) == _content(whole)
-    assert state_name("spectrum") not in _content(whole)
-
-
-def test_state_of_another_run_is_refused(demo: LoadedModel, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    headscope.spectrum(demo, length=32, sequences=8, state=state)
-    for field, change in (
-        ("length", {"length": 33, "k": 8}),
-        ("sequences", {"sequences": 9}),
-        ("k", {"k": 3}),
-        ("text", {"text": ["The old ferry left the harbour before dawn. "] * 30}),
-    ):
-        with pytest.raises(ResumeError, match=field):
-            headscope.spectrum(
-                demo, **{"length": 32, "sequences": 8, "state": state, "resume": True, **change}
-            )
-
-
-def test_a_model_in_memory_can_be_measured_but_not_saved(demo: LoadedModel, tmp_path: Path) -> None:
-    bare = headscope.wrap(demo.model, demo.tokenizer)
-    assert headscope.spectrum(bare, length=16, sequences=2).sequences == 2
-    with pytest.raises(InputError, match="no checksum"):
-        headscope.spectrum(bare, length=16, sequences=2, state=tmp_path / "state")
-    with pytest.raises(InputError, match="tokenizer"):
-        headscope.spectrum(headscope.wrap(demo.model), length=16)
-
-
-def test_layers_may_have_lost_heads(demo: LoadedModel, little: list[str]) -> None:
+def test_layers_may_have_lost_heads(
+    demo: LoadedModel, little: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Layer 1 keeps its heads 0 and 8 only, the second being the next-token head; layer 3 none."""
+    monkeypatch.setattr(efficient, "TOKENS", 64)
     gone = [(1, h) for h in range(12) if h not in (0, 8)] + [(3, h) for h in range(12)]
     loaded = headscope.remove_heads(demo, gone)
     result = headscope.spectrum(loaded, little, length=16, sequences=3, efficient=True)

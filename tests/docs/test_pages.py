@@ -1,0 +1,164 @@
+"""Pages name what there is, configuration files show every option, docstrings say what is what."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+import typer.main
+
+from headscope.cli.app import app
+from headscope.cli.settings import read_settings
+from headscope.measures.classify.thresholds import Thresholds
+from headscope.pipeline.tasks.making import TASKS
+from headscope.pruning.methods import METHODS
+from headscope.results.points import Point
+from headscope.results.rank import MatrixRank
+from headscope.results.roles import PRIMARY
+from headscope.results.thresholds import ThresholdSet
+from headscope.results.validate import ValidationResult
+from headscope.verdicts.insights.thresholds import InsightThresholds
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DEFINITIONS = (ROOT / "docs" / "definitions.md").read_text(encoding="utf-8")
+CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+COMMANDS = typer.main.get_command(app).commands
+PROFILES = [path for path in CONFIGS if path.stem not in COMMANDS]
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings as code forges make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_names_of_pages_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith("http"):
+            path, _, anchor = target.partition("#")
+            other = page.parent / path if path else page
+            assert other.exists(), target
+            assert not anchor or anchor in anchors(other), target
+    for name in re.findall(r"[\w./-]+\.md\b", re.sub(r"https?://\S+", "", text)):
+        places = (page.parent / name, ROOT / name, ROOT / "docs" / name)
+        written = Path(name).name in {"report.md", "diff.md", "comment.md", "reach.md"}
+        assert written or any(place.exists() for place in places), name
+
+
+def test_what_pages_define() -> None:
+    for command in (
+        *("classify", "validate", "explain", "rank", "spectrum", "depth", "flow", "linear"),
+        *("symmetric", "transfer", "prune", "insights"),
+    ):
+        text = (ROOT / "docs" / f"{command}.md").read_text(encoding="utf-8")
+        assert "(definitions.md" in text, command
+    for name in (*METHODS, *TASKS, "mlm", "fidelity"):
+        assert f"`{name}`" in DEFINITIONS, name
+    for role in (role.key for role in PRIMARY):
+        assert role in DEFINITIONS, role
+    for kind, names in (
+        (MatrixRank, ("numerical_rank", "stable_rank", "effective_rank", "dims")),
+        (Point, ("difference", "spread", "ci")),
+        (ValidationResult, ("max_abs_hidden_eager", "max_abs_pattern", "mask_reached")),
+    ):
+        for name in names:
+            assert hasattr(kind, name) or name in kind.__dataclass_fields__, name
+            assert f"`{name}`" in DEFINITIONS, name
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("classify", Thresholds), ("insights", InsightThresholds)]
+)
+def test_config_file_documents_every_threshold_at_its_default(
+    name: str, kind: type[ThresholdSet]
+) -> None:
+    table = tomllib.loads((ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8"))[name]
+    assert kind.parse(table["thresholds"]) == kind()
+    assert set(table["thresholds"]) == set(kind.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("name", [path.stem for path in CONFIGS if path.stem in COMMANDS])
+def test_config_file_documents_every_option_at_its_default(name: str) -> None:
+    text = (ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8")
+    set_values = tomllib.loads(text)[name]
+    shown = {*set_values, *re.findall(r"^# (\w+) = ", text, re.MULTILINE)}
+    hidden = {"model", "config", "debug", "help"}
+    if "thresholds" in shown:
+        shown, hidden = shown - {"thresholds"}, {*hidden, "threshold"}
+    assert shown == {param.name for param in COMMANDS[name].params} - hidden
+    for param in COMMANDS[name].params:
+        if param.name in set_values:
+            default = getattr(param.default, "value", param.default)
+            assert set_values[param.name] == default, param.name
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda p: p.stem)
+def test_config_files_hold_only_real_options(config: Path, tmp_path: Path) -> None:
+    """Those that are set, and one by one those that stand in comments."""
+    read_settings(config, typer.Context(typer.main.get_command(app)))
+    table = ""
+    for line in config.read_text(encoding="utf-8").splitlines():
+        table = line if line.startswith("[") else table
+        if table and re.match(r"# \w+ = ", line):
+            path = tmp_path / "one.toml"
+            path.write_text(f"{table}\n{line[2:]}\n", encoding="utf-8")
+            read_settings(path, typer.Context(typer.main.get_command(app)))
+
+
+def test_the_four_profiles_explain_every_setting() -> None:
+    assert {path.stem for path in PROFILES} >= {"quick", "ci", "full", "paper"}
+    assert "limits" in tomllib.loads((ROOT / "configs" / "ci.toml").read_text(encoding="utf-8"))
+    for config in PROFILES:
+        lines = config.read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("# ")
+        assert all(" # " in line for line in lines if re.match(r"\w+ = ", line)), config
+
+
+def entries(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each entry of the numpydoc sections that list parameters, and what follows it."""
+    lines = text.splitlines()
+    section, entry, said = "", "", ""
+    for i, line in enumerate(lines):
+        if i + 1 < len(lines) and lines[i + 1] and not lines[i + 1].strip("-"):
+            if entry:
+                yield entry, said
+            section, entry, said = line.strip(), "", ""
+        elif section in ("Parameters", "Attributes", "Other Parameters") and line.strip("-"):
+            if line[0] != " ":
+                if entry:
+                    yield entry, said
+                entry, said = line, ""
+            else:
+                said += line.strip()
+    if entry:
+        yield entry, said
+
+
+def test_the_reader_of_docstrings_finds_what_is_missing() -> None:
+    text = (
+        "Do it.\n\nParameters\n----------\none : int\n    How many.\ntwo, three : str\nfour\n\n"
+        "Returns\n-------\nint\n"
+    )
+    assert dict(entries(text)) == {"one : int": "How many.", "two, three : str": "", "four": ""}
+
+
+def test_every_documented_parameter_is_described() -> None:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    bare = [
+        f"{path}: {getattr(node, 'name', 'module')}: {entry}"
+        for path in (ROOT / "headscope").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, kinds)
+        for entry, said in entries(ast.get_docstring(node) or "")
+        if not said
+    ]
+    assert not bare
