@@ -1,0 +1,352 @@
+r"""Is the suite able to fail? Seeded faults, one at a time, and which test catches each.
+
+    python tests/bench/mutants.py [--only ID] [--quick | --all] [--random 30 --seed 1] [--jobs 2]
+
+Each row below is a wrong number that a user would believe: a sign, a tail, a split, a lost factor.
+For each row a copy of the project gets the fault, and pytest runs the tests most likely to see it,
+then those of ``_CORE``, then (``--all``) the whole suite; a test that caught a fault is run again
+without it. ``--random`` draws further faults by rule from the same files, so that faults which
+nobody chose are tried too: those that survive are read one by one, as many change no result.
+Exit code 1: a row survives or no longer applies (the code has changed: write the row anew).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+_CORE = ("unit", "planted", "parity")
+_SKIPPED = shutil.ignore_patterns(".git", ".venv", "*.egg-info", ".*_cache", ".hypothesis")
+_MISSED = ("SURVIVED", "UNKNOWN")
+#: The package of the folder that pytest runs in wins over one that is installed.
+_PYTEST = """
+import sys, pathlib, pytest, headscope
+assert pathlib.Path(headscope.__file__).is_relative_to(pathlib.Path.cwd()), headscope.__file__
+options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--color=no"]
+sys.exit(pytest.main([*options, *sys.argv[1:]]))
+"""
+
+#: id | file in headscope/ [@ occurrence] | what breaks; then: old => new
+ROWS = r"""
+causal-diagonal | attention.py | a query of a decoder does not see itself
+    .tril()[None, None] => .tril(-1)[None, None]
+scale-of-length | attention.py | scale by the length, not the head's width
+    default_scale(q.shape[-1]) if => default_scale(k.shape[-2]) if
+additive-mask | attention.py | numbers of an additive mask are lost
+    (bias + mask.clamp(min=lowest / 2)) => (bias)
+rotary-sine | models/layouts/rotation.py | rotates one half back
+    b * cos + a * sin => b * cos - a * sin
+pruned-bias | models/layouts/relative.py | the bias of other heads
+    bias[:, list(kept)] => bias[:, : len(kept)]
+gate-to-mean | models/gating.py | half a gate to the mean
+    mean + (z - mean) * own => mean + z * own
+mcnemar-sides | measures/statistics.py | p of syntactic labels is one-sided
+    2.0 * stats.binom.cdf( => 1.0 * stats.binom.cdf(
+binomial-tail | measures/statistics.py | more than the hits, not as many
+    np.asarray(hits) - 1, n => np.asarray(hits), n
+cluster-factor | measures/statistics.py | sentences / (sentences - 1) is lost
+    residual * sentences / (sentences - 1) => residual * sentences / sentences
+cross-sides | measures/classify/cross_labels.py | p is one-sided
+    both = 2 * normal_p( => both = normal_p(
+best-of-ten | measures/classify/labels.py | ten offsets, tested as one
+    len(OFFSETS) * binomial_p( => binomial_p(
+offset-of-both | measures/classify/confirmation.py | B's baseline is chosen on B too
+    ((1,), from_a)) => ((1,), best))
+rare-gain | measures/classify/labels.py | gain over chance, not over uniform
+    found.rate - self.uniform >= => found.rate - self.chance >=
+broad-at-20 | measures/classify/rows.py | rows of 20 keys are left out
+    (length >= LONG) => (length > LONG)
+dealt-anywhere | measures/classify/role_tests.py | labels cross layers
+    dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
+effective-rank | measures/rank/dimensions.py | entropy in bits, exponent e
+    (torch.special.xlogy(p, p).sum()) => (torch.special.xlogy(p, p).sum() / math.log(2))
+dims-off-by-one | measures/rank/dimensions.py | one dimension too few
+    - _ROUNDING).sum()) + 1 for => - _ROUNDING).sum()) for
+rank-tolerance | measures/rank/dimensions.py | the smaller side sets the rank
+    return max(shape) * self.eps => return min(shape) * self.eps
+fold-shift | measures/rank/factors.py | LayerNorm's shift
+    shift @ W + _exact( => _exact(
+crossed-draws | measures/spectrum/crossed.py | draws do not widen intervals
+    np.hypot(wide_sequences, wide_draws) => np.maximum(wide_sequences, wide_draws)
+collapse-axis | measures/depth.py | residual of the wrong mean
+    hidden.mean(dim=-2, keepdim=True) => hidden.mean(dim=-1, keepdim=True)
+flow-held-out | pipeline/flow/halves.py | R^2 on the sentences of the fit
+    observer.run(reader, 1, seed, name) => observer.run(reader, 0, seed, name)
+flow-repeated | pipeline/flow/halves.py | sentences of the fit are measured
+    elif words in self._first: => elif not words:
+linear-crossed | measures/linear/sentence_sums.py | half of the cross term
+    square + 2 * crossed + n * => square + crossed + n *
+noise-size | measures/symmetric.py | noise of another size
+    _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
+tango-sides | measures/tango.py | gains for losses
+    -_upper(lost, gained, n, z) => -_upper(gained, lost, n, z)
+bootstrap-n | measures/paired_change.py | small samples are not widened
+    n - 1) * math.sqrt(n / (n - 1)) => n - 1)
+brevity | measures/bleu.py | long translations are punished
+    1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
+newton-gradient | pruning/relinearised.py | relinearised away from the minimum
+    gates - found.gradient + => gates + found.gradient +
+fisher-square | pruning/gauss_newton.py | derivatives are added up without their squares
+    squares += (rows**2).sum(dim=0) => squares += rows.abs().sum(dim=0)
+keep-the-worst | pruning/method.py | the head with the largest score goes first
+    key=lambda unit: (level[unit], -unit) => key=lambda unit: (-level[unit], -unit)
+importance-abs | pruning/importance.py | signs cancel
+    exact(gradient)).abs().cpu() => exact(gradient)).cpu()
+refit-judges | pipeline/prune/repairing.py | judged on the fit
+    judges = [~_fitted(batch) for => judges = [_fitted(batch) for
+budget-end | pipeline/prune/tries.py | the last head may go, too
+    // self.step - 1 => // self.step
+confirming-half | pipeline/prune/max_drop.py | confirms itself
+    tries.judge(candidate, chosen.number, "confirming") => chosen.judged
+rungs-level | pipeline/prune/max_drop.py | looks are for free
+    1 - (1 - LEVEL) / len(rungs) => LEVEL
+drop-bound | pipeline/prune/tries.py | the mean, not the bound
+    not above(most_lost, self.wanted) => not above(-sign * change.difference, self.wanted)
+permanent-gates | models/output_maps.py | gates of other heads
+    gates[site.row, kept] => gates[site.row, : len(kept)]
+half-weights | models/saving.py | weights lose digits
+    tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
+onnx-segments | models/onnx/session.py | a pair is run as one text
+    is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
+card-speed | models/card.py | slower is said to be faster
+    {full / pruned:.2f} => {pruned / full:.2f}
+card-baseline | models/card.py | the pruned model's value as the whole's
+    "full_model": round(result.baseline.value, 6) => "full_model": round(point.value, 6)
+alike-models | verdicts/alike.py | models differ by nature
+    if what == "model" or name in => if name in
+drop-percent | verdicts/diff/allowed_drop.py | a share of the new value
+    abs(change.old or 0.0) / 100 => abs(change.new or 0.0) / 100
+worse-or-better | verdicts/diff/compare.py | old and new are swapped
+    old.sign * (old.value - new.value) => old.sign * (new.value - old.value)
+limit-of-loss | verdicts/limits/checks.py | a limit of a loss is upside down
+    bad = found.sign * (value - limit) < 0\n => bad = value - limit < 0\n
+interference-random | verdicts/insights/interference.py | no random weights
+    found = linear.control.over_random => found = linear.stored.difference
+at-least-mean | verdicts/insights/intervals.py | the mean, not its interval
+    HOLDS if self.low >= limit else => HOLDS if self.mean >= limit else
+roles-tail | verdicts/insights/labelled_heads.py | p of doing worse
+    (random >= own - equal).sum()) => (random <= own + equal).sum())
+low-rank-none | verdicts/insights/low_rank.py | open counts as low rank
+    == "holds"] => != "does not hold"]
+"""
+
+#: Start of a file's name in headscope/: the tests that are tried first.
+LIKELY = {
+    "attention.py": "unit/test_attention.py",
+    "measures/": "unit/measures/test_statistics.py",
+    "measures/bleu.py": "unit/measures/test_metrics.py",
+    "measures/classify/": "unit/measures/classify planted/test_classification.py",
+    "measures/depth.py": "unit/measures/test_depth.py",
+    "measures/linear/": "unit/measures/linear",
+    "measures/metrics.py": "unit/measures/test_metrics.py",
+    "measures/paired_change.py": "unit/measures/test_paired_change.py",
+    "measures/rank/": "unit/measures/rank parity/test_rank.py",
+    "measures/spectrum/": "unit/measures/spectrum",
+    "measures/statistics.py": "unit/measures/test_statistics.py unit/measures/classify",
+    "measures/symmetric.py": "unit/measures/test_symmetric.py",
+    "measures/tango.py": "unit/measures/test_paired_change.py",
+    "models/": "parity/test_compact.py",
+    "models/card.py": "unit/models/test_card.py",
+    "models/gating.py": "parity/test_prune_means.py",
+    "models/layouts/relative.py": "parity/test_relative.py",
+    "models/layouts/rotation.py": "unit/models/test_rotation.py parity/test_rotary.py",
+    "models/onnx/": "unit/models/test_onnx.py",
+    "pipeline/flow/": "cli/test_flow.py",
+    "pipeline/prune/": "unit/pipeline/test_max_drop.py unit/pruning",
+    "pruning/": "unit/pruning",
+    "verdicts/": "unit/verdicts",
+    "verdicts/alike.py": "unit/verdicts cli/test_compare.py",
+}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A fault: bytes ``start`` to ``end`` of a file of headscope/ become ``new``."""
+
+    name: str
+    file: str
+    start: int
+    end: int
+    new: bytes
+    what: str
+
+    @property
+    def likely(self) -> list[str]:
+        """Tests that have most to do with the file."""
+        place = max((name for name in LIKELY if self.file.startswith(name)), key=len)
+        return ["unit/test_faults_caught.py", *LIKELY[place].split()]
+
+
+def rows() -> Iterator[Mutant]:
+    """Yield the table; raise where a row does not fit the code as it is."""
+    lines = ROWS.strip().splitlines()
+    for head, change in zip(lines[::2], lines[1::2], strict=True):
+        name, place, what = head.split(" | ")
+        file, _, number = place.partition(" @ ")
+        old, new = (side.replace(r"\n", "\n").encode() for side in change.strip().split(" => "))
+        found = [m.start() for m in re.finditer(re.escape(old), read(file))]
+        if len(found) < int(number or 1) or (len(found) > 1 and not number):
+            raise SystemExit(f"row {name} no longer applies: {len(found)} x {old!r} in {file}")
+        start = found[int(number or 1) - 1]
+        ast.parse(read(file)[:start] + new + read(file)[start + len(old) :])
+        yield Mutant(name, file, start, start + len(old), new, what)
+
+
+def read(file: str) -> bytes:
+    """Return a file of the package, or nothing where there is none."""
+    path = ROOT / "headscope" / file
+    return path.read_bytes() if path.is_file() else b""
+
+
+# A comparison, a sum, a whole number, a `not`, the arguments of where, min for max.
+_FLIPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+"}
+_NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
+_NAMES |= {"amin": "amax", "amax": "amin", "argmin": "argmax", "argmax": "argmin"}
+
+
+def faults_of(file: str) -> Iterator[Mutant]:
+    """Yield every fault that the rules make of a file."""
+    text = read(file)
+    starts = [0, *(m.end() for m in re.finditer(b"\n", text))]
+
+    def place(line: int, column: int) -> int:
+        return starts[line - 1] + column
+
+    def span(node: ast.expr) -> tuple[int, int]:
+        end = place(node.end_lineno or 0, node.end_col_offset or 0)
+        return place(node.lineno, node.col_offset), end
+
+    def fault(start: int, end: int, new: bytes) -> Mutant:
+        line = text[:start].count(b"\n") + 1
+        here, to = starts[line - 1], text.index(b"\n", end)
+        shown = (text[here:start], b"[[", text[start:end], b" => ", new, b"]]", text[end:to])
+        what = b" ".join(b"".join(shown).split())
+        return Mutant(f"{file}:{line}", file, start, end, new, what.decode())
+
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare | ast.BinOp):
+            right = node.comparators[0] if isinstance(node, ast.Compare) else node.right
+            between = span(node.left)[1], span(right)[0]
+            sign = text[slice(*between)].strip(b" ()\n").decode()
+            if sign in _FLIPS:
+                start = text.index(sign.encode(), *between)
+                yield fault(start, start + len(sign), _FLIPS[sign].encode())
+        elif isinstance(node, ast.Constant) and type(node.value) is int:
+            yield fault(*span(node), str(node.value + 1).encode())
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            yield fault(*span(node), text[slice(*span(node.operand))])
+        elif isinstance(node, ast.Call):
+            name = text[slice(*span(node.func))].rpartition(b".")[2].decode()
+            end = span(node.func)[1]
+            if name in _NAMES:
+                yield fault(end - len(name), end, _NAMES[name].encode())
+            elif name == "where" and len(node.args) >= 2:
+                first, last = span(node.args[-2]), span(node.args[-1])
+                swapped = text[slice(*last)] + text[first[1] : last[0]] + text[slice(*first)]
+                yield fault(first[0], last[1], swapped)
+
+
+class Tree:
+    """A copy of the project in which faults are made, one at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = Path(tempfile.mkdtemp(dir=folder), "project")
+        shutil.copytree(ROOT, self.path, ignore=_SKIPPED)
+        shared = os.environ.get("HEADSCOPE_SHARED", str(ROOT.parent / "shared"))
+        own = {"PYTHONPATH": str(self.path), "HEADSCOPE_SHARED": shared, "OMP_NUM_THREADS": "1"}
+        self.environment = {**os.environ, **own, "HF_HUB_OFFLINE": "1"}
+
+    def change(self, file: str, text: bytes) -> None:
+        """Write a file of the package; what was compiled of it could be taken for the new one."""
+        path = self.path / "headscope" / file
+        path.write_bytes(text)
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            compiled.unlink()
+
+    def run(self, tests: list[str], seconds: float) -> str:
+        """Run tests until one fails; return its name, and nothing if all pass."""
+        command = [sys.executable, "-c", _PYTEST, *tests]
+        options: dict[str, Any] = {"cwd": self.path, "env": self.environment, "timeout": seconds}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+        except subprocess.TimeoutExpired:
+            return "timeout"
+        if done.returncode == 0:
+            return ""
+        found = re.search(r"^(?:FAILED|ERROR) (tests/\S+\.py.*?)(?: - .*)?$", done.stdout, re.M)
+        if done.returncode == 5 or (found is None and done.returncode != 4):
+            raise RuntimeError(
+                f"pytest gave {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"
+            )
+        return found[1] if found else "an import that fails"
+
+    def caught_by(self, mutant: Mutant, stages: int, seconds: float) -> str:
+        """Return which test catches a fault."""
+        text = read(mutant.file)
+        for part in (mutant.likely, _CORE, ("",))[:stages]:
+            tests = [str(Path("tests", t)) for t in part if (self.path / "tests" / t).exists()]
+            self.change(mutant.file, text[: mutant.start] + mutant.new + text[mutant.end :])
+            found = self.run(tests, seconds) if tests else ""
+            self.change(mutant.file, text)
+            if "::" in found and self.run([found], seconds):
+                return f"{_MISSED[1]}: {found} fails without the fault, too"
+            if found:
+                return found
+        return _MISSED[0]
+
+
+def main() -> int:
+    """Try the faults that were asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", metavar="ID", action="append", help="this row; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="the likely tests of each row alone")
+    parser.add_argument("--all", action="store_true", help="at last the whole suite")
+    parser.add_argument("--random", type=int, metavar="K", help="K faults by rule, not the rows")
+    parser.add_argument("--seed", type=int, default=0, help="of the random faults")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="faults at a time")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds; more is caught")
+    options = parser.parse_args()
+    mutants = list(rows())
+    if options.random:
+        files = sorted({mutant.file for mutant in mutants})
+        faults = [fault for file in files for fault in faults_of(file)]
+        mutants = random.Random(options.seed).sample(faults, options.random)
+    if options.only and not (mutants := [m for m in mutants if m.name in options.only]):
+        parser.error(f"no row is called {' or '.join(options.only)}")
+    stages = 1 if options.quick else 3 if options.all else 2
+    missed, trees = 0, SimpleQueue[Tree]()
+
+    def attempt(mutant: Mutant) -> tuple[Mutant, str]:
+        tree = trees.get()
+        try:
+            return mutant, tree.caught_by(mutant, stages, options.timeout)
+        finally:
+            trees.put(tree)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        for _ in range(options.jobs):
+            trees.put(Tree(folder))
+        for done in as_completed(pool.submit(attempt, mutant) for mutant in mutants):
+            mutant, by = done.result()
+            missed += by.startswith(_MISSED)
+            print(f"{mutant.name} ({mutant.what}): {by}", flush=True)
+    print(f"{len(mutants) - missed} of {len(mutants)} faults are caught")
+    return missed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""What no other test saw the lack of: each held against a fault of tests/bench/mutants.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hand_made import encode
+from huggingface_hub import ModelCard
+from result_files import INSIGHTS, changed
+from scipy import stats
+from tiny_families import tiny
+from tiny_models import tiny_bert, tiny_tokenizer
+from toy_calibration import toy_given
+
+import headscope
+from headscope.attention import masked_softmax, with_bias
+from headscope.data.sentence import Sentence
+from headscope.measures.activations import Activations
+from headscope.measures.classify.confirmation import SyntacticTest, judge_syntactic
+from headscope.measures.classify.cross import CrossHeads
+from headscope.measures.classify.cross_labels import judge_cross
+from headscope.measures.classify.labels import judge
+from headscope.measures.classify.profile import QUANTITIES
+from headscope.measures.classify.rows import RowSummary
+from headscope.measures.classify.sums import HeadMeasures
+from headscope.measures.classify.syntactic import KernelHits, Syntactic
+from headscope.measures.classify.thresholds import Thresholds
+from headscope.measures.spectrum.crossed import crossed_mean
+from headscope.measures.statistics import finite
+from headscope.models.card import CardFacts, model_card
+from headscope.models.gating import gated
+from headscope.models.onnx.graph import INPUTS
+from headscope.models.onnx.session import Graph
+from headscope.models.output_maps import make_permanent
+from headscope.pipeline.prune import repairing
+from headscope.pruning.relinearised import Path
+from headscope.verdicts.alike import unlike
+from headscope.verdicts.reading import results_of
+
+
+@pytest.mark.parametrize("mean", [0.1, -0.1])
+def test_an_alignment_may_lie_on_either_side_of_zero(mean: float) -> None:
+    """The p-value of the order has two tails: which way a head reads is not said beforehand."""
+    pairs, deviation = 50, 0.4
+    sums = CrossHeads(1, 1)
+    sums.pairs += pairs
+    sums.queries += 200
+    sums.queries_squared += 800
+    sums.alignment += pairs * mean
+    sums.alignment_squares += (pairs - 1) * deviation**2 + pairs * mean**2
+    found = judge_cross(sums, None, Thresholds(), [[0]])[0].alignment
+    assert found is not None
+    expected = 2 * stats.norm.sf(abs(mean) / (deviation / np.sqrt(pairs)))
+    assert found.p_adjusted == pytest.approx(expected)
+
+
+def test_a_bias_is_added_to_the_numbers_of_a_mask() -> None:
+    """A mask may hold finite numbers beside those that forbid, and a bias does not replace them."""
+    mask = torch.tensor([[0.0, -1.5, -torch.inf], [2.0, torch.finfo(torch.float32).min, 0.25]])
+    bias = torch.tensor([[0.5, 3.0, 1.0], [-1.0, 4.0, 0.0]])
+    expected = torch.softmax(mask + bias, dim=-1)
+    found = masked_softmax(torch.zeros(2, 3), with_bias(mask, bias))
+    torch.testing.assert_close(found, expected)
+    assert bool((found[0, 2] == 0) & (found[1, 1] == 0))
+
+
+def test_an_interval_over_sequences_and_draws_allows_for_both() -> None:
+    """The squares of both half widths add up, each Student's over its own factor."""
+    random = np.random.default_rng(0)
+    values = random.normal(size=(7, 1)) + random.normal(size=(1, 5))
+    half = [stats.t.ppf(0.975, len(x) - 1) * stats.sem(x) for x in (values.mean(1), values.mean(0))]
+    assert crossed_mean(values).half_width == pytest.approx(np.hypot(*half))
+    assert min(half) > 0.3 * max(half), "neither is lost in the other"
+
+
+def test_models_differ_by_nature_and_settings_do_not() -> None:
+    model = {"id": "a", "family": "bert", "weights_sha256": "11", "n_layers": 2}
+    first = changed(INSIGHTS, "provenance", to={"model": model, "seed": 0})
+    other = changed(first, "provenance", "model", to={**model, "family": "esm", "n_layers": 6})
+    assert unlike([results_of(first, "a"), results_of(other, "b")]) == ()
+    other = changed(other, "provenance", "seed", to=1)
+    (row,) = unlike([results_of(first, "a"), results_of(other, "b")])
+    assert (row.what, row.name, row.values) == ("setting", "seed", ("0", "1"))
+
+
+def _halves() -> Syntactic:
+    """Half A hangs every word on the one before, half B, the longer one, on the one behind."""
+    corpus = []
+    for i in range(20):
+        n, step = (5, -1) if i % 2 == 0 else (9, 1)
+        heads = tuple(j + step if 0 <= j + step < n else -1 for j in range(n))
+        relations = tuple("root" if head < 0 else "obj" for head in heads)
+        corpus.append(Sentence(tuple(f"w{j}" for j in range(n)), heads, relations))
+    batch, nothing = encode(corpus), torch.zeros(0)
+    argmax = torch.zeros(batch.size[0], 1, batch.size[1], dtype=torch.int64)
+    sums = Syntactic(1, 1)
+    sums.update(RowSummary(nothing, argmax, argmax, *[nothing] * 6), batch)
+    return sums
+
+
+def _judged(sums: Syntactic) -> SyntacticTest:
+    limits = Thresholds(min_trials=1)
+    tests = judge_syntactic(sums, KernelHits(sums), np.ones((1, 1), bool), limits)
+    (found,) = (test for test in tests if (test.relation, test.direction) == ("obj", "dep->head"))
+    return found
+
+
+def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half() -> None:
+    found = _judged(_halves())
+    assert found.offset == 1
+    rates = [part.rates["offset"].item() for part in (found.whole, found.chosen, found.held_out)]
+    assert rates == pytest.approx([80 / 120, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(("hits", "selected"), [(17, False), (18, True)])
+def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(
+    hits: int, selected: bool
+) -> None:
+    """Of 40 trials of half A the best offset hits 14: 18 hits are 0.10 more, but for rounding."""
+    sums, name = _halves(), (0, "obj", "dep->head")
+    at = list(sums.relations.names).index(name)
+    for counts in (sums.first, sums.last, sums.uniform):
+        counts[at] = 0
+    sums.hits[at] = hits
+    for place, key in enumerate(sums.offsets.names):
+        if key[:3] == name:
+            sums.offset_trials[place] = 14 if key[3] == -1 else 0
+    assert bool(_judged(sums).selected[0, 0]) is selected
+
+
+def test_the_best_of_ten_offsets_is_tested_as_one_of_ten() -> None:
+    sums = HeadMeasures(1, 1)
+    sums.positional.queries += 40
+    sums.positional.hits[0, 0, 4] = 20
+    sums.positional.content += 400
+    sums.positional.chance += 120.0
+    found = judge(sums, None, Thresholds(), [[0]])[0].positional
+    assert found is not None
+    assert found.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
+
+
+def test_where_no_query_has_a_target_no_offset_is_the_best() -> None:
+    found = judge(HeadMeasures(1, 1), None, Thresholds(), [[0]])[0].positional
+    assert found is not None
+    assert (found.score, found.offset, found.chance) == (None, None, None)
+
+
+@pytest.mark.parametrize(("uniform", "roles"), [(0.45, ("rare",)), (0.52, ())])
+def test_a_rare_word_head_gains_on_uniform_attention(uniform: float, roles: tuple[str]) -> None:
+    """Of 50 sentences with 2 queries 10 have two hits and 40 one: well above chance, 0.2."""
+    sums = HeadMeasures(1, 1)
+    rare, expected = sums.rare, 2 * np.array([0.2, uniform])
+    for name, value in {"sentences": 50, "queries": 100, "queries_squared": 200}.items():
+        vars(rare)[name] += value
+    for name, value in {"hits": 60, "hits_squared": 80, "hits_queries": 120}.items():
+        vars(rare)[name] += value
+    rare.expected += 50 * expected
+    rare.expected_squared += 50 * expected**2
+    rare.expected_queries += 100 * expected
+    rare.hits_expected += 60 * expected[:, None, None]
+    head = judge(sums, None, Thresholds(), [[0]])[0]
+    assert head.roles == roles
+    assert head.rare is not None
+    assert head.rare.p_adjusted < 0.01
+
+
+@pytest.mark.parametrize(("tokens", "long"), [(19, None), (20, 1.0), (21, 1.0)])
+def test_a_row_of_twenty_keys_is_a_long_one(tokens: int, long: float | None) -> None:
+    """Beside it a sentence of one word, whose only query hits by chance for sure."""
+    batch = encode([Sentence(tuple("w" * n), None, None) for n in (tokens - 2, 1)])
+    sums = HeadMeasures(1, 1)
+    reducer = sums.reducer()
+    reducer.start(batch)
+    pattern = torch.full((2, 1, tokens, tokens), 1 / tokens, dtype=torch.float64)
+    rows, heads = slice(0, 2), slice(0, 1)
+    reducer.observe(Activations("encoder", 0, 0, rows, heads, 1, *[pattern] * 5))
+    reducer.finish("encoder", 0)
+    assert (float(sums.positional.chance), int(sums.positional.content)) == (2.0, tokens - 1)
+    mean = sums.profile.means()[0, 0, QUANTITIES.index("long_entropy")]
+    assert finite(mean) == (None if long is None else pytest.approx(long))
+
+
+def test_sentences_of_the_fit_are_not_measured() -> None:
+    """The second half repeats three sentences of the first, in other letters."""
+    words = [("the", "dog", "saw", word) for word in ("a", "cat", "mat", "she", "ran", "on", "and")]
+    corpus = []
+    for i in range(14):
+        text = words[i // 2] if i % 2 == 0 or i < 6 else (*words[i // 2], "red")
+        corpus.append(Sentence(tuple(map(str.upper, text)) if i % 2 else text, None, None))
+    loaded = headscope.wrap(tiny("bert"), tiny_tokenizer())
+    loaded.model.resize_token_embeddings(len(tiny_tokenizer()))
+    read = headscope.flow(loaded, corpus, control=False, validate=False).sentences
+    assert (read.chosen_on, read.repeated, read.measured_on) == (7, 3, 4)
+
+
+def test_a_refit_is_judged_on_examples_that_it_did_not_see(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every fourth calibration example; the others are what the maps are fitted on."""
+    judges, own = list[int](), repairing.distance
+
+    def judged(*args: Any, wanted: Any) -> float:
+        judges.append(int(torch.cat(list(wanted)).sum()))
+        return own(*args, wanted=wanted)
+
+    monkeypatch.setattr(repairing, "distance", judged)
+    model = headscope.load(str(tiny_bert(tmp_path / "full")))
+    options: Any = {"limit": 8, "calibration_limit": 16, "roles": False, "ablation": False}
+    found = headscope.prune(model, heads="L0H1", repairs=["refit"], **options)
+    assert found.calibration is not None
+    assert set(judges) == {found.calibration.examples // 4}
+
+
+def test_a_linearisation_away_from_the_full_model_leads_back_to_it() -> None:
+    """Where outputs are linear in the gates, one step from anywhere reaches gates of one."""
+    path = Path(toy_given(labels=False), directions=100)
+    gates = torch.tensor([1.5, 0.5, 0.7, 1.3, 0.6, 1.4]).double()
+    form = path.linearise(gates, draw=1)
+    found = torch.linalg.solve(form.left, form.right)
+    assert (found - 1).abs().max() < 0.1
+
+
+def test_a_card_sets_the_whole_model_beside_the_pruned_one(tmp_path: pathlib.Path) -> None:
+    model = headscope.load(str(tiny_bert(tmp_path / "full")))
+    options: Any = {"repairs": ["none"], "limit": 8, "roles": False, "ablation": False}
+    result = headscope.prune(
+        model, heads="L0H1", save=tmp_path / "small", benchmark=True, **options
+    )
+    assert result.speed is not None
+    row = dataclasses.replace(
+        result.speed.rows[0], full_ms=3.0, pruned_ms=2.0, predicted_ratio=0.25, onnx=None
+    )
+    result = dataclasses.replace(
+        result,
+        speed=dataclasses.replace(result.speed, rows=(row,)),
+        baseline=dataclasses.replace(result.baseline, value=0.75),
+    )
+    text = model_card(result, model, CardFacts("compact", "import headscope", 0.5))
+    assert "| torch | 3.0 | 2.0 | 1.50 | 4.00 |" in text
+    (measured,) = ModelCard(text).data.to_dict()["model-index"][0]["results"]
+    assert measured["metrics"][0]["args"]["full_model"] == 0.75
+    assert "| all 8 heads | 0.7500 |" in text
+
+
+def test_a_graph_is_fed_which_of_two_texts_a_token_is_of() -> None:
+    graph = object.__new__(Graph)  # without a file: what it is fed needs none
+    graph.inputs = INPUTS
+    ids = torch.arange(12).view(2, 6)
+    mask, types = torch.ones_like(ids), (torch.arange(6) >= 3).long().expand(2, 6)
+    for given, name in zip((ids, mask, types), INPUTS, strict=True):
+        np.testing.assert_array_equal(graph.feed(ids, mask, types)[name], given)
+    assert not graph.feed(ids, mask)["token_type_ids"].any()
+
+
+def test_the_gates_made_permanent_are_those_of_the_heads_that_are_left() -> None:
+    full = headscope.wrap(tiny("bert"))
+    gates = torch.linspace(0.5, 2.0, 12).view(3, 4)
+    gates[0, 0] = gates[1, 2] = 0.0
+    compact = headscope.remove_heads(full, [(0, 0), (1, 2)])
+    make_permanent(compact, full, gates, {})
+    ids = torch.arange(5, 17).view(2, 6)
+    with gated(full, gates) as run, torch.no_grad():
+        expected = run(ids, torch.ones_like(ids))[0]
+    with torch.no_grad():
+        found = compact.run(ids, torch.ones_like(ids))[0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
