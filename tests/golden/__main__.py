@@ -1,0 +1,126 @@
+"""Record what all commands do, or say what has changed since: see CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import lzma
+import os
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from golden.cases import Case, all_cases
+from golden.compare import changes, report
+
+RECORDS = Path(__file__).parents[1] / "golden_record"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m golden", description=__doc__)
+    parser.add_argument("what", choices=["record", "compare", "list", "show"])
+    parser.add_argument("case", nargs="?", help="the case to show")
+    parser.add_argument(
+        "--only", default="*", metavar="GLOB[,GLOB]", help="cases, as bert/*,*prune*"
+    )
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--times", action="store_true", help="say how long each case took")
+    asked = parser.parse_args()
+    globs = (asked.case if asked.case else asked.only).split(",")
+    cases = [case for case in all_cases() if any(fnmatch.fnmatch(case.id, glob) for glob in globs)]
+    if asked.what == "list":
+        print("\n".join(f"{case.id}\t{' ; '.join(case.steps)}" for case in cases))
+        return 0
+    if asked.what == "show":
+        for case in cases:
+            _show(case.id, read_record(case.model).get(case.name, "not recorded"))
+        return 0
+    return _run(cases, asked)
+
+
+def _run(cases: list[Case], asked: argparse.Namespace) -> int:
+    _settle()
+    from golden.inputs import SHARED
+    from golden.run import run_all, warm_up
+
+    shared = Path(os.environ["HEADSCOPE_SHARED"])
+    if not shared.is_dir():
+        cases = [c for c in cases if c.model not in SHARED and "shared/" not in "".join(c.steps)]
+        print(f"without the models and data of {shared}", file=sys.stderr)
+    warm_up()
+    start, used = time.monotonic(), 0.0
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    try:
+        for case, steps, seconds in run_all(cases, asked.jobs, shared):
+            found[case.model][case.name] = steps
+            used += seconds
+            if asked.times:
+                print(f"{seconds:7.1f} s  {case.id}", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted: the rest is as it was", file=sys.stderr)
+    done = sum(map(len, found.values()))
+    print(f"{done} of {len(cases)} cases, {used:.0f} s of CPU, {time.monotonic() - start:.0f} s")
+    if asked.what == "record":
+        for model, new in found.items():
+            _write_record(model, new)
+        return 0
+    kept = {model: read_record(model) for model in found}
+    changed = {
+        f"{model}/{name}": [*changes(kept[model].get(name, "not recorded"), steps)]
+        for model, new in found.items()
+        for name, steps in sorted(new.items())
+    }
+    changed = {case: some for case, some in changed.items() if some}
+    print("\n".join(report(changed)))
+    print(f"\n{done - len(changed)} cases are unchanged, {len(changed)} changed.")
+    return int(bool(changed))
+
+
+def _settle() -> None:
+    """Let terminal, language, folders and threads be the same everywhere; before torch starts."""
+    for name in ("WORLD_SIZE", "GITHUB_STEP_SUMMARY", "FORCE_COLOR"):
+        os.environ.pop(name, None)
+    fixed = {"COLUMNS": "80", "LINES": "24", "TERM": "dumb", "NO_COLOR": "1", "TZ": "UTC"}
+    os.environ.update(fixed, LC_ALL="C.UTF-8", HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    shared = Path(__file__).parents[3] / "shared"
+    os.environ.setdefault("HEADSCOPE_SHARED", str(shared))
+
+
+def read_record(model: str) -> dict[str, Any]:
+    """Return the cases of a model as they were recorded."""
+    path = RECORDS / f"{model}.json.xz"
+    return json.loads(lzma.decompress(path.read_bytes())) if path.exists() else {}
+
+
+def _write_record(model: str, new: dict[str, Any]) -> None:
+    """Put new cases in the place of the old; those that the table no longer has go."""
+    kept = read_record(model) | new
+    names = sorted(case.name for case in all_cases() if case.model == model and case.name in kept)
+    text = json.dumps({name: kept[name] for name in names}, ensure_ascii=False)
+    RECORDS.mkdir(exist_ok=True)
+    data = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+    (RECORDS / f"{model}.json.xz").write_bytes(data)
+    print(f"{model}: {len(names)} cases, {len(data) / 1000:.0f} kB")
+
+
+def _show(case: str, value: Any, most: int = 60) -> None:
+    """Print texts as they stand, and the first lines of everything else."""
+    if isinstance(value, list) and value and isinstance(value[0], dict) and "command" in value[0]:
+        for step in value:
+            print(f"== {case}: {step['command']}")
+            for name, part in {**step, **step.get("files", {})}.items():
+                if name not in ("command", "files") and part not in ("", []):
+                    _show(name, part)
+        return
+    text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
+    lines = text.split("\n")
+    left = len(lines) - most
+    print("\n".join([f"-- {case}", *lines[:most]]), f"\n... {left} more lines" * (left > 0), sep="")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""The golden record's tool: what it calls a change, and what it takes for rounding."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from golden.__main__ import read_record
+from golden.cases import COMMANDS, TINY, all_cases
+from golden.compare import changes, report
+from golden.figures import figure_data
+from golden.read import read
+from matplotlib.figure import Figure
+
+from headscope.cli.app import app
+
+TEXT = "Of 8 heads, 3 are positional.\nL0H2  0.912  43% of 8,588 tokens; p 1e-05\n"
+STEP = {
+    "command": "rank bert",
+    "exit": 0,
+    "stdout": TEXT,
+    "files": {"out/rank.json": {"heads": [{"p": 1e-4, "stable": 3.1, "num": 8}], "stack": None}},
+}
+FIELD = ("files", "out/rank.json", "heads", 0)
+
+
+def changed(path: tuple[Any, ...], new: Any) -> list[tuple[str, str, str]]:
+    """Compare the step with one in which one value is another."""
+    other = copy.deepcopy(STEP)
+    place: Any = other
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = new
+    return [tuple(change) for change in changes([STEP], [other])]
+
+
+@pytest.mark.parametrize(
+    ("path", "new", "found"),
+    [
+        (("stdout",), TEXT.replace("positional", "syntactic"), 1),
+        (("stdout",), TEXT.replace("3 are", "4 are"), 1),
+        (("stdout",), TEXT.replace("8,588", "8,589"), 1),
+        (("stdout",), TEXT.replace("L0H2", "L0H3"), 1),
+        (("stdout",), TEXT.replace("L0H2  0", "L0H2   0"), 1),
+        (("stdout",), TEXT.replace("0.912", "0.915"), 1),
+        (("stdout",), TEXT + "\nWarning: more", 1),
+        (("stdout",), TEXT.replace("0.912", "0.913").replace("43%", "44%"), 0),
+        (("exit",), 1, 1),
+        (("files",), {}, 1),
+        ((*FIELD, "stable"), 3.11, 1),
+        ((*FIELD, "stable"), 3.1001, 0),
+        ((*FIELD, "p"), 1.01e-4, 0),
+        ((*FIELD, "num"), 7, 1),
+        ((*FIELD, "stable"), None, 1),
+        ((*FIELD, "more"), 1, 1),
+        (("files", "out/rank.json", "heads"), [], 1),
+    ],
+)
+def test_changes_are_named_and_roundings_are_not(path: Any, new: Any, found: int) -> None:
+    said = changed(path, new)
+    assert len(said) == found
+    if found:
+        assert str(path[-1] if path[-1] != 0 else "heads") in said[0][0]
+        assert any(
+            "+" in line for line in report({"bert/rank": [*changes([STEP], [STEP | {"exit": 3}])]})
+        )
+
+
+def test_a_figures_line_is_data() -> None:
+    def drawn(last: float) -> Any:
+        figure = Figure()
+        axes = figure.add_subplot()
+        axes.plot([0, 1, 2], [0.0, 0.5, last], label="head")
+        axes.imshow(np.arange(400.0).reshape(20, 20) * last)
+        return figure_data(figure)
+
+    assert [*changes(drawn(1.0), drawn(1.00001))] == []
+    lines = [change for change in changes(drawn(1.0), drawn(1.1)) if "lines" in change.where]
+    assert [(c.old, c.new) for c in lines] == [("1.0", "1.1")]
+    assert [c for c in changes(drawn(1.0), drawn(1.1)) if "images" in c.where]
+
+
+def test_what_is_of_one_run_is_masked() -> None:
+    text = b"Made 2026-11-22T10:00:00+00:00 in /tmp/x/out, about 12 s"
+    masked = read("README.md", text, {"/tmp/x": "<desk>"})
+    assert masked == "Made <date> in <desk>/out, about <time>"
+    table = read("a.csv", b"head,full_ms,value\nL0H1,3.2,0.12345678\n", {})
+    assert table == [{"head": "L0H1", "full_ms": "<masked>", "value": 0.123457}]
+    page = (
+        b"<p>Two <b>heads</b></p><script>var x</script><script type='application/json'>[1]</script>"
+    )
+    assert read("a.html", page, {}) == {"text": "Two\nheads", "data": [[1]]}
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros(3))
+    assert set(read("a.npy", buffer.getvalue(), {})) == {"bytes", "sha256"}
+
+
+def test_every_command_has_cases_and_those_without_shared_models_a_record() -> None:
+    cases = [*all_cases()]
+    assert len({case.id for case in cases}) == len(cases) >= 200
+    assert {command.name for command in app.registered_commands} == set(COMMANDS)
+    own = [case for case in cases if case.model in (*TINY, "wrong", "words")]
+    records = {case.model: read_record(case.model) for case in own}
+    assert [case.id for case in own if case.name not in records[case.model]] == []
