@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import tiny
 from hand_made import encode
 from huggingface_hub import ModelCard
 from result_files import INSIGHTS, changed
 from scipy import stats
-from tiny_families import tiny
 from tiny_models import tiny_bert, tiny_tokenizer
 from toy_calibration import toy_given
 
