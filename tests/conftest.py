@@ -1,7 +1,5 @@
 """Fixtures for all tests: offline, on the real demo model, and on ../shared where it is."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,7 +1,5 @@
 """Every tiny random network: the families that headscope covers (README's table), and variants."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 ``PYTHONPATH=tests python -m family_table`` writes both anew.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 ``pytest --freeze-oracles`` computes and keeps those whose key has changed.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Batches of sentences and chunks of attention made by hand, without a tokenizer or a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A report whose every string of a model or corpus tries to become markup or script."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

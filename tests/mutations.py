@@ -1,7 +1,5 @@
 """Input files made bad: bytes changed at random, and values that no honest file holds."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

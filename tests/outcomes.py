@@ -1,7 +1,5 @@
 """What a run of the command line left behind, and how tests look at it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -4,8 +4,6 @@ A fork has everything imported already, so a run takes a fraction of a second an
 is the run itself. A cold start is for what depends on one: what is imported, said, or connected to.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

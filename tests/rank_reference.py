@@ -3,8 +3,6 @@
 Shares no code with the package. Float64 throughout.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

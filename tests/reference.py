@@ -5,8 +5,6 @@ It shares no code with the package.  Where that page is silent the docstrings st
 The labels are `reference_labels` and `reference_roles`, which use the small parts of this page.
 """
 
-from __future__ import annotations
-
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence

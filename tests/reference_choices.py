@@ -6,8 +6,6 @@ The kernel, a head's habit of looking at a distance, makes choices too.  It know
 whichever sentences it is evaluated on; a distance that no pair of words in A has counts as 0.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A rare word's queries share one target, so the sentence is the sampled unit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

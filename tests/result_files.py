@@ -1,7 +1,5 @@
 """Real results of every command on a tiny model, as JSON files, and ways to change them."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny random models with real fast tokenizers, written to folders, and texts that they read."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

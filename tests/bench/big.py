@@ -8,8 +8,6 @@ a real browser: its size, and the time from a click on a head to its card. Rando
 long as trained ones; the tokenizer is the demo model's.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

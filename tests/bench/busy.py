@@ -9,8 +9,6 @@ On an ideal machine, whose threads share the cores fairly and never wait for one
 the ratio would be 1.5 beside one program on two cores and 2 beside a program on each.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -9,8 +9,6 @@ ratios, and asserts nothing: machines differ.
 2. bfloat16 against float32: time, and how far the rates move.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -12,8 +12,6 @@ Run from the repository: ``python tests/bench/depth.py [TEXT.txt]``. Prints and 
    forward pass of the model per variant and one for the model, on the demo model.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

@@ -17,8 +17,6 @@ between did it look whole without being so.
 6. A second run in the folder of one that is at work, which may then be killed.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib

@@ -11,8 +11,6 @@ Every process reads and tokenises the whole corpus, so that part is not divided.
 operators of a batch one after the other: each takes at least its launch, which is assumed.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import time

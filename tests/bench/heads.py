@@ -11,8 +11,6 @@ meets all of them; a time is the median of the rounds, in processor time where o
 that other programs hardly count.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Sequence

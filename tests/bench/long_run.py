@@ -9,8 +9,6 @@ texts are joined. On as many threads as ``--processes``, in one process and unde
    bytes of the result must be those of the run that was left alone, but for ``created``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -10,8 +10,6 @@ nobody chose are tried too: those that survive are read one by one, as many chan
 Exit code 1: a row survives or no longer applies (the code has changed: write the row anew).
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

@@ -4,8 +4,6 @@
 holds the model's folder and the sentences with their trees.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import io

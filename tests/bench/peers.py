@@ -14,8 +14,6 @@ headscope's certificate is not. A peer that is not installed, or fails, is a row
 asserts nothing about time: machines differ.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

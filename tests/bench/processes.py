@@ -9,8 +9,6 @@ starting takes most of the time can be read several times over. Prints medians o
 1 where sharing costs nothing. ``after the start`` takes off what a run on one sentence takes.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@ Run: ``python tests/bench/prune.py [SENTENCES]``. The yardstick is a user's loop
 backward over the same padded batches, with eager attention, timed in turn with each method.
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -11,8 +11,6 @@ nothing: machines differ.
 2. BERT-large geometry (24 x 16 x 64, d_model 1024): our time per head over BERT-base's.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from typing import Any

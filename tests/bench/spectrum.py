@@ -12,8 +12,6 @@ errors measured side by side in one run, and asserts nothing: machines differ.
    means lie within 0.01 of the mean over all windows of the text.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What the benchmarks share: jobs timed in turn, whole commands timed from outside, tables."""
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

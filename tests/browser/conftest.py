@@ -1,7 +1,5 @@
 """A small report of the demo model, and Debian's chromium to open it in."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report's page in a real browser."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 from hostile import HOSTILE
 
-from headscope.results import Insight, InsightsResult, ReportResult
+from headscope.results import Insight, InsightsResult
 from headscope.results.insights import InsightPart
 from headscope.show.page.html import report_html
 
@@ -42,7 +40,7 @@ def show(browser: Any) -> Iterator[Open]:
     assert seen == []
 
 
-def test_click_opens_a_card_and_escape_closes_it(show: Open, page_file: Path) -> None:
+def test_click_opens_a_card_and_escape_closes_it(show, page_file):
     page = show(page_file)
     page.click("button.cell[data-head=L0H2]")
     card = page.locator("dialog#card")
@@ -57,9 +55,7 @@ def test_click_opens_a_card_and_escape_closes_it(show: Open, page_file: Path) ->
     assert page.evaluate("document.activeElement.dataset.head") == "L0H2"
 
 
-def test_what_a_claim_says_stands_beside_its_captions(
-    show: Open, small: ReportResult, tmp_path: Path
-) -> None:
+def test_what_a_claim_says_stands_beside_its_captions(show, small, tmp_path):
     """A claim decided in parts has several texts under one caption."""
     parts = tuple(InsightPart(name, "holds", name) for name in ("one part", "another", "a third"))
     claim = Insight(0, "A claim.", "holds", "measured", "control", "rule", {}, parts)
@@ -76,7 +72,7 @@ def test_what_a_claim_says_stands_beside_its_captions(
     assert max(captions) < texts[0]
 
 
-def test_keyboard_moves_over_the_map_and_opens(show: Open, page_file: Path) -> None:
+def test_keyboard_moves_over_the_map_and_opens(show, page_file):
     page = show(page_file)
     page.focus("button.cell[data-head=L0H2]")
     page.keyboard.press("ArrowRight")
@@ -91,7 +87,7 @@ def test_keyboard_moves_over_the_map_and_opens(show: Open, page_file: Path) -> N
     assert not page.locator("dialog#card").is_visible()
 
 
-def test_the_map_and_the_table_of_heads(show: Open, page_file: Path) -> None:
+def test_the_map_and_the_table_of_heads(show, page_file):
     """Hovering tells scores; colour by a number, filter by role, sort by number."""
     page = show(page_file)
     page.hover("button.cell[data-head=L1H8]")
@@ -120,7 +116,7 @@ def test_the_map_and_the_table_of_heads(show: Open, page_file: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 375, 1280])
-def test_nothing_is_wider_than_the_screen(show: Open, page_file: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_screen(show, page_file, width):
     page = show(page_file, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click("button.cell[data-head=L1H8]")
@@ -162,7 +158,7 @@ _CONTRASTS = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("colours", ["role", "share"])
-def test_contrast_in_light_and_dark(show: Open, page_file: Path, scheme: str, colours: str) -> None:
+def test_contrast_in_light_and_dark(show, page_file, scheme, colours):
     page = show(page_file, color_scheme=scheme, reduced_motion="reduce")
     page.select_option("#colours", colours)
     contrasts = page.evaluate(_CONTRASTS)
@@ -172,7 +168,7 @@ def test_contrast_in_light_and_dark(show: Open, page_file: Path, scheme: str, co
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
 
 
-def test_headings_are_in_order_and_everything_has_a_name(show: Open, page_file: Path) -> None:
+def test_headings_are_in_order_and_everything_has_a_name(show, page_file):
     page = show(page_file)
     levels = page.evaluate(
         "Array.from(document.querySelectorAll('body h1, main h2, main h3'), h => +h.tagName[1])"
@@ -186,7 +182,7 @@ def test_headings_are_in_order_and_everything_has_a_name(show: Open, page_file: 
     assert nameless == 0
 
 
-def test_hostile_strings_are_inert(show: Open, hostile_file: Path) -> None:
+def test_hostile_strings_are_inert(show, hostile_file):
     page = show(hostile_file)
     for name in ("L0H2", "L1H8"):
         page.click(f"button.cell[data-head={name}]")
@@ -201,7 +197,7 @@ def test_hostile_strings_are_inert(show: Open, hostile_file: Path) -> None:
     assert "49" not in page.inner_text("h1")
 
 
-def test_no_script_but_its_own_can_run(browser: Any, page_file: Path, tmp_path: Path) -> None:
+def test_no_script_but_its_own_can_run(browser, page_file, tmp_path):
     text, added = page_file.read_text(encoding="utf-8"), "<script>window.hacked = 1</script></body>"
     changed = tmp_path / "changed.html"
     changed.write_text(text.replace("</body>", added), encoding="utf-8")
@@ -212,7 +208,7 @@ def test_no_script_but_its_own_can_run(browser: Any, page_file: Path, tmp_path: 
     page.close()
 
 
-def test_the_arrows_of_a_sentence_follow_the_chosen_head(show: Open, page_file: Path) -> None:
+def test_the_arrows_of_a_sentence_follow_the_chosen_head(show, page_file):
     page = show(page_file)
     lines = page.locator(".arrows g.weights line")
     drawn = lines.count()
@@ -236,9 +232,7 @@ def test_the_arrows_of_a_sentence_follow_the_chosen_head(show: Open, page_file: 
     assert set(visible) == {"3"}
 
 
-def test_the_page_of_one_sentence_stands_alone(
-    show: Open, small: ReportResult, tmp_path: Path
-) -> None:
+def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):
     from headscope.show.explain import VIEW
 
     assert small.explain is not None

@@ -1,7 +1,5 @@
 """A way to call the command line in this process, and tiny models to call it on."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import io

@@ -1,7 +1,5 @@
 """Bad input: one clear sentence on stderr, exit 1 (or typer's 2), and nothing half-written."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is special to ``validate`` and ``classify``: fields, thresholds, causes, and pairs."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

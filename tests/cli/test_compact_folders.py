@@ -1,7 +1,5 @@
 """Commands on folders that headscope saved: compact, dense, and with a manifest that lies."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``headscope compare``: planted numbers in every format, what differs is said, hostile files."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

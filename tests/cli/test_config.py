@@ -1,7 +1,5 @@
 """Config files and flags: strict for every table of every command, shown as they take effect."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Annotated

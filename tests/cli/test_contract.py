@@ -3,8 +3,6 @@
 A command of the list without a row fails. What is special to a command is in its own file.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

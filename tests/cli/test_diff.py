@@ -1,7 +1,5 @@
 """``headscope diff`` on the command line: silence, exit codes, formats, revisions."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands on models of other families, and on models that have lost heads."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs that are killed, find no room, or meet each other; more in tests/bench/faults.py."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

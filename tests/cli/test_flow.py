@@ -1,7 +1,5 @@
 """``headscope flow``: what it finds, prints and refuses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

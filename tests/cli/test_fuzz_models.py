@@ -3,8 +3,6 @@
 ``HEADSCOPE_FUZZ=20000 pytest -n 0 tests/cli/test_fuzz_models.py`` looks longer.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import shutil

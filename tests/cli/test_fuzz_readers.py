@@ -3,8 +3,6 @@
 ``HEADSCOPE_FUZZ=20000 pytest -n 0 tests/cli/test_fuzz_readers.py`` looks longer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

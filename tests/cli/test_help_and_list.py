@@ -1,7 +1,5 @@
 """Examples at the end of every help work as printed; ``list`` has every entry of the lists."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """``--max-drop`` and ``--even`` as the docs show them, on models whose idle heads are planted."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

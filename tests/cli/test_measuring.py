@@ -1,7 +1,5 @@
 """What is special to depth, explain, rank, linear, symmetric and transfer."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """Several processes of one run, and what a new interpreter imports, says and connects to."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

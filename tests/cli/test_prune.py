@@ -1,7 +1,5 @@
 """headscope prune on the command line: what is measured, hand-picked heads, bad input."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``prune --export onnx``: the folder, what it is worth, and what is refused."""
 
-from __future__ import annotations
-
 import io
 import json
 from functools import partial

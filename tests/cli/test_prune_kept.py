@@ -1,7 +1,5 @@
 """The model that ``prune`` keeps: the commands as help and docs show them, and what is on disk."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """headscope prune --task seq2seq on the command line: what is printed, written and refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``headscope report`` and ``headscope insights`` from the command line, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

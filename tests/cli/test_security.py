@@ -1,7 +1,5 @@
 """What docs/security.md promises of folders and files whose authors nobody knows."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Options of every command whose values make no sense: one sentence that says so, and no folder."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

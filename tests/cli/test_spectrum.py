@@ -1,7 +1,5 @@
 """What is special to ``headscope spectrum`` on the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A tokenizer that does not belong to the model, or does not know a text, is said everywhere."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The GitHub Action: its steps are run in order by bash, with what GitHub sets."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -153,7 +151,7 @@ if [ "$1" = report ]; then mkdir -p -- "$folder"; echo "# report" > "$folder/rep
     return calls
 
 
-def test_no_input_is_pasted_into_a_script() -> None:
+def test_no_input_is_pasted_into_a_script():
     assert len(SCRIPTS) >= 3
     for step in SCRIPTS:
         assert "${{" not in step["run"], step["name"]
@@ -163,7 +161,7 @@ def test_no_input_is_pasted_into_a_script() -> None:
     assert all(known["description"] for known in ACTION["inputs"].values())
 
 
-def test_its_options_are_the_commands_own() -> None:
+def test_its_options_are_the_commands_own():
     for step in SCRIPTS:
         for command in re.findall(r"headscope (\w+)", step["run"]):
             own = {name for param in COMMANDS[command].params for name in param.opts}
@@ -172,7 +170,7 @@ def test_its_options_are_the_commands_own() -> None:
             assert used <= own
 
 
-def test_a_report_is_made_held_against_its_baseline_and_commented(runner: Runner) -> None:
+def test_a_report_is_made_held_against_its_baseline_and_commented(runner):
     """The whole action on a tiny model, whose baseline was validated on other probes."""
     tiny_bert(runner.folder / "my bert")
     config = runner.folder / "ci.toml"
@@ -207,9 +205,7 @@ def test_a_report_is_made_held_against_its_baseline_and_commented(runner: Runner
 HOSTILE = "$(touch evil) `touch evil`; touch evil #\" ' ${{ github.token }}\ntouch evil"
 
 
-def test_what_inputs_say_is_never_run(
-    runner: Runner, recorded: Callable[[], list[list[str]]]
-) -> None:
+def test_what_inputs_say_is_never_run(runner, recorded):
     outputs = runner.run(
         model=HOSTILE,
         config=HOSTILE,
@@ -236,9 +232,7 @@ def test_what_inputs_say_is_never_run(
     assert not (runner.folder / "evil").exists()
 
 
-def test_an_output_on_two_lines_sets_no_other_output(
-    runner: Runner, recorded: Callable[[], list[list[str]]]
-) -> None:
+def test_an_output_on_two_lines_sets_no_other_output(runner, recorded):
     outputs = runner.run(model="m", output="x\nhtml=evil", baseline="old", install="false")
     assert set(outputs.values()) == {""}
     assert runner.codes == {"Report": 1}
@@ -246,7 +240,7 @@ def test_an_output_on_two_lines_sets_no_other_output(
 
 
 @pytest.mark.parametrize(("code", "ran"), [(0, 2), (3, 2), (1, 1)])
-def test_a_limit_that_fails_does_not_hide_what_changed(code: int, ran: int, runner: Runner) -> None:
+def test_a_limit_that_fails_does_not_hide_what_changed(code, ran, runner):
     """A report that could not be made is not compared; an earlier one in its place least of all."""
     (runner.folder / "out").mkdir()
     runner.program("headscope", f'[ "$1" = diff ] || exit {code}')
@@ -256,16 +250,14 @@ def test_a_limit_that_fails_does_not_hide_what_changed(code: int, ran: int, runn
 
 
 @pytest.mark.usefixtures("recorded")
-def test_nobody_elses_pull_request_is_commented(runner: Runner) -> None:
+def test_nobody_elses_pull_request_is_commented(runner):
     runner.github["github.event.pull_request.head.repo.full_name"] = "them/models"
     runner.run(model="m", comment="true", install="false")
     assert list(runner.codes) == ["Report"]
     assert not (runner.folder / "gh.txt").exists()
 
 
-def test_it_installs_itself_with_the_tested_versions_or_a_release(
-    runner: Runner, recorded: Callable[[], list[list[str]]]
-) -> None:
+def test_it_installs_itself_with_the_tested_versions_or_a_release(runner, recorded):
     runner.run(model="demo")
     torch, package = (runner.folder / "pip.txt").read_text().splitlines()
     pins = f"-c|{ROOT}/configs/constraints.txt|"
@@ -284,7 +276,7 @@ def test_it_installs_itself_with_the_tested_versions_or_a_release(
     assert "is no release of headscope" in runner.said
 
 
-def test_the_pages_use_it_as_it_is() -> None:
+def test_the_pages_use_it_as_it_is():
     steps = [
         step
         for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -1,7 +1,5 @@
 """The Dockerfile, read and followed without docker: its COPY and RUN lines, on a stub of pip."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -42,7 +40,7 @@ def sent(path: str) -> bool:
     return decided
 
 
-def test_the_build_sees_only_what_it_copies() -> None:
+def test_the_build_sees_only_what_it_copies():
     named = (PROJECT["readme"], *PROJECT["license-files"])
     for path in (*named, "LICENSE", "README.md", "pyproject.toml", "configs/constraints.txt"):
         assert sent(path), path
@@ -110,7 +108,7 @@ def _check_paths(call: list[str], source: Path) -> None:
             assert (source / word.partition("[")[0] / "pyproject.toml").is_file(), word
 
 
-def test_it_installs_with_the_pinned_versions(followed: list[list[str]]) -> None:
+def test_it_installs_with_the_pinned_versions(followed):
     setuptools, torch, package, user = followed
     for call in (setuptools, torch, package):
         assert call[:2] == ["pip", "install"]
@@ -126,7 +124,7 @@ def test_it_installs_with_the_pinned_versions(followed: list[list[str]]) -> None
     assert user[0] == "useradd"
 
 
-def test_it_runs_the_command_as_nobody_special() -> None:
+def test_it_runs_the_command_as_nobody_special():
     told = dict(LINES)
     assert told["FROM"] == "python:3.11-slim"
     assert PROJECT["requires-python"] == ">=3.11"

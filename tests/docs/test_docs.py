@@ -1,7 +1,5 @@
 """Everything that the documentation shows is run."""
 
-from __future__ import annotations
-
 import doctest
 import functools
 import importlib
@@ -73,26 +71,26 @@ def _once(demo: LoadedModel) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_once")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_examples_run(page: Path) -> None:
+def test_python_examples_run(page):
     for block in _blocks(page, "python"):
         exec(compile(block, str(page), "exec"), {})
 
 
 @pytest.mark.usefixtures("_once")
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_docstring_examples_run(name: str) -> None:
+def test_docstring_examples_run(name):
     (example,) = doctest.DocTestFinder(recurse=False).find(getattr(headscope, name), name)
     assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
     assert example.examples
 
 
-def test_every_command_has_a_page() -> None:
+def test_every_command_has_a_page():
     for command in app.registered_commands:
         assert (ROOT / "docs" / f"{command.name}.md").is_file()
         assert f"docs/{command.name}.md" in PAGES[0].read_text(encoding="utf-8")
 
 
-def test_readme_opens_with_the_two_commands() -> None:
+def test_readme_opens_with_the_two_commands():
     install, test = _blocks(PAGES[0], "sh")[:2]
     assert install.strip().endswith("headscope classify demo")
     assert "pytest" in test
@@ -101,7 +99,7 @@ def test_readme_opens_with_the_two_commands() -> None:
         assert len(command.strip().splitlines()) == 1
 
 
-def test_public_names_are_pinned() -> None:
+def test_public_names_are_pinned():
     assert headscope.__all__ == [
         *("classify", "depth", "explain", "flow", "linear", "rank", "spectrum", "symmetric"),
         *("transfer", "validate", "prune", "scores", "measure", "report", "insights"),
@@ -117,7 +115,7 @@ def test_public_names_are_pinned() -> None:
     assert callable(headscope.report)
 
 
-def test_constraints_pin_exactly() -> None:
+def test_constraints_pin_exactly():
     lines = (ROOT / "configs" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert "torch==2.13.0" in pins

@@ -1,7 +1,5 @@
 """The tables of families are what the tests say, and the examples of docs/families.md work."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys
@@ -29,26 +27,26 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_the_table_is_what_the_tests_say(name: str) -> None:
+def test_the_table_is_what_the_tests_say(name):
     text = PLACES[name].read_text(encoding="utf-8")
     for marker in markers(name):
         assert text.count(marker) == 1
     assert standing(name) == TABLES[name](), f"write it anew with: {markers(name)[0]}"
 
 
-def test_every_family_is_in_the_table() -> None:
+def test_every_family_is_in_the_table():
     table = standing("families")
     for family in COVERED:
         assert re.search(rf"[ ,]{re.escape(family.kind)}[ ,]", table), family.name
 
 
-def test_the_page_is_linked() -> None:
+def test_the_page_is_linked():
     for page in ("README.md", "CONTRIBUTING.md"):
         assert "(docs/families.md)" in (ROOT / page).read_text(encoding="utf-8")
     assert "(families.md)" in (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
 
 
-def test_the_page_names_every_layout_and_what_a_layout_may_override() -> None:
+def test_the_page_names_every_layout_and_what_a_layout_may_override():
     listed = PAGE.partition("## Models that are refused")[0]
     for layout in LAYOUTS:
         assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
@@ -86,7 +84,7 @@ def opened(family: str) -> LoadedModel:
 
 @pytest.mark.usefixtures("listed")
 @pytest.mark.parametrize("family", SIZES)
-def test_the_examples_cover_their_families(family: str, tmp_path: Path) -> None:
+def test_the_examples_cover_their_families(family, tmp_path):
     loaded = opened(family)
     assert {site.layout.name for site in loaded.sites} == {family}
     assert loaded.stacks == ("decoder",)
@@ -108,7 +106,7 @@ def test_the_examples_cover_their_families(family: str, tmp_path: Path) -> None:
         assert validate_model(smaller).passed, validate_model(smaller).reasons
 
 
-def test_without_the_examples_the_families_are_unknown() -> None:
+def test_without_the_examples_the_families_are_unknown():
     for family in SIZES:
         result = validate_model(opened(family))
         assert result.reasons == (f"headscope knows no attention layout of the family '{family}'",)
@@ -116,9 +114,7 @@ def test_without_the_examples_the_families_are_unknown() -> None:
 
 @pytest.mark.usefixtures("listed")
 @pytest.mark.parametrize("what", ["bias", "causal", "scale", "read"])
-def test_a_layout_that_leaves_something_out_fails(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layout_that_leaves_something_out_fails(what, monkeypatch):
     wrong = {
         "bias": lambda *_: None,
         "causal": lambda *_: False,

@@ -1,7 +1,5 @@
 """What docs/migration.md says of transformers 5, and its commands, on tiny models."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re
@@ -28,7 +26,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "bart", "t5"])
-def test_masks_of_heads_are_ignored_in_silence(name: str) -> None:
+def test_masks_of_heads_are_ignored_in_silence(name):
     family = next(family for family in COVERED if family.name == name)
     model = family.model()
     given = {"decoder_input_ids": IDS} if "cross" in family.stacks else {}
@@ -40,7 +38,7 @@ def test_masks_of_heads_are_ignored_in_silence(name: str) -> None:
     assert not hasattr(model, "get_head_mask")
 
 
-def test_helpers_that_are_gone_and_one_that_is_left() -> None:
+def test_helpers_that_are_gone_and_one_that_is_left():
     assert not hasattr(pytorch_utils, "find_pruneable_heads_and_indices")
     assert hasattr(pytorch_utils, "prune_linear_layer")
 
@@ -91,7 +89,7 @@ def masked_as_before(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("how", ["gated", "removed", "old folder"])
-def test_it_is_what_the_mask_did(how: str, model: Path, pruned: Path) -> None:
+def test_it_is_what_the_mask_did(how, model, pruned):
     loaded = headscope.load(str(pruned if how == "old folder" else model))
     gates, heads = None, [(layer, head) for layer, some in HEADS.items() for head in some]
     if how == "gated":
@@ -105,7 +103,7 @@ def test_it_is_what_the_mask_did(how: str, model: Path, pruned: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_transformers_5_and_the_old_folder(pruned: Path) -> None:
+def test_transformers_5_and_the_old_folder(pruned):
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         AutoModel.from_pretrained(pruned)
     _, found = AutoModel.from_pretrained(
@@ -114,18 +112,18 @@ def test_transformers_5_and_the_old_folder(pruned: Path) -> None:
     assert len(found["mismatched_keys"]) == 2 * 7
 
 
-def test_what_was_written_before_is_python() -> None:
+def test_what_was_written_before_is_python():
     assert len(blocks("py")) >= 3
     for block in blocks("py"):
         compile(block, "docs/migration.md", "exec")
 
 
 def test_the_commands_run(
-    model: Path,
-    pruned: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    model,
+    pruned,
+    monkeypatch,
+    capsys,
+):
     monkeypatch.chdir(model.parent)
     for name in ("dev", "train"):
         texts = [f"the {word} {name} sat\t{i % 2}" for i, word in enumerate(["cat", "dog"] * 20)]

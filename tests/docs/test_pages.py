@@ -1,7 +1,5 @@
 """Pages name what there is, configuration files show every option, docstrings say what is what."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib
@@ -20,7 +18,6 @@ from headscope.pruning.methods import METHODS
 from headscope.results.points import Point
 from headscope.results.rank import MatrixRank
 from headscope.results.roles import PRIMARY
-from headscope.results.thresholds import ThresholdSet
 from headscope.results.validate import ValidationResult
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
@@ -40,7 +37,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_and_names_of_pages_lead_somewhere(page: Path) -> None:
+def test_links_and_names_of_pages_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if not target.startswith("http"):
@@ -54,7 +51,7 @@ def test_links_and_names_of_pages_lead_somewhere(page: Path) -> None:
         assert written or any(place.exists() for place in places), name
 
 
-def test_what_pages_define() -> None:
+def test_what_pages_define():
     for command in (
         *("classify", "validate", "explain", "rank", "spectrum", "depth", "flow", "linear"),
         *("symmetric", "transfer", "prune", "insights"),
@@ -78,16 +75,14 @@ def test_what_pages_define() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("classify", Thresholds), ("insights", InsightThresholds)]
 )
-def test_config_file_documents_every_threshold_at_its_default(
-    name: str, kind: type[ThresholdSet]
-) -> None:
+def test_config_file_documents_every_threshold_at_its_default(name, kind):
     table = tomllib.loads((ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8"))[name]
     assert kind.parse(table["thresholds"]) == kind()
     assert set(table["thresholds"]) == set(kind.__dataclass_fields__)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in CONFIGS if path.stem in COMMANDS])
-def test_config_file_documents_every_option_at_its_default(name: str) -> None:
+def test_config_file_documents_every_option_at_its_default(name):
     text = (ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8")
     set_values = tomllib.loads(text)[name]
     shown = {*set_values, *re.findall(r"^# (\w+) = ", text, re.MULTILINE)}
@@ -102,7 +97,7 @@ def test_config_file_documents_every_option_at_its_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda p: p.stem)
-def test_config_files_hold_only_real_options(config: Path, tmp_path: Path) -> None:
+def test_config_files_hold_only_real_options(config, tmp_path):
     """Those that are set, and one by one those that stand in comments."""
     read_settings(config, typer.Context(typer.main.get_command(app)))
     table = ""
@@ -114,7 +109,7 @@ def test_config_files_hold_only_real_options(config: Path, tmp_path: Path) -> No
             read_settings(path, typer.Context(typer.main.get_command(app)))
 
 
-def test_the_four_profiles_explain_every_setting() -> None:
+def test_the_four_profiles_explain_every_setting():
     assert {path.stem for path in PROFILES} >= {"quick", "ci", "full", "paper"}
     assert "limits" in tomllib.loads((ROOT / "configs" / "ci.toml").read_text(encoding="utf-8"))
     for config in PROFILES:
@@ -143,7 +138,7 @@ def entries(text: str) -> Iterator[tuple[str, str]]:
         yield entry, said
 
 
-def test_the_reader_of_docstrings_finds_what_is_missing() -> None:
+def test_the_reader_of_docstrings_finds_what_is_missing():
     text = (
         "Do it.\n\nParameters\n----------\none : int\n    How many.\ntwo, three : str\nfour\n\n"
         "Returns\n-------\nint\n"
@@ -151,7 +146,7 @@ def test_the_reader_of_docstrings_finds_what_is_missing() -> None:
     assert dict(entries(text)) == {"one : int": "How many.", "two, three : str": "", "four": ""}
 
 
-def test_every_documented_parameter_is_described() -> None:
+def test_every_documented_parameter_is_described():
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     bare = [
         f"{path}: {getattr(node, 'name', 'module')}: {entry}"

@@ -1,7 +1,5 @@
 """The command that docs/design.md adds is added to a copy of the project, and works."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -64,13 +62,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def test_it_takes_eight_files_and_three_lines() -> None:
+def test_it_takes_eight_files_and_three_lines():
     assert len(FILES) <= 8
     added = [line for _, patch in LINES for line in patch.splitlines() if line.startswith("+")]
     assert len(added) <= 3
 
 
-def test_the_command_of_the_page_works(project: Path, tmp_path: Path) -> None:
+def test_the_command_of_the_page_works(project, tmp_path):
     """It measures and shows, is a section of the report and of config files, and is checked."""
     model, out, other = tiny_bert(tmp_path / "model"), tmp_path / "out", tmp_path / "other"
     config, report = tmp_path / "x.toml", tmp_path / "report"

@@ -1,7 +1,5 @@
 """Record what all commands do, or say what has changed since: see CONTRIBUTING.md."""
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import json

@@ -1,7 +1,5 @@
 """The cases: cases.toml has those that are written one by one; those of every command follow."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What changed between two records of the same cases: where, what it was, what it is."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

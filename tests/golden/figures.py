@@ -1,7 +1,5 @@
 """Figures as data: what stands in place of a PNG or SVG file while the golden record is made."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

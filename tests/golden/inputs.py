@@ -1,7 +1,5 @@
 """What the cases read: tiny models with numpy's random weights, and small texts."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import tomllib

@@ -4,8 +4,6 @@ What differs between two runs or two machines (folders, dates, versions, duratio
 word in angle brackets.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Runs of the program in forks of one warm process, several cases side by side."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import importlib.metadata

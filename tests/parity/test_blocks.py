@@ -1,7 +1,5 @@
 """Layers taken apart: put together they are the model, without parts they are a plain loop's."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any
@@ -52,7 +50,7 @@ def ids(n: int = 7) -> Tensor:
 
 
 @each_family
-def test_full_variant_is_transformers_own_hidden_states(family: str) -> None:
+def test_full_variant_is_transformers_own_hidden_states(family):
     loaded = tiny(family)
     with torch.no_grad():
         theirs = loaded.model(input_ids=ids(), output_hidden_states=True)
@@ -77,7 +75,7 @@ def test_full_variant_is_transformers_own_hidden_states(family: str) -> None:
     assert norm_placement(find_blocks(loaded)) == FAMILIES[family][2]
 
 
-def test_layers_that_lost_heads_are_put_together_too() -> None:
+def test_layers_that_lost_heads_are_put_together_too():
     """One layer keeps two of its four heads, one keeps none: b_O is all that its attention adds."""
     cut = headscope.remove_heads(tiny("bert"), [(0, 1), (0, 2), *((2, head) for head in range(4))])
     blocks = find_blocks(cut)
@@ -87,7 +85,7 @@ def test_layers_that_lost_heads_are_put_together_too() -> None:
     assert ratios[0][2].min() > 1e-3
 
 
-def test_placement_is_right_even_where_attention_gives_nothing() -> None:
+def test_placement_is_right_even_where_attention_gives_nothing():
     """x + a(x) = x then: values alone could not tell the two apart."""
     loaded = tiny("bert")
     for site in loaded.sites:
@@ -189,7 +187,7 @@ def one_layer(
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "electra"])
-def test_variant_is_a_plain_loop(family: str, variant: Any) -> None:
+def test_variant_is_a_plain_loop(family, variant):
     loaded = tiny(family)
     blocks = find_blocks(loaded)
     embeddings = own_states(loaded, blocks, ids(4))[0]
@@ -224,7 +222,7 @@ def planted(query_key: float) -> LoadedModel:
 
 
 @pytest.mark.parametrize("query_key", [0.0, 20.0])
-def test_uniform_attention_collapses_at_once_and_identity_never(query_key: float) -> None:
+def test_uniform_attention_collapses_at_once_and_identity_never(query_key):
     loaded = planted(query_key)
     blocks = find_blocks(loaded)
     embeddings = own_states(loaded, blocks, ids(12))[0]
@@ -241,7 +239,7 @@ def test_uniform_attention_collapses_at_once_and_identity_never(query_key: float
 # Failing closed.
 
 
-def test_a_layer_with_an_unknown_part_is_refused() -> None:
+def test_a_layer_with_an_unknown_part_is_refused():
     loaded = tiny("bert")
     layer = loaded.model.encoder.layer[1]
     plain = layer.feed_forward_chunk
@@ -254,12 +252,12 @@ def test_a_layer_with_an_unknown_part_is_refused() -> None:
 
 
 @pytest.mark.parametrize("gap", [float("nan"), float("inf"), 1.0])
-def test_what_is_not_small_fails(gap: float) -> None:
+def test_what_is_not_small_fails(gap):
     with pytest.raises(ValidationFailedError):
         _check_rebuilt(tiny("bert"), gap)
 
 
-def test_unknown_layers_are_named() -> None:
+def test_unknown_layers_are_named():
     loaded = tiny("bert")
     layer = loaded.model.encoder.layer[1]
     layer.intermediate.dense = nn.Sequential(layer.intermediate.dense).eval()  # no family has that
@@ -269,7 +267,7 @@ def test_unknown_layers_are_named() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_other_dtypes_are_put_together_too(dtype: str) -> None:
+def test_other_dtypes_are_put_together_too(dtype):
     loaded = tiny("bert", dtype)
     blocks = find_blocks(loaded)
     _, gap = _ratios(loaded, blocks, own_states(loaded, blocks, ids()))

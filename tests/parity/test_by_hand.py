@@ -1,7 +1,5 @@
 """One layer of every kind of attention, from the state dict alone, in plain loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -281,7 +279,7 @@ def own_run(loaded: LoadedModel, site: AttentionSite, probe: Probe) -> tuple[lis
 
 
 @pytest.mark.parametrize("hand", HANDS, ids=lambda hand: hand.name)
-def test_one_layer_by_hand(hand: Hand) -> None:
+def test_one_layer_by_hand(hand):
     """The model's own run, and the run through ours, are what plain loops compute."""
     spread = {"initializer_range": 0.2} if hand.lengths == (19, 11) else {}
     model = tiny(hand.family, "float64", **spread)
@@ -310,7 +308,7 @@ def _is_state(x: Any) -> bool:
 
 
 @pytest.mark.parametrize(("buckets", "far"), [(256, 512), (16, 40), (8, 16), (6, 40)])
-def test_buckets_are_the_formulas(buckets: int, far: int) -> None:
+def test_buckets_are_the_formulas(buckets, far):
     """As DeBERTa-v3 has them (256 of 512), far beyond the last one."""
     away = torch.arange(-700, 701)
     rows = (bucketed(away, buckets, far) + buckets).clamp(0, 2 * buckets - 1)

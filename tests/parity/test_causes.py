@@ -1,7 +1,5 @@
 """Heads removed one at a time: planted models, and transformers' networks cut by hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +69,7 @@ def planted(folder: Path) -> Any:
     return loaded
 
 
-def test_the_head_that_carries_the_output_is_found(tmp_path: Path, text: Path) -> None:
+def test_the_head_that_carries_the_output_is_found(tmp_path, text):
     result = classified(planted(tmp_path), text)
     losses = {head.name: head.cause for head in result.heads if head.cause}
     assert len(losses) == 8
@@ -108,7 +106,7 @@ def pooled(network: Any, line: str) -> torch.Tensor:
         return network(input_ids=ids).last_hidden_state[0].double().mean(0)
 
 
-def test_losses_are_those_of_networks_cut_by_hand(tmp_path: Path, text: Path) -> None:
+def test_losses_are_those_of_networks_cut_by_hand(tmp_path, text):
     folder = tiny_bert(tmp_path, seed=3)
     source = CauseSource.read("fidelity", text, 64, 0)
     assert not set(source.measured.first) & set(source.calibration.first)
@@ -133,7 +131,7 @@ def test_losses_are_those_of_networks_cut_by_hand(tmp_path: Path, text: Path) ->
             assert getattr(cause, name).loss == pytest.approx(loss, abs=2e-6)
 
 
-def test_the_squared_estimate_is_right_for_a_small_change(tmp_path: Path, text: Path) -> None:
+def test_the_squared_estimate_is_right_for_a_small_change(tmp_path, text):
     """With W_O of all heads a hundredth, what removal does is nearly linear in the embedding."""
     loaded = headscope.load(str(tiny_bert(tmp_path, seed=1)))
     with torch.no_grad():
@@ -147,7 +145,7 @@ def test_the_squared_estimate_is_right_for_a_small_change(tmp_path: Path, text: 
     assert result.causes.estimate == "squared"
 
 
-def test_a_mean_over_rotations_errs_as_examples_and_rotations_do() -> None:
+def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
     """A planted loss with both errors: its interval covers it, for one head and for forty."""
     rng = np.random.default_rng(0)
     runs, heads, rotations, n = 15, 40, 5, 60
@@ -173,7 +171,7 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do() -> None:
     assert same.all_heads[0] < 0.5 < 1.25 < same.all_heads[1]
 
 
-def test_noise_is_the_mean_over_rotations(tmp_path: Path, text: Path) -> None:
+def test_noise_is_the_mean_over_rotations(tmp_path, text):
     """And the model is left as it was."""
     loaded = headscope.load(str(tiny_bert(tmp_path)))
     before = {name: value.clone() for name, value in loaded.model.state_dict().items()}
@@ -186,7 +184,7 @@ def test_noise_is_the_mean_over_rotations(tmp_path: Path, text: Path) -> None:
         assert effect.loss <= effect.interval[1] < effect.all_heads[1]
 
 
-def test_noise_has_the_size_of_the_head(tmp_path: Path) -> None:
+def test_noise_has_the_size_of_the_head(tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path)))
     site = loaded.sites[1]
     own, other = output_map(site), less_random_write(site, 2, torch.Generator().manual_seed(0))
@@ -231,9 +229,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory, text: Path) -> tuple[Any, C
 
 
 @pytest.mark.parametrize(("which", "verdict", "sentence"), VERDICTS)
-def test_what_a_role_costs_is_said(
-    which: Pick, verdict: str, sentence: str, uneven: tuple[Any, ClassifyResult], text: Path
-) -> None:
+def test_what_a_role_costs_is_said(which, verdict, sentence, uneven, text):
     loaded, plain = uneven
     heads = tuple(
         dataclasses.replace(head, roles=("broad",) if which(head) else ()) for head in plain.heads
@@ -251,7 +247,7 @@ def test_what_a_role_costs_is_said(
     assert sentence in "".join(str(part) for part in VIEW.human(shown))
 
 
-def test_labels_give_a_first_order_estimate(tmp_path: Path) -> None:
+def test_labels_give_a_first_order_estimate(tmp_path):
     folder = tiny_bert(tmp_path / "model", task_head="classification", num_labels=2)
     rows = [f"{line}\t{i % 2}" for i, line in enumerate(LINES)]
     (tmp_path / "rows.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
@@ -261,7 +257,7 @@ def test_labels_give_a_first_order_estimate(tmp_path: Path) -> None:
     assert all(np.isfinite(h.cause.zero_estimate) for h in result.heads if h.cause)
 
 
-def test_layers_that_share_a_module_lose_a_head_together(text: Path) -> None:
+def test_layers_that_share_a_module_lose_a_head_together(text):
     model = tiny("albert", vocab_size=len(tiny_tokenizer()), initializer_range=0.02)
     result = classified(headscope.wrap(model, tiny_tokenizer(38)), text)
     assert result.heads[1].cause == result.heads[5].cause == result.heads[9].cause is not None
@@ -270,7 +266,7 @@ def test_layers_that_share_a_module_lose_a_head_together(text: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["t5", "marian"])
-def test_stacks_of_an_encoder_decoder_model(kind: str, tmp_path: Path, text: Path) -> None:
+def test_stacks_of_an_encoder_decoder_model(kind, tmp_path, text):
     network = translator(kind)
     path = write_pairs(tmp_path / "pairs.tsv", [(a, "the cat") for a in SOURCES])
     loaded = headscope.wrap(network, framed_tokenizer("$A [SEP]"), name=kind)
@@ -287,7 +283,7 @@ def test_stacks_of_an_encoder_decoder_model(kind: str, tmp_path: Path, text: Pat
         classified(loaded, path, data=text, stack="cross")
 
 
-def test_too_few_examples_are_refused(tmp_path: Path) -> None:
+def test_too_few_examples_are_refused(tmp_path):
     (tmp_path / "few.txt").write_text("one line\nanother\nthird\n")
     with pytest.raises(CorpusError, match="four different ones or more"):
         CauseSource.read("fidelity", tmp_path / "few.txt", 64, 0)

@@ -1,13 +1,10 @@
 """The certificate fails closed, says why, and leaves the model as it was."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -54,7 +51,7 @@ def assert_failed(result: ValidationResult, *words: str) -> None:
     to_json(result)
 
 
-def test_the_untouched_model_passes(loaded: LoadedModel) -> None:
+def test_the_untouched_model_passes(loaded):
     """Or every failure below would prove nothing."""
     result = validate_model(loaded)
     assert result.passed, result.reasons
@@ -81,7 +78,7 @@ def own_attention(module: Any, scale: float = 8**-0.5) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_modules_that_never_call_us(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_that_never_call_us(late, monkeypatch):
     """Their class promises to, but each of them computes the right thing by itself."""
     model = bert()
     before = headscope.wrap(model)
@@ -99,7 +96,7 @@ def test_modules_that_never_call_us(late: bool, monkeypatch: pytest.MonkeyPatch)
     assert result.max_abs_hidden_sdpa is None
 
 
-def test_a_class_of_attention_that_never_calls_us(loaded: LoadedModel) -> None:
+def test_a_class_of_attention_that_never_calls_us(loaded):
     """A subclass that somebody else wrote, in one layer."""
     module = loaded.sites[1].module
     own = {"forward": lambda self, *args, **kwargs: own_attention(self)(*args, **kwargs)}
@@ -122,9 +119,7 @@ class Bypassing(nn.Module):
 
 
 @pytest.mark.parametrize("scale", [8**-0.5, 0.3])
-def test_an_exchanged_forward_must_be_what_the_own_one_computes(
-    scale: float, loaded: LoadedModel
-) -> None:
+def test_an_exchanged_forward_must_be_what_the_own_one_computes(scale, loaded):
     """Its pattern is what its own softmax returned in the eager run, not what ours computes."""
     layout = BypassingLayout("bypassing")
     for site in loaded.sites:
@@ -147,14 +142,14 @@ def test_an_exchanged_forward_must_be_what_the_own_one_computes(
         ("ctrl", {"n_embd": 32, "n_layer": 3, "n_head": 4, "dff": 48, "n_positions": 40}),
     ],
 )
-def test_family_with_an_unknown_layout(family: str, changes: dict[str, Any]) -> None:
+def test_family_with_an_unknown_layout(family, changes):
     ends = {"bos_token_id": 1, "eos_token_id": 2}
     result = validate_model(headscope.wrap(Family(family).model("float64", **ends, **changes)))
     assert calls(result) == [0, 0, 0]
     assert_failed(result, "no attention layout", family)
 
 
-def test_layer_with_an_unknown_layout() -> None:
+def test_layer_with_an_unknown_layout():
     model = bert()
     maps = model.encoder.layer[1].attention.self
     maps.query = nn.Sequential(maps.query)
@@ -162,7 +157,7 @@ def test_layer_with_an_unknown_layout() -> None:
     assert_failed(result, "found in 2 of 3 layers")
 
 
-def test_module_that_scales_its_queries_first(loaded: LoadedModel) -> None:
+def test_module_that_scales_its_queries_first(loaded):
     """It calls us, but its W_Q is not what makes the scores."""
     for site in loaded.sites:
         site.projections.q.module.register_forward_hook(lambda *args: args[2] * 8**-0.5)
@@ -175,7 +170,7 @@ def test_module_that_scales_its_queries_first(loaded: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_families_that_cannot_be_covered_are_refused_by_name(family: str, tmp_path: Path) -> None:
+def test_families_that_cannot_be_covered_are_refused_by_name(family, tmp_path):
     """From memory and from a folder, before any weight of it is built."""
     config = AutoConfig.for_model(family)
     network = SimpleNamespace(config=config)
@@ -201,7 +196,7 @@ def twice(once: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-def test_attention_that_runs_twice(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_that_runs_twice(loaded, monkeypatch):
     module = loaded.sites[1].module
     monkeypatch.setattr(module, "forward", twice(module.forward))
     result = validate_model(loaded)
@@ -214,7 +209,7 @@ def test_attention_that_runs_twice(loaded: LoadedModel, monkeypatch: pytest.Monk
     assert_failed(validate_model(headscope.wrap(loaded.model)), "4", "3 layers")
 
 
-def test_shared_attention_that_runs_too_often() -> None:
+def test_shared_attention_that_runs_too_often():
     loaded = headscope.wrap(tiny("albert", "float64"))
     loaded.model.config.num_hidden_layers = 4
     result = validate_model(loaded)
@@ -227,9 +222,7 @@ def skip(model: Any, layer: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
-def test_layer_that_is_skipped(
-    layer: int, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layer_that_is_skipped(layer, loaded, monkeypatch):
     """After the model was opened, and before."""
     skip(loaded.model, layer, monkeypatch)
     result = validate_model(loaded)
@@ -238,7 +231,7 @@ def test_layer_that_is_skipped(
     assert_failed(validate_model(headscope.wrap(loaded.model)), "2 of 3 layers")
 
 
-def test_layer_with_another_attention(loaded: LoadedModel) -> None:
+def test_layer_with_another_attention(loaded):
     """Its class is unknown to us, although it calls the custom attention."""
     loaded.sites = loaded.sites[:2]
     assert_failed(validate_model(loaded), "BertSelfAttention", "does not know")
@@ -250,9 +243,7 @@ MASKS = AttentionMaskInterface._global_mapping
 
 
 @pytest.mark.parametrize("registered", [True, False])
-def test_mask_that_is_dropped(
-    registered: bool, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mask_that_is_dropped(registered, loaded, monkeypatch):
     if registered:
         monkeypatch.setitem(MASKS, "headscope", lambda *_, **__: None)
     else:
@@ -266,9 +257,7 @@ def test_mask_that_is_dropped(
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_mask_that_is_lost_in_one_layer(
-    lost: int, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mask_that_is_lost_in_one_layer(lost, loaded, monkeypatch):
     attend = Router.attend
 
     def forgetful(
@@ -291,9 +280,7 @@ def test_mask_that_is_lost_in_one_layer(
         lambda mask: mask.clone().index_fill_(3, torch.tensor([0]), 0),  # one key too few
     ],
 )
-def test_mask_that_arrives_but_is_wrong(
-    wrong: Callable[[Tensor], Tensor], loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mask_that_arrives_but_is_wrong(wrong, loaded, monkeypatch):
     def mask(*args: Any, **options: Any) -> Tensor | None:
         right = sdpa_mask(*args, **options)
         return None if right is None else wrong(right)  # None: nothing is padded
@@ -345,9 +332,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_wrong_installed_attention(
-    what: str, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_installed_attention(what, loaded, monkeypatch):
     """A failed certificate also leaves the model as it was."""
     broken, said = BROKEN[what]
     loaded.model.set_attn_implementation("eager")
@@ -360,7 +345,7 @@ def test_wrong_installed_attention(
 
 
 @pytest.mark.parametrize(("layer", "value"), [(0, math.nan), (2, math.inf)])
-def test_model_that_is_not_finite(layer: int, value: float, loaded: LoadedModel) -> None:
+def test_model_that_is_not_finite(layer, value, loaded):
     """Our NaN is where the model's is; that is no agreement."""
     with torch.no_grad():
         loaded.model.encoder.layer[layer].attention.output.dense.weight[3, 3] = value
@@ -395,9 +380,7 @@ WEIGHTS: list[tuple[Callable[[AttentionWeights], AttentionWeights], str]] = [
 
 
 @pytest.mark.parametrize(("change", "what"), WEIGHTS)
-def test_wrong_canonical_weights_of_one_layer(
-    change: Any, what: str, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_canonical_weights_of_one_layer(change, what, loaded, monkeypatch):
     right = AttentionSite.weights
     monkeypatch.setattr(
         AttentionSite, "weights", lambda self: (change if self.layer == 1 else replace)(right(self))
@@ -410,7 +393,7 @@ def test_wrong_canonical_weights_of_one_layer(
 # The routing itself.
 
 
-def test_our_implementation_runs_only_inside_routed(loaded: LoadedModel) -> None:
+def test_our_implementation_runs_only_inside_routed(loaded):
     for _ in range(2):  # before, and after
         with (
             use_implementation(loaded.model, "headscope"),
@@ -423,7 +406,7 @@ def test_our_implementation_runs_only_inside_routed(loaded: LoadedModel) -> None
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("before", ["eager", "sdpa"])
-def test_model_is_left_as_it_was(before: str, fails: bool, loaded: LoadedModel) -> None:
+def test_model_is_left_as_it_was(before, fails, loaded):
     loaded.model.set_attn_implementation(before)
     expected = loaded.forward(IDS, VALID)
     try:
@@ -440,9 +423,7 @@ def test_model_is_left_as_it_was(before: str, fails: bool, loaded: LoadedModel) 
     torch.testing.assert_close(loaded.forward(IDS, VALID), expected, rtol=0, atol=0)
 
 
-def test_check_calls_wants_exactly_one_call_per_site(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_calls_wants_exactly_one_call_per_site(loaded, monkeypatch):
     router = Router(loaded.sites)
     with pytest.raises(ValidationFailedError, match=r"0 times.*layer 0"):
         router.check_calls()
@@ -461,7 +442,7 @@ def test_check_calls_wants_exactly_one_call_per_site(
     assert router.masks_seen == 2
 
 
-def test_what_is_not_covered_is_refused_without_a_certificate_too(loaded: LoadedModel) -> None:
+def test_what_is_not_covered_is_refused_without_a_certificate_too(loaded):
     for extra in ("softcap", "s_aux", "sinks"):  # they change scores
         with (
             routed(loaded.model, Router(loaded.sites)),
@@ -476,9 +457,7 @@ def test_what_is_not_covered_is_refused_without_a_certificate_too(loaded: Loaded
         loaded.forward(IDS, VALID)
 
 
-def test_a_bias_on_the_scores_that_the_layout_does_not_know(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bias_on_the_scores_that_the_layout_does_not_know(loaded, monkeypatch):
     """It reaches our attention as T5's does, and would be measured; BERT's own has none."""
     module = loaded.sites[1].module
     once = module.forward
@@ -493,7 +472,7 @@ def test_a_bias_on_the_scores_that_the_layout_does_not_know(
     assert not any("layer 0" in reason for reason in result.reasons)
 
 
-def test_tokenizer_of_another_model_is_an_error(loaded: LoadedModel) -> None:
+def test_tokenizer_of_another_model_is_an_error(loaded):
     tokenizer = Mock(side_effect=lambda texts, **_: {"input_ids": [[5, 61]] * len(texts)})
     tokenizer.model_max_length = 40
     loaded.tokenizer = tokenizer

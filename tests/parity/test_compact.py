@@ -1,7 +1,5 @@
 """Every family with heads removed for real: equal to gates of zero, saved and loaded again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -53,7 +51,7 @@ def plain(loaded: LoadedModel) -> Tensor:
 
 
 @each_family
-def test_removed_is_gated_and_stays_so_when_saved(family: str, tmp_path: Path) -> None:
+def test_removed_is_gated_and_stays_so_when_saved(family, tmp_path):
     auto = AutoModelForSequenceClassification
     loaded = headscope.wrap(tiny(family, auto=auto), name="source")
     before = {k: v.clone() for k, v in loaded.network.state_dict().items()}
@@ -93,7 +91,7 @@ def test_removed_is_gated_and_stays_so_when_saved(family: str, tmp_path: Path) -
         close(dense.eval()(input_ids=IDS, attention_mask=VALID).logits, logits)
 
 
-def test_gates_are_the_definition() -> None:
+def test_gates_are_the_definition():
     """Zeroed columns of W_O, and a head scaled in W_O, on a copy by hand."""
     model = tiny("bert", "float64")
     loaded = headscope.wrap(model)
@@ -107,7 +105,7 @@ def test_gates_are_the_definition() -> None:
     torch.testing.assert_close(ours[REAL], plain(loaded))
 
 
-def test_removing_in_two_steps_keeps_the_original_names(tmp_path: Path) -> None:
+def test_removing_in_two_steps_keeps_the_original_names(tmp_path):
     """In memory, and with a folder in between that the second step replaces."""
     loaded = headscope.wrap(tiny("bert", auto=AutoModelForMaskedLM), name="source")
     first = headscope.remove_heads(loaded, [(0, 0), (2, 2)])
@@ -137,12 +135,12 @@ def test_removing_in_two_steps_keeps_the_original_names(tmp_path: Path) -> None:
         ("albert", [(1, h) for h in range(4)], "every head"),  # one layer is all of them
     ],
 )
-def test_heads_that_cannot_go(family: str, heads: list[tuple[int, int]], message: str) -> None:
+def test_heads_that_cannot_go(family, heads, message):
     with pytest.raises(InputError, match=message):
         headscope.remove_heads(headscope.wrap(tiny(family)), heads)
 
 
-def test_albert_decides_once_for_all_layers() -> None:
+def test_albert_decides_once_for_all_layers():
     loaded = headscope.wrap(tiny("albert"))
     assert shared_layers(loaded.sites) == ((0, 1, 2),)
     assert with_shared(loaded.sites, [(1, 3)]) == ((0, 3), (1, 3), (2, 3))
@@ -151,7 +149,7 @@ def test_albert_decides_once_for_all_layers() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 3, 4), (3, 3, 4, 9)])
-def test_layers_without_heads(shape: tuple[int, ...]) -> None:
+def test_layers_without_heads(shape):
     """Gates (n_layers, n_heads), by example and by token work on them, and a control has them."""
     compact = headscope.remove_heads(headscope.wrap(tiny("bert", "float64")), SOME)
     gates = torch.ones(shape, dtype=torch.float64, requires_grad=True)
@@ -169,7 +167,7 @@ def test_layers_without_heads(shape: tuple[int, ...]) -> None:
     assert [site.head_ids for site in twin.sites] == [site.head_ids for site in compact.sites]
 
 
-def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
+def test_the_manifest_says_what_was_kept(tmp_path):
     loaded = headscope.wrap(tiny("bert"), name="source")
     compact = headscope.remove_heads(loaded, SOME)
     headscope.save(compact, tmp_path / "x", repair="scale", provenance={"seed": 3})
@@ -189,7 +187,7 @@ def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
     assert shapes["encoder.layer.1.attention.output.dense.weight"] == (32, 0)
 
 
-def test_half_precision_weights_stay_half_and_tied(tmp_path: Path) -> None:
+def test_half_precision_weights_stay_half_and_tied(tmp_path):
     model = tiny("bert", "float16", auto=AutoModelForMaskedLM).float()
     compact = headscope.remove_heads(headscope.wrap(model), SOME)
     headscope.save(compact, tmp_path / "half")
@@ -205,7 +203,7 @@ def test_half_precision_weights_stay_half_and_tied(tmp_path: Path) -> None:
     assert kinds == {torch.float32}
 
 
-def test_a_folder_of_others_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_folder_of_others_is_not_overwritten(tmp_path):
     loaded = headscope.wrap(tiny("bert"))
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "thesis.txt").write_text("mine")
@@ -217,7 +215,7 @@ def test_a_folder_of_others_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "x" / "thesis.txt").read_text() == "mine"
 
 
-def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_half_written_stays(tmp_path, monkeypatch):
     loaded = headscope.wrap(tiny("bert"))
 
     def full_disk(folder: Path, **_: Any) -> None:
@@ -257,7 +255,7 @@ def old_checkpoint(family: str, folder: Path, pruned: dict[int, list[int]]) -> A
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if "wide" not in f])
-def test_old_pruned_heads(family: str, tmp_path: Path) -> None:
+def test_old_pruned_heads(family, tmp_path):
     pruned = {"albert": {0: [1, 3]}, "albert, two groups": {0: [1], 1: [0, 3]}}.get(
         family, {0: [1], 2: [0, 3]}
     )
@@ -286,7 +284,7 @@ def test_old_pruned_heads(family: str, tmp_path: Path) -> None:
         ({"0": [1, 2]}, "16 rows of .*query.weight are kept, but the weights have 24"),
     ],
 )
-def test_old_pruned_heads_that_make_no_sense(pruned: Any, message: str, tmp_path: Path) -> None:
+def test_old_pruned_heads_that_make_no_sense(pruned, message, tmp_path):
     old_checkpoint("bert", tmp_path / "old", {0: [1]})
     path = tmp_path / "old" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "pruned_heads": pruned}))

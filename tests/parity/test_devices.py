@@ -1,7 +1,5 @@
 """Every command runs on a second device, here a simulated one, and finds what it finds on a CPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -90,9 +88,7 @@ NAMES = ("validate", "rank", "spectrum", "depth", "explain", "transfer", *(_SLOW
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_command_runs_on_a_device_without_float64(
-    name: str, calls: Runs, device: Simulated
-) -> None:
+def test_a_command_runs_on_a_device_without_float64(name, calls, device):
     """Which is the hardest: nothing of another device, and nothing of float64."""
     result = calls[name](device=NAME)
     assert device.operations > 100
@@ -100,7 +96,7 @@ def test_a_command_runs_on_a_device_without_float64(
     assert result.provenance["dtype"] == "float32"
 
 
-def test_classify_finds_what_it_finds_on_a_cpu(calls: Runs, device: Simulated) -> None:
+def test_classify_finds_what_it_finds_on_a_cpu(calls, device):
     """All but the last digits of its sums."""
     there, here = (calls["classify"](device=place) for place in (NAME, "cpu"))
     assert there.provenance["device"] != here.provenance["device"]
@@ -111,7 +107,7 @@ def test_classify_finds_what_it_finds_on_a_cpu(calls: Runs, device: Simulated) -
 
 
 @pytest.mark.parametrize("float64", [True])
-def test_with_float64_the_sums_are_the_same(bert: Path, device: Simulated) -> None:
+def test_with_float64_the_sums_are_the_same(bert, device):
     there, here = (headscope.classify(bert, limit=3, device=place) for place in (NAME, "cpu"))
     assert device.operations > 100
     # Equal but for the last digits: views that are copied there are strided here, and without
@@ -137,7 +133,7 @@ def _leaves(value: Any) -> tuple[list[float], list[object]]:
 
 
 @pytest.mark.parametrize("wanted", ["cuda", "cuda:0", "mps", "tpu", "cpu:7", ""])
-def test_a_device_that_is_not_there(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_is_not_there(wanted, monkeypatch):
     there(monkeypatch)
     with pytest.raises(InputError, match=f"^device {wanted} is not available: .* cpu here.$"):
         headscope.load("demo", device=wanted)
@@ -149,7 +145,7 @@ def there(patch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> Non
     patch.setattr(torch.backends.mps, "is_available", lambda: mps)
 
 
-def test_devices_and_types_that_are_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_and_types_that_are_there_are_named(monkeypatch):
     there(monkeypatch, cuda=2)
     assert str(pick_device("auto")) == "cuda"
     assert str(pick_device("cuda:1")) == "cuda:1"

@@ -1,7 +1,5 @@
 """Encoder-decoder models: certificate, views of a stack, wrong variants, layers in plain loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -33,7 +31,7 @@ STACKS = ("encoder", "decoder", "cross")
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 @each_kind
-def test_it_validates_with_padding_on_both_sides(kind: str, dtype: str) -> None:
+def test_it_validates_with_padding_on_both_sides(kind, dtype):
     # Half precision has absolute tolerances for activations of the usual size.
     changes = {"init_std": 0.15} if "16" in dtype and kind != "t5" else {}
     loaded = opened(kind, dtype, **changes)
@@ -53,7 +51,7 @@ def test_it_validates_with_padding_on_both_sides(kind: str, dtype: str) -> None:
 
 
 @each_kind
-def test_sites_patterns_and_states_are_those_of_transformers(kind: str) -> None:
+def test_sites_patterns_and_states_are_those_of_transformers(kind):
     """Without the certificate's code."""
     loaded = opened(kind, "float64")
     assert loaded.stacks == STACKS
@@ -102,7 +100,7 @@ def _seen(loaded: LoadedModel, given: dict[str, Tensor]) -> list[Activations]:
 
 
 @each_kind
-def test_a_view_sees_its_own_stack(kind: str) -> None:
+def test_a_view_sees_its_own_stack(kind):
     loaded = opened(kind)
     whole = _seen(loaded, batch(loaded))
     for stack in STACKS:
@@ -123,7 +121,7 @@ def test_a_view_sees_its_own_stack(kind: str) -> None:
             torch.testing.assert_close(found.pattern, same.pattern, rtol=0, atol=0)
 
 
-def test_a_view_of_a_view_is_of_the_whole() -> None:
+def test_a_view_of_a_view_is_of_the_whole():
     loaded = opened("bart")
     view = loaded.only("cross")
     assert view.only("decoder").stacks == ("decoder",)
@@ -133,7 +131,7 @@ def test_a_view_of_a_view_is_of_the_whole() -> None:
         view.only("sideways")
 
 
-def test_the_only_stack_is_the_model_itself() -> None:
+def test_the_only_stack_is_the_model_itself():
 
     loaded = headscope.wrap(tiny("bert"))
     assert loaded.only("encoder") is loaded
@@ -143,7 +141,7 @@ def test_the_only_stack_is_the_model_itself() -> None:
         only.only("cross")
 
 
-def test_the_certificate_of_a_view_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_certificate_of_a_view_is_that_of_the_whole(monkeypatch):
     loaded = opened("bart")
     result = validate_model(loaded.only("cross"))
     assert len(result.layers) == 8
@@ -154,7 +152,7 @@ def test_the_certificate_of_a_view_is_that_of_the_whole(monkeypatch: pytest.Monk
 
 
 @each_kind
-def test_the_encoder_runs_on_sentences_alone(kind: str) -> None:
+def test_the_encoder_runs_on_sentences_alone(kind):
     loaded = opened(kind)
     ids, mask = ids_and_mask((9, 5, 7), 1)
     with torch.no_grad():
@@ -222,7 +220,7 @@ WRONG: dict[str, tuple[Any, str, Any, tuple[str, ...], tuple[str, ...], tuple[st
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_variants_fail_where_they_are(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_variants_fail_where_they_are(case, monkeypatch):
     owner, name, wrong, kinds, failed, right = WRONG[case]
     models = [opened(kind, "float64") for kind in kinds]
     if isinstance(owner, dict):
@@ -242,7 +240,7 @@ def test_wrong_variants_fail_where_they_are(case: str, monkeypatch: pytest.Monke
             assert any("cross layer 0: max |out" in r for r in result.reasons), result.reasons
 
 
-def test_a_layer_of_the_decoder_that_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_of_the_decoder_that_is_skipped(monkeypatch):
     model = network("bart")
     layer = model.model.decoder.layers[1]
     monkeypatch.setattr(layer, "forward", lambda hidden, *_, **__: hidden)
@@ -251,7 +249,7 @@ def test_a_layer_of_the_decoder_that_is_skipped(monkeypatch: pytest.MonkeyPatch)
     assert "attention was found in 6 of 8 layers only" in result.reasons
 
 
-def test_a_bias_is_no_padding_mask() -> None:
+def test_a_bias_is_no_padding_mask():
     """T5 hands every layer a bias: it must not stand for a mask that never arrived."""
     loaded = opened("t5").only("encoder")
     ids, mask = ids_and_mask((4, 2), 0)
@@ -395,7 +393,7 @@ def measured(kind: str) -> tuple[State, dict[tuple[str, int], Array], Any]:
         return state, patterns, loaded.model(**given, output_hidden_states=True)
 
 
-def test_layers_of_barts_decoder() -> None:
+def test_layers_of_barts_decoder():
     state, patterns, theirs = measured("bart")
     source = theirs.encoder_last_hidden_state[0].numpy()
     states = [x[0].numpy() for x in theirs.decoder_hidden_states]
@@ -406,7 +404,7 @@ def test_layers_of_barts_decoder() -> None:
         np.testing.assert_allclose(states[layer + 1], out, rtol=0, atol=1e-10)
 
 
-def test_layers_of_t5() -> None:
+def test_layers_of_t5():
     """Its norms are computed in float32, whatever its weights are."""
     state, patterns, theirs = measured("t5")
     source = theirs.encoder_last_hidden_state[0].numpy()

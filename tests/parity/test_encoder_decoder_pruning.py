@@ -1,7 +1,5 @@
 """Encoder-decoder models without some heads: equal to zeroing by name, saved, generating."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path
@@ -58,7 +56,7 @@ def reopened(folder: Path, task_head: str | None = "auto") -> LoadedModel:
 
 
 @each_kind
-def test_removed_is_zeroed_and_stays_so_when_saved(kind: str, tmp_path: Path) -> None:
+def test_removed_is_zeroed_and_stays_so_when_saved(kind, tmp_path):
     loaded = opened(kind)
     before = {name: tensor.clone() for name, tensor in loaded.network.state_dict().items()}
     compact = headscope.remove_heads(loaded, SOME)
@@ -114,7 +112,7 @@ def test_removed_is_zeroed_and_stays_so_when_saved(kind: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind: str, stack: str) -> None:
+def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind, stack):
     loaded = opened(kind)
     layers = [layer for name, layer in SITES if name == stack]
     for gone in ([0], [1], layers):
@@ -137,7 +135,7 @@ def test_a_layer_a_stack_and_heads_of_a_view_may_go(kind: str, stack: str) -> No
 
 
 @each_kind
-def test_gates_of_a_view_are_those_of_its_rows_and_so_are_their_gradients(kind: str) -> None:
+def test_gates_of_a_view_are_those_of_its_rows_and_so_are_their_gradients(kind):
     loaded = opened(kind)
     whole = torch.rand(8, 4, generator=torch.Generator().manual_seed(4))
     for stack in STACKS:
@@ -185,12 +183,12 @@ def test_gates_of_a_view_are_those_of_its_rows_and_so_are_their_gradients(kind: 
         ("cross", [("encoder", 0, 0)], "no stack 'encoder'; it has cross"),
     ],
 )
-def test_heads_that_cannot_go(view: str, heads: list[Any], words: str) -> None:
+def test_heads_that_cannot_go(view, heads, words):
     with pytest.raises(InputError, match=words):
         headscope.remove_heads(opened("bart").only(view), heads)
 
 
-def test_a_view_is_saved_with_the_stacks_it_leaves_out(tmp_path: Path) -> None:
+def test_a_view_is_saved_with_the_stacks_it_leaves_out(tmp_path):
     loaded = opened("t5")
     compact = headscope.remove_heads(loaded.only("cross"), [(0, 1), (2, 0)])
     headscope.save(compact, tmp_path / "x")
@@ -204,7 +202,7 @@ def test_a_view_is_saved_with_the_stacks_it_leaves_out(tmp_path: Path) -> None:
     close(run(again, batch(again)), run(compact.whole, batch(loaded)))
 
 
-def test_the_control_of_a_compact_model_has_its_shape() -> None:
+def test_the_control_of_a_compact_model_has_its_shape():
     for loaded in (opened("t5"), opened("marian").only("decoder")):
         heads = SOME if loaded.whole is None else [(0, 1), (1, 0)]
         compact = headscope.remove_heads(loaded, heads)
@@ -224,7 +222,7 @@ def generated(model: Any, **options: Any) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["bart", "marian", "t5"])
-def test_a_compact_model_generates_what_the_zeroed_one_does(kind: str) -> None:
+def test_a_compact_model_generates_what_the_zeroed_one_does(kind):
     """With and without a cache of keys and values, whose shape a removed head changes."""
     # transformers makes T5's cache as long as its encoder
     loaded = opened(kind, "float64", **({"num_layers": 3} if kind == "t5" else {}))
@@ -241,7 +239,7 @@ def test_a_compact_model_generates_what_the_zeroed_one_does(kind: str) -> None:
 
 
 @pytest.mark.parametrize("heads", [(2, 4), (4, 2)])
-def test_stacks_may_have_different_numbers_of_heads(heads: tuple[int, int], tmp_path: Path) -> None:
+def test_stacks_may_have_different_numbers_of_heads(heads, tmp_path):
     encoder, decoder = heads
     loaded = opened("bart", encoder_attention_heads=encoder, decoder_attention_heads=decoder)
     assert [site.n_heads for site in loaded.sites] == [encoder] * 2 + [decoder] * 6

@@ -1,9 +1,6 @@
 """Heads with another formula: loops over a BERT written out, planted models, every family."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +43,7 @@ def own(inputs: HeadInputs) -> Tensor:
 
 
 @pytest.mark.parametrize("name", {f.layout: f.name for f in reversed(COVERED)}.values())
-def test_layers_before_the_change_are_as_if_they_had_run(name: str) -> None:
+def test_layers_before_the_change_are_as_if_they_had_run(name):
     """In the first family of every layout; the output is the same wherever it changes."""
     loaded = covered(name)
     effects = Effects(loaded, as_plain(LINES))
@@ -63,7 +60,7 @@ def test_layers_before_the_change_are_as_if_they_had_run(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["albert, two groups", "modernbert", "deberta-v2, as v3", "xlm, causal", "t5", "bart"]
 )
-def test_both_commands_run_on_families_of_every_kind(name: str) -> None:
+def test_both_commands_run_on_families_of_every_kind(name):
     loaded = covered(name)
     symmetric = headscope.symmetric(loaded, LINES, alone=False)
     linear = headscope.linear(loaded, LINES, alone=False, control=False)
@@ -80,7 +77,7 @@ def test_both_commands_run_on_families_of_every_kind(name: str) -> None:
     assert linear.form("linear").whole_scaled.cosine.value < 1
 
 
-def test_removed_heads_are_those_of_a_closed_gate() -> None:
+def test_removed_heads_are_those_of_a_closed_gate():
     loaded = opened()
     effects = Effects(loaded, as_plain(LINES))
     found = effects.cosines([Exchanged(removed, {0: (1,), 2: (0, 3)})], silent, "")[0]
@@ -137,7 +134,7 @@ def made_symmetric(s: list[list[float]]) -> list[list[float]]:
     return softmaxed([[(s[i][j] + s[j][i]) / 2 for j in n] for i in n])
 
 
-def test_all_heads_changed_is_the_model_written_out_in_loops() -> None:
+def test_all_heads_changed_is_the_model_written_out_in_loops():
     loaded = opened()
     plain = by_loops(loaded.model, softmaxed)
     lines = [loaded.tokenizer(line, return_tensors="pt").input_ids for line in LINES]
@@ -161,7 +158,7 @@ def test_all_heads_changed_is_the_model_written_out_in_loops() -> None:
 
 
 @torch.no_grad()
-def test_tied_queries_and_keys_make_symmetric_scores_the_models_own() -> None:
+def test_tied_queries_and_keys_make_symmetric_scores_the_models_own():
     loaded = opened()
     for layer in loaded.model.encoder.layer:
         layer.attention.self.key.load_state_dict(layer.attention.self.query.state_dict())
@@ -175,7 +172,7 @@ def test_tied_queries_and_keys_make_symmetric_scores_the_models_own() -> None:
 
 
 @torch.no_grad()
-def test_a_head_that_is_linear_already_errs_by_its_scale_alone() -> None:
+def test_a_head_that_is_linear_already_errs_by_its_scale_alone():
     """Values that are zero but at one token: z is the weight of that token times its value.
 
     Scores so small that the softmax is a straight line there leave z = (1 + S - mean S) v / n; the
@@ -195,7 +192,7 @@ def test_a_head_that_is_linear_already_errs_by_its_scale_alone() -> None:
         assert head.entropy.value > 0.999
 
 
-def test_single_heads_and_sets_are_what_effects_measure() -> None:
+def test_single_heads_and_sets_are_what_effects_measure():
     loaded = opened()
     found = headscope.symmetric(loaded, LINES)
     effects = Effects(loaded, as_plain(LINES))
@@ -213,7 +210,7 @@ def test_single_heads_and_sets_are_what_effects_measure() -> None:
     assert 0.9 < low < 0.945 < high < 0.99
 
 
-def test_a_model_without_some_heads_keeps_their_numbers(tmp_path: Path) -> None:
+def test_a_model_without_some_heads_keeps_their_numbers(tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path / "m", layers=3)))
     gone = [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]
     smaller = headscope.remove_heads(loaded, gone)
@@ -224,7 +221,7 @@ def test_a_model_without_some_heads_keeps_their_numbers(tmp_path: Path) -> None:
     assert found.control is not None
 
 
-def test_a_task_stands_beside_the_cosine(tmp_path: Path) -> None:
+def test_a_task_stands_beside_the_cosine(tmp_path):
     loaded, data = opened(dtype="float32"), tmp_path / "lines.txt"
     data.write_text("\n".join(LINES))
     found = headscope.symmetric(loaded, LINES, task="fidelity", data=data, alone=False)
@@ -236,7 +233,7 @@ def test_a_task_stands_beside_the_cosine(tmp_path: Path) -> None:
     assert linear.mean_output.metric < 1
 
 
-def test_the_same_seed_gives_the_same_numbers_and_one_line_no_interval() -> None:
+def test_the_same_seed_gives_the_same_numbers_and_one_line_no_interval():
     loaded = opened(dtype="float32")
     symmetric, linear = (
         command(loaded, LINES[:1]) for command in (headscope.symmetric, headscope.linear)
@@ -254,7 +251,7 @@ def test_the_same_seed_gives_the_same_numbers_and_one_line_no_interval() -> None
         assert getattr(one, pick) == getattr(two, pick) != getattr(other, pick)
 
 
-def test_lines_are_spread_over_the_text() -> None:
+def test_lines_are_spread_over_the_text():
     text = as_plain([f"line {i}" for i in range(10)])
     assert list(spread_lines(text, 4)) == ["line 0", "line 2", "line 5", "line 7"]
     assert list(spread_lines(text, 4, limit=3)) == ["line 0", "line 1", "line 2"]
@@ -265,7 +262,7 @@ def test_lines_are_spread_over_the_text() -> None:
             spread_lines(text, **bad)
 
 
-def test_what_cannot_be_measured_is_refused() -> None:
+def test_what_cannot_be_measured_is_refused():
     loaded = opened(dtype="float32")
     with pytest.raises(InputError, match="name the task too"):
         headscope.linear(loaded, LINES, data="x.csv")

@@ -1,10 +1,7 @@
 """``explain`` on every kind of family: plain loops give the same numbers, wrong ones are caught."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +78,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("m") / "bert")))
 
 
-def test_every_step_is_what_a_slow_program_says(bert: LoadedModel) -> None:
+def test_every_step_is_what_a_slow_program_says(bert):
     layer, head = 1, 2
     result, slow = explained(bert, layer=layer, head=head), Slow(bert, layer, head)
     cut, scale = slow.mine, slow.d_head**-0.5
@@ -146,7 +143,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_each_family_is_explained_as_far_as_its_layer_is_known(name: str) -> None:
+def test_each_family_is_explained_as_far_as_its_layer_is_known(name):
     result = explained(loaded(name))
     steps, norm, positions, causal, left_out = EXPECTED[name]
     assert (len(result.steps), result.layer_norm) == (steps, norm)
@@ -165,7 +162,7 @@ def test_each_family_is_explained_as_far_as_its_layer_is_known(name: str) -> Non
     assert (np.triu(other, 1) == 0).all() == (not causal)
 
 
-def test_what_a_family_does_otherwise_is_said_in_numbers() -> None:
+def test_what_a_family_does_otherwise_is_said_in_numbers():
     squeezed = explained(loaded("squeezebert")).step("weights")
     assert squeezed.numbers["reads"] == 16  # of 32: two groups
     shared = explained(loaded("eurobert, shared keys"))
@@ -177,7 +174,7 @@ def test_what_a_family_does_otherwise_is_said_in_numbers() -> None:
     assert scale.numbers["root_d_head"] == pytest.approx(8**-0.5)
 
 
-def test_a_model_that_lost_heads_keeps_their_numbers(bert: LoadedModel) -> None:
+def test_a_model_that_lost_heads_keeps_their_numbers(bert):
     whole = explained(bert, layer=1, head=3)
     cut = headscope.remove_heads(bert, [(1, 0), (1, 1), (0, 0)])
     few = explained(cut, layer=1, head=3)
@@ -223,16 +220,14 @@ WRONG: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_wrong_mechanism_is_caught_at_its_step(
-    what: str, bert: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_mechanism_is_caught_at_its_step(what, bert, monkeypatch):
     module, name, spoil, said = WRONG[what]
     monkeypatch.setattr(module, name, spoil(getattr(module, name)))
     with pytest.raises(ValidationFailedError, match=said):
         explained(bert)
 
 
-def test_the_chosen_head_links_words_best(bert: LoadedModel) -> None:
+def test_the_chosen_head_links_words_best(bert):
     result = explained(bert)
     assert result.chosen
     best = max(result.heads, key=lambda head: head.link)
@@ -243,7 +238,7 @@ def test_the_chosen_head_links_words_best(bert: LoadedModel) -> None:
     assert not explained(bert, layer=0, head=1).chosen
 
 
-def test_a_sentence_that_fills_the_model_is_explained_without_padding(tmp_path: Path) -> None:
+def test_a_sentence_that_fills_the_model_is_explained_without_padding(tmp_path):
     model = headscope.load(str(tiny_bert(tmp_path / "short", max_position_embeddings=8)))
     result = headscope.explain(model, "the cat sat on the mat", validate=False)
     assert len(result.tokens) == 8

@@ -1,12 +1,9 @@
 """Families by properties: each tiny random model against transformers, cut, and measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,7 +163,7 @@ def close(found: Tensor | None, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * size)
 
 
-def test_certificate(built: Built) -> None:
+def test_certificate(built):
     assert {site.layout.name for site in built.loaded.sites} == {built.family.layout}
     assert built.loaded.stacks == built.family.stacks
     if built.family.kind == "albert":  # its layers share one module, groups do not
@@ -177,7 +174,7 @@ def test_certificate(built: Built) -> None:
     assert built.loaded.model.config._attn_implementation == before
 
 
-def test_removed_heads_are_zeroed_heads(built: Built, tmp_path: Path) -> None:
+def test_removed_heads_are_zeroed_heads(built, tmp_path):
     """In the model's own run and through gates; in one step or two, saved and opened again."""
     loaded, heads = built.loaded, built.heads
     before = {key: value.clone() for key, value in built.network.state_dict().items()}
@@ -217,7 +214,7 @@ def test_removed_heads_are_zeroed_heads(built: Built, tmp_path: Path) -> None:
         assert_passed(dense)
 
 
-def test_layers_played_back(built: Built) -> None:
+def test_layers_played_back(built):
     """What comes after a closed gate is as if all had run; what cannot be played back is run."""
     view = built.reading.only("encoder") if built.reading.encoder_decoder else built.reading
     lines = ("the cat sat on the mat", "a big red dog ran", "she saw it")
@@ -262,7 +259,7 @@ class Keep:
         """Nothing to do."""
 
 
-def test_what_is_shown(built: Built) -> None:
+def test_what_is_shown(built):
     """Patterns are the eager model's; by norms, those of a loop over vectors of d_model numbers."""
     loaded, network = built.loaded, built.network
     ids, mask = padded_batch()
@@ -309,7 +306,7 @@ def by_norms(pattern: Tensor, v: Tensor, W_O: Tensor) -> Tensor:
     return out
 
 
-def test_prefix_matching(built: Built) -> None:
+def test_prefix_matching(built):
     loaded = built.reading
     view = loaded.only("encoder" if loaded.encoder_decoder else loaded.stacks[0])
     repeats = Repeats.draw(loaded, 0)
@@ -335,7 +332,7 @@ _TYPED = (*(f.name for f in FIRST if "cross" not in f.stacks), *_MORE, "gpt2, by
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", _TYPED)
-def test_certificate_in_other_types(name: str, dtype: str) -> None:
+def test_certificate_in_other_types(name, dtype):
     # Half precision has absolute tolerances for activations of the usual size: 1 / sqrt(hidden).
     spread = {"initializer_range": min(0.15, BY_NAME[name].changes.get("initializer_range", 0.3))}
     loaded = headscope.wrap(tiny(name, dtype, **({} if name == "umt5" else spread)))
@@ -346,7 +343,7 @@ def test_certificate_in_other_types(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("name", [family.name for family in VARIANTS])
-def test_certificate_of_other_configurations(name: str) -> None:
+def test_certificate_of_other_configurations(name):
     exact = BY_NAME[name].layout not in ("rotary", "esm", "modernbert", "gpt2")
     dtype = "float64" if exact else "float32"
     loaded = headscope.wrap(tiny(name, dtype))
@@ -358,9 +355,7 @@ def test_certificate_of_other_configurations(name: str) -> None:
 
 
 @pytest.mark.parametrize("chunk_entries", [1, 23 * 23 * 2, 23 * 23 * 12])
-def test_certificate_does_not_depend_on_the_chunk_size(
-    chunk_entries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_certificate_does_not_depend_on_the_chunk_size(chunk_entries, monkeypatch):
     stream = partial(routing.stream_attention, chunk_entries=chunk_entries)
     monkeypatch.setattr(routing, "stream_attention", stream)
     for name in ("bert", "albert"):
@@ -370,7 +365,7 @@ def test_certificate_does_not_depend_on_the_chunk_size(
 @pytest.mark.parametrize(
     ("family", "room"), [("bert", 10), ("roberta", 8), ("camembert", 8), ("distilbert", 10)]
 )
-def test_probe_respects_a_short_position_table(family: str, room: int) -> None:
+def test_probe_respects_a_short_position_table(family, room):
     """Ten rows; RoBERTa and its kin keep the first two for padding."""
     loaded = headscope.wrap(tiny(family, max_position_embeddings=10))
     assert loaded.max_length == room
@@ -382,7 +377,7 @@ def test_probe_respects_a_short_position_table(family: str, room: int) -> None:
 # What wrapping makes of a network.
 
 
-def test_the_package_lists_the_families_that_are_tested() -> None:
+def test_the_package_lists_the_families_that_are_tested():
     tested: dict[str, tuple[set[str], set[str]]] = {}
     for family in COVERED:
         layouts, stacks = tested.setdefault(family.kind, (set(), set()))
@@ -395,7 +390,7 @@ def test_the_package_lists_the_families_that_are_tested() -> None:
     assert len({family.name for family in COVERED}) == len(COVERED)
 
 
-def test_missing_biases_are_zeros() -> None:
+def test_missing_biases_are_zeros():
     model = tiny("bert", "float64")
     attention = model.encoder.layer[1].attention
     for name in ("query", "value"):
@@ -419,7 +414,7 @@ def sliced(linear: nn.Linear, kept: Tensor, outputs: bool) -> nn.Linear:
 
 @pytest.mark.parametrize("keep", [[0, 2], [3]])
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_heads_that_somebody_else_removed(family: str, keep: list[int]) -> None:
+def test_heads_that_somebody_else_removed(family, keep):
     model = tiny(family, "float64")
     whole = headscope.wrap(tiny(family, "float64")).sites[1].weights()
     if family == "distilbert":
@@ -454,7 +449,7 @@ def hidden_of(model: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_a_saved_folder_is_the_same_model(dtype: str, tmp_path: Path) -> None:
+def test_a_saved_folder_is_the_same_model(dtype, tmp_path):
     model = tiny("bert")
     model.save_pretrained(tmp_path)
     loaded = headscope.load(str(tmp_path), dtype=dtype, device="cpu", need_tokenizer=False)
@@ -465,7 +460,7 @@ def test_a_saved_folder_is_the_same_model(dtype: str, tmp_path: Path) -> None:
     assert_small(assert_passed(loaded), dtype)
 
 
-def test_a_task_head_is_unwrapped(tmp_path: Path) -> None:
+def test_a_task_head_is_unwrapped(tmp_path):
     """In memory and from a folder; a masked language model has no pooler: no missing part."""
     model = tiny("bert", auto=AutoModelForMaskedLM)
     model.save_pretrained(tmp_path)

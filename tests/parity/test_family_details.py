@@ -1,7 +1,5 @@
 """What single families have that others have not: windows, shared keys, tables of positions."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,16 +60,14 @@ def reopened(loaded: LoadedModel, folder: Path) -> LoadedModel:
         ({}, 4, 64),
     ],
 )
-def test_the_long_probe_goes_beyond_the_window(
-    changes: dict[str, int], window: int, length: int
-) -> None:
+def test_the_long_probe_goes_beyond_the_window(changes, window, length):
     loaded = wrapped("modernbert", **changes)
     assert [site.window for site in loaded.sites] == [None, window, None, window]
     assert probes(loaded)[-1].input_ids.shape == (1, length)
     assert length > 2 * window
 
 
-def test_windows_are_those_of_the_models_own_patterns() -> None:
+def test_windows_are_those_of_the_models_own_patterns():
     """No layer but the sliding ones has any; padded queries without a key are no warning."""
     loaded = wrapped("modernbert", initializer_range=0.2)
     for lengths in ((40, 3), (6, 5), (5, 2), (23,), (64, 30)):
@@ -100,7 +96,7 @@ def test_windows_are_those_of_the_models_own_patterns() -> None:
 GROUPS = [(0, 0), (0, 1), (0, 3), (1, 2), (2, 1), (2, 2)]
 
 
-def test_shared_keys_go_with_the_last_head_that_reads_them(tmp_path: Path) -> None:
+def test_shared_keys_go_with_the_last_head_that_reads_them(tmp_path):
     """Heads 0 and 1 read the first key, 2 and 3 the second."""
     loaded = wrapped("eurobert, shared keys")
     whole = loaded.sites[0].weights()
@@ -130,7 +126,7 @@ def test_shared_keys_go_with_the_last_head_that_reads_them(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["deberta, short", "deberta-v2, own maps, short"])
-def test_maps_of_positions_lose_the_heads_rows_too(name: str) -> None:
+def test_maps_of_positions_lose_the_heads_rows_too(name):
     loaded = wrapped(name)
     cut = headscope.remove_heads(loaded, [(0, 0), (0, 2)])
     before, after = (dict(one.sites[0].module.named_parameters()) for one in (loaded, cut))
@@ -140,7 +136,7 @@ def test_maps_of_positions_lose_the_heads_rows_too(name: str) -> None:
         assert torch.equal(after[key], by_head), key
 
 
-def test_convbert_keeps_every_query_for_the_convolution() -> None:
+def test_convbert_keeps_every_query_for_the_convolution():
     some = [(0, 1), *((1, head) for head in range(4)), (2, 0)]
     loaded = wrapped("convbert")
     compact = headscope.remove_heads(loaded, some)
@@ -157,7 +153,7 @@ def test_convbert_keeps_every_query_for_the_convolution() -> None:
 @pytest.mark.parametrize(
     "name", ["squeezebert, mixed", "convbert, wide kernel", "gpt2, by layer", "esm, absolute"]
 )
-def test_other_settings_lose_heads_too(name: str) -> None:
+def test_other_settings_lose_heads_too(name):
     loaded = wrapped(name)
     gates = torch.ones(3, 4)
     gates[0, 1] = gates[2, 0] = 0
@@ -170,7 +166,7 @@ def test_other_settings_lose_heads_too(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nomic_bert", "esm"])
-def test_half_precision_is_stored_where_nothing_is_lost(kind: str, tmp_path: Path) -> None:
+def test_half_precision_is_stored_where_nothing_is_lost(kind, tmp_path):
     """ESM keeps its angles, which float16 does not hold, among its weights."""
     loaded = wrapped(kind, initializer_range=0.2)
     for parameter in loaded.model.parameters():
@@ -184,7 +180,7 @@ def test_half_precision_is_stored_where_nothing_is_lost(kind: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["xlm", "flaubert"])
-def test_a_language_model_of_another_name_has_its_head(kind: str, tmp_path: Path) -> None:
+def test_a_language_model_of_another_name_has_its_head(kind, tmp_path):
     loaded = headscope.wrap(tiny(kind, auto=AutoModelForMaskedLM))
     compact = headscope.remove_heads(loaded, [(0, 1), (2, 0)])
     again = reopened(compact, tmp_path / "x")
@@ -208,9 +204,7 @@ def test_a_language_model_of_another_name_has_its_head(kind: str, tmp_path: Path
         ("convbert", {"conv_kernel_size": 4}, r"\(convbert\) does not run on token ids alone"),
     ],
 )
-def test_settings_that_cannot_be_covered_are_refused(
-    name: str, changes: dict[str, Any], said: str
-) -> None:
+def test_settings_that_cannot_be_covered_are_refused(name, changes, said):
     with pytest.raises(UnsupportedModelError, match=said):
         wrapped(name, **changes)
 
@@ -218,7 +212,7 @@ def test_settings_that_cannot_be_covered_are_refused(
 ROTARY = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "modernbert", "esm", "roformer")
 
 
-def test_rank_covers_what_has_neither_rotation_nor_relative_terms() -> None:
+def test_rank_covers_what_has_neither_rotation_nor_relative_terms():
     for name, family in BY_NAME.items():
         loaded = wrapped(name)
         turns = family.kind in ROTARY and name != "esm, absolute"
@@ -235,14 +229,14 @@ def test_rank_covers_what_has_neither_rotation_nor_relative_terms() -> None:
 @pytest.mark.parametrize(
     "name", ["mpnet", "deberta", "deberta-v2, as v3", "deberta-v2, own position maps", "umt5"]
 )
-def test_rank_says_what_it_does_not_cover(name: str) -> None:
+def test_rank_says_what_it_does_not_cover(name):
     loaded = wrapped(name)
     result = headscope.rank(loaded, control_seeds=2, fresh=False)
     assert result.not_covered == (relative_terms(loaded.model.config),)
     assert result.validation.passed
 
 
-def test_rank_of_esm_is_of_the_scaled_queries() -> None:
+def test_rank_of_esm_is_of_the_scaled_queries():
     """The spectral norm of W_Q W_K^T is what scores of a scale of 1 have."""
     site = wrapped("esm, absolute").sites[0]
     assert site.scale == 1.0
@@ -254,7 +248,7 @@ def test_rank_of_esm_is_of_the_scaled_queries() -> None:
 # Large states, nested routing, and what the measurements make of relative positions.
 
 
-def test_states_of_any_size_are_compared() -> None:
+def test_states_of_any_size_are_compared():
     """MobileBERT has no LayerNorm: its states may be large, and float32 rounds them as it must.
 
     By 20 a layer: by 300 scores reach thousands, whose rounding in another order of summation
@@ -280,7 +274,7 @@ def test_states_of_any_size_are_compared() -> None:
     assert largest_gap([(small + 0.25, small, real)]) == 0.25
 
 
-def test_a_model_may_be_routed_while_it_is_routed() -> None:
+def test_a_model_may_be_routed_while_it_is_routed():
     """As a task runs the unpruned model between two batches of the pruned one."""
     loaded = wrapped("mpnet")
     outer, inner = Router(loaded.sites), Router(loaded.sites)
@@ -310,7 +304,7 @@ def kept_error(
 
 
 @pytest.mark.parametrize("name", ["mpnet, long", "deberta-v2, as v3, short"])
-def test_windows_of_spectrum_are_of_the_models_own_patterns(name: str) -> None:
+def test_windows_of_spectrum_are_of_the_models_own_patterns(name):
     lines = ["the cat sat on the mat", "he saw a big dog in the red house and ran"] * 6
     loaded = headscope.wrap(tiny(name, "float64", vocab_size=200), tiny_tokenizer(40))
     result = headscope.spectrum(loaded, lines, length=16, sequences=4, efficient=True)

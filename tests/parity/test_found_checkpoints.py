@@ -1,7 +1,5 @@
 """Checkpoints of encoder-decoder models as they are found: computed tables, tied maps, gaps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -56,7 +54,7 @@ def opened(folder: Path, task_head: str | None) -> LoadedModel:
     ("kind", "task_head"),
     [*((kind, "auto") for kind in KINDS), ("marian", None), ("marian", "seq2seq"), ("t5", None)],
 )
-def test_what_transformers_saved_opens(kind: str, task_head: str | None, tmp_path: Path) -> None:
+def test_what_transformers_saved_opens(kind, task_head, tmp_path):
     model, state = saved(kind, tmp_path, TABLES if kind in ("marian", "pegasus") else ())
     assert not any(name.startswith("lm_head") for name in state)  # tied to the embeddings
     loaded = opened(tmp_path, task_head)
@@ -74,7 +72,7 @@ def test_what_transformers_saved_opens(kind: str, task_head: str | None, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["marian", "pegasus"])
-def test_a_table_that_is_stored_counts_as_it_stands(kind: str, tmp_path: Path) -> None:
+def test_a_table_that_is_stored_counts_as_it_stands(kind, tmp_path):
     model, state = saved(kind, tmp_path, TABLES)
     # Marian itself does not store them, or the test above would prove nothing.
     assert kind != "marian" or not {*TABLES} & state.keys()
@@ -85,7 +83,7 @@ def test_a_table_that_is_stored_counts_as_it_stands(kind: str, tmp_path: Path) -
         assert torch.equal(loaded.network.state_dict()[name], tensor)
 
 
-def test_a_missing_table_must_hold_what_its_module_computes(tmp_path: Path) -> None:
+def test_a_missing_table_must_hold_what_its_module_computes(tmp_path):
     model = network("marian")
     info = {"missing_keys": [*TABLES]}
     _check_complete(model, info, Source("tiny", tmp_path))
@@ -98,20 +96,20 @@ def test_a_missing_table_must_hold_what_its_module_computes(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("kind", "task_head"), [*((kind, "auto") for kind in KINDS), ("marian", None), ("t5", None)]
 )
-def test_a_tensor_that_is_really_missing(kind: str, task_head: str | None, tmp_path: Path) -> None:
+def test_a_tensor_that_is_really_missing(kind, task_head, tmp_path):
     saved(kind, tmp_path, (NEEDED[kind],))
     name = NEEDED[kind] if task_head else NEEDED[kind].removeprefix("model.")
     with pytest.raises(CheckpointError, match=f"lacks 1 of the model's tensors.*{name}"):
         opened(tmp_path, task_head)
 
 
-def test_embeddings_that_are_missing_altogether(tmp_path: Path) -> None:
+def test_embeddings_that_are_missing_altogether(tmp_path):
     saved("marian", tmp_path, ("model.shared.weight",))
     with pytest.raises(CheckpointError, match="it is not a whole model"):
         opened(tmp_path, "auto")
 
 
-def test_a_base_model_has_no_head_of_its_own(tmp_path: Path) -> None:
+def test_a_base_model_has_no_head_of_its_own(tmp_path):
     model = network("bart", tie_word_embeddings=False)
     state = {name: t for name, t in model.state_dict().items() if name != "lm_head.weight"}
     model.save_pretrained(tmp_path)
@@ -121,7 +119,7 @@ def test_a_base_model_has_no_head_of_its_own(tmp_path: Path) -> None:
         opened(tmp_path, "seq2seq")
 
 
-def test_code_beside_a_family_that_transformers_has_is_not_run(tmp_path: Path) -> None:
+def test_code_beside_a_family_that_transformers_has_is_not_run(tmp_path):
     """Folders of the hub name code in auto_map that transformers has had itself for long."""
     model = tiny("nomic_bert")
     model.save_pretrained(tmp_path)

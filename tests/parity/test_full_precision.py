@@ -1,7 +1,5 @@
 """Products are computed in the type that a certificate states, whatever the caller had set."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -36,7 +34,7 @@ def chosen(request: pytest.FixtureRequest) -> Iterator[str]:
     torch.set_float32_matmul_precision(before)
 
 
-def test_inside_everything_is_exact_and_afterwards_as_before(chosen: str) -> None:
+def test_inside_everything_is_exact_and_afterwards_as_before(chosen):
     before = settings()
     with full_precision():
         cuda, conv, *own, sums, also, whole, tf32 = settings()
@@ -51,7 +49,7 @@ def test_inside_everything_is_exact_and_afterwards_as_before(chosen: str) -> Non
     assert settings() == before
 
 
-def test_a_setting_of_one_backend_alone_comes_back() -> None:
+def test_a_setting_of_one_backend_alone_comes_back():
     """torch refuses to read the setting for all backends then."""
     cuda = torch.backends.cuda.matmul
     before = cuda.fp32_precision
@@ -69,7 +67,7 @@ class _OpenedError(Exception):
 
 
 @pytest.mark.parametrize("name", MEASURING)
-def test_every_function_that_measures_is_inside(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_function_that_measures_is_inside(name, monkeypatch):
     def opens(*_: object, **__: object) -> None:
         raise _OpenedError(torch.get_float32_matmul_precision())
 
@@ -83,7 +81,7 @@ def test_every_function_that_measures_is_inside(name: str, monkeypatch: pytest.M
         torch.set_float32_matmul_precision("highest")
 
 
-def test_a_certificate_is_the_same_whatever_was_set(chosen: str) -> None:
+def test_a_certificate_is_the_same_whatever_was_set(chosen):
     """On CPUs with bfloat16 units, "medium" alone would fail it by far."""
     seen = []
 

@@ -1,7 +1,5 @@
 """The same numbers on a real accelerator; without one, everything here is skipped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -31,13 +29,13 @@ pytestmark = pytest.mark.gpu
 
 @each_dtype
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_certified(family: str, dtype: str, gpu: str) -> None:
+def test_every_family_is_certified(family, dtype, gpu):
     result = validate_model(headscope.wrap(tiny(family, dtype).to(gpu)))
     assert result.passed, result.reasons
 
 
 @each_dtype
-def test_the_demo_is_certified_with_reduced_precision_asked_for(dtype: str, gpu: str) -> None:
+def test_the_demo_is_certified_with_reduced_precision_asked_for(dtype, gpu):
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
@@ -47,7 +45,7 @@ def test_the_demo_is_certified_with_reduced_precision_asked_for(dtype: str, gpu:
     assert result.passed, result.reasons
 
 
-def test_classify_counts_what_a_cpu_counts(gpu: str) -> None:
+def test_classify_counts_what_a_cpu_counts(gpu):
     """Up to ties within a rounding: one argmax in a thousand queries may fall the other way."""
     run: Callable[..., Any] = headscope.classify
     here, there = (run("demo", device=device, limit=120) for device in ("cpu", gpu))
@@ -58,7 +56,7 @@ def test_classify_counts_what_a_cpu_counts(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("section", ["rank", "spectrum", "depth", "flow", "linear", "symmetric"])
-def test_the_other_sections_run(section: str, gpu: str) -> None:
+def test_the_other_sections_run(section, gpu):
     """With the little text that each of them needs."""
     less = {
         "rank": {},

@@ -1,7 +1,5 @@
 """Attention by norms and on repeated tokens: planted heads, and patterns by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -52,9 +50,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 
 
 @pytest.mark.parametrize("sink", [True, False])
-def test_a_sink_without_values_loses_its_label_and_any_other_head_keeps_it(
-    planted: Planted, sink: bool
-) -> None:
+def test_a_sink_without_values_loses_its_label_and_any_other_head_keeps_it(planted, sink):
     result = headscope.classify(
         with_output(planted, sink=sink),
         planted.treebank,
@@ -75,7 +71,7 @@ def test_a_sink_without_values_loses_its_label_and_any_other_head_keeps_it(
     assert special.interval[0] <= len(special.kept) <= special.interval[1]
 
 
-def test_roles_are_compared_by_name(planted: Planted) -> None:
+def test_roles_are_compared_by_name(planted):
     plain: ClassifyResult = headscope.classify(
         str(planted.folder), planted.treebank, limit=60, validate=False
     )
@@ -104,7 +100,7 @@ def test_roles_are_compared_by_name(planted: Planted) -> None:
 COPY = 5
 
 
-def test_weights_are_read_where_the_first_copy_stands() -> None:
+def test_weights_are_read_where_the_first_copy_stands():
     """[CLS] 1 2 3 4 5 1 2 3 4 5 [SEP]: each query's places, in a loop."""
     n = 2 * COPY + 2
     pattern = torch.rand(3, 2, n, n, generator=torch.Generator().manual_seed(0)).softmax(-1)
@@ -201,7 +197,7 @@ def induction() -> Any:
     return headscope.wrap(model, tiny_tokenizer(n_positions), name="induction")
 
 
-def test_a_planted_induction_head_is_found_and_its_mirror_image_too() -> None:
+def test_a_planted_induction_head_is_found_and_its_mirror_image_too():
     result = headscope.classify(
         induction(), limit=20, prefix_matching=True, control=True, validate=False
     )
@@ -223,7 +219,7 @@ def test_a_planted_induction_head_is_found_and_its_mirror_image_too() -> None:
     assert max(result.prefix.random_weights.values()) < 0.05
 
 
-def test_other_stacks_and_short_limits_are_said_not_to_be_testable(tmp_path: Any) -> None:
+def test_other_stacks_and_short_limits_are_said_not_to_be_testable(tmp_path):
     loaded = headscope.wrap(translator("t5"), tiny_tokenizer(), name="t5")
     pairs = [("the cat sat on it", "the dog"), ("a big red dog ran", "a cat")] * 3
     result = headscope.classify(

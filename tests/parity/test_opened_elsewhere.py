@@ -1,7 +1,5 @@
 """Saved folders opened by transformers and sentence-transformers, with headscope and without."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -81,7 +79,7 @@ STANDALONE = ("bert", "mpnet", "distilbert", "albert", "modernbert", "esm", "xlm
 PLAIN = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert, shared keys")
 
 
-def test_without_headscope(tmp_path: Path) -> None:
+def test_without_headscope(tmp_path):
     """Opened, and saved and opened once more, it computes what it computed with headscope."""
     wanted = {
         **{f"standalone {name}": (cut(name), True) for name in STANDALONE},
@@ -113,14 +111,14 @@ def test_without_headscope(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["deberta", "convbert", "squeezebert", "t5", "gpt2", "eurobert, shared keys"]
 )
-def test_a_family_that_cannot_stand_alone_says_so(name: str, tmp_path: Path) -> None:
+def test_a_family_that_cannot_stand_alone_says_so(name, tmp_path):
     with pytest.raises(UnsupportedModelError, match="standalone is not possible"):
         headscope.save(cut(name), tmp_path / "x", standalone=True)
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("name", ["nomic_bert", "gte", "eurobert, shared keys"])
-def test_a_plain_folder_keeps_the_original_numbers(name: str, tmp_path: Path) -> None:
+def test_a_plain_folder_keeps_the_original_numbers(name, tmp_path):
     small = cut(name, even=True)
     folder = headscope.save(small, tmp_path / "x", standalone=True)
     assert not (folder / "modeling_headscope.py").exists()  # no code is needed
@@ -135,15 +133,13 @@ def test_a_plain_folder_keeps_the_original_numbers(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert"])
-def test_bert_and_its_kin_have_no_plain_form(name: str, tmp_path: Path) -> None:
+def test_bert_and_its_kin_have_no_plain_form(name, tmp_path):
     folder = headscope.save(cut(name, even=True), tmp_path / "x")
     assert json.loads((folder / "headscope.json").read_text())["opens"] == "import headscope"
 
 
 @pytest.mark.parametrize("standalone", [False, True])
-def test_automodel_opens_the_family_s_own_with_fewer_heads(
-    standalone: bool, tmp_path: Path
-) -> None:
+def test_automodel_opens_the_family_s_own_with_fewer_heads(standalone, tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path / "source")))
     small = headscope.remove_heads(loaded, REMOVED)
     folder = headscope.save(small, tmp_path / "small", standalone=standalone)
@@ -169,7 +165,7 @@ def test_automodel_opens_the_family_s_own_with_fewer_heads(
     ("head", "auto"),
     [("mlm", AutoModelForMaskedLM), ("classification", AutoModelForSequenceClassification)],
 )
-def test_task_heads_come_along(head: str, auto: Any, tmp_path: Path) -> None:
+def test_task_heads_come_along(head, auto, tmp_path):
     source = tiny_bert(tmp_path / "source", task_head=head)
     small = headscope.remove_heads(headscope.load(str(source), task_head="auto"), REMOVED[:3])
     folder = headscope.save(small, tmp_path / "small", standalone=True)
@@ -180,7 +176,7 @@ def test_task_heads_come_along(head: str, auto: Any, tmp_path: Path) -> None:
     assert set(named) == {"AutoConfig", "AutoModel", auto.__name__}
 
 
-def test_what_opens_otherwise_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_opens_otherwise_is_not_kept(tmp_path, monkeypatch):
     write = saving._write_network
 
     def wrongly(network: Any, *rest: Any) -> None:
@@ -211,7 +207,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "model"
 
 
-def test_sentence_transformers_opens_every_form(embedder: Path, tmp_path: Path) -> None:
+def test_sentence_transformers_opens_every_form(embedder, tmp_path):
     """Embeddings are those with the removed heads' columns of W_O set to zero by hand."""
     from sentence_transformers import SentenceTransformer
 
@@ -250,7 +246,7 @@ def test_sentence_transformers_opens_every_form(embedder: Path, tmp_path: Path) 
         check_embeds(loaded, tmp_path / "compact")
 
 
-def test_prune_writes_every_form(embedder: Path, tmp_path: Path) -> None:
+def test_prune_writes_every_form(embedder, tmp_path):
     """Another pooling is measured than the folder's; the new folder keeps what its source says."""
     off = {"roles": False, "validate": False, "limit": 20, "calibration_limit": 20}
     to = {"save": tmp_path / "a", "save_dense": tmp_path / "b", "standalone": True}
@@ -270,7 +266,7 @@ def test_prune_writes_every_form(embedder: Path, tmp_path: Path) -> None:
         ("no JSON", "not valid JSON"),
     ],
 )
-def test_a_hostile_list_of_modules_is_not_followed(name: str, words: str, tmp_path: Path) -> None:
+def test_a_hostile_list_of_modules_is_not_followed(name, words, tmp_path):
     source, secret = tiny_bert(tmp_path / "source"), tmp_path / "secret"
     secret.mkdir()
     (secret / "config.json").write_text("{}")
@@ -289,7 +285,7 @@ def test_a_hostile_list_of_modules_is_not_followed(name: str, words: str, tmp_pa
         headscope.prune(loaded, heads="L0H1", save=tmp_path / "x")
 
 
-def test_code_of_the_source_is_not_taken_along(tmp_path: Path) -> None:
+def test_code_of_the_source_is_not_taken_along(tmp_path):
     source = tiny_bert(tmp_path / "source")
     module = {"idx": 0, "name": "0", "path": "", "type": "own_code.Transformer"}
     (source / "modules.json").write_text(json.dumps([module]))

@@ -1,7 +1,5 @@
 """Embeddings against those of sentence-transformers, and folders that cannot be followed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -95,9 +93,7 @@ CASES: dict[str, Callable[[Any], Sequence[Any]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_embeddings_are_those_of_sentence_transformers(
-    name: str, oracle: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_embeddings_are_those_of_sentence_transformers(name, oracle, tmp_path):
     theirs = oracle(tmp_path, CASES[name]).encode(list(TEXTS), batch_size=2)
     loaded = headscope.load(str(tmp_path))
     assert (str(loaded.pooling), loaded.pooling.origin) == (name, "modules.json")
@@ -105,7 +101,7 @@ def test_embeddings_are_those_of_sentence_transformers(
     same(np.concatenate([embedded(loaded, [text]) for text in TEXTS]), theirs)
 
 
-def test_settings_of_encode_are_applied(oracle: Callable[..., Any], tmp_path: Path) -> None:
+def test_settings_of_encode_are_applied(oracle, tmp_path):
     """The default prompt, fewer dimensions, and lower case that the tokenizer does not make."""
     settings = {"prompts": {"q": "the big "}, "default_prompt_name": "q", "truncate_dim": 5}
     oracle(tmp_path, lambda p: [modes(p, "cls")], **settings)
@@ -124,7 +120,7 @@ def test_settings_of_encode_are_applied(oracle: Callable[..., Any], tmp_path: Pa
     assert abs(embedded(bare, texts) - theirs).max() > 0.01
 
 
-def test_the_older_format_of_the_pooling_config(bert: Path, tmp_path: Path) -> None:
+def test_the_older_format_of_the_pooling_config(bert, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     folder = by_hand(bert, tmp_path / "old", ["Pooling", "Normalize"])
@@ -144,7 +140,7 @@ def test_the_older_format_of_the_pooling_config(bert: Path, tmp_path: Path) -> N
         same(embedded(loaded, TEXTS), theirs)
 
 
-def test_copies_of_a_model_embed_as_it_does(bert: Path, tmp_path: Path) -> None:
+def test_copies_of_a_model_embed_as_it_does(bert, tmp_path):
     loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling"])))
     pruned = headscope.remove_heads(loaded, [(0, 1)])
     for copy in (loaded.only("encoder"), pruned, cast(loaded, "float64"), random_twin(loaded, 0)):
@@ -153,7 +149,7 @@ def test_copies_of_a_model_embed_as_it_does(bert: Path, tmp_path: Path) -> None:
     assert headscope.load(str(bert)).pooling == Pooling()
 
 
-def test_an_option_replaces_the_whole_way(bert: Path, tmp_path: Path) -> None:
+def test_an_option_replaces_the_whole_way(bert, tmp_path):
     folder = by_hand(bert, tmp_path / "m", ["Pooling", "Dense"])
     chosen = headscope.load(str(folder), pooling="max").pooling
     assert (str(chosen), chosen.origin, chosen.files) == ("max", "option", ())
@@ -161,7 +157,7 @@ def test_an_option_replaces_the_whole_way(bert: Path, tmp_path: Path) -> None:
         headscope.load(str(folder), pooling="sum")
 
 
-def test_tasks_measure_the_embedding_of_the_model(bert: Path, tmp_path: Path) -> None:
+def test_tasks_measure_the_embedding_of_the_model(bert, tmp_path):
     """Cosines of a CLS model's pairs are those of its first states, not of means."""
     loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling"])))
     pairs = Examples("pairs", "", first=TEXTS[:3], second=TEXTS[1:], scores=(1.0, 2.0, 5.0))
@@ -176,7 +172,7 @@ def test_tasks_measure_the_embedding_of_the_model(bert: Path, tmp_path: Path) ->
     assert abs(found - means).max() > 1e-3
 
 
-def test_a_result_records_how_texts_were_embedded(bert: Path, tmp_path: Path) -> None:
+def test_a_result_records_how_texts_were_embedded(bert, tmp_path):
     folder = str(by_hand(bert, tmp_path / "m", ["Pooling", "Normalize"]))
     (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n")
     options = {"heads": "L0H1", "data": tmp_path / "lines.txt", "roles": False, "ablation": False}
@@ -195,7 +191,7 @@ def test_a_result_records_how_texts_were_embedded(bert: Path, tmp_path: Path) ->
     assert values[0] != values[1]
 
 
-def test_notes_say_what_is_read_otherwise(bert: Path, tmp_path: Path) -> None:
+def test_notes_say_what_is_read_otherwise(bert, tmp_path):
     folder = by_hand(bert, tmp_path / "m", ["Pooling"])
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
     (folder / "config_sentence_transformers.json").write_text(
@@ -209,7 +205,7 @@ def test_notes_say_what_is_read_otherwise(bert: Path, tmp_path: Path) -> None:
     assert [len(row) for row in task.rows] == [10, 6, 15, 5]
 
 
-def test_embeddings_can_be_exported_with_any_batch_and_length() -> None:
+def test_embeddings_can_be_exported_with_any_batch_and_length():
     """One graph serves every size: nothing in it depends on the numbers that were traced."""
     weight = torch.arange(3 * 8 * len(MODES), dtype=torch.float32).sin().reshape(3, -1)
     pooling = Pooling(tuple(MODES), (Dense(weight), Normalize()))
@@ -314,7 +310,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_cannot_be_followed_is_refused_in_time(case: str, bert: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_followed_is_refused_in_time(case, bert, tmp_path):
     folder = by_hand(bert, tmp_path / "m", ["Pooling", "Dense"])
     breaks, said = BROKEN[case]
     breaks(folder)
@@ -327,7 +323,7 @@ def test_what_cannot_be_followed_is_refused_in_time(case: str, bert: Path, tmp_p
     assert message.endswith("Give pooling (such as mean) to compare pooled last states instead.")
 
 
-def test_commands_refuse_it_and_take_another(bert: Path, tmp_path: Path) -> None:
+def test_commands_refuse_it_and_take_another(bert, tmp_path):
     loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling", "LayerNorm"])))
     few: dict[str, Any] = {"length": 8, "sequences": 4}
     for command, options in (
@@ -342,7 +338,7 @@ def test_commands_refuse_it_and_take_another(bert: Path, tmp_path: Path) -> None
     assert headscope.spectrum(loaded, **few).sequences == 4
 
 
-def test_prompts_pickled_weights_and_cross_encoders(bert: Path, tmp_path: Path) -> None:
+def test_prompts_pickled_weights_and_cross_encoders(bert, tmp_path):
     """A prompt that pooling leaves out is refused, pickles are read for who trusts them."""
     folder = by_hand(bert, tmp_path / "prompt", ["Pooling"])
     _prompt(folder, "q")
@@ -360,7 +356,7 @@ def test_prompts_pickled_weights_and_cross_encoders(bert: Path, tmp_path: Path) 
     assert headscope.load(str(folder)).pooling == Pooling()
 
 
-def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links(bert: Path, tmp_path: Path) -> None:
+def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links(bert, tmp_path):
     """Files of a snapshot are links to blobs beside it; its folders are real."""
     source = by_hand(bert, tmp_path / "m", ["Pooling"])
     repo = tmp_path / "models--org--name"
@@ -374,7 +370,7 @@ def test_a_snapshot_of_the_hubs_cache_is_read_through_its_links(bert: Path, tmp_
     assert str(headscope.load(str(snapshot)).pooling) == "cls"
 
 
-def test_a_download_takes_the_modules_and_nothing_large_besides() -> None:
+def test_a_download_takes_the_modules_and_nothing_large_besides():
     wanted = [
         *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
         *("1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"),

@@ -1,7 +1,5 @@
 """The repair ``mean`` against networks of transformers whose z is replaced in slow loops."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,9 +96,7 @@ def _task(family: str, folder: Path) -> tuple[LoadedModel, Task]:
 @pytest.mark.parametrize(
     ("family", "removed"), [("bert", [0, 2, 8, 9, 10, 11]), ("albert", [1, 3])]
 )
-def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(
-    family: str, removed: list[int], tmp_path: Path
-) -> None:
+def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(family, removed, tmp_path):
     loaded, task = _task(family, tmp_path)
     given = make_given(loaded, task, roles={}, use_labels=False, budget=0, largest=0, seed=0)
     made = repair(Repair.mean, loaded, task, given, removed)
@@ -122,7 +118,7 @@ def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(
         torch.testing.assert_close(_hidden(loaded.model, text), _hidden(_network(family), text))
 
 
-def test_the_full_output_stays_while_maps_are_exchanged(tmp_path: Path) -> None:
+def test_the_full_output_stays_while_maps_are_exchanged(tmp_path):
     loaded, task = _task("bert", tmp_path)
     (batch,) = task.loss_batches(loaded, labels=False)
     before, own = batch.full(), output_map(loaded.sites[1])
@@ -136,7 +132,7 @@ def test_the_full_output_stays_while_maps_are_exchanged(tmp_path: Path) -> None:
     torch.testing.assert_close(batch.embed(batch.gates().detach()), before, rtol=0, atol=0)
 
 
-def test_mean_of_every_stack_is_over_its_own_queries(tmp_path: Path) -> None:
+def test_mean_of_every_stack_is_over_its_own_queries(tmp_path):
     """The encoder's tokens are the source's, those of the decoder and cross-attention its own."""
     pairs = own_pairs(translator("bart"), SOURCES)
     path = write_pairs(tmp_path / "pairs.tsv", pairs)
@@ -154,7 +150,7 @@ def test_mean_of_every_stack_is_over_its_own_queries(tmp_path: Path) -> None:
         torch.testing.assert_close(found, _logits(expected, pair), rtol=0, atol=1e-8)
 
 
-def test_a_layer_without_a_bias_has_nowhere_to_keep_a_mean(tmp_path: Path) -> None:
+def test_a_layer_without_a_bias_has_nowhere_to_keep_a_mean(tmp_path):
     path = write_pairs(tmp_path / "pairs.tsv", own_pairs(translator("t5"), SOURCES))
     loaded = headscope.wrap(translator("t5").double(), framed_tokenizer("$A [SEP]"), name="t5")
     task = make_task("seq2seq", read_examples("seq2seq", path), loaded)

@@ -1,7 +1,5 @@
 """Pruning the stacks of tiny encoder-decoder models, against plain loops through transformers."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -143,7 +141,7 @@ def slopes(kind: str, path: Path) -> dict[tuple[str, int], list[Tensor]]:
 
 
 @each_kind
-def test_scores_are_those_of_a_loop_over_single_pairs(kind: str, files: Files) -> None:
+def test_scores_are_those_of_a_loop_over_single_pairs(kind, files):
     """The pairs are padded together on our side; sources and targets differ in length."""
     path = files[kind][0]
     lengths = [(a.shape[1], b.shape[1]) for a, b in pairs_of(path)]
@@ -171,7 +169,7 @@ def test_scores_are_those_of_a_loop_over_single_pairs(kind: str, files: Files) -
                 torch.testing.assert_close(found[method][site.row], values, rtol=1e-6, atol=1e-12)
 
 
-def test_scores_of_a_stack_are_public(files: Files) -> None:
+def test_scores_of_a_stack_are_public(files):
     maps = output_maps("bart", translator("bart"))
     every = list(itertools.product(STACKS, range(2)))
     for stack in (*STACKS, "all"):
@@ -188,7 +186,7 @@ def test_scores_of_a_stack_are_public(files: Files) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])
-def test_every_method_and_repair_runs_on_every_stack(kind: str, files: Files) -> None:
+def test_every_method_and_repair_runs_on_every_stack(kind, files):
     """Every method on one layout, every repair on another: they do not depend on each other."""
     data = files[kind][0]
     methods = [name for name, info in METHODS.items() if not info.needs_roles]
@@ -227,7 +225,7 @@ def test_every_method_and_repair_runs_on_every_stack(kind: str, files: Files) ->
 
 
 @each_kind
-def test_refit_solves_the_regression_of_single_pairs(kind: str, files: Files) -> None:
+def test_refit_solves_the_regression_of_single_pairs(kind, files):
     """W_O of layer 1 after head 1 of both layers is gone; every fourth pair is left out."""
     path = files[kind][0]
     rest = [0, 1, 2, 3, *range(8, 16)]
@@ -276,7 +274,7 @@ def around(
     return seen["x"][0], seen["z"][0], seen["out"][0]
 
 
-def test_areas_and_gaps_are_those_of_plain_loops(files: Files) -> None:
+def test_areas_and_gaps_are_those_of_plain_loops(files):
     """Of a method over resampled examples, of random heads over draws."""
     found = pruned(
         "bart", files, methods=["magnitude", "random"], repairs=["none"], step=0.25, seed=3, draws=6
@@ -330,7 +328,7 @@ def test_areas_and_gaps_are_those_of_plain_loops(files: Files) -> None:
         assert gap.ci == interval(gap.method, resampled[at] - resampled[other])
 
 
-def test_a_stack_alone_is_what_it_is_beside_the_others(files: Files) -> None:
+def test_a_stack_alone_is_what_it_is_beside_the_others(files):
     """And the progress bar never jumps back."""
     options = {"methods": ["fisher-joint", "ablation", "random"], "step": 0.5}
     bars: dict[str, list[tuple[int, int]]] = {}
@@ -351,7 +349,7 @@ def test_a_stack_alone_is_what_it_is_beside_the_others(files: Files) -> None:
     assert bars["seconds"][-1][0] == bars["seconds"][-1][1]
 
 
-def test_roles_are_given_or_asked_for(files: Files) -> None:
+def test_roles_are_given_or_asked_for(files):
     for choice in ({"methods": ["confidence"]}, {"keep_roles": ["positional"]}):
         with pytest.raises(InputError, match="what the heads do, and for the task seq2seq"):
             pruned("bart", files, **choice)
@@ -380,9 +378,7 @@ def test_roles_are_given_or_asked_for(files: Files) -> None:
 
 
 @pytest.mark.parametrize(("kind", "stack"), [("bart", "cross"), ("marian", "all"), ("t5", "all")])
-def test_the_saved_model_is_the_measured(
-    kind: str, stack: str, files: Files, tmp_path: Path
-) -> None:
+def test_the_saved_model_is_the_measured(kind, stack, files, tmp_path):
     data, chosen = files[kind]
     folder = tmp_path / "model"
     translator(kind).save_pretrained(folder)
@@ -409,7 +405,7 @@ def test_the_saved_model_is_the_measured(
     assert gone not in point.heads_removed
 
 
-def test_heads_by_hand_are_named_with_their_stack(files: Files) -> None:
+def test_heads_by_hand_are_named_with_their_stack(files):
     found = pruned("bart", files, heads="cross:L0H1,encoder:L1H*,decoder:L1H2")
     (point,) = found.curves[0].points
     removed = (*(("encoder", 1, h) for h in range(4)), ("decoder", 1, 2), ("cross", 0, 1))
@@ -422,7 +418,7 @@ def test_heads_by_hand_are_named_with_their_stack(files: Files) -> None:
         pruned("bart", files, stack="cross", heads="decoder:L0H1")
 
 
-def test_fidelity_prunes_the_encoder(tmp_path: Path) -> None:
+def test_fidelity_prunes_the_encoder(tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(SOURCES) + "\n")
     options = {"data": lines, "calibration": lines, "roles": False, "step": 0.5}
@@ -445,7 +441,7 @@ def test_fidelity_prunes_the_encoder(tmp_path: Path) -> None:
         headscope.prune(opened("bart"), **options, stack="cross")
 
 
-def test_a_decoder_alone_is_pruned_by_fidelity(tmp_path: Path) -> None:
+def test_a_decoder_alone_is_pruned_by_fidelity(tmp_path):
     tokenizer = tiny_tokenizer()
     torch.manual_seed(1)
     network = GPT2Model(GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=2, n_head=4))
@@ -461,7 +457,7 @@ def test_a_decoder_alone_is_pruned_by_fidelity(tmp_path: Path) -> None:
     assert found.ablation[0].name == "decoder:L0H0"
 
 
-def test_slips_of_stack_and_task_are_named(tmp_path: Path, files: Files) -> None:
+def test_slips_of_stack_and_task_are_named(tmp_path, files):
     bert = str(tiny_bert(tmp_path / "bert"))
     for stack in ("decoder", "cross"):
         with pytest.raises(InputError, match=f"has no stack '{stack}'; it has encoder"):

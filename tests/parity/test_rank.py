@@ -1,7 +1,5 @@
 """Rank on every family: from a text, without some heads, shared; and what it refuses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -66,7 +64,7 @@ def alone(loaded: LoadedModel) -> tuple[dict[int, list[np.ndarray]], dict[int, l
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "albert", "albert, two groups"])
-def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family: str) -> None:
+def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
     loaded = opened(family)
     result = measured(loaded, share_projections=[4, 32])
     inputs, patterns = alone(loaded)
@@ -111,7 +109,7 @@ def same(found: Any, expected: np.ndarray, atol: float) -> None:
     np.testing.assert_allclose(found.singular_values, expected, rtol=1e-6, atol=atol * expected[0])
 
 
-def test_albert_measures_its_one_layer_in_every_place() -> None:
+def test_albert_measures_its_one_layer_in_every_place():
     result = rank(opened("albert"), control_seeds=2)
     assert result.controls["fresh"] is not None
     assert [layer.layer for layer in result.layers] == [0, 1, 2]
@@ -120,7 +118,7 @@ def test_albert_measures_its_one_layer_in_every_place() -> None:
     assert [layer.folded for layer in folded.layers] == [False, True, True]
 
 
-def test_data_aware_form_with_biases() -> None:
+def test_data_aware_form_with_biases():
     loaded = opened("bert")
     result = measured(loaded, biases=True)
     x = np.concatenate(alone(loaded)[0][1])
@@ -133,7 +131,7 @@ def test_data_aware_form_with_biases() -> None:
         same(head.qk_data, np.linalg.svd(query @ key.T)[1][:8], 1e-8)
 
 
-def test_batching_and_padding_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batching_and_padding_do_not_matter(monkeypatch):
     from headscope.pipeline import texts
 
     def one_by_one(window: list[Any], tokens: int) -> list[list[Any]]:
@@ -150,7 +148,7 @@ def test_batching_and_padding_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> 
         assert a.pattern_asymmetry.mean == pytest.approx(b.pattern_asymmetry.mean, rel=1e-9)
 
 
-def test_limit_and_lines_that_do_not_fit() -> None:
+def test_limit_and_lines_that_do_not_fit():
     loaded = opened("bert")
     text = as_plain([LINES[0], "the " * 60, *LINES[1:]])
     result = rank(loaded, text=text, limit=3, control_seeds=2, fresh=False)
@@ -159,7 +157,7 @@ def test_limit_and_lines_that_do_not_fit() -> None:
     assert one.heads[0].pattern_asymmetry.sem is None
 
 
-def test_fidelity_of_the_identity_is_one_and_of_something_else_is_not() -> None:
+def test_fidelity_of_the_identity_is_one_and_of_something_else_is_not():
     loaded = opened("bert")
     states = PooledStates(loaded, as_plain(LINES))
     same = states.cosines(
@@ -173,7 +171,7 @@ def test_fidelity_of_the_identity_is_one_and_of_something_else_is_not() -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_a_model_without_some_heads(family: str) -> None:
+def test_a_model_without_some_heads(family):
     whole = opened(family)
     compact = headscope.remove_heads(whole, [(0, 1), (1, 0), (1, 1), (1, 2), (2, 3)])
     full, rest = (
@@ -199,7 +197,7 @@ def test_a_model_without_some_heads(family: str) -> None:
     assert shared.widths[1].layer_score_errors[1] < 1e-10  # one head left, eight directions
 
 
-def test_a_layer_without_any_head() -> None:
+def test_a_layer_without_any_head():
     compact = headscope.remove_heads(opened("bert"), [(1, head) for head in range(4)])
     result = measured(compact, share_projections=[4])
     assert [layer.heads for layer in result.layers] == [(0, 1, 2, 3), (), (0, 1, 2, 3)]
@@ -214,7 +212,7 @@ ROTARY = ("esm", "roformer", "modernbert", "modernbert, wrongly configured")
 
 @pytest.mark.parametrize("validate", [True, False])
 @pytest.mark.parametrize("name", ROTARY)
-def test_rotary_models_are_refused(name: str, validate: bool) -> None:
+def test_rotary_models_are_refused(name, validate):
     kind = name.partition(",")[0]
     model = tiny(kind)
     if "wrongly" in name:  # as its published config says
@@ -225,7 +223,7 @@ def test_rotary_models_are_refused(name: str, validate: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
-def test_relative_keys_in_a_config(kind: str) -> None:
+def test_relative_keys_in_a_config(kind):
     model = tiny("bert")
     model.config.position_embedding_type = kind
     with pytest.raises(UnsupportedModelError, match=kind):
@@ -233,7 +231,7 @@ def test_relative_keys_in_a_config(kind: str) -> None:
     assert kind in rank(model, validate=False, control_seeds=2, fresh=False).not_covered[0]
 
 
-def test_a_model_without_rotation_is_no_rotary_model() -> None:
+def test_a_model_without_rotation_is_no_rotary_model():
     model = tiny("esm, absolute")
     # Its queries come scaled already, so the certificate of the weights fails: measured without.
     result = rank(model, control_seeds=2, fresh=False, validate=False)
@@ -241,7 +239,7 @@ def test_a_model_without_rotation_is_no_rotary_model() -> None:
     assert len(result.heads) == 12
 
 
-def test_from_a_text_the_relative_bias_stays_as_it_is() -> None:
+def test_from_a_text_the_relative_bias_stays_as_it_is():
     """T5's encoder by itself: in its patterns, and where queries and keys are replaced."""
     torch.manual_seed(0)
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
@@ -260,7 +258,7 @@ def test_from_a_text_the_relative_bias_stays_as_it_is() -> None:
     assert result.shared.widths[0].fidelity == pytest.approx(1.0, abs=1e-6)
 
 
-def test_a_model_whose_attention_is_bypassed_is_measured_from_its_weights_alone() -> None:
+def test_a_model_whose_attention_is_bypassed_is_measured_from_its_weights_alone():
     loaded = opened("bert")
     for site in loaded.sites:
         site.module.forward = lambda x, *_, **__: (x, None)

@@ -1,10 +1,7 @@
 """The task seq2seq and greedy decoding, pair by pair, against what transformers itself gives."""
 
-from __future__ import annotations
-
 import itertools
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +74,7 @@ def in_order(task: Seq2Seq, loaded: LoadedModel, *, labels: bool, what: str) -> 
     return found
 
 
-def test_token_accuracy_is_the_share_of_guessed_tokens() -> None:
+def test_token_accuracy_is_the_share_of_guessed_tokens():
     """On a model whose output bias favours a few frequent words."""
     loaded = opened(seed=2, spread=0.1)
     for word in ("[SEP]", "the", "a", "it", "cat", "big"):
@@ -101,7 +98,7 @@ def test_token_accuracy_is_the_share_of_guessed_tokens() -> None:
     assert task.metrics(outputs) == {"token_accuracy": task.value(outputs)}
 
 
-def test_losses_and_embeddings_are_those_of_single_pairs() -> None:
+def test_losses_and_embeddings_are_those_of_single_pairs():
     full, other = opened(), opened()
     for parameter in other.network.model.decoder.layers.parameters():
         parameter.data *= 1.3
@@ -127,7 +124,7 @@ def test_losses_and_embeddings_are_those_of_single_pairs() -> None:
     np.testing.assert_allclose(found, embeddings, atol=1e-12)
 
 
-def test_texts_are_decoded_and_judged_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_decoded_and_judged_where_asked_for(monkeypatch):
     loaded = opened()
     task = made(loaded)
     texts = task.decode(loaded)
@@ -154,7 +151,7 @@ def test_texts_are_decoded_and_judged_where_asked_for(monkeypatch: pytest.Monkey
     assert list(metrics) == ["token_accuracy", "exact_match"]
 
 
-def test_a_model_that_writes_one_thing_is_degenerate() -> None:
+def test_a_model_that_writes_one_thing_is_degenerate():
     loaded = opened()
     task = made(loaded)
     assert task.degenerate(task.outputs(loaded)) is None
@@ -164,7 +161,7 @@ def test_a_model_that_writes_one_thing_is_degenerate() -> None:
     assert task.degenerate(outputs) == "writes the same text for every source"
 
 
-def test_pairs_that_do_not_fit_are_counted() -> None:
+def test_pairs_that_do_not_fit_are_counted():
     loaded = opened()
     task = made(loaded, ("the " * 40, *SOURCES[1:]))
     assert (task.n_examples, task.skipped) == (5, 1)
@@ -175,7 +172,7 @@ def test_pairs_that_do_not_fit_are_counted() -> None:
         made(loaded, SOURCES[:5])
 
 
-def test_where_targets_start_and_end(tmp_path: Path) -> None:
+def test_where_targets_start_and_end(tmp_path):
     loaded = opened()
     assert (ends_of(loaded).start, ends_of(loaded).stop) == (CLS, SEP)
     for settings in (loaded.network.config, loaded.network.generation_config):
@@ -192,7 +189,7 @@ def test_where_targets_start_and_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "cross", "all"])
-def test_gates_are_heads_without_output(stack: str) -> None:
+def test_gates_are_heads_without_output(stack):
     """Head 1 of layer 1 of each stack: its columns of the output map are zero."""
     loaded, cut = opened(), opened()
     view = loaded.only(stack)
@@ -272,7 +269,7 @@ def written(network: Any, stop: int, limit: int = STEPS) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("family", MAKERS)
-def test_as_a_plain_loop(family: str) -> None:
+def test_as_a_plain_loop(family):
     """Free and with a forced first token, and with cached keys and values through our attention."""
     for forced in ({}, {0: 17}):
         network = tiny(family)
@@ -300,7 +297,7 @@ def test_as_a_plain_loop(family: str) -> None:
         assert network.generation_config.to_dict() == settings
 
 
-def test_the_checkpoints_own_end_tokens() -> None:
+def test_the_checkpoints_own_end_tokens():
     network = tiny("bart")
     slow = [written_slowly(network, ids, STEPS, forced={}, again=True) for ids in ROWS]
     network.generation_config.eos_token_id = [slow[0][4], slow[1][2]]
@@ -309,7 +306,7 @@ def test_the_checkpoints_own_end_tokens() -> None:
     assert min(map(len, expected)) < STEPS
 
 
-def test_how_much_may_be_written_and_as_what_text() -> None:
+def test_how_much_may_be_written_and_as_what_text():
     assert [token_limit(12, 256), token_limit(12, 20), token_limit(1, 512)] == [34, 20, 12]
 
     class Speller:

@@ -1,7 +1,5 @@
 """``spectrum`` by dtype and stack: the same numbers as from the model's own patterns."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -33,7 +31,7 @@ def svd_curve(pattern: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", ["bert", "albert"])
-def test_shares_are_those_of_the_models_own_patterns(family: str) -> None:
+def test_shares_are_those_of_the_models_own_patterns(family):
     loaded = wrapped(family)
     result = headscope.spectrum(loaded, LINES, length=16, sequences=4, efficient=True)
     windows = pack(as_plain(LINES), loaded, 16)
@@ -51,7 +49,7 @@ def test_shares_are_those_of_the_models_own_patterns(family: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
-def test_every_dtype(dtype: str) -> None:
+def test_every_dtype(dtype):
     exact, other = (
         headscope.spectrum(wrapped("bert", d), LINES, length=16, sequences=4)
         for d in ("float32", dtype)
@@ -65,7 +63,7 @@ PAIRS = [("the cat sat on the mat", "he saw a big dog"), ("a red house", "she ra
 
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
-def test_every_stack_of_an_encoder_decoder(family: str) -> None:
+def test_every_stack_of_an_encoder_decoder(family):
     """The shares of all stacks are those of the patterns that the model itself returns."""
     loaded = wrapped(family)
     result = headscope.spectrum(loaded, PAIRS, length=12, sequences=3)

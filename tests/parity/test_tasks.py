@@ -1,7 +1,5 @@
 """Tasks on tiny models, against the same metric computed through plain transformers."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable
@@ -81,7 +79,7 @@ def logits_of(loaded: LoadedModel, row: Any) -> Tensor:
     return loaded.network(input_ids=torch.tensor([row.ids])).logits[0]
 
 
-def test_similarity_is_spearman_of_cosines(opened: Open, files: dict[str, Path]) -> None:
+def test_similarity_is_spearman_of_cosines(opened, files):
     """Of the means of last states, one sentence at a time: no padding, no batches."""
     loaded, task = opened("similarity")
     lines = [line.split(",") for line in files["similarity"].read_text().splitlines()]
@@ -98,7 +96,7 @@ def test_similarity_is_spearman_of_cosines(opened: Open, files: dict[str, Path])
     assert (task.metric, task.n_examples, len(task.rows)) == ("spearman", 6, 6)
 
 
-def test_classification_is_the_models_own_answer(opened: Open) -> None:
+def test_classification_is_the_models_own_answer(opened):
     loaded, task = opened("classification", "classification")
     answers = [int(logits_of(loaded, row).argmax()) for row in task.rows]
     assert [list(row.ids) for row in task.rows] == loaded.tokenizer(SENTENCES)["input_ids"]
@@ -109,7 +107,7 @@ def test_classification_is_the_models_own_answer(opened: Open) -> None:
     assert set(task.metrics(outputs)) == {"accuracy", "f1", "matthews"}
 
 
-def test_mlm_is_cross_entropy_at_the_masks(opened: Open) -> None:
+def test_mlm_is_cross_entropy_at_the_masks(opened):
     loaded, task = opened("mlm", "mlm")
     nll, hits = [], []
     for row in task.rows:
@@ -123,7 +121,7 @@ def test_mlm_is_cross_entropy_at_the_masks(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("head", [None, "classification", "mlm"])
-def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head: str | None, opened: Open) -> None:
+def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head, opened):
     loaded, task = opened("fidelity", head)
     same = task.metrics(task.outputs(loaded))
     assert same == pytest.approx({"cosine": 1.0, "kl": 0.0} if head else {"cosine": 1.0}, abs=1e-9)
@@ -146,9 +144,7 @@ def test_fidelity_of_a_model_to_itself_and_to_a_pruned_one(head: str | None, ope
 
 
 @each_case
-def test_gates_of_zero_are_heads_that_are_removed(
-    task: str, head: str | None, opened: Open
-) -> None:
+def test_gates_of_zero_are_heads_that_are_removed(task, head, opened):
     loaded, made = opened(task, head)
     removed = [(0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
     gates = torch.ones(2, 4)
@@ -168,9 +164,7 @@ def gradient(loss: Callable[[Tensor], Tensor], gates: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("labels", [True, False])
 @each_case
-def test_derivatives_add_up_to_finite_differences(
-    task: str, head: str | None, labels: bool, opened: Open
-) -> None:
+def test_derivatives_add_up_to_finite_differences(task, head, labels, opened):
     loaded, made = opened(task, head)
     sizes = 0
     for batch in made.loss_batches(loaded, labels=labels):
@@ -195,7 +189,7 @@ def test_derivatives_add_up_to_finite_differences(
     assert all(p.grad is None and p.requires_grad for p in loaded.network.parameters())
 
 
-def test_an_examples_derivative_is_its_own(opened: Open) -> None:
+def test_an_examples_derivative_is_its_own(opened):
     """Those of one example do not depend on what else is in the batch."""
     loaded, made = opened("classification", "classification")
     (batch,) = made.loss_batches(loaded)
@@ -206,7 +200,7 @@ def test_an_examples_derivative_is_its_own(opened: Open) -> None:
         assert not bool(found[torch.arange(batch.size) != i].any())
 
 
-def test_label_free_loss_is_flat_at_the_unpruned_model(opened: Open) -> None:
+def test_label_free_loss_is_flat_at_the_unpruned_model(opened):
     loaded, made = opened("fidelity")
     (batch,) = made.loss_batches(loaded)
     gates = batch.gates("example")
@@ -223,16 +217,14 @@ def test_label_free_loss_is_flat_at_the_unpruned_model(opened: Open) -> None:
         ("classification", "mlm", "no classification head: its checkpoint holds BertForMaskedLM"),
     ],
 )
-def test_no_head_for_a_task(task: str, head: Any, message: str, opened: Open, models: Any) -> None:
+def test_no_head_for_a_task(task, head, message, opened, models):
     with pytest.raises(InputError, match=message):
         opened(task, head)
     with pytest.raises(InputError, match=message):
         headscope.load(str(models[head]), task_head=task)
 
 
-def test_heads_are_kept_when_asked_for(
-    models: dict[str | None, Path], files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_heads_are_kept_when_asked_for(models, files, tmp_path):
     for (head, folder), wanted in itertools.product(models.items(), (None, "auto")):
         loaded = headscope.load(str(folder), task_head=wanted)
         assert loaded.task_head == (head if wanted else None)
@@ -245,7 +237,7 @@ def test_heads_are_kept_when_asked_for(
         make_task("classification", examples, loaded)
 
 
-def test_unknown_names_and_missing_files() -> None:
+def test_unknown_names_and_missing_files():
     assert set(TASKS) == {"fidelity", "mlm", "classification", "similarity", "seq2seq"}
     for task, limit, message in (
         ("translation", None, "no task 'translation'; choose fidelity"),
@@ -257,7 +249,7 @@ def test_unknown_names_and_missing_files() -> None:
             read_examples(task, None, limit)
 
 
-def test_too_long_examples_are_skipped_and_counted(tmp_path: Path, models: Any) -> None:
+def test_too_long_examples_are_skipped_and_counted(tmp_path, models):
     long = "cat " * 70
     loaded = headscope.load(str(models[None]))
     (tmp_path / "x.csv").write_text(f"a,b,1\n{long},c,2\nthe,a,3\n")
@@ -269,7 +261,7 @@ def test_too_long_examples_are_skipped_and_counted(tmp_path: Path, models: Any) 
         make_task("fidelity", read_examples("fidelity", tmp_path / "y.txt"), loaded)
 
 
-def test_two_sentences_get_their_token_types(tmp_path: Path, models: Any) -> None:
+def test_two_sentences_get_their_token_types(tmp_path, models):
     (tmp_path / "x.tsv").write_text("the cat\ta dog\t0\nshe ran\tit was\t1\n")
     loaded = headscope.load(str(models["classification"]), task_head="auto")
     task = make_task("classification", read_examples("classification", tmp_path / "x.tsv"), loaded)

@@ -1,7 +1,5 @@
 """A layout that misreads its family fails the certificate, and says where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -213,7 +211,7 @@ WRONG: dict[str, tuple[str, Any, str, Change, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_wrong_readings_fail(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_readings_fail(what, monkeypatch):
     name, owner, attribute, wrong, said = WRONG[what]
     changes = {"intra_bottleneck_size": 32} if "wide" in name else {}
     exact = owner not in (RotaryLayout, ModernBertLayout, Gpt2Layout)  # as checkpoints are

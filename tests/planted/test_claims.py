@@ -1,7 +1,5 @@
 """Claims on models that were made to pass or to fail: for every part one of each, measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -110,7 +108,7 @@ def for_claim_0(how: str) -> Any:
         ("untrained and sharp", (YES, YES, "open")),
     ],
 )
-def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(how, expected) -> None:
+def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(how, expected):
     network = for_claim_0(how)
     loaded = opened(network)
     ranked = headscope.rank(loaded, text=as_plain(LINES), validate=False)
@@ -124,7 +122,7 @@ def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(how, expe
 
 
 @pytest.mark.parametrize(("tied", "verdict"), [(False, YES), (True, NO)])
-def test_rotated_queries_and_keys_are_decided_by_their_scores(tied: bool, verdict: str) -> None:
+def test_rotated_queries_and_keys_are_decided_by_their_scores(tied, verdict):
     """x_i W_Q R(i - j) W_K^T x_j is symmetric where W_Q = W_K, whatever R turns by."""
     family = next(family for family in COVERED if family.name == "modernbert")
     network = family.model(vocab_size=len(VOCABULARY))
@@ -176,7 +174,7 @@ def eight_heads(*, loud: Iterable[tuple[int, int]] = (), quiet: float = 1.0) -> 
     ],
     ids=["labelled", "one layer", "others", "none"],
 )
-def test_kept_heads_must_beat_others_of_their_layers(loud, quiet, expected, classified) -> None:
+def test_kept_heads_must_beat_others_of_their_layers(loud, quiet, expected, classified):
     loaded = opened(eight_heads(loud=loud, quiet=quiet))
     kept = measure_kept_roles(loaded, classified, limit=24)
     assert kept.sets == 28**2
@@ -219,7 +217,7 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
     ],
     ids=["last layers", "first layers", "heads of cross-attention alike", "no attention"],
 )
-def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last, tmp_path) -> None:
+def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last, tmp_path):
     rng = np.random.default_rng(0)
     sources = tuple(" ".join(rng.choice(WHOLE, rng.integers(2, 7))) for _ in range(24))
     made = network()
@@ -265,7 +263,7 @@ def projecting(how: str) -> Any:
         ("thin", (YES, NO), "mixed"),
     ],
 )
-def test_heads_share_projections_or_not(how: str, expected: tuple[str, str], verdict: str) -> None:
+def test_heads_share_projections_or_not(how, expected, verdict):
     ranked = headscope.rank(opened(projecting(how)), validate=False)
     found = shared_projections.judge(Evidence(rank=ranked), T)
     assert (parts(found)[SHARED], parts(found)[SINGLE]) == expected, found.parts
@@ -297,7 +295,7 @@ def flat_or_sharp(how: str) -> Any:
 
 
 @pytest.mark.parametrize(("how", "verdict"), [("untrained", YES), ("sharp", NO)])
-def test_patterns_are_of_low_rank_or_not(how: str, verdict: str) -> None:
+def test_patterns_are_of_low_rank_or_not(how, verdict):
     """An untrained model's are, and the text says that this is no sign of learning."""
     loaded = opened(flat_or_sharp(how))
     measured = headscope.spectrum(
@@ -351,7 +349,7 @@ def deep(how: str) -> Any:
         ("norm adds a constant", "LayerNorm plays no role", NO),
     ],
 )
-def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(how, part, expected) -> None:
+def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(how, part, expected):
     measured = headscope.depth(
         opened(deep(how)), STREAM, length=16, sequences=8, control=False, validate=False
     )

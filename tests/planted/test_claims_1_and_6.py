@@ -5,9 +5,6 @@ the topic, the others the word. What a head reads, how sharply it looks and how 
 set apart from each other.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,7 +172,7 @@ def averaging() -> BertModel:
     ],
     ids=["topics", "W_V Gaussian", "untrained, W_Q x 200", "untrained", "narrow", "averaging"],
 )
-def test_parts_of_claim_1(tmp_path: Path, model: Callable[[], BertModel], verdict, parts) -> None:
+def test_parts_of_claim_1(tmp_path, model, verdict, parts):
     found = headscope.flow(wrapped(model()), written(tmp_path, 100))
     judged = passing_on.judge(Evidence(flow=found), InsightThresholds())
     assert judged.verdict == verdict
@@ -185,7 +182,7 @@ def test_parts_of_claim_1(tmp_path: Path, model: Callable[[], BertModel], verdic
             assert (part.verdict == YES) == (expected == YES), part
 
 
-def test_a_text_that_is_too_short_is_not_measured(tmp_path: Path) -> None:
+def test_a_text_that_is_too_short_is_not_measured(tmp_path):
     short = headscope.flow(wrapped(of_topics()), written(tmp_path, 16))
     assert short.recovery.value.value is None
     assert short.heads[0].recovery.whole.value is None
@@ -199,7 +196,7 @@ def test_a_text_that_is_too_short_is_not_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("level", "measured"), [(-0.2, False), (-0.06, False), (0.0, True)])
-def test_a_control_that_collapses_is_not_measured(level: float, measured: bool) -> None:
+def test_a_control_that_collapses_is_not_measured(level, measured):
     """Random weights whose R^2 lies surely below -0.05: maps follow what they were fitted on."""
     error = np.full((40, 1), 1 - level) + np.linspace(-0.01, 0.01, 40)[:, None]
     r2 = Clustered.ratio(error, np.ones((40, 1))).rest()
@@ -228,7 +225,7 @@ def even() -> BertModel:
     ],
     ids=["keys", "keys, W_Q x 0.001", "even", "untrained", "untrained, W_Q x 200"],
 )
-def test_parts_of_claim_6(model: Callable[[], BertModel], verdict, parts, small) -> None:
+def test_parts_of_claim_6(model, verdict, parts, small):
     found = headscope.linear(wrapped(model()), mixed_lines(16), alone=False, validate=False)
     judged = interference.judge(Evidence(linear=found), InsightThresholds())
     assert judged.verdict == verdict
@@ -238,7 +235,7 @@ def test_parts_of_claim_6(model: Callable[[], BertModel], verdict, parts, small)
     assert found.form("linear").mean.error.value > 0.5
 
 
-def test_three_layers_are_too_few() -> None:
+def test_three_layers_are_too_few():
     found = headscope.linear(wrapped(of_keys(3)), mixed_lines(8), alone=False, validate=False)
     first = found.correlations[0]
     assert (first.layers, first.spearman.interval, first.p) == (3, None, None)

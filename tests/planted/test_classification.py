@@ -1,9 +1,5 @@
 """Classification recovers every role that was planted by hand, and labels nothing else."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from planted_models import PlantedRole, build_planted, random_bert
 
@@ -21,7 +17,7 @@ def label(role: PlantedRole) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("long", "seeds"), [(False, (0, 1)), (True, (2,))], ids=["short", "long"])
-def test_recovers_every_planted_role_and_nothing_else(tmp_path: Path, long: bool, seeds) -> None:
+def test_recovers_every_planted_role_and_nothing_else(tmp_path, long, seeds):
     planted = build_planted(tmp_path / "planted", long=long)
     options = {"frequencies": planted.frequencies}
     found = headscope.classify(str(planted.folder), planted.treebank, **options)

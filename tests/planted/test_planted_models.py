@@ -4,8 +4,6 @@ Nothing of headscope is used here: these checks guard the reference, not the pro
 kept in tests/frozen until the oracle, this file or tests/planted_models.py changes.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path
@@ -123,7 +121,7 @@ def check_heads(planted: Planted, long: bool) -> None:
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_heads_have_the_roles_that_were_planted(tmp_path: Path, long: bool) -> None:
+def test_heads_have_the_roles_that_were_planted(tmp_path, long):
     def compute() -> dict[str, int]:
         planted = build_planted(tmp_path, long=long)
         check_files(planted, long)
@@ -138,7 +136,7 @@ def test_heads_have_the_roles_that_were_planted(tmp_path: Path, long: bool) -> N
     }
 
 
-def test_random_bert_has_no_role(tmp_path: Path) -> None:
+def test_random_bert_has_no_role(tmp_path):
     def compute() -> int:
         planted = build_planted(tmp_path / "planted")
         heads = measure(random_bert(tmp_path / "random", seed=0), planted, 250)["heads"].values()
@@ -150,7 +148,7 @@ def test_random_bert_has_no_role(tmp_path: Path) -> None:
     assert frozen("planted_none", compute, code=CODE) == 32
 
 
-def test_seed_decides_everything(tmp_path: Path) -> None:
+def test_seed_decides_everything(tmp_path):
     first, again, other = (
         build_planted(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
     )

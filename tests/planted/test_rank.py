@@ -1,7 +1,5 @@
 """Checkpoints whose ranks, spectra and symmetries are known by construction, from their folders."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -76,7 +74,7 @@ def result(folder: Path) -> RankResult:
     return rank(folder)
 
 
-def test_what_was_planted_is_found(folder: Path, result: RankResult) -> None:
+def test_what_was_planted_is_found(folder, result):
     for head, sigma in zip(heads_of(result, 0), SPECTRA, strict=True):
         padded = [*sigma, *[0.0] * (R - len(sigma))]
         np.testing.assert_allclose(head.qk.singular_values, padded, atol=2e-6 * sigma[0])
@@ -108,7 +106,7 @@ def test_what_was_planted_is_found(folder: Path, result: RankResult) -> None:
         np.testing.assert_allclose(np.diagonal(table), 1, atol=1e-12)
 
 
-def test_settings_controls_and_frame(folder: Path, result: RankResult) -> None:
+def test_settings_controls_and_frame(folder, result):
     settings = {"share": "sigma2", "biases": "exclude", "fold_layernorm": False}
     assert result.settings == {**settings, "stored_dtype": "float32"}
     assert result.validation.passed
@@ -141,7 +139,7 @@ def biased(tmp_path_factory) -> Path:
     return folder
 
 
-def test_folding_equals_a_model_folded_by_hand(biased: Path, tmp_path: Path) -> None:
+def test_folding_equals_a_model_folded_by_hand(biased, tmp_path):
     model = BertModel.from_pretrained(biased)
     norms = [model.embeddings.LayerNorm, model.encoder.layer[0].output.LayerNorm]
     with torch.no_grad():
@@ -172,7 +170,7 @@ def in_dtype(source: Path, folder: Path, dtype: torch.dtype) -> Path:
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float64"])
-def test_numbers_of_another_stored_type_are_those_of_its_upcast(biased, tmp_path, name) -> None:
+def test_numbers_of_another_stored_type_are_those_of_its_upcast(biased, tmp_path, name):
     dtype = getattr(torch, name)
     small = in_dtype(biased, tmp_path / "small", dtype)
     loaded_as = "float64" if name == "float64" else "float32"
@@ -197,7 +195,7 @@ def test_numbers_of_another_stored_type_are_those_of_its_upcast(biased, tmp_path
     assert coarse.qk.numerical_rank.rtol == D * 2.0**-7
 
 
-def test_zero_weights_are_null_and_never_nan(tmp_path: Path) -> None:
+def test_zero_weights_are_null_and_never_nan(tmp_path):
     zero = [torch.zeros(D, R)] * H
     one_zero = [0.2 * gaussian(D, R, seed=h) * (h != 2) for h in range(H)]
     folder = plant(tiny_bert(tmp_path), 0, q=zero, k=zero)
@@ -212,7 +210,7 @@ def test_zero_weights_are_null_and_never_nan(tmp_path: Path) -> None:
     assert result.shared.widths[0].layer_score_errors[0] == 0
 
 
-def test_results_survive_json_and_are_the_same_bytes_but_for_the_time(folder, tmp_path) -> None:
+def test_results_survive_json_and_are_the_same_bytes_but_for_the_time(folder, tmp_path):
     text = tmp_path / "lines.txt"
     text.write_text("the cat sat on the mat\nhe saw a big red dog\nshe ran\n")
     runs = []
@@ -230,7 +228,7 @@ def test_results_survive_json_and_are_the_same_bytes_but_for_the_time(folder, tm
     assert data["heads"] == json.loads(to_json(other))["heads"]
 
 
-def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path: Path) -> None:
+def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path):
     """Every head of every layer uses the same eight projections, in its own mixture."""
     folder = tiny_bert(tmp_path / "shared")
     for layer in range(2):
@@ -261,7 +259,7 @@ def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path: Path
     assert at[2].fidelity < at[8].fidelity
 
 
-def test_a_model_in_memory_needs_no_tokenizer_until_it_needs_text(folder: Path) -> None:
+def test_a_model_in_memory_needs_no_tokenizer_until_it_needs_text(folder):
     network = BertModel.from_pretrained(folder)
     assert rank(network, **BRIEF).heads == rank(folder, **BRIEF).heads
     for extra in ({"text": __file__}, {"share_projections": [4]}):

@@ -6,8 +6,6 @@ disturbs all that is computed from them by more than that. Numbers move in their
 label, role, verdict, choice of heads may, and nothing may become "not measured".
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -77,18 +75,14 @@ def said(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_nothing_that_is_said_depends_on_the_last_digit(
-    both: Callable[[str], tuple[Any, Any]], name: str
-) -> None:
+def test_nothing_that_is_said_depends_on_the_last_digit(both, name):
     before, after = (dict(said(result)) for result in both(name))
     assert len(before) > 50
     differ = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     assert differ == MOVED.get(name, {}).keys()
 
 
-def test_no_choice_of_heads_depends_on_the_last_digit(
-    demo: LoadedModel, moved: LoadedModel, both: Callable[[str], tuple[Any, Any]]
-) -> None:
+def test_no_choice_of_heads_depends_on_the_last_digit(demo, moved, both):
     chosen = []
     for model, roles in zip((demo, moved), both("classify"), strict=True):
         found = headscope.prune(
@@ -110,9 +104,7 @@ def test_no_choice_of_heads_depends_on_the_last_digit(
     assert chosen[0] == chosen[1]
 
 
-def test_no_verdict_depends_on_the_last_digit(
-    demo: LoadedModel, moved: LoadedModel, both: Callable[[str], tuple[Any, Any]]
-) -> None:
+def test_no_verdict_depends_on_the_last_digit(demo, moved, both):
     verdicts = []
     for i, model in enumerate((demo, moved)):
         sections = Sections(**{name: both(name)[i] for name in MEASURED})

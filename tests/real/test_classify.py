@@ -1,7 +1,5 @@
 """Classification of real models: known numbers, and every number against the slow oracle."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +51,7 @@ def labels_of(result: ClassifyResult) -> set[tuple[str, str, str]]:
     }
 
 
-def test_known_numbers_of_the_demo_model(english: ClassifyResult) -> None:
+def test_known_numbers_of_the_demo_model(english):
     """Published and earlier-measured facts; the counts are those of an independent script."""
     assert (english.corpus.sentences, english.corpus.skipped) == (2077, 0)
     heads = {head.name: head for head in english.heads}
@@ -84,7 +82,7 @@ def test_known_numbers_of_the_demo_model(english: ClassifyResult) -> None:
     assert not {relation for _, relation, _ in labels} & {"punct", "root"}
 
 
-def test_what_random_weights_and_swapped_trees_earn(english: ClassifyResult) -> None:
+def test_what_random_weights_and_swapped_trees_earn(english):
     """Untrained heads spread evenly: broad is no sign of learning, and the control says so."""
     control = english.control
     assert control is not None
@@ -93,16 +91,14 @@ def test_what_random_weights_and_swapped_trees_earn(english: ClassifyResult) -> 
     assert control.broad == control.heads == 72
 
 
-def test_labels_recur_on_other_treebanks(
-    english: ClassifyResult, parallel: ClassifyResult, demo: Any, shared: Path
-) -> None:
+def test_labels_recur_on_other_treebanks(english, parallel, demo, shared):
     labels = labels_of(english)
     assert len(labels & labels_of(parallel)) >= 0.7 * len(labels)
     german = headscope.classify(demo, shared / "data" / "de_pud-ud-test.conllu", limit=500)
     assert labels_of(german) == set()  # an English model on German
 
 
-def test_every_label_carries_what_a_reader_needs(english: ClassifyResult) -> None:
+def test_every_label_carries_what_a_reader_needs(english):
     labels = [label for head in english.heads for label in head.labels]
     assert len(labels) > 50
     for label in labels:
@@ -150,7 +146,7 @@ def _measured_slowly(treebank: Path, limit: int | None) -> Any:
 
 
 @pytest.mark.parametrize("which", ["sample", "english"])
-def test_every_number_is_the_oracles(which: str, request: pytest.FixtureRequest) -> None:
+def test_every_number_is_the_oracles(which, request):
     """Of 100 sentences of the built-in sample, and of the whole web treebank."""
     limit = 100 if which == "sample" else None
     treebank = SAMPLE if which == "sample" else request.getfixturevalue("ewt")
@@ -246,7 +242,7 @@ def _compact(result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_labels_agree_with_the_oracle(parallel: ClassifyResult, shared: Path) -> None:
+def test_labels_agree_with_the_oracle(parallel, shared):
     """Every number of the two halves, on a treebank large enough to label."""
     treebank = shared / "data" / "en_pud-ud-test.conllu"
     slow = frozen(
@@ -298,7 +294,7 @@ def _compare_roles(head: HeadResult, rare: dict[str, Any], broad: dict[str, Any]
     assert ("broad" in head.roles) == broad["broad"]
 
 
-def test_heads_of_a_transliteration_model(measured: Measured, shared: Path) -> None:
+def test_heads_of_a_transliteration_model(measured, shared):
     """Pairs of names, Arabic and Latin; names are short, and both scripts write in one order."""
     path = str(shared / MODEL)
     result = measured("classify", model=path, corpus=shared / PAIRS, control=True)
@@ -317,7 +313,7 @@ def test_heads_of_a_transliteration_model(measured: Measured, shared: Path) -> N
     assert gains[5] > 0.08
 
 
-def test_alignment_against_the_eager_model(shared: Path) -> None:
+def test_alignment_against_the_eager_model(shared):
     """Mean rank correlation, name by name, of predicted letters and the letters looked at."""
     tokenizer = AutoTokenizer.from_pretrained(shared / MODEL)
     network = AutoModelForSeq2SeqLM.from_pretrained(

@@ -1,9 +1,6 @@
 """Rank collapse on real weights, and the reference curve of an untrained BERT-base."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ def result() -> DepthResult:
     return headscope.depth("demo", sequences=4)
 
 
-def test_attention_alone_collapses_and_the_skip_prevents_it(result: DepthResult) -> None:
+def test_attention_alone_collapses_and_the_skip_prevents_it(result):
     alone, full = result.variants["attention"], result.variants["full"]
     assert result.collapsed_after["attention"] in (3, 4, 5)
     assert result.collapsed_after["full"] is None
@@ -33,9 +30,7 @@ def test_attention_alone_collapses_and_the_skip_prevents_it(result: DepthResult)
     assert skip.mean[-1] == pytest.approx(1.0)
 
 
-def test_full_variant_is_the_residual_of_transformers_states(
-    result: DepthResult, demo: Any
-) -> None:
+def test_full_variant_is_the_residual_of_transformers_states(result, demo):
     """By NumPy on the hidden states that transformers gives, float32, its own attention."""
     from headscope.data.packing import pack
     from headscope.data.plain import open_plain
@@ -56,13 +51,13 @@ def test_full_variant_is_the_residual_of_transformers_states(
         assert result.std["full"][point] == pytest.approx(np.std(ratios, ddof=1), rel=1e-3)
 
 
-def test_round_trip(result: DepthResult) -> None:
+def test_round_trip(result):
     assert from_dict(DepthResult, json.loads(to_json(result))) == result
     assert len(result.to_frame()) == 2 * 6 * 7
     assert len(result.protected_frame()) == 2 * 6 * 7
 
 
-def test_untrained_bert_base_gives_the_reference_curve() -> None:
+def test_untrained_bert_base_gives_the_reference_curve():
     """12 layers, d_model 768, 128 tokens; tests/bench/depth.py shows other initialisations.
 
     The reference is one initialisation, and they differ by more than 0.05; this one is near it.

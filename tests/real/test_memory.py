@@ -1,7 +1,5 @@
 """Memory does not grow with the corpus."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -34,7 +32,7 @@ def _peak(model: Path, treebank: Path) -> tuple[int, int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
-def test_ten_times_the_sentences_need_no_more_memory(ewt: Path, tmp_path: Path) -> None:
+def test_ten_times_the_sentences_need_no_more_memory(ewt, tmp_path):
     model = tiny_bert(tmp_path / "model")
     text = "\n\n".join(ewt.read_text(encoding="utf-8").split("\n\n")[:800]) + "\n\n"
     once = tmp_path / "once.conllu"

@@ -1,11 +1,8 @@
 """Choosing and repairing on the real demo model: directions that must come out right."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,20 +46,20 @@ def half(demo: LoadedModel, measured: Callable[..., Any]) -> PruneResult:
     )
 
 
-def test_chosen_heads_beat_every_random_set(half: PruneResult) -> None:
+def test_chosen_heads_beat_every_random_set(half):
     random = half.curve("random").points[1]
     assert half.curve("fisher-joint").points[1].value > random.ci[1] + 0.05
     assert random.spread is not None
 
 
-def test_each_repair_brings_unseen_text_nearer_to_the_full_model(half: PruneResult) -> None:
+def test_each_repair_brings_unseen_text_nearer_to_the_full_model(half):
     none, scale, refit = (
         half.curve("fisher-joint", repair).points[1].value for repair in ("none", "scale", "refit")
     )
     assert none < scale < refit < 1.0
 
 
-def test_means_of_removed_heads_bring_unseen_text_nearer(demo: LoadedModel) -> None:
+def test_means_of_removed_heads_bring_unseen_text_nearer(demo):
     found = headscope.prune(
         demo,
         methods=["fisher-joint"],
@@ -77,7 +74,7 @@ def test_means_of_removed_heads_bring_unseen_text_nearer(demo: LoadedModel) -> N
     assert scale + 0.01 < mean < 1.0
 
 
-def test_roles_of_the_survivors_are_counted(half: PruneResult) -> None:
+def test_roles_of_the_survivors_are_counted(half):
     point = half.curve("fisher-joint").points[1]
     gone = {tuple(head) for head in point.heads_removed}
     syntactic = [h for h in half.roles if "syntactic" in h.roles and (h.layer, h.head) not in gone]
@@ -90,7 +87,7 @@ def _given(demo: LoadedModel, sentences: int) -> Given:
     return make_given(demo, task, roles={}, use_labels=False, budget=36, largest=36, seed=0)
 
 
-def test_label_free_fisher_agrees_with_finite_differences_of_the_outputs(demo: LoadedModel) -> None:
+def test_label_free_fisher_agrees_with_finite_differences_of_the_outputs(demo):
     given = _given(demo, 6)
     matrix = outputs_matrix(given, 100).matrix
     units, step, columns = given.units, 1e-2, {}
@@ -116,16 +113,14 @@ def _outputs(given: Given, gates: torch.Tensor) -> np.ndarray:
     return np.concatenate(found)
 
 
-def test_scores_are_the_same_whatever_is_remembered(demo: LoadedModel) -> None:
+def test_scores_are_the_same_whatever_is_remembered(demo):
     given = _given(demo, 8)
     first = outputs_matrix(given, 1).unit_squares
     again = outputs_matrix(dataclasses.replace(given, memo={}), 1).unit_squares
     torch.testing.assert_close(first, again, rtol=0, atol=0)
 
 
-def test_the_default_keeps_the_repaired_choice_and_never_the_control(
-    demo: LoadedModel, tmp_path: Path
-) -> None:
+def test_the_default_keeps_the_repaired_choice_and_never_the_control(demo, tmp_path):
     """``headscope prune demo --fraction 0.5 --save DIR`` on less text."""
     found = headscope.prune(
         demo,

@@ -1,9 +1,6 @@
 """Rank on real weights: the demo model, and one more for what a paper says of heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +8,6 @@ from rank_reference import check, dense, dense_asymmetry
 from scipy.linalg import subspace_angles
 
 from headscope.data.plain import as_plain
-from headscope.models.loaded import LoadedModel
 from headscope.pipeline.rank.run import rank
 from headscope.results import RankResult
 
@@ -23,7 +19,7 @@ def result(measured: Callable[..., RankResult]) -> RankResult:
     return measured("rank", control_seeds=2)
 
 
-def test_the_demo_is_what_dense_products_say(demo: LoadedModel, result: RankResult) -> None:
+def test_the_demo_is_what_dense_products_say(demo, result):
     """Heads, a concatenated layer, and the overlap of heads."""
     assert len(result.heads) == 72
     for layer in (0, 5):
@@ -54,7 +50,7 @@ def test_the_demo_is_what_dense_products_say(demo: LoadedModel, result: RankResu
         assert overlap == pytest.approx(float(np.mean(np.cos(angles) ** 2)), rel=1e-8)
 
 
-def test_layers_of_the_demo_stand_below_their_controls(result: RankResult) -> None:
+def test_layers_of_the_demo_stand_below_their_controls(result):
     """Cordonnier et al. 2020: the concatenated product is of low rank, a head by far less so."""
     gaussian = result.controls["gaussian"]
     assert gaussian is not None
@@ -74,7 +70,7 @@ def test_layers_of_the_demo_stand_below_their_controls(result: RankResult) -> No
     )
 
 
-def test_demo_on_a_text(demo: LoadedModel) -> None:
+def test_demo_on_a_text(demo):
     lines = [" ".join(f"word{i % 7} and" for i in range(n)) for n in range(1, 25)]
     result = rank(demo, text=as_plain(lines), control_seeds=2, fresh=False)
     for head in result.heads:
@@ -86,7 +82,7 @@ def test_demo_on_a_text(demo: LoadedModel) -> None:
 
 
 @pytest.mark.parametrize("name", ["minilm-sst2", "minilm-mlm"])
-def test_other_real_models(shared: Path, name: str) -> None:
+def test_other_real_models(shared, name):
     result = rank(shared / "models" / name, control_seeds=2, fresh=False)
     assert result.validation.passed
     for head in result.heads:

@@ -1,7 +1,5 @@
 """A run that is killed and resumed ends in the same bytes as one that was left alone."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -52,9 +50,7 @@ def _die_after_saves(saves: int) -> Callable[[], None]:
         ("spectrum", ["--length", "64", "--sequences", "100"]),
     ],
 )
-def test_killed_twice_and_resumed_gives_the_same_bytes(
-    command: str, options: list[str], tmp_path: Path
-) -> None:
+def test_killed_twice_and_resumed_gives_the_same_bytes(command, options, tmp_path):
     words = [command, str(tiny_bert(tmp_path / "model")), *options, "-o"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert Run(*words, whole).end().code == 0
@@ -80,13 +76,13 @@ def test_killed_twice_and_resumed_gives_the_same_bytes(
     ids=["adaptive mode", "control"],
 )
 def test_spectrum_goes_on_where_it_was_interrupted(
-    settings: dict[str, Any],
-    stop_in: str,
-    resumed_at: tuple[str, int | None],
-    demo: LoadedModel,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    settings,
+    stop_in,
+    resumed_at,
+    demo,
+    tmp_path,
+    monkeypatch,
+):
     whole = headscope.spectrum(demo, **settings)
 
     def interrupt(name: str, done: int, total: int) -> None:
@@ -140,13 +136,13 @@ def saved(demo: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_state_of_another_run_is_refused(
-    command: str,
-    change: dict[str, Any],
-    named: str,
-    saved: Path,
-    demo: LoadedModel,
-    tmp_path: Path,
-) -> None:
+    command,
+    change,
+    named,
+    saved,
+    demo,
+    tmp_path,
+):
     state = Path(shutil.copy(saved / command, tmp_path))
     given = {"limit": 60} if command == "classify" else {"length": 32, "sequences": 8}
     given |= {"model": demo, "state": state, "resume": True, **change}
@@ -162,7 +158,7 @@ def test_state_of_another_run_is_refused(
         getattr(headscope, command)(**given)
 
 
-def test_a_model_in_memory_can_be_measured_but_not_saved(demo: LoadedModel, tmp_path: Path) -> None:
+def test_a_model_in_memory_can_be_measured_but_not_saved(demo, tmp_path):
     bare = headscope.wrap(demo.model, demo.tokenizer)
     assert headscope.spectrum(bare, length=16, sequences=2).sequences == 2
     with pytest.raises(InputError, match="no checksum"):

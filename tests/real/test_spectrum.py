@@ -1,9 +1,6 @@
 """``spectrum`` on the demo model: against output_attentions and NumPy, and when it stops."""
 
-from __future__ import annotations
-
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +30,7 @@ def little() -> list[str]:
     return list(itertools.islice(open_plain(None), 150))
 
 
-def test_equals_a_script_on_output_attentions(demo: LoadedModel, result: SpectrumResult) -> None:
+def test_equals_a_script_on_output_attentions(demo, result):
     windows = pack(open_plain(None), demo, 64)
     ids = torch.from_numpy(windows.batch([i * len(windows) // 6 for i in range(6)]))
     with use_implementation(demo.model, "eager"), torch.no_grad():
@@ -49,7 +46,7 @@ def test_equals_a_script_on_output_attentions(demo: LoadedModel, result: Spectru
         np.testing.assert_allclose(head.curve_sq, squares.mean(0), atol=2e-5)
 
 
-def test_positional_heads_are_the_exception(result: SpectrumResult) -> None:
+def test_positional_heads_are_the_exception(result):
     """L0H2 attends to the previous token, so its spectrum is that control's."""
     head = result.heads[2]
     assert (head.name, head.offset) == ("L0H2", -1)
@@ -64,7 +61,7 @@ def test_positional_heads_are_the_exception(result: SpectrumResult) -> None:
     assert names == {h.name for h in result.heads}
 
 
-def test_cheap_forms_end_to_end(result: SpectrumResult) -> None:
+def test_cheap_forms_end_to_end(result):
     found = result.efficient
     assert found is not None
     points = {(p.form, p.size): p for p in found.points}
@@ -93,7 +90,7 @@ def test_cheap_forms_end_to_end(result: SpectrumResult) -> None:
     assert by_name[0, 2].error.mean < 0.1 < by_name[5, 0].error.mean
 
 
-def test_random_weights_are_of_low_rank_too(demo: LoadedModel) -> None:
+def test_random_weights_are_of_low_rank_too(demo):
     """methods: 0.97, and all 72 heads above 0.9, on MiniLM's geometry: no sign of learning."""
     result = headscope.spectrum(demo, sequences=5, control=True)
     random = result.random_weights
@@ -105,7 +102,7 @@ def test_random_weights_are_of_low_rank_too(demo: LoadedModel) -> None:
     assert "below that" in text
 
 
-def test_adaptive_mode_stops_when_precise(demo: LoadedModel) -> None:
+def test_adaptive_mode_stops_when_precise(demo):
     result = headscope.spectrum(demo, length=32, precision=0.05)
     sampling = result.sampling
     assert (sampling.mode, sampling.reached) == ("adaptive", True)
@@ -116,15 +113,13 @@ def test_adaptive_mode_stops_when_precise(demo: LoadedModel) -> None:
     assert headscope.spectrum(demo, length=32, precision=0.05).heads == result.heads
 
 
-def test_a_text_that_ends_before_it_is_precise_says_so(
-    demo: LoadedModel, little: list[str]
-) -> None:
+def test_a_text_that_ends_before_it_is_precise_says_so(demo, little):
     result = headscope.spectrum(demo, little, length=64, precision=0.001)
     assert result.sampling.reached is False
     assert result.sequences == result.sampling.windows
 
 
-def test_all_windows_in_any_order_give_the_same_means(demo: LoadedModel, little: list[str]) -> None:
+def test_all_windows_in_any_order_give_the_same_means(demo, little):
     all_of_them = headscope.spectrum(demo, little, length=64, sequences=10**6)
     shuffled = headscope.spectrum(demo, little, length=64, precision=1e-6)
     for one, other in zip(all_of_them.heads, shuffled.heads, strict=True):
@@ -132,9 +127,7 @@ def test_all_windows_in_any_order_give_the_same_means(demo: LoadedModel, little:
     assert all_of_them.sampling.requested == 10**6
 
 
-def test_layers_may_have_lost_heads(
-    demo: LoadedModel, little: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_may_have_lost_heads(demo, little, monkeypatch):
     """Layer 1 keeps its heads 0 and 8 only, the second being the next-token head; layer 3 none."""
     monkeypatch.setattr(efficient, "TOKENS", 64)
     gone = [(1, h) for h in range(12) if h not in (0, 8)] + [(3, h) for h in range(12)]
@@ -151,7 +144,7 @@ def test_layers_may_have_lost_heads(
     assert verdict_sentence(result).startswith("Low rank holds for")
 
 
-def test_minilm_mlm_has_positional_exceptions_too(shared: Path) -> None:
+def test_minilm_mlm_has_positional_exceptions_too(shared):
     result = headscope.spectrum(
         str(shared / "models" / "minilm-mlm"),
         shared / "data" / "wikitext-2-test.txt",

@@ -1,9 +1,5 @@
 """Real models score on real data as was published, and go on doing so when saved without heads."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
@@ -12,11 +8,10 @@ import headscope
 from headscope.data.examples import read_texts
 from headscope.models.certificate import validate_model
 from headscope.models.gating import gated
-from headscope.models.loaded import LoadedModel
 from headscope.pipeline.tasks import make_task, read_examples
 
 
-def test_demo_on_sts_b(demo: LoadedModel, shared: Path) -> None:
+def test_demo_on_sts_b(demo, shared):
     """Published for all-MiniLM-L6-v2, mean pooling and cosine: 82.03."""
     task = make_task(
         "similarity", read_examples("similarity", shared / "data/stsb-en-test.csv"), demo
@@ -28,7 +23,7 @@ def test_demo_on_sts_b(demo: LoadedModel, shared: Path) -> None:
     assert 79.5 < found.low < 80.5 < 83.5 < found.high < 84.8
 
 
-def test_sst2(shared: Path) -> None:
+def test_sst2(shared):
     loaded = headscope.load(str(shared / "models/minilm-sst2"), task_head="auto")
     data = read_examples("classification", shared / "data/sst2-test.tsv")
     task = make_task("classification", data, loaded)
@@ -36,7 +31,7 @@ def test_sst2(shared: Path) -> None:
     assert task.value(task.outputs(loaded)) == pytest.approx(88.65, abs=0.12)
 
 
-def test_mlm_on_wikitext(shared: Path) -> None:
+def test_mlm_on_wikitext(shared):
     """The model card says 4.52 nats and 29.2% at 2,287 masks of 256 windows of 64 tokens.
 
     Its masks are not ours: the loss of 2,304 other ones has a standard error of 0.07 nats, the
@@ -50,7 +45,7 @@ def test_mlm_on_wikitext(shared: Path) -> None:
     assert metrics["masked_accuracy"] == pytest.approx(29.2, abs=2.0)
 
 
-def test_pruned_sst2_still_classifies(shared: Path, tmp_path: Path) -> None:
+def test_pruned_sst2_still_classifies(shared, tmp_path):
     """Limits, compact model, saved compact and saved dense give the same 96 answers."""
     loaded = headscope.load(str(shared / "models/minilm-sst2"), task_head="auto")
     data = read_examples("classification", shared / "data/sst2-test.tsv", 96)
@@ -79,7 +74,7 @@ def test_pruned_sst2_still_classifies(shared: Path, tmp_path: Path) -> None:
     assert answers.tolist() == expected[:32].tolist()
 
 
-def test_surgery_on_the_demo_model_is_exact(demo: LoadedModel) -> None:
+def test_surgery_on_the_demo_model_is_exact(demo):
     removed = [(layer, head) for layer in range(6) for head in range(layer, 12, 2)]
     compact = headscope.remove_heads(demo, removed)
     task = make_task("fidelity", read_examples("fidelity", None, 64), demo)

@@ -1,9 +1,5 @@
 """The trained transliteration model writes names as it is known to."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,7 +8,7 @@ from headscope.data.examples import read_translations
 from headscope.pipeline.tasks.seq2seq import seq2seq_task
 
 
-def test_arabic_names_in_latin_letters(shared: Path) -> None:
+def test_arabic_names_in_latin_letters(shared):
     """Greedy decoding is known to write 22.0% of the first 600 names exactly."""
     loaded = headscope.load(str(shared / "models/ar-en-transliteration"), task_head="auto")
     pairs = shared / "data/ar-en-test.tsv"
@@ -36,7 +32,7 @@ def test_arabic_names_in_latin_letters(shared: Path) -> None:
     assert task.degenerate(blind) == "writes the same text for every source"
 
 
-def test_cross_attention_is_the_most_fragile(shared: Path) -> None:
+def test_cross_attention_is_the_most_fragile(shared):
     """As in Michel et al. 2019, section 4: its curve is the lowest, by more than its interval."""
     found = headscope.prune(
         str(shared / "models/ar-en-transliteration"),

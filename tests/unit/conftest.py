@@ -1,7 +1,5 @@
 """Results of a tiny model, made once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

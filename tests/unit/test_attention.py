@@ -148,9 +148,7 @@ each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
     gate=st.none() | st.lists(st.sampled_from((0.0, 1.0, -0.7)), min_size=3, max_size=3),
     chunk_entries=st.integers(1, 200),
 )
-def test_every_form_is_the_definition(
-    p: Problem, scale: float | None, gate: Any, chunk_entries: int
-) -> None:
+def test_every_form_is_the_definition(p, scale, gate, chunk_entries):
     """A closed head still attends, and takes its value bias with it, but not the layer's."""
     if gate is not None:
         gate = torch.tensor(gate[: p.n_heads], dtype=torch.float64)
@@ -168,9 +166,7 @@ def test_every_form_is_the_definition(
 
 @few
 @given(p=problems(), chunk_entries=st.integers(1, 200))
-def test_visitor_sees_every_head_of_every_row_once_in_small_chunks(
-    p: Problem, chunk_entries: int
-) -> None:
+def test_visitor_sees_every_head_of_every_row_once_in_small_chunks(p, chunk_entries):
     _, pattern, z = by_definition(p)
     seen = torch.zeros(p.allowed.shape[:2], dtype=torch.int)
 
@@ -187,7 +183,7 @@ def test_visitor_sees_every_head_of_every_row_once_in_small_chunks(
     assert bool((seen == 1).all())
 
 
-def test_chunks_are_as_large_as_allowed() -> None:
+def test_chunks_are_as_large_as_allowed():
     p = Problem(batch=4, n_heads=3, n_q=4, n_k=5)
     for entries, expected in {
         1: [(1, 1)] * 12,
@@ -207,7 +203,7 @@ def test_chunks_are_as_large_as_allowed() -> None:
 
 @few
 @given(p=problems(), scale=st.none() | st.floats(0.05, 3.0))
-def test_stream_equals_torch_sdpa(p: Problem, scale: float | None) -> None:
+def test_stream_equals_torch_sdpa(p, scale):
     p.allowed[..., 0] = True  # torch's answer to an empty row is its own affair
     q, k, v = p.qkv()
     ours = stream_attention(q, k, v, mask=p.allowed, scale=scale, chunk_entries=30)
@@ -219,7 +215,7 @@ def test_stream_equals_torch_sdpa(p: Problem, scale: float | None) -> None:
 @pytest.mark.parametrize("attn_mask", ["none", "causal", "any"])
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 6])
 @each_form
-def test_equals_multihead_attention(form: Form, n_heads: int, attn_mask: str, padded: bool) -> None:
+def test_equals_multihead_attention(form, n_heads, attn_mask, padded):
     d_model, d_head = 6, 6 // n_heads
     p = Problem(n_heads=n_heads, d_model=d_model, d_head=d_head, d_v=d_head, kind=attn_mask, seed=5)
     valid = torch.tensor([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]]).bool()
@@ -248,7 +244,7 @@ def test_equals_multihead_attention(form: Form, n_heads: int, attn_mask: str, pa
     torch.testing.assert_close(form(p, mask=mask), expected, **CLOSE)
 
 
-def test_causal_and_padding_masks_are_what_they_say() -> None:
+def test_causal_and_padding_masks_are_what_they_say():
     valid = torch.tensor([[1, 1, 0], [1, 0, 1]])
     mask = combine_masks(None, key_padding_mask(valid), causal_mask(4, 3))
     assert mask is not None
@@ -260,7 +256,7 @@ def test_causal_and_padding_masks_are_what_they_say() -> None:
 @each_form
 @few
 @given(p=problems(masks=("padding", "causal", "both", "per head", "any")))
-def test_additive_masks_equal_the_boolean_one(form: Form, p: Problem) -> None:
+def test_additive_masks_equal_the_boolean_one(form, p):
     assert p.mask is not None
     with p.warns():
         expected = form(p, mask=p.mask)
@@ -274,7 +270,7 @@ def test_additive_masks_equal_the_boolean_one(form: Form, p: Problem) -> None:
 
 
 @each_form
-def test_finite_additive_mask_is_added_to_the_scores(form: Form) -> None:
+def test_finite_additive_mask_is_added_to_the_scores(form):
     p = Problem()
     bias = p.random(1, 3, 4, 5)
     q, k, v = p.qkv()
@@ -292,7 +288,7 @@ SHAPES += [(2, 3, 1, 1), (1, 3, 4, 5), (2, 1, 4, 5), (2, 3, 4, 5), (1, 1, 1, 1)]
 
 @pytest.mark.parametrize("shape", SHAPES)
 @each_form
-def test_mask_of_any_broadcastable_shape(form: Form, shape: tuple[int, ...]) -> None:
+def test_mask_of_any_broadcastable_shape(form, shape):
     p = Problem(seed=3)
     p.mask = p.random(*shape) > -0.8
     p.allowed &= p.mask
@@ -305,9 +301,7 @@ def test_mask_of_any_broadcastable_shape(form: Form, shape: tuple[int, ...]) -> 
 
 @pytest.mark.parametrize("additive", [False, True])
 @each_form
-def test_empty_row_is_zero_warned_about_and_harmless_to_the_gradient(
-    form: Form, additive: bool
-) -> None:
+def test_empty_row_is_zero_warned_about_and_harmless_to_the_gradient(form, additive):
     """Its output is b_O, and the gradient is that of the same batch without the row."""
     p = Problem()
     p.allowed[1, :, 2] = False
@@ -334,7 +328,7 @@ def test_empty_row_is_zero_warned_about_and_harmless_to_the_gradient(
     torch.testing.assert_close(got, (other.x_q.grad, other.x_k.grad), **CLOSE)
 
 
-def test_extreme_scores_stay_finite_and_masked_keys_zero() -> None:
+def test_extreme_scores_stay_finite_and_masked_keys_zero():
     scores = torch.tensor([[-3e4, -3e4, 3e4], [3e4, -3e4, 0.0], [-3e4, -3e4, -3e4]])
     expected = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
@@ -344,7 +338,7 @@ def test_extreme_scores_stay_finite_and_masked_keys_zero() -> None:
 
 @few
 @given(p=problems(masks=("none", "padding", "any")), chunk_entries=st.integers(1, 100))
-def test_all_forms_have_the_same_gradient(p: Problem, chunk_entries: int) -> None:
+def test_all_forms_have_the_same_gradient(p, chunk_entries):
     leaves = [p.x_q, p.x_k, p.gate, *(getattr(p.weights, f.name) for f in fields(p.weights))]
     gradients = []
     for name, form in FORMS.items():
@@ -359,7 +353,7 @@ def test_all_forms_have_the_same_gradient(p: Problem, chunk_entries: int) -> Non
         torch.testing.assert_close(other, gradients[0], rtol=1e-8, atol=1e-9)
 
 
-def test_cost_does_not_grow_with_the_number_of_heads() -> None:
+def test_cost_does_not_grow_with_the_number_of_heads():
     """Same parameters and same multiplications at d_head = d_model / n_heads."""
     costs = set()
     for n_heads in (1, 2, 4, 8):
@@ -390,7 +384,7 @@ WRONG_SHAPES = {
 
 
 @pytest.mark.parametrize("name", WRONG_SHAPES)
-def test_weights_know_their_sizes_and_refuse_inconsistent_shapes(name: str) -> None:
+def test_weights_know_their_sizes_and_refuse_inconsistent_shapes(name):
     weights = Problem(n_heads=3, d_model=6, d_head=2, d_v=4).weights
     assert (weights.n_heads, weights.d_model, weights.d_head) == (3, 6, 2)
     for shape in WRONG_SHAPES[name]:

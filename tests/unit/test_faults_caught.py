@@ -1,9 +1,6 @@
 """What no other test saw the lack of: each held against a fault of tests/bench/mutants.py."""
 
-from __future__ import annotations
-
 import dataclasses
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -44,7 +41,7 @@ from headscope.verdicts.reading import results_of
 
 
 @pytest.mark.parametrize("mean", [0.1, -0.1])
-def test_an_alignment_may_lie_on_either_side_of_zero(mean: float) -> None:
+def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     """The p-value of the order has two tails: which way a head reads is not said beforehand."""
     pairs, deviation = 50, 0.4
     sums = CrossHeads(1, 1)
@@ -59,7 +56,7 @@ def test_an_alignment_may_lie_on_either_side_of_zero(mean: float) -> None:
     assert found.p_adjusted == pytest.approx(expected)
 
 
-def test_a_bias_is_added_to_the_numbers_of_a_mask() -> None:
+def test_a_bias_is_added_to_the_numbers_of_a_mask():
     """A mask may hold finite numbers beside those that forbid, and a bias does not replace them."""
     mask = torch.tensor([[0.0, -1.5, -torch.inf], [2.0, torch.finfo(torch.float32).min, 0.25]])
     bias = torch.tensor([[0.5, 3.0, 1.0], [-1.0, 4.0, 0.0]])
@@ -69,7 +66,7 @@ def test_a_bias_is_added_to_the_numbers_of_a_mask() -> None:
     assert bool((found[0, 2] == 0) & (found[1, 1] == 0))
 
 
-def test_an_interval_over_sequences_and_draws_allows_for_both() -> None:
+def test_an_interval_over_sequences_and_draws_allows_for_both():
     """The squares of both half widths add up, each Student's over its own factor."""
     random = np.random.default_rng(0)
     values = random.normal(size=(7, 1)) + random.normal(size=(1, 5))
@@ -78,7 +75,7 @@ def test_an_interval_over_sequences_and_draws_allows_for_both() -> None:
     assert min(half) > 0.3 * max(half), "neither is lost in the other"
 
 
-def test_models_differ_by_nature_and_settings_do_not() -> None:
+def test_models_differ_by_nature_and_settings_do_not():
     model = {"id": "a", "family": "bert", "weights_sha256": "11", "n_layers": 2}
     first = changed(INSIGHTS, "provenance", to={"model": model, "seed": 0})
     other = changed(first, "provenance", "model", to={**model, "family": "esm", "n_layers": 6})
@@ -110,7 +107,7 @@ def _judged(sums: Syntactic) -> SyntacticTest:
     return found
 
 
-def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half() -> None:
+def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half():
     found = _judged(_halves())
     assert found.offset == 1
     rates = [part.rates["offset"].item() for part in (found.whole, found.chosen, found.held_out)]
@@ -118,9 +115,7 @@ def test_what_is_confirmed_is_compared_with_the_offset_of_the_other_half() -> No
 
 
 @pytest.mark.parametrize(("hits", "selected"), [(17, False), (18, True)])
-def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(
-    hits: int, selected: bool
-) -> None:
+def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(hits, selected):
     """Of 40 trials of half A the best offset hits 14: 18 hits are 0.10 more, but for rounding."""
     sums, name = _halves(), (0, "obj", "dep->head")
     at = list(sums.relations.names).index(name)
@@ -133,7 +128,7 @@ def test_an_accuracy_that_reaches_the_margin_on_paper_is_selected(
     assert bool(_judged(sums).selected[0, 0]) is selected
 
 
-def test_the_best_of_ten_offsets_is_tested_as_one_of_ten() -> None:
+def test_the_best_of_ten_offsets_is_tested_as_one_of_ten():
     sums = HeadMeasures(1, 1)
     sums.positional.queries += 40
     sums.positional.hits[0, 0, 4] = 20
@@ -144,14 +139,14 @@ def test_the_best_of_ten_offsets_is_tested_as_one_of_ten() -> None:
     assert found.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
 
 
-def test_where_no_query_has_a_target_no_offset_is_the_best() -> None:
+def test_where_no_query_has_a_target_no_offset_is_the_best():
     found = judge(HeadMeasures(1, 1), None, Thresholds(), [[0]])[0].positional
     assert found is not None
     assert (found.score, found.offset, found.chance) == (None, None, None)
 
 
 @pytest.mark.parametrize(("uniform", "roles"), [(0.45, ("rare",)), (0.52, ())])
-def test_a_rare_word_head_gains_on_uniform_attention(uniform: float, roles: tuple[str]) -> None:
+def test_a_rare_word_head_gains_on_uniform_attention(uniform, roles):
     """Of 50 sentences with 2 queries 10 have two hits and 40 one: well above chance, 0.2."""
     sums = HeadMeasures(1, 1)
     rare, expected = sums.rare, 2 * np.array([0.2, uniform])
@@ -170,7 +165,7 @@ def test_a_rare_word_head_gains_on_uniform_attention(uniform: float, roles: tupl
 
 
 @pytest.mark.parametrize(("tokens", "long"), [(19, None), (20, 1.0), (21, 1.0)])
-def test_a_row_of_twenty_keys_is_a_long_one(tokens: int, long: float | None) -> None:
+def test_a_row_of_twenty_keys_is_a_long_one(tokens, long):
     """Beside it a sentence of one word, whose only query hits by chance for sure."""
     batch = encode([Sentence(tuple("w" * n), None, None) for n in (tokens - 2, 1)])
     sums = HeadMeasures(1, 1)
@@ -185,7 +180,7 @@ def test_a_row_of_twenty_keys_is_a_long_one(tokens: int, long: float | None) -> 
     assert finite(mean) == (None if long is None else pytest.approx(long))
 
 
-def test_sentences_of_the_fit_are_not_measured() -> None:
+def test_sentences_of_the_fit_are_not_measured():
     """The second half repeats three sentences of the first, in other letters."""
     words = [("the", "dog", "saw", word) for word in ("a", "cat", "mat", "she", "ran", "on", "and")]
     corpus = []
@@ -198,9 +193,7 @@ def test_sentences_of_the_fit_are_not_measured() -> None:
     assert (read.chosen_on, read.repeated, read.measured_on) == (7, 3, 4)
 
 
-def test_a_refit_is_judged_on_examples_that_it_did_not_see(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refit_is_judged_on_examples_that_it_did_not_see(tmp_path, monkeypatch):
     """Every fourth calibration example; the others are what the maps are fitted on."""
     judges, own = list[int](), repairing.distance
 
@@ -216,7 +209,7 @@ def test_a_refit_is_judged_on_examples_that_it_did_not_see(
     assert set(judges) == {found.calibration.examples // 4}
 
 
-def test_a_linearisation_away_from_the_full_model_leads_back_to_it() -> None:
+def test_a_linearisation_away_from_the_full_model_leads_back_to_it():
     """Where outputs are linear in the gates, one step from anywhere reaches gates of one."""
     path = Path(toy_given(labels=False), directions=100)
     gates = torch.tensor([1.5, 0.5, 0.7, 1.3, 0.6, 1.4]).double()
@@ -225,7 +218,7 @@ def test_a_linearisation_away_from_the_full_model_leads_back_to_it() -> None:
     assert (found - 1).abs().max() < 0.1
 
 
-def test_a_card_sets_the_whole_model_beside_the_pruned_one(tmp_path: pathlib.Path) -> None:
+def test_a_card_sets_the_whole_model_beside_the_pruned_one(tmp_path):
     model = headscope.load(str(tiny_bert(tmp_path / "full")))
     options: Any = {"repairs": ["none"], "limit": 8, "roles": False, "ablation": False}
     result = headscope.prune(
@@ -247,7 +240,7 @@ def test_a_card_sets_the_whole_model_beside_the_pruned_one(tmp_path: pathlib.Pat
     assert "| all 8 heads | 0.7500 |" in text
 
 
-def test_a_graph_is_fed_which_of_two_texts_a_token_is_of() -> None:
+def test_a_graph_is_fed_which_of_two_texts_a_token_is_of():
     graph = object.__new__(Graph)  # without a file: what it is fed needs none
     graph.inputs = INPUTS
     ids = torch.arange(12).view(2, 6)
@@ -257,7 +250,7 @@ def test_a_graph_is_fed_which_of_two_texts_a_token_is_of() -> None:
     assert not graph.feed(ids, mask)["token_type_ids"].any()
 
 
-def test_the_gates_made_permanent_are_those_of_the_heads_that_are_left() -> None:
+def test_the_gates_made_permanent_are_those_of_the_heads_that_are_left():
     full = headscope.wrap(tiny("bert"))
     gates = torch.linspace(0.5, 2.0, 12).view(3, 4)
     gates[0, 0] = gates[1, 2] = 0.0

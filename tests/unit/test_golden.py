@@ -1,7 +1,5 @@
 """The golden record's tool: what it calls a change, and what it takes for rounding."""
 
-from __future__ import annotations
-
 import copy
 import io
 from typing import Any
@@ -59,7 +57,7 @@ def changed(path: tuple[Any, ...], new: Any) -> list[tuple[str, str, str]]:
         (("files", "out/rank.json", "heads"), [], 1),
     ],
 )
-def test_changes_are_named_and_roundings_are_not(path: Any, new: Any, found: int) -> None:
+def test_changes_are_named_and_roundings_are_not(path, new, found):
     said = changed(path, new)
     assert len(said) == found
     if found:
@@ -69,7 +67,7 @@ def test_changes_are_named_and_roundings_are_not(path: Any, new: Any, found: int
         )
 
 
-def test_a_figures_line_is_data() -> None:
+def test_a_figures_line_is_data():
     def drawn(last: float) -> Any:
         figure = Figure()
         axes = figure.add_subplot()
@@ -83,7 +81,7 @@ def test_a_figures_line_is_data() -> None:
     assert [c for c in changes(drawn(1.0), drawn(1.1)) if "images" in c.where]
 
 
-def test_what_is_of_one_run_is_masked() -> None:
+def test_what_is_of_one_run_is_masked():
     text = b"Made 2026-11-22T10:00:00+00:00 in /tmp/x/out, about 12 s"
     masked = read("README.md", text, {"/tmp/x": "<desk>"})
     assert masked == "Made <date> in <desk>/out, about <time>"
@@ -98,7 +96,7 @@ def test_what_is_of_one_run_is_masked() -> None:
     assert set(read("a.npy", buffer.getvalue(), {})) == {"bytes", "sha256"}
 
 
-def test_every_command_has_cases_and_those_without_shared_models_a_record() -> None:
+def test_every_command_has_cases_and_those_without_shared_models_a_record():
     cases = [*all_cases()]
     assert len({case.id for case in cases}) == len(cases) >= 200
     assert {command.name for command in app.registered_commands} == set(COMMANDS)

@@ -1,7 +1,5 @@
 """Habits of the package that no linter knows: words of messages, and no formatter switched off."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -32,7 +30,7 @@ FLOORS = ("data", "measures", "models", "pipeline", "pruning", "results", "verdi
 
 
 @pytest.mark.parametrize("floor", FLOORS)  # below the command line nobody knows flags
-def test_library_messages_name_parameters_and_no_flags(floor: str) -> None:
+def test_library_messages_name_parameters_and_no_flags(floor):
     found = {
         str(path.relative_to(PACKAGE)): text
         for path in FILES
@@ -43,7 +41,7 @@ def test_library_messages_name_parameters_and_no_flags(floor: str) -> None:
     assert not found
 
 
-def test_the_formatter_is_not_switched_off() -> None:
+def test_the_formatter_is_not_switched_off():
     root = PACKAGE.parent
     places = [*FILES, *(root / "tests").rglob("*.py")]
     mark = "fmt: " + "skip"

@@ -1,10 +1,7 @@
 """The oracle itself, checked by hand on tiny made-up patterns and against scipy."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +34,7 @@ def summary(pattern: ref.Matrix, encoded: ref.Encoded = ENCODED) -> dict[str, An
     return ref.summarise(counts, ref.syntactic_trials(encoded.sentence))
 
 
-def test_read_treebank_keeps_integer_rows_and_cuts_subtypes(tmp_path: Path) -> None:
+def test_read_treebank_keeps_integer_rows_and_cuts_subtypes(tmp_path):
     row = "{}\t{}\t_\tX\t_\t_\t{}\t{}\t_\t_"
     rows = [row.format(1, "a", 2, "nmod:poss"), row.format("2-3", "bc", "_", "_")]
     rows += [row.format(2, "b", 0, "root"), row.format("2.1", "e", "_", "_")]
@@ -49,7 +46,7 @@ def test_read_treebank_keeps_integer_rows_and_cuts_subtypes(tmp_path: Path) -> N
     ]
 
 
-def test_ties_and_what_is_usable() -> None:
+def test_ties_and_what_is_usable():
     assert ref.lowest_argmax([9.0, 1.0, 2.0, 2.0], [3, 1, 2]) == 2
     assert ENCODED.is_usable(9)  # needs every word and the limit
     assert not ENCODED.is_usable(8)
@@ -64,7 +61,7 @@ def test_ties_and_what_is_usable() -> None:
     assert ref.best_offset([trial(3, 1), trial(3), trial(-1)]) == 3
 
 
-def test_previous_token_head() -> None:
+def test_previous_token_head():
     result = summary(one_hot([0, 0, 1, 2, 3, 4, 5, 6, 7]))
     positional = result["positional"]
     assert (positional["score"], positional["offset"]) == (1.0, -1)
@@ -76,7 +73,7 @@ def test_previous_token_head() -> None:
     assert result["rare"]["rate"] == pytest.approx(1 / 5)  # only "sat" looks at "cat"
 
 
-def test_two_targets_of_a_positional_head_are_counted_per_offset() -> None:
+def test_two_targets_of_a_positional_head_are_counted_per_offset():
     positional = summary(one_hot([0, 2, 3, 5, 5, 7, 7, 1, 8]))["positional"]
     # Hits of +1: tokens 1, 2, 4, 6; of +2: 3, 5; queries whose target exists: 6 and 5.
     assert positional["rates"][1] == pytest.approx(4 / 6)
@@ -85,7 +82,7 @@ def test_two_targets_of_a_positional_head_are_counted_per_offset() -> None:
     assert (positional["score"], positional["offset"]) == (pytest.approx(4 / 6), 1)
 
 
-def test_word_attention_sums_over_the_attended_and_averages_the_attending() -> None:
+def test_word_attention_sums_over_the_attended_and_averages_the_attending():
     pattern = np.zeros((9, 9))
     pattern[1, [3, 4, 5]] = [0.2, 0.3, 0.4]  # "The": cat 0.5, sat 0.4
     pattern[3, 5], pattern[4, 5], pattern[4, 6] = 0.1, 0.3, 0.6  # "cat": sat 0.2, "." 0.3
@@ -96,7 +93,7 @@ def test_word_attention_sums_over_the_attended_and_averages_the_attending() -> N
     assert ref.word_argmax(attention)[:3] == [2, 0, 4]
 
 
-def test_syntactic_trials_skip_the_root_and_group_dependents() -> None:
+def test_syntactic_trials_skip_the_root_and_group_dependents():
     trials = ref.syntactic_trials(SENTENCE)
     assert ref.Trial("det", ref.UP, 5, frozenset([2])) in trials
     assert ref.Trial("det", ref.DOWN, 2, frozenset([0, 5])) in trials
@@ -105,7 +102,7 @@ def test_syntactic_trials_skip_the_root_and_group_dependents() -> None:
     assert ref.syntactic_trials(ref.Sentence(["a"], [0], ["root"])) == []
 
 
-def test_syntactic_hits_against_the_best_offset() -> None:
+def test_syntactic_hits_against_the_best_offset():
     # Pieces: The->cat, old->cat, cat->old, sat->cat, .->sat, the->The
     result = summary(one_hot([0, 3, 4, 2, 2, 3, 5, 1, 8]))["syntactic"]
     up = result["det", ref.UP]
@@ -119,7 +116,7 @@ def test_syntactic_hits_against_the_best_offset() -> None:
     assert result["punct", ref.UP]["accuracy"] == 1.0
 
 
-def test_rare_target_ties_and_skips() -> None:
+def test_rare_target_ties_and_skips():
     target = ref.rare_target(SENTENCE.forms, frequency, {"the"})
     assert target is not None
     assert target.candidates == {0, 1, 2, 3, 5}  # "." has no letter or digit
@@ -136,7 +133,7 @@ def test_rare_target_ties_and_skips() -> None:
     assert single.two_rarest == {0}
 
 
-def test_rare_head() -> None:
+def test_rare_head():
     # The->cat, old->sat, cat->old, sat->cat, .->cat, the->The: 3 of 5 hits, 4 of 5 of two.
     rare = summary(one_hot([0, 3, 5, 2, 2, 4, 3, 1, 8]))["rare"]
     assert (rare["queries"], rare["hits"]) == (5, 3)
@@ -147,7 +144,7 @@ def test_rare_head() -> None:
 
 
 @pytest.mark.parametrize("drawn", [1, 2, 3])
-def test_null_equals_the_enumeration_of_all_draws(drawn: int) -> None:
+def test_null_equals_the_enumeration_of_all_draws(drawn):
     argmax, candidates = [1, 2, 1, 4, 0, 3], [0, 1, 2, 3]
     target = ref.RareTarget(6, frozenset(candidates), frozenset(range(drawn)), frozenset())
     hits = [
@@ -157,7 +154,7 @@ def test_null_equals_the_enumeration_of_all_draws(drawn: int) -> None:
     assert ref.expected_null_hits(target, argmax) == pytest.approx(np.mean(hits))
 
 
-def test_masses_entropy_and_confidence() -> None:
+def test_masses_entropy_and_confidence():
     result = summary(np.full((9, 9), 1 / 9))
     assert result["entropy"] == pytest.approx(math.log(9))
     assert result["confidence"] == pytest.approx(1 / 9)
@@ -168,14 +165,14 @@ def test_masses_entropy_and_confidence() -> None:
     assert summary(one_hot([0] * 9))["entropy"] == 0.0
 
 
-def test_duplicate_counts_only_repeated_ids() -> None:
+def test_duplicate_counts_only_repeated_ids():
     # Tokens 1 and 7 share an id: 7 looks at 1 (a hit), 1 looks at itself (no hit).
     result = summary(one_hot([0, 1, 1, 1, 1, 1, 1, 1, 1]))
     assert (result["duplicate"], result["duplicate_queries"]) == (0.5, 2)
     assert result["self_rate"] == pytest.approx(1 / 7)
 
 
-def test_one_word_sentence_has_no_word_level_trial() -> None:
+def test_one_word_sentence_has_no_word_level_trial():
     sentence = ref.Sentence(["cat"], [0], ["root"])
     result = summary(one_hot([1, 1, 1]), ref.Encoded([101, 3, 102], [None, 0, None], sentence))
     assert result["syntactic"] == {}
@@ -183,7 +180,7 @@ def test_one_word_sentence_has_no_word_level_trial() -> None:
     assert result["self_rate"] == 1.0
 
 
-def test_statistics_are_scipys() -> None:
+def test_statistics_are_scipys():
     for a, b in [(0, 0), (0, 1), (5, 0), (7, 7), (3, 12), (900, 1000)]:
         expected = scipy.stats.binomtest(a, a + b, 0.5).pvalue if a + b else 1.0
         assert ref.mcnemar(a, b) == pytest.approx(expected, rel=1e-9)

@@ -1,7 +1,5 @@
 """The oracle of the labels, checked by hand, on planted heads, and against the first oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -77,7 +75,7 @@ def corpus() -> choices.Corpus:
     return choices.gather(sentences, PLACES, run())
 
 
-def test_only_the_head_that_follows_the_trees_is_labelled(corpus: choices.Corpus) -> None:
+def test_only_the_head_that_follows_the_trees_is_labelled(corpus):
     table = labels.label(corpus)
     assert labels.labels_of(table) == [(0, GOLD, "obj", ref.UP)]
     gold, punct = (table[0, GOLD][relation, ref.UP] for relation in ("obj", "punct"))
@@ -103,7 +101,7 @@ def test_only_the_head_that_follows_the_trees_is_labelled(corpus: choices.Corpus
     assert swapped[0, GOLD]["obj", ref.UP]["accuracy"] < 0.3
 
 
-def test_first_and_last_word_miss_where_they_ask_themselves(corpus: choices.Corpus) -> None:
+def test_first_and_last_word_miss_where_they_ask_themselves(corpus):
     one = corpus.observed[0]
     last = len(one.pieces) - 1
     pairs = [(0, 1), (0, last), (2, 0), (last, 0), (last, 1), (1, last)]
@@ -113,7 +111,7 @@ def test_first_and_last_word_miss_where_they_ask_themselves(corpus: choices.Corp
     assert found.last.tolist() == [False, True, False, False, False, True]
 
 
-def test_too_few_trials_on_the_second_half_are_no_selection(corpus: choices.Corpus) -> None:
+def test_too_few_trials_on_the_second_half_are_no_selection(corpus):
     """Every even sentence, but only ten of the odd ones."""
     fewer = [one for one in corpus.observed if one.in_a or one.index < 20]
     few = choices.Corpus(corpus.sentences, fewer, corpus.heads, corpus.kernel)
@@ -122,7 +120,7 @@ def test_too_few_trials_on_the_second_half_are_no_selection(corpus: choices.Corp
     assert not entry["selected"]
 
 
-def test_accuracy_and_best_offset_are_those_of_the_first_oracle() -> None:
+def test_accuracy_and_best_offset_are_those_of_the_first_oracle():
     random = np.random.default_rng(5)
     sentences = [random_tree(9, random) for _ in range(20)]
     pieces = [random.integers(1, 4, 9).tolist() for _ in sentences]
@@ -142,7 +140,7 @@ def test_accuracy_and_best_offset_are_those_of_the_first_oracle() -> None:
         assert entry["baselines"]["offset"] == theirs[key]["baseline"]
 
 
-def test_word_choices_agree_with_the_plain_loops() -> None:
+def test_word_choices_agree_with_the_plain_loops():
     random = np.random.default_rng(1)
     for _ in range(20):
         pieces = random.integers(1, 4, 6).tolist()
@@ -154,7 +152,7 @@ def test_word_choices_agree_with_the_plain_loops() -> None:
         assert choices.choose(slow[None])[0].tolist() == ref.word_argmax(slow)
 
 
-def test_the_mean_asks_for_the_best_piece_rate() -> None:
+def test_the_mean_asks_for_the_best_piece_rate():
     """0.6 on a word of three pieces against 0.4 on a word of one."""
     attention = np.array([[0.0, 0.6, 0.4], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
@@ -163,7 +161,7 @@ def test_the_mean_asks_for_the_best_piece_rate() -> None:
     assert (seen.choice[0, 0], seen.choice_mean[0, 0]) == (1, 2)
 
 
-def test_the_kernel_averages_pairs_per_piece() -> None:
+def test_the_kernel_averages_pairs_per_piece():
     attention = np.array([[0.0, 0.6, 0.4], [0.5, 0.0, 0.5], [0.2, 0.8, 0.0]])
     kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
     choices.add_to_kernels(kernels, attention[None], np.array([1, 2, 1]))
@@ -177,7 +175,7 @@ def test_the_kernel_averages_pairs_per_piece() -> None:
     assert choices.kernel_choice(value[None], np.array([1, 1, 1]))[0, 2] == 1
 
 
-def test_the_kernel_knows_half_a_only_and_clips() -> None:
+def test_the_kernel_knows_half_a_only_and_clips():
     kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
     one = encoded(flat(23), [1] * 23)
     pattern = looking([1, *range(22)], [1] * 23)[None]
@@ -188,21 +186,21 @@ def test_the_kernel_knows_half_a_only_and_clips() -> None:
     assert kernels.pairs[0] == kernels.pairs[40] == 3 + 2 + 1  # distances 20, 21 and 22
 
 
-def test_uniform_shares_ties_and_leaves_the_query_out() -> None:
+def test_uniform_shares_ties_and_leaves_the_query_out():
     pieces = np.array([1, 3, 2, 2])
     assert choices.uniform_words(pieces, 0) == [1]
     assert choices.uniform_words(pieces, 1) == [2, 3]
     assert choices.uniform_hit(pieces, 1, frozenset([3, 0])) == 0.5
 
 
-def test_previous_sentence_of_the_same_length() -> None:
+def test_previous_sentence_of_the_same_length():
     lengths = [3, 4, 3, 3, 4, 5]
     sentences = [ref.Sentence([str(i)] * n, [0] * n, ["dep"] * n) for i, n in enumerate(lengths)]
     found = labels.previous_of_same_length(sentences)
     assert [one and one.forms[0] for one in found] == [None, None, "0", "2", "1", None]
 
 
-def test_paired_z_is_the_one_sample_test() -> None:
+def test_paired_z_is_the_one_sample_test():
     difference = np.random.default_rng(2).normal(0.1, 1.0, 400)
     z = difference.mean() / scipy.stats.sem(difference)
     assert labels.paired_z(difference) == pytest.approx(scipy.stats.norm.sf(z))
@@ -220,7 +218,7 @@ def test_paired_z_is_the_one_sample_test() -> None:
         ({"p_adjusted": 0.06}, False),
     ],
 )
-def test_every_part_of_the_rule_can_refuse(change: dict[str, float], verdict: bool) -> None:
+def test_every_part_of_the_rule_can_refuse(change, verdict):
     baselines = {"offset": 0.4, "first": 0.1, "last": 0.2, "uniform": 0.3, "kernel": 0.5}
     half = {"accuracy": 0.6, "accuracy_mean": 0.6, "p_adjusted": 0.01, "baselines": baselines}
     assert labels.is_confirmed({**half, **change}) is verdict
@@ -228,14 +226,14 @@ def test_every_part_of_the_rule_can_refuse(change: dict[str, float], verdict: bo
     assert not labels.exceeds(0.599, 0.5)
 
 
-def test_clustered_ratio_of_equal_sentences_is_the_error_of_their_mean() -> None:
+def test_clustered_ratio_of_equal_sentences_is_the_error_of_their_mean():
     rates = np.random.default_rng(3).random(50)
     share, error = roles.clustered_ratio(7 * rates, np.full(50, 7.0))
     assert share == pytest.approx(rates.mean())
     assert error == pytest.approx(scipy.stats.sem(rates))
 
 
-def test_clustered_ratio_covers_when_queries_share_a_target() -> None:
+def test_clustered_ratio_covers_when_queries_share_a_target():
     """Sentences that hit with all queries or none: 95% of the intervals hold the truth."""
     random = np.random.default_rng(4)
     covered = 0
@@ -254,7 +252,7 @@ def rare_corpus(sentences: int, forms: list[str], looks: list[list[int]]) -> cho
     return choices.gather([words] * sentences, PLACES[: len(looks)], run)
 
 
-def test_a_rare_word_head_is_labelled_and_another_is_not() -> None:
+def test_a_rare_word_head_is_labelled_and_another_is_not():
     corpus = rare_corpus(60, ["the", "quark", "is", "small"], [[1, 0, 1, 1], [2, 0, 1, 0]])
     frequency = {"the": 1.0, "quark": 0.0, "is": 0.9, "small": 0.1}
     result = roles.rare_words(corpus, frequency.__getitem__, {"the", "is"})
@@ -269,9 +267,7 @@ def test_a_rare_word_head_is_labelled_and_another_is_not() -> None:
     ("sentences", "words", "counted", "verdict"),
     [(50, 18, 50, True), (49, 18, 49, None), (80, 17, 0, None)],  # 17 words are no evidence
 )
-def test_broad_needs_fifty_long_sequences(
-    sentences: int, words: int, counted: int, verdict: bool | None
-) -> None:
+def test_broad_needs_fifty_long_sequences(sentences, words, counted, verdict):
     pieces = [1] * words
     even = np.full((1, words + 2, words + 2), 1 / (words + 2))
     run = ((index, encoded(flat(words), pieces), even) for index in range(sentences))

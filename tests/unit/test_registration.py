@@ -1,7 +1,5 @@
 """transformers knows headscope's folders once both are imported, in whatever order."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +32,7 @@ assert not {*waiting} & {*sys.meta_path}
 """
 
 
-def test_headscope_first(folder: Path) -> None:
+def test_headscope_first(folder):
     code = f"{FIRST}\nassert AutoModel.from_pretrained(sys.argv[1]).config.kept_heads"
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=False
@@ -42,7 +40,7 @@ def test_headscope_first(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_transformers_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_first(folder, monkeypatch):
     """The table is there already when headscope is imported."""
     monkeypatch.setattr(CONFIG_MAPPING, "_extra_content", {})
     with pytest.raises(ValueError, match="run 'import headscope' before you open this folder"):

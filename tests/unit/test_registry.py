@@ -1,7 +1,5 @@
 """Every entry of a list has what its readers look for; what is missing is said by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect
@@ -27,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_section_has_all_that_its_name_promises(name: str) -> None:
+def test_a_section_has_all_that_its_name_promises(name):
     section = section_of(name)
     fields = {field.name for field in dataclasses.fields(section.kind)}
     assert section.marks, f"{name}: nothing tells its JSON from others (results/sections.py)"
@@ -54,14 +52,14 @@ def test_a_section_has_all_that_its_name_promises(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_has_its_help_and_its_page(name: str) -> None:
+def test_a_command_has_its_help_and_its_page(name):
     module = importlib.import_module(f"headscope.cli.{name}")
     assert f"headscope {name} " in module.EXAMPLES
     assert inspect.getdoc(getattr(module, name)), f"{name}: its help is empty"
     assert (ROOT / "docs" / f"{name}.md").is_file(), f"{name}: there is no docs/{name}.md"
 
 
-def test_sections_and_roles_are_told_apart() -> None:
+def test_sections_and_roles_are_told_apart():
     assert len(SECTIONS) == len(set(SECTIONS)) >= 7
     for attribute in ("key", "name", "colour"):
         assert len({getattr(role, attribute) for role in ROLES}) == len(ROLES)
@@ -70,7 +68,7 @@ def test_sections_and_roles_are_told_apart() -> None:
             assert getattr(role, attribute), f"{role.key} has no {attribute}"
 
 
-def test_help_and_docs_name_what_can_be_chosen() -> None:
+def test_help_and_docs_name_what_can_be_chosen():
     """Help is written by hand, so that it loads nothing; it names every entry of the lists."""
     commands = typer.main.get_command(app).commands
     said = {

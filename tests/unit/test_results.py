@@ -1,13 +1,9 @@
 """Results as JSON: nothing is lost on the way, and a sentence for each way of being damaged."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from result_files import changed, write
@@ -32,7 +28,7 @@ from headscope.verdicts.reading import read_results, results_of
 
 
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_result_comes_back_from_json_as_it_was(name: str, documents: Any) -> None:
+def test_a_result_comes_back_from_json_as_it_was(name, documents):
     """To the byte: 8 and 8.0 are equal, but a report that is run again must not change."""
     document, kind = documents[name], section_of(name).kind
     result = from_dict(kind, document)
@@ -50,7 +46,7 @@ def test_a_result_comes_back_from_json_as_it_was(name: str, documents: Any) -> N
             results_of({**document, **damaged}, "x.json")
 
 
-def test_a_classification_comes_back_and_has_its_frames(measured: Callable[..., Any]) -> None:
+def test_a_classification_comes_back_and_has_its_frames(measured):
     result = measured("classify", limit=30, control=True)
     assert from_dict(ClassifyResult, json.loads(to_json(result))) == result
     assert len(result.to_frame()) == len(result.heads) == 72
@@ -58,7 +54,7 @@ def test_a_classification_comes_back_and_has_its_frames(measured: Callable[..., 
     assert len(result.relations_frame()) == relations > 0
 
 
-def test_what_is_not_known_is_null_and_never_nan(demo: object) -> None:
+def test_what_is_not_known_is_null_and_never_nan(demo):
     single = headscope.classify(demo, ["Yes"], language="en")
     head = single.heads[0]
     assert (head.positional.score, head.rare.rate, head.labels) == (None, None, ())
@@ -67,7 +63,7 @@ def test_what_is_not_known_is_null_and_never_nan(demo: object) -> None:
         to_json({"rate": float("nan")})
 
 
-def test_no_two_modules_of_results_export_the_same_name() -> None:
+def test_no_two_modules_of_results_export_the_same_name():
     modules = [found for found in vars(results).values() if isinstance(found, ModuleType)]
     exported = [(module, name) for module in modules for name in getattr(module, "__all__", ())]
     assert len(exported) == len({name for _, name in exported}) > 60
@@ -75,7 +71,7 @@ def test_no_two_modules_of_results_export_the_same_name() -> None:
         assert getattr(results, name) is getattr(module, name), name
 
 
-def test_names_of_heads_and_places_and_pairs_of_name_and_value() -> None:
+def test_names_of_heads_and_places_and_pairs_of_name_and_value():
     assert head_name(3, 15) == Head(3, 15).name == "L3H15"
     assert parse_head("L3H15") == (3, 15)
     for text in ("", "L3", "3H1", "L3H*", "L-1H2", "L1H2 "):
@@ -91,7 +87,7 @@ def test_names_of_heads_and_places_and_pairs_of_name_and_value() -> None:
     assert str(error.value) == "threshold 'most': write NAME=VALUE, such as most=0.6."
 
 
-def test_a_folder_of_single_results(folder: Path, documents: Any, tmp_path: Path) -> None:
+def test_a_folder_of_single_results(folder, documents, tmp_path):
     found = read_results(folder)
     assert tuple(found.sections) == SECTIONS
     for name in SECTIONS:
@@ -107,7 +103,7 @@ def test_a_folder_of_single_results(folder: Path, documents: Any, tmp_path: Path
         read_results(tmp_path)
 
 
-def test_a_report_comes_before_the_files_beside_it(documents: Any, tmp_path: Path) -> None:
+def test_a_report_comes_before_the_files_beside_it(documents, tmp_path):
     mine = changed(documents["rank"], "settings", "share", to="sigma")
     write(tmp_path / "rank.json", documents["rank"])
     write(tmp_path / "depth.json", documents["depth"])
@@ -136,7 +132,7 @@ def test_a_report_comes_before_the_files_beside_it(documents: Any, tmp_path: Pat
         (b"1" * 5000, "not whole JSON"),
     ],
 )
-def test_files_that_are_no_results(data: bytes, words: str, tmp_path: Path) -> None:
+def test_files_that_are_no_results(data, words, tmp_path):
     path = tmp_path / "x.json"
     path.write_bytes(data)
     with pytest.raises(InputError, match=words) as caught:
@@ -160,7 +156,7 @@ def test_files_that_are_no_results(data: bytes, words: str, tmp_path: Path) -> N
         (("schema",), 3, "has schema 3; this headscope reads 2"),  # and lacks a field besides
     ],
 )
-def test_damaged_fields_are_named(place: Any, value: Any, words: str, documents: Any) -> None:
+def test_damaged_fields_are_named(place, value, words, documents):
     data = changed(documents["classify"], *place, to=value)
     if place == ("schema",):
         del data["corpus"]
@@ -168,7 +164,7 @@ def test_damaged_fields_are_named(place: Any, value: Any, words: str, documents:
         results_of(data, "x.json")
 
 
-def test_infinity_and_halves_of_surrogate_pairs_in_a_file(documents: Any, tmp_path: Path) -> None:
+def test_infinity_and_halves_of_surrogate_pairs_in_a_file(documents, tmp_path):
     text = json.dumps(changed(documents["classify"], "heads", 0, "entropy", to="@"))
     path = tmp_path / "x.json"
     path.write_text(text.replace('"@"', "1e999"))
@@ -178,7 +174,7 @@ def test_infinity_and_halves_of_surrogate_pairs_in_a_file(documents: Any, tmp_pa
     assert read_results(path).rank.provenance["model"]["id"].encode() == b"a?b"
 
 
-def test_missing_files_and_empty_folders(tmp_path: Path) -> None:
+def test_missing_files_and_empty_folders(tmp_path):
     with pytest.raises(InputError, match="no file or folder"):
         read_results(tmp_path / "none.json")
     with pytest.raises(InputError, match=r"holds no results; looked for report\.json"):

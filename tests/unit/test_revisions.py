@@ -1,7 +1,5 @@
 """Results read out of git's revisions, held against what was committed there."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -53,7 +51,7 @@ def tokens_in(revision: str, path: Path) -> int:
     return found.tokens
 
 
-def test_a_file_and_its_folder_are_as_they_were(repository: Path) -> None:
+def test_a_file_and_its_folder_are_as_they_were(repository):
     folder = repository / "reports" / "with space: ä"
     for revision, expected in (("HEAD~1", 1), ("main", 2), ("v2", 2)):
         assert tokens_in(revision, folder / "report.json") == expected
@@ -62,9 +60,7 @@ def test_a_file_and_its_folder_are_as_they_were(repository: Path) -> None:
         assert tokens_in(revision, repository) == 10 * expected
 
 
-def test_the_place_need_not_be_there_any_more(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_place_need_not_be_there_any_more(repository, tmp_path, monkeypatch):
     copy = tmp_path / "copy"
     shutil.copytree(repository, copy)
     shutil.rmtree(copy / "reports")
@@ -75,9 +71,7 @@ def test_the_place_need_not_be_there_any_more(
     assert not (copy / "reports").exists()
 
 
-def test_what_is_no_revision_is_refused(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_revision_is_refused(repository, tmp_path, monkeypatch):
     before = sorted(repository.rglob("*"))
     monkeypatch.chdir(repository)
     wrong = ["nowhere", "", "--output=evil", "-x", "HEAD..main", "^HEAD", "HEAD:validate.json"]
@@ -91,7 +85,7 @@ def test_what_is_no_revision_is_refused(
         in_revision("HEAD", repository / "validate.json")
 
 
-def test_what_cannot_be_read_is_said(repository: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said(repository, tmp_path):
     with pytest.raises(InputError, match=r"There is no .*nothing\.json in revision HEAD\."):
         in_revision("HEAD", repository / "nothing.json")
     with pytest.raises(InputError, match=r"HEAD:.*large\.json is kept by Git LFS"):
@@ -102,7 +96,7 @@ def test_what_cannot_be_read_is_said(repository: Path, tmp_path: Path) -> None:
         in_revision("HEAD", tmp_path / "report.json")
 
 
-def test_no_program_of_the_repository_is_run(repository: Path, tmp_path: Path) -> None:
+def test_no_program_of_the_repository_is_run(repository, tmp_path):
     """Filters, hooks and a pager that its configuration names stay untouched."""
     copy = Path(shutil.copytree(repository, tmp_path / "copy"))
     trap = tmp_path / "trap.sh"

@@ -1,7 +1,5 @@
 """Strings from files cannot act: not on a terminal, not on a page."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -12,7 +10,7 @@ from headscope.safe_text import markdown, visible
 
 
 @given(st.text())
-def test_visible_texts_are_one_printable_line(text: str) -> None:
+def test_visible_texts_are_one_printable_line(text):
     shown = visible(text)
     assert shown.isprintable()
     shown.encode()
@@ -31,12 +29,12 @@ def test_visible_texts_are_one_printable_line(text: str) -> None:
         ("größe 东 🙂", "größe 东 🙂"),
     ],
 )
-def test_what_controls_is_seen(text: str, shown: str) -> None:
+def test_what_controls_is_seen(text, shown):
     assert visible(text) == shown
 
 
 @given(st.text(alphabet="<>|`*_[]()!~$&\\@#:/wW.hHtTpPs-1aG\n\x1b"))
-def test_nothing_of_a_text_is_markup(text: str) -> None:
+def test_nothing_of_a_text_is_markup(text):
     """Take the entities away, and nothing is left that opens anything in GitHub's Markdown."""
     plain = re.sub(r"&#\d+;", "", markdown(text))
     assert not re.search(r"[<|`*\[\]~$&\\\n\x1b]", plain)
@@ -44,7 +42,7 @@ def test_nothing_of_a_text_is_markup(text: str) -> None:
     assert not re.search(r"@\w|://\w|www\.\w|(?<!&)#\w|\bGH-\d", page)
 
 
-def test_hostile_names_in_a_cell_and_plain_words() -> None:
+def test_hostile_names_in_a_cell_and_plain_words():
     cell = markdown("</td><script>alert(1)</script> | x ![a](http://e.vil/x.png) @org/team #1")
     assert not [mark for mark in ("<", "|", "![", "@org", "http://e") if mark in cell]
     for plain in ("obj dep->head of L3H5: 0.5 (0.4 to 0.6)", "en_ewt-ud-test.conllu"):

@@ -1,9 +1,6 @@
 """Corpora, treebanks and plain text: what is read, what is passed over, where errors point."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -68,11 +65,11 @@ def read(folder: Path, data: bytes | str) -> list[Sentence]:
         pytest.param(lambda text: text.replace("\n\n", "\n \t\n").encode(), id="blanks in line"),
     ],
 )
-def test_forms_of_the_same_treebank(change: Callable[[str], bytes], tmp_path: Path) -> None:
+def test_forms_of_the_same_treebank(change, tmp_path):
     assert read(tmp_path, change(BANK)) == SENTENCES
 
 
-def test_odd_words_and_long_chains(tmp_path: Path) -> None:
+def test_odd_words_and_long_chains(tmp_path):
     rows = ["1\t#\t#\tSYM\t_\t_\t2\tdep\t_\t_", "2\t_\t_\tX\t_\t_\t0\troot\t_\t_"]
     assert read(tmp_path, "\n".join(rows))[0].words == ("#", "_")
     n = 3000  # a long chain is no cycle
@@ -93,13 +90,13 @@ def test_odd_words_and_long_chains(tmp_path: Path) -> None:
         (("3-4\tal\t_", "3-4\tal"), 8),
     ],
 )
-def test_errors_name_the_line(change: tuple[str, str], line: int, tmp_path: Path) -> None:
+def test_errors_name_the_line(change, line, tmp_path):
     assert BANK.count(change[0]) == 1
     with pytest.raises(CorpusError, match=rf"bank\.conllu, line {line}: "):
         read(tmp_path, BANK.replace(*change))
 
 
-def test_lines_are_counted_from_one(tmp_path: Path) -> None:
+def test_lines_are_counted_from_one(tmp_path):
     data = b"\xef\xbb\xbfone\r\n\ntwo\x0c\xc2\x85still two\nlast"
     lines = [(1, "one"), (2, ""), (3, "two\x0c\x85still two"), (4, "last")]
     assert list(read_lines(written(tmp_path, data))) == lines
@@ -121,11 +118,11 @@ def test_lines_are_counted_from_one(tmp_path: Path) -> None:
         (" \u00a0\t", ""),
     ],
 )
-def test_splitting(line: str, words: str) -> None:
+def test_splitting(line, words):
     assert split_words(line) == tuple(words.split("|") if words else ())
 
 
-def test_files_are_read_again_and_again_one_sentence_at_a_time(tmp_path: Path) -> None:
+def test_files_are_read_again_and_again_one_sentence_at_a_time(tmp_path):
     data = b"\xef\xbb\xbfOne two.\r\n\n  \n\xe2\x80\x8b\nThree\nFour"
     path = written(tmp_path, data)
     text = open_text(path)
@@ -155,14 +152,14 @@ def test_files_are_read_again_and_again_one_sentence_at_a_time(tmp_path: Path) -
     assert plain.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_language_of_a_file_name(tmp_path: Path) -> None:
+def test_language_of_a_file_name(tmp_path):
     none = ("my-en_ewt-ud-test.conllu", "english.conllu", "de.conllu")
     known = {"en_ewt-ud-test.conllu": "en", "grc_perseus-ud-dev.conllu": "grc"}
     for name, language in {**dict.fromkeys(none), **known}.items():
         assert open_treebank(written(tmp_path, TREE, name)).language == language, name
 
 
-def test_no_path_is_the_sample() -> None:
+def test_no_path_is_the_sample():
     corpus = as_corpus(None)
     assert corpus.name == "built-in sample (mostly generated)"
     assert (corpus.language, corpus.has_trees) == ("en", True)
@@ -174,7 +171,7 @@ def test_no_path_is_the_sample() -> None:
     assert (text.name, text.sha256) == (sample_plain().name, corpus.sha256)
 
 
-def test_paths_by_their_suffix_and_sentences_in_memory(tmp_path: Path) -> None:
+def test_paths_by_their_suffix_and_sentences_in_memory(tmp_path):
     for kind in (str, Path):
         assert as_corpus(kind(written(tmp_path, TREE, "a.conllu"))).has_trees
         assert not as_corpus(kind(written(tmp_path, "Birds fly"))).has_trees
@@ -193,7 +190,7 @@ def test_paths_by_their_suffix_and_sentences_in_memory(tmp_path: Path) -> None:
     assert as_plain(text) is text
 
 
-def test_what_holds_no_text_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_what_holds_no_text_or_cannot_be_read_is_refused(tmp_path):
     for nothing in ([], [""], [Sentence(())]):
         with pytest.raises(CorpusError, match="no sentence"):
             as_corpus(nothing)
@@ -210,7 +207,7 @@ def test_what_holds_no_text_or_cannot_be_read_is_refused(tmp_path: Path) -> None
         open_plain(tmp_path)
 
 
-def test_lines_become_ids_with_special_tokens_and_long_ones_none() -> None:
+def test_lines_become_ids_with_special_tokens_and_long_ones_none():
     lines = ["the cat", "the " * 9, "the cats sat"]
     encoded = list(encode_lines(TextOnly(max_length=6), lines))
     read = [ids and " ".join(VOCABULARY[i] for i in ids) for ids in encoded]
@@ -233,7 +230,7 @@ def test_lines_become_ids_with_special_tokens_and_long_ones_none() -> None:
         ("{} cats sat on the mat, and 10 dogs ran", False),
     ],
 )
-def test_columns_of_a_treebank_are_no_text(line: str, refused: bool, tmp_path: Path) -> None:
+def test_columns_of_a_treebank_are_no_text(line, refused, tmp_path):
     path = written(tmp_path, "\n".join(["# a title", line.format(1), line.format(2)]))
     for reader in (open_plain, open_text, read_texts):
         with pytest.raises(CorpusError, match="line 3: this looks") if refused else nullcontext():

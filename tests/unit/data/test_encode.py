@@ -1,7 +1,5 @@
 """Encoding and batches, against naive recomputations sentence by sentence."""
 
-from __future__ import annotations
-
 import itertools
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +44,7 @@ def one(line: str, **options: Any) -> EncodedSentence:
     return found
 
 
-def test_alignment() -> None:
+def test_alignment():
     found = one("The cats sat on zoo .")
     pieces = [VOCABULARY[i] for i in found.ids]
     assert pieces == ["[CLS]", "the", "cat", "##s", "sat", "on", "z", "##o", "##o", ".", "[SEP]"]
@@ -58,7 +56,7 @@ def test_alignment() -> None:
     assert odd.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1], "each is one word"
 
 
-def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_is_lost() -> None:
+def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_is_lost():
     for word in ("\u200b", "\x01", "\ufeff"):
         sentences = [Sentence(("the", "cat")), Sentence(("the", word, "cat")), Sentence(("a",))]
         found = list(encoder().encode(iter(sentences)))
@@ -71,14 +69,14 @@ def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_i
         encode("the zebra", vocab_size=20)
 
 
-def test_punctuation() -> None:
+def test_punctuation():
     words = [".", "...", "?!", "-", "$", "¿", "+", "…", "a", "a.", "3", "_", "'s", "你"]
     for word in words:
         expected = all(unicodedata.category(char).startswith(("P", "S")) for char in word)
         assert is_punctuation(word) is expected
 
 
-def test_rarity() -> None:
+def test_rarity():
     for line, expected in {
         # rarest, two rarest, candidates
         "the cat sat .": ((2,), (1, 2), (0, 1, 2)),
@@ -96,7 +94,7 @@ def test_rarity() -> None:
         assert one(line).rarity == (None if expected is None else Rarity(*expected)), line
 
 
-def test_skipped_when_a_tied_rarest_word_is_frequent() -> None:
+def test_skipped_when_a_tied_rarest_word_is_frequent():
     counts, frequent = {"cat": 1.0, "dog": 1.0, "the": 9.0}, frozenset({"the", "dog"})
     assert one("the cat", counts=counts, frequent=frequent).rarity is not None
     assert one("the cat dog", counts=counts, frequent=frequent).rarity is None
@@ -110,7 +108,7 @@ def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
     return sum(hits) / len(orders)  # max() takes the first of equals
 
 
-def test_uniform_weight() -> None:
+def test_uniform_weight():
     for n in (2, 3, 4):
         query, target = np.array(list(itertools.permutations(range(n), 2))).T
         for pieces in itertools.product((1, 2, 3), repeat=n):
@@ -119,7 +117,7 @@ def test_uniform_weight() -> None:
             np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_windows_and_buckets_hold_every_sentence_and_few_tokens() -> None:
+def test_windows_and_buckets_hold_every_sentence_and_few_tokens():
     found = encode("the cat", "the \u200b", "a dog sat", "sat")
     assert [len(window) for window in windows(found, 3)] == [3, 1]
     assert list(itertools.chain(*windows(found, 3))) == found  # in order, with skipped sentences
@@ -181,7 +179,7 @@ def cells(
         yield from (((row, position), s, word) for position, word in enumerate(words))
 
 
-def test_tokens_and_masks(batch: Batch, encoded: list[EncodedSentence]) -> None:
+def test_tokens_and_masks(batch, encoded):
     assert batch.size == (len(encoded), max(map(len, encoded)))
     for at, s, word in cells(batch, encoded):
         position = at[1]
@@ -196,7 +194,7 @@ def test_tokens_and_masks(batch: Batch, encoded: list[EncodedSentence]) -> None:
         assert bool(batch.punctuation[at]) == (text in (".", "...", "?!"))
 
 
-def test_folds_gather_the_pieces_of_every_word(batch: Batch, encoded: Any) -> None:
+def test_folds_gather_the_pieces_of_every_word(batch, encoded):
     values = torch.rand(batch.size, dtype=torch.float64)
     folded = values.clone()
     for row, piece, target in batch.folds:
@@ -234,7 +232,7 @@ def naive_trials(encoded: Sequence[EncodedSentence]) -> list[Trial]:
     return trials
 
 
-def test_trials(batch: Batch, encoded: list[EncodedSentence]) -> None:
+def test_trials(batch, encoded):
     edges = batch.edges
     assert edges is not None
     found: list[Trial] = []
@@ -261,7 +259,7 @@ def test_trials(batch: Batch, encoded: list[EncodedSentence]) -> None:
     assert len(set(edges.offset_names)) == len(edges.offset_names)
 
 
-def test_text_and_trees_without_an_edge_have_no_trials() -> None:
+def test_text_and_trees_without_an_edge_have_no_trials():
     assert collate([one("the cat")], PAD).edges is None
     (found,) = encoder().encode(iter([Sentence(("zebra",), (-1,), ("root",))]))
     assert found is not None
@@ -270,7 +268,7 @@ def test_text_and_trees_without_an_edge_have_no_trials() -> None:
     assert (len(edges.trial), len(edges.relation_key), edges.relation_names) == (0, 0, ())
 
 
-def test_rare_marks(batch: Batch, encoded: list[EncodedSentence]) -> None:
+def test_rare_marks(batch, encoded):
     rare = batch.rare
     chance = queries = 0.0
     for at, s, word in cells(batch, encoded):
@@ -290,7 +288,7 @@ def test_rare_marks(batch: Batch, encoded: list[EncodedSentence]) -> None:
     assert int(rare.query.sum()) == queries > 0
 
 
-def test_null_weights_by_enumerating_draws(batch: Batch, encoded: list[EncodedSentence]) -> None:
+def test_null_weights_by_enumerating_draws(batch, encoded):
     """Draw as many targets as there are rarest words, in every possible way."""
     null_queries = 0.0
     for row, s in enumerate(encoded):

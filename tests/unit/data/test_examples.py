@@ -1,7 +1,5 @@
 """Labelled files of every form, and the line that an error names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +33,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_labelled_files_of_every_form_say_the_same(name: str, tmp_path: Path) -> None:
+def test_labelled_files_of_every_form_say_the_same(name, tmp_path):
     found = read_labelled(written(tmp_path, name, SAME[name]))
     assert found.first == ('a "b c', "d, e")
     assert found.second is None
@@ -44,7 +42,7 @@ def test_labelled_files_of_every_form_say_the_same(name: str, tmp_path: Path) ->
     assert ["b c" in lines[found.lines[0] - 1], "d, e" in lines[found.lines[1] - 1]] == [True] * 2
 
 
-def test_pairs_with_a_class_or_with_scores(tmp_path: Path) -> None:
+def test_pairs_with_a_class_or_with_scores(tmp_path):
     found = read_labelled(written(tmp_path, "x.tsv", "a\tb\tyes\nc\td\tno\n"))
     assert (found.first, found.second, found.labels) == (("a", "c"), ("b", "d"), ("yes", "no"))
     for text in (
@@ -58,7 +56,7 @@ def test_pairs_with_a_class_or_with_scores(tmp_path: Path) -> None:
         assert found.texts == ("One.", "Three.", "Two, too.", "Four.")
 
 
-def test_texts_of_any_file(tmp_path: Path) -> None:
+def test_texts_of_any_file(tmp_path):
     for name, text, first in (
         ("x.csv", "a,b,1\na,c,2\n", ("a", "b", "a", "c")),
         ("x.tsv", "sentence\tlabel\na\t1\nb\t0\n", ("a", "b")),
@@ -113,7 +111,7 @@ CASES = [pytest.param(read, *row, id=case) for read, cases in WRONG.items() for 
 
 
 @pytest.mark.parametrize(("read", "name", "text", "message"), CASES)
-def test_wrong_files(read: Any, name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_wrong_files(read, name, text, message, tmp_path):
     if name != "gone.tsv":
         written(tmp_path, name, text)
     with pytest.raises(CorpusError, match=message) as raised:
@@ -121,14 +119,14 @@ def test_wrong_files(read: Any, name: str, text: str, message: str, tmp_path: Pa
     assert name in str(raised.value)
 
 
-def test_only_the_first_are_read_up_to_a_limit(tmp_path: Path) -> None:
+def test_only_the_first_are_read_up_to_a_limit(tmp_path):
     path = written(tmp_path, "x.tsv", "a\t1\nb\t0\nc\twrong in every way\n")
     assert read_labelled(path, 2).first == ("a", "b")
     path = written(tmp_path, "x.tsv", "a\tb\nc\td\nno tab here\n")
     assert read_translations(path, 2).second == ("b", "d")
 
 
-def test_labels_by_name_and_number(tmp_path: Path) -> None:
+def test_labels_by_name_and_number(tmp_path):
     names = {0: "negative", 1: "Positive"}
     path = written(tmp_path, "x.tsv", "a\t1\nb\tNEGATIVE\nc\tpositive\nd\t0.0\n")
     assert class_ids(read_labelled(path), names) == (1, 0, 1, 0)
@@ -148,7 +146,7 @@ TRANSLATIONS = {
 
 
 @pytest.mark.parametrize("name", TRANSLATIONS)
-def test_translations_of_every_form_say_the_same(name: str, tmp_path: Path) -> None:
+def test_translations_of_every_form_say_the_same(name, tmp_path):
     found = read_translations(written(tmp_path, name, TRANSLATIONS[name]))
     assert found.first == ('aus "x"', "zu")
     assert found.second == ('from "x"', "to, too")

@@ -1,7 +1,5 @@
 """Word frequencies: which source is taken, and what it says."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path
@@ -26,7 +24,7 @@ def counted(folder: Path, text: str) -> Frequencies:
     return find_frequencies(CORPUS, written(folder / "counts.tsv", text), None)
 
 
-def test_the_users_file_comes_first(tmp_path: Path) -> None:
+def test_the_users_file_comes_first(tmp_path):
     path = written(tmp_path / "counts.tsv", "zebra\t3\n")
     found = find_frequencies(ENGLISH, path, "de")
     assert found.source == f"file {path}"
@@ -34,7 +32,7 @@ def test_the_users_file_comes_first(tmp_path: Path) -> None:
     assert (found.frequency("zebra"), found.frequency("the")) == (3, 0)
 
 
-def test_then_wordfreq_in_the_named_language_or_the_corpus_own() -> None:
+def test_then_wordfreq_in_the_named_language_or_the_corpus_own():
     stated = find_frequencies(ENGLISH, None, None)
     assert stated.source.startswith("wordfreq 3.")
     assert stated.source.endswith(", language en")
@@ -54,7 +52,7 @@ def test_then_wordfreq_in_the_named_language_or_the_corpus_own() -> None:
 
 
 @pytest.mark.parametrize("language", [None, "tlh", "ga", "eu", "lzh", "xx"])
-def test_then_the_corpus(language: str | None) -> None:
+def test_then_the_corpus(language):
     """Klingon, Irish, Basque: no list of wordfreq; another language's list would be wrong."""
     found = find_frequencies(CORPUS, None, language)
     assert found.source == "the corpus itself (in memory)"
@@ -75,12 +73,12 @@ def test_then_the_corpus(language: str | None) -> None:
     ],
     ids=["upper and lower case are added", "line ends and a byte order mark", "a heading"],
 )
-def test_forms_of_a_file(text: str, counts: dict[str, float], tmp_path: Path) -> None:
+def test_forms_of_a_file(text, counts, tmp_path):
     found = counted(tmp_path, text)
     assert {word: found.frequency(word) for word in counts} == counts
 
 
-def test_ties_in_the_order_of_the_source_or_of_the_text(tmp_path: Path) -> None:
+def test_ties_in_the_order_of_the_source_or_of_the_text(tmp_path):
     """450 frequent words, then 100 with one count: the first 50 of those are in."""
     tied = [f"tied{(7 * i) % 100}" for i in range(100)]
     frequent = [f"frequent{i}" for i in range(N_FREQUENT - 50)]
@@ -93,7 +91,7 @@ def test_ties_in_the_order_of_the_source_or_of_the_text(tmp_path: Path) -> None:
     assert found.frequent == frozenset(words[:N_FREQUENT])
 
 
-def test_files_that_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_refused(tmp_path):
     for line in ("the", "the 5", "the\t", "\t5", "the\t-1", "the\tnan", "a\tb\tc"):
         with pytest.raises(CorpusError, match=r"counts\.tsv, line 3: "):
             counted(tmp_path, f"a\t1\n\n{line}\n")

@@ -1,7 +1,5 @@
 """Windows of exactly n tokens, against a plain reading of their definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -37,7 +35,7 @@ def by_hand(lines: list[str], length: int) -> list[list[int]]:
 @example(LINES * 3, 7)
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.text("abc the", min_size=1, max_size=30), min_size=1), st.integers(4, 12))
-def test_any_text_is_cut_as_defined(lines: list[str], length: int) -> None:
+def test_any_text_is_cut_as_defined(lines, length):
     if not (expected := by_hand([line for line in lines if line.strip()], length)):
         with pytest.raises(CorpusError):
             packed(lines, length)
@@ -50,13 +48,13 @@ def test_any_text_is_cut_as_defined(lines: list[str], length: int) -> None:
     assert arrays == [windows.stream], "memory holds the stream and nothing else"
 
 
-def test_a_window_is_what_the_tokenizer_makes_of_its_text() -> None:
+def test_a_window_is_what_the_tokenizer_makes_of_its_text():
     line = "the cat sat on the mat in the house"
     ids = TOKENIZER(line)["input_ids"]
     assert packed([line], len(ids)).batch([0]).tolist() == [ids]
 
 
-def test_sequences_are_spread_over_the_text_or_drawn_without_replacement() -> None:
+def test_sequences_are_spread_over_the_text_or_drawn_without_replacement():
     windows = packed(LINES * 3, 8)
     w = len(windows)
     for n in (1, 2, 5, 6, 7, 100):
@@ -70,7 +68,7 @@ def test_sequences_are_spread_over_the_text_or_drawn_without_replacement() -> No
     assert windows.shuffled(-1).tolist() != first.tolist()
 
 
-def test_bad_lengths_and_texts() -> None:
+def test_bad_lengths_and_texts():
     for length in (-1, 0, 3):
         with pytest.raises(InputError, match="give 4 tokens or more"):
             check_length(length, 64, "tiny")
@@ -88,7 +86,7 @@ def test_bad_lengths_and_texts() -> None:
         packed(LINES, 8).batch([99])
 
 
-def test_tokenizers_with_many_special_tokens_and_with_none() -> None:
+def test_tokenizers_with_many_special_tokens_and_with_none():
     with pytest.raises(InputError, match="4 of those are special tokens"):
         pack(as_plain(LINES), TextOnly(framed_tokenizer("[CLS] [CLS] $A [SEP] [SEP]")), 4)
     windows = pack(as_plain(LINES), TextOnly(framed_tokenizer("$A")), 4)
@@ -121,7 +119,7 @@ def pairs_by_hand(length: int, start: int) -> list[tuple[list[int], list[int]]]:
 
 
 @pytest.mark.parametrize("length", [4, 9, 14])
-def test_windows_of_pairs_hold_the_same_pairs_on_both_sides(length: int) -> None:
+def test_windows_of_pairs_hold_the_same_pairs_on_both_sides(length):
     windows = pack_pairs(as_pairs(PAIRS), TextOnly(TOKENIZER), length, 3)
     expected = pairs_by_hand(length, 3)
     assert len(windows) == len(expected) > 1
@@ -133,7 +131,7 @@ def test_windows_of_pairs_hold_the_same_pairs_on_both_sides(length: int) -> None
     assert windows.content("cross") == slice(1, length)
 
 
-def test_too_few_or_damaged_pairs() -> None:
+def test_too_few_or_damaged_pairs():
     with pytest.raises(CorpusError, match=r"2 pairs have 5 source and 8 target tokens.*38 and 39"):
         pack_pairs(as_pairs(PAIRS[:2]), TextOnly(TOKENIZER), 40, 3)
     for pairs, says in (

@@ -1,9 +1,5 @@
 """The one place where text becomes token ids: frames of special tokens, spaces before words."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
@@ -25,7 +21,7 @@ def ids_of(pieces: str) -> list[int]:
     return [IDS[piece] for piece in pieces.split()]
 
 
-def test_texts_and_words_are_encoded_alike() -> None:
+def test_texts_and_words_are_encoded_alike():
     (text,) = tokenise(TextOnly(), ["the cats sat"])
     (words,) = tokenise(TextOnly(), [("the", "cats", "sat")])
     assert text.ids == words.ids == ids_of("[CLS] the cat ##s sat [SEP]")
@@ -36,7 +32,7 @@ def test_texts_and_words_are_encoded_alike() -> None:
             list(tokenise(TextOnly(vocab_size=20), [unknown]))
 
 
-def test_many_texts_stay_together_and_the_stream_has_no_special_tokens() -> None:
+def test_many_texts_stay_together_and_the_stream_has_no_special_tokens():
     firsts = [f"cat {'the ' * (i % 5)}" for i in range(600)]
     seconds = [f"dog {'a ' * (i % 3)}" for i in range(600)]
     found = list(tokenise(TextOnly(), firsts, pairs=seconds))
@@ -56,9 +52,7 @@ def test_many_texts_stay_together_and_the_stream_has_no_special_tokens() -> None
         ("$A", (), ()),
     ],
 )
-def test_special_tokens_are_where_the_tokenizer_puts_them(
-    template: str, before: tuple[int, ...], after: tuple[int, ...]
-) -> None:
+def test_special_tokens_are_where_the_tokenizer_puts_them(template, before, after):
     model = TextOnly(framed_tokenizer(template))
     n_special = len(before) + len(after)
     assert frame(model, 9) == Frame(before, after, 9 - n_special)
@@ -69,7 +63,7 @@ def test_special_tokens_are_where_the_tokenizer_puts_them(
         frame(model, n_special)
 
 
-def test_a_tokenizer_that_reads_no_letter_is_refused() -> None:
+def test_a_tokenizer_that_reads_no_letter_is_refused():
     tokenizer = tiny_tokenizer()
     tokenizer.backend_tokenizer.normalizer = normalizers.Replace("a", "")
     with pytest.raises(InputError, match="no token for the letter a"):
@@ -86,9 +80,7 @@ def test_a_tokenizer_that_reads_no_letter_is_refused() -> None:
         ([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()], "▁"),
     ],
 )
-def test_words_keep_the_space_before_them_where_the_vocabulary_spells_it(
-    pre_tokenizer: Any, mark: str
-) -> None:
+def test_words_keep_the_space_before_them_where_the_vocabulary_spells_it(pre_tokenizer, mark):
     if isinstance(pre_tokenizer, list):
         pre_tokenizer = pre_tokenizers.Sequence(pre_tokenizer)
     backend = Tokenizer(models.BPE(unk_token="<unk>"))

@@ -1,10 +1,7 @@
 """Rows of tasks: tokens and pairs, what is masked, halves and swapped sources."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +27,7 @@ def pieces(ids: tuple[int, ...]) -> str:
     return " ".join(VOCABULARY[i] for i in ids)
 
 
-def test_pairs_are_one_row_and_too_long_ones_are_left_out() -> None:
+def test_pairs_are_one_row_and_too_long_ones_are_left_out():
     rows = list(encode_rows(TextOnly(max_length=8), ["the cat", "a a a a a a"], ["sat", "dog"]))
     assert rows[1] is None
     assert rows[0] is not None
@@ -38,7 +35,7 @@ def test_pairs_are_one_row_and_too_long_ones_are_left_out() -> None:
     assert rows[0].content == (1, 2, 4)
 
 
-def test_windows_are_the_stream_cut_up() -> None:
+def test_windows_are_the_stream_cut_up():
     lines = ["the cat sat on a mat", "she saw", "he ran to it"]
     rows = window_rows(TextOnly(), lines, length=6, count=99)
     stream = " ".join(lines).split()
@@ -49,7 +46,7 @@ def test_windows_are_the_stream_cut_up() -> None:
     assert window_rows(TextOnly(), lines, length=6, count=2) == rows[:2]
 
 
-def test_ids_that_the_embedding_lacks() -> None:
+def test_ids_that_the_embedding_lacks():
     small = TextOnly(max_length=9, vocab_size=20)
     for encode in (
         lambda: list(encode_rows(small, ["zoo"], None)),
@@ -60,7 +57,7 @@ def test_ids_that_the_embedding_lacks() -> None:
             encode()
 
 
-def test_masks_are_fixed_by_seed_and_index_and_spread_evenly() -> None:
+def test_masks_are_fixed_by_seed_and_index_and_spread_evenly():
     row = Row(5, tuple(range(100, 142)), None, tuple(range(1, 41)))
     masked = mask_row(row, 4, seed=0)
     assert masked == mask_row(row, 4, seed=0)
@@ -80,7 +77,7 @@ def test_masks_are_fixed_by_seed_and_index_and_spread_evenly() -> None:
     assert 90 * 0.6 < counts.min() <= counts.max() < 90 * 1.5
 
 
-def test_padding() -> None:
+def test_padding():
     rows = [Row(3, (1, 5, 2), None, (1,), (1,), (9,)), Row(0, (1, 2), None, ())]
     batch = pad_rows(rows, pad_id=0, device="cpu")
     assert batch.input_ids.tolist() == [[1, 5, 2], [1, 2, 0]]
@@ -99,7 +96,7 @@ def test_padding() -> None:
         ("$A [SEP] [SEP]", "the cat [SEP] [SEP]", "dog ran [SEP]"),
     ],
 )
-def test_targets_end_in_one_stop_token(template: str, source: str, labels: str) -> None:
+def test_targets_end_in_one_stop_token(template, source, labels):
     model = TextOnly(tokenizer=framed_tokenizer(template))
     (row,) = encode_pairs(model, ["the cat"], ["dog ran"], ENDS)
     assert row is not None
@@ -110,7 +107,7 @@ def test_targets_end_in_one_stop_token(template: str, source: str, labels: str) 
     assert pieces([row.decoder_ids[p] for p in row.decoder_content]) == "dog ran"
 
 
-def test_targets_have_the_targets_special_tokens() -> None:
+def test_targets_have_the_targets_special_tokens():
     """mBART-50 puts the source's language before a source, the target's before a target."""
 
     class TwoLanguages(MBartTokenizer):
@@ -131,7 +128,7 @@ def test_targets_have_the_targets_special_tokens() -> None:
     assert row.decoder_content == (2, 3, 4)
 
 
-def test_pairs_too_long_or_without_a_source_are_left_out_and_never_cut() -> None:
+def test_pairs_too_long_or_without_a_source_are_left_out_and_never_cut():
     model = TextOnly(tokenizer=framed_tokenizer("$A"), max_length=4)
     sources = ["a a a a", "a a a a a", "a", "a", "\u200b", "a"]
     targets = ["a a a", "a", "a a a", "a a a a", "a", "\u200b"]  # the stop token counts
@@ -148,7 +145,7 @@ def pairs() -> list[PairRow]:
     return [row for row in found if row is not None]
 
 
-def test_padding_of_both_sides(pairs: list[PairRow]) -> None:
+def test_padding_of_both_sides(pairs):
     batch = pad_pairs(pairs, pad_id=0, device="cpu")
     read = [pieces(ids) for ids in batch.input_ids.tolist()]
     assert read == ["[CLS] the cat [SEP]", "[CLS] a [SEP] [PAD]", "[CLS] dog [SEP] [PAD]"]
@@ -173,7 +170,7 @@ def test_padding_of_both_sides(pairs: list[PairRow]) -> None:
     assert torch.equal(padded(pairs, 0, "cpu").hidden_mask, batch.decoder_mask)
 
 
-def test_what_is_asked_for_is_every_target_token(pairs: list[PairRow]) -> None:
+def test_what_is_asked_for_is_every_target_token(pairs):
     """Row and position of each, in the order of the labels, also where a pad token is a label."""
     pairs[0] = dataclasses.replace(pairs[0], labels=(2, 0, 3))  # 0 pads, too
     batch = pad_pairs(pairs, pad_id=0, device="cpu")
@@ -183,7 +180,7 @@ def test_what_is_asked_for_is_every_target_token(pairs: list[PairRow]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=20), st.integers(0, 9))
-def test_every_example_is_in_one_half_and_no_sentence_in_both(pairs: Any, seed: int) -> None:
+def test_every_example_is_in_one_half_and_no_sentence_in_both(pairs, seed):
     first, second = halve(pairs, seed)
     assert sorted((*first, *second)) == list(range(len(pairs)))
     # The largest set of pairs that hang together, found by spreading marks until nothing changes.
@@ -199,7 +196,7 @@ def test_every_example_is_in_one_half_and_no_sentence_in_both(pairs: Any, seed: 
     assert abs(len(first) - len(second)) <= max(largest, 1)
 
 
-def test_halves_are_drawn_at_random_and_what_they_share_is_counted() -> None:
+def test_halves_are_drawn_at_random_and_what_they_share_is_counted():
     sentences = [(i,) for i in range(101)]
     halves = [halve(sentences, seed) for seed in range(3)]
     assert [len(first) for first, _ in halves] == [51, 51, 51]
@@ -212,7 +209,7 @@ def test_halves_are_drawn_at_random_and_what_they_share_is_counted() -> None:
 
 
 @pytest.mark.parametrize("second", [None, ["it was red", "it is red", "the cat sat"]])
-def test_a_row_gives_its_texts_whatever_is_masked(second: list[str] | None) -> None:
+def test_a_row_gives_its_texts_whatever_is_masked(second):
     first = ["the cat sat", "a dog ran to the house", "it was red"]
     rows = [row for row in encode_rows(TextOnly(), first, second) if row is not None]
     found = [list(sentences_of(row)) for row in rows]
@@ -235,7 +232,7 @@ def from_source(index: int, source: tuple[int, ...]) -> PairRow:
     return PairRow(index=index, ids=(*source, 3), types=None, content=content, **ends)
 
 
-def test_the_nearest_other_source_of_the_length_is_taken() -> None:
+def test_the_nearest_other_source_of_the_length_is_taken():
     """Against a search through all that came before; skipped pairs keep their place."""
     by_hand = [(5, 6), (7,), (8, 9), (8, 9), (8, 9), (5, 6), (4,)]
     found = list(with_swapped_sources(from_source(i, s) for i, s in enumerate(by_hand)))

@@ -1,7 +1,5 @@
 """The sample treebank is valid, by the CoNLL-U definition alone, and varied enough."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 from typing import NamedTuple
@@ -52,7 +50,7 @@ def treebank() -> list[Sentence]:
     return [_parse(block) for block in raw.removesuffix("\n\n").split("\n\n")]
 
 
-def test_the_file_is_the_one_that_was_annotated_and_laid_out_as_conllu() -> None:
+def test_the_file_is_the_one_that_was_annotated_and_laid_out_as_conllu():
     """Whoever changes the sample changes every number that was ever measured on it."""
     assert (
         sha256_of_file(SAMPLE) == "a90b0241e55842b53e69e607cb1e288190f160d999eee92d7deaa9b2338dc9b1"
@@ -63,7 +61,7 @@ def test_the_file_is_the_one_that_was_annotated_and_laid_out_as_conllu() -> None
     assert "\n\n\n" not in raw
 
 
-def test_rows_and_ranges(treebank: list[Sentence]) -> None:
+def test_rows_and_ranges(treebank):
     for sentence in treebank:
         for row in [*sentence.words, *sentence.ranges]:
             assert len(row) == 10
@@ -83,7 +81,7 @@ def test_rows_and_ranges(treebank: list[Sentence]) -> None:
     assert sum(len(sentence.ranges) for sentence in treebank) >= 3
 
 
-def test_trees_whose_function_words_are_leaves(treebank: list[Sentence]) -> None:
+def test_trees_whose_function_words_are_leaves(treebank):
     leaves = {"case", "det", "aux", "aux:pass", "cop", "mark", "cc", "punct"}
     for sentence in treebank:
         heads, text = [int(row[6]) for row in sentence.words], sentence.comments["text"]
@@ -105,7 +103,7 @@ def test_trees_whose_function_words_are_leaves(treebank: list[Sentence]) -> None
         assert all(count == 1 for (_, relation), count in counts.items() if relation in once), text
 
 
-def test_text_matches_rows_and_articles_the_next_sound(treebank: list[Sentence]) -> None:
+def test_text_matches_rows_and_articles_the_next_sound(treebank):
     for sentence in treebank:
         covers = {int(r[0].split("-")[0]): r for r in sentence.ranges}
         text, skip_to = "", 0
@@ -122,7 +120,7 @@ def test_text_matches_rows_and_articles_the_next_sound(treebank: list[Sentence])
                 assert following[1][0].lower() not in "aei", text
 
 
-def test_size_lengths_and_variety(treebank: list[Sentence]) -> None:
+def test_size_lengths_and_variety(treebank):
     lengths = [len(s.words) for s in treebank]
     assert len(treebank) >= 400
     for name in ("sent_id", "text"):
@@ -139,7 +137,7 @@ def test_size_lengths_and_variety(treebank: list[Sentence]) -> None:
     assert {"nsubj", "obj", "iobj", "obl", "nsubj:pass", "ccomp", "conj", "expl"} <= frequent
 
 
-def test_no_single_offset_dominates(treebank: list[Sentence]) -> None:
+def test_no_single_offset_dominates(treebank):
     limits = {"nsubj": 0.55, "obj": 0.45, "obl": 0.5, "advmod": 0.65, "iobj": 0.6, "ccomp": 0.4}
     for relation, limit in limits.items():
         rows = [row for s in treebank for row in s.words if row[7] == relation]

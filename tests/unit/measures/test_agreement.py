@@ -1,7 +1,5 @@
 """The fitted scale and the error of a pattern, of z and of out, planted and by slow programs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -34,7 +32,7 @@ def patterns(q: Tensor, k: Tensor, real: Tensor, factor: float, dtype: torch.dty
 
 @pytest.mark.parametrize("factor", [0.9, 0.99, 1.0, 1.01, 1.25])
 @pytest.mark.parametrize("spread", [0.05, 1.0, 3.0])
-def test_a_planted_scale_is_found(spread: float, factor: float) -> None:
+def test_a_planted_scale_is_found(spread, factor):
     q, k, real = queries_and_keys(spread)
     found = agreement(patterns(q, k, real, factor, torch.float64), q, k, SCALE, real)
     for fit in (found.scale.pooled(), *(found.scale.of_head(h) for h in range(HEADS))):
@@ -44,14 +42,14 @@ def test_a_planted_scale_is_found(spread: float, factor: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("factor", [0.99, 1.0, 1.01])
-def test_it_is_found_through_rounding(factor: float, dtype: torch.dtype) -> None:
+def test_it_is_found_through_rounding(factor, dtype):
     q, k, real = queries_and_keys()
     q, k = q.to(dtype), k.to(dtype)
     fit = agreement(patterns(q, k, real, factor, dtype), q, k, SCALE, real).scale.pooled()
     assert abs(fit.value - factor) < 4 * fit.error < 4e-3
 
 
-def test_the_fit_is_weighted_least_squares() -> None:
+def test_the_fit_is_weighted_least_squares():
     """One regression with a dummy column for every row of every head, solved by numpy."""
     q, k, real = queries_and_keys()
     q, k, real = q[:1], k[:1], real[:1]
@@ -66,7 +64,7 @@ def test_the_fit_is_weighted_least_squares() -> None:
     assert found.value == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_standard_error_covers_the_truth() -> None:
+def test_the_standard_error_covers_the_truth():
     """Of 200 patterns whose rows share half their noise, about 5% fall outside two errors."""
     generator = torch.Generator().manual_seed(5)
     q, k, real = queries_and_keys()
@@ -81,7 +79,7 @@ def test_the_standard_error_covers_the_truth() -> None:
     assert outside <= 20
 
 
-def test_sums_add_up_over_batches_and_heads() -> None:
+def test_sums_add_up_over_batches_and_heads():
     q, k, real = queries_and_keys()
     pattern = patterns(q, k, real, 1.03, torch.float64)
     whole = agreement(pattern, q, k, SCALE, real).scale
@@ -96,7 +94,7 @@ def test_sums_add_up_over_batches_and_heads() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-4])
-def test_flat_scores_tell_nothing(spread: float) -> None:
+def test_flat_scores_tell_nothing(spread):
     """In bfloat16 such a head is uniform whatever the scale: no false alarm."""
     q, k, real = queries_and_keys(spread)
     q, k = q.bfloat16(), k.bfloat16()
@@ -104,7 +102,7 @@ def test_flat_scores_tell_nothing(spread: float) -> None:
     assert found.scale.pooled() is None
 
 
-def test_error_is_the_mean_difference_in_units_of_one_over_n_and_padding_does_not_count() -> None:
+def test_error_is_the_mean_difference_in_units_of_one_over_n_and_padding_does_not_count():
     q, k, real = queries_and_keys()
     pattern = patterns(q, k, real, 1.0, torch.float64)
     pattern[0, 1, 4, 7] += 0.25
@@ -118,7 +116,7 @@ def test_error_is_the_mean_difference_in_units_of_one_over_n_and_padding_does_no
     torch.testing.assert_close(after.scale.sums, before.scale.sums)
 
 
-def test_out_is_held_against_its_own_z() -> None:
+def test_out_is_held_against_its_own_z():
     generator = torch.Generator().manual_seed(6)
     z, W, b = (torch.randn(*shape, generator=generator) for shape in ((1, 9, 16), (16, 12), (12,)))
     real = torch.ones(1, 9, dtype=torch.bool)
@@ -139,7 +137,7 @@ def recorded(dtype: torch.dtype) -> tuple[Tensor, ...]:
     return (pattern.double() @ v.double()).to(dtype), pattern, v
 
 
-def test_rounding_and_factor_of_a_head_by_loops() -> None:
+def test_rounding_and_factor_of_a_head_by_loops():
     z, pattern, v = recorded(torch.bfloat16)
     z[:, 1] *= 1.25
     found = z_agreement(z, pattern, v, REAL)
@@ -160,7 +158,7 @@ def test_rounding_and_factor_of_a_head_by_loops() -> None:
         assert fit.beyond(3e-3) == (head == 1)
 
 
-def test_padded_and_empty_z() -> None:
+def test_padded_and_empty_z():
     z, pattern, v = recorded(torch.float32)
     right = z_agreement(z, pattern, v, REAL)
     z[0, :, 20:] = torch.inf

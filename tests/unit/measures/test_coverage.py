@@ -4,8 +4,6 @@ Longer simulations (400 to 4,000 repetitions a case, also with few changed sente
 and rare classes) are summed up in docs/definitions.md.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable
@@ -63,11 +61,11 @@ SHARES = {
 
 @pytest.mark.parametrize("n", [50, 100, 400])
 @pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
-def test_of_a_change_of_accuracy(shares: tuple[float, float, float], n: int) -> None:
+def test_of_a_change_of_accuracy(shares, n):
     assert covered(tangos, n, shares) >= LEAST
 
 
-def test_the_plain_bootstrap_would_fail() -> None:
+def test_the_plain_bootstrap_would_fail():
     """So the simulation can tell an interval that is too narrow."""
     assert covered(plain_bootstrap, 50, SHARES["few changes"]) < 0.5
     assert covered(plain_bootstrap, 100, SHARES["few changes"]) < 0.8
@@ -75,7 +73,7 @@ def test_the_plain_bootstrap_would_fail() -> None:
 
 @pytest.mark.parametrize("n", [50, 100, 400])
 @pytest.mark.parametrize("rate", [0.8, 0.98, 0.99])
-def test_of_an_accuracy(rate: float, n: int) -> None:
+def test_of_an_accuracy(rate, n):
     """Not drawn but added up: how likely each number of right answers is."""
     hits = 0.0
     for right in range(n + 1):
@@ -86,7 +84,7 @@ def test_of_an_accuracy(rate: float, n: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "noise"), [(50, 0.1), (50, 0.5), (400, 0.5)])
-def test_of_spearmans_correlation_and_of_its_change(n: int, noise: float) -> None:
+def test_of_spearmans_correlation_and_of_its_change(n, noise):
     """Normal values: a correlation r has the rank correlation 6 / pi asin(r / 2)."""
     rng = np.random.default_rng(n)
     before, after = (600 / math.pi * math.asin(r / 2) for r in (0.8, 0.8 / math.sqrt(1 + noise**2)))
@@ -124,7 +122,7 @@ def score(difference: float, gained: int, lost: int, n: int) -> float:
     ("gained", "lost", "n"),
     [(0, 0, 10), (0, 0, 400), (1, 0, 50), (0, 10, 30), (30, 0, 30), (12, 2, 50), (4, 9, 44)],
 )
-def test_tangos_interval_holds_what_the_score_test_does_not_refuse(gained, lost, n, level) -> None:
+def test_tangos_interval_holds_what_the_score_test_does_not_refuse(gained, lost, n, level):
     low, high = tango(gained, lost, n, level)
     limit = stats.chi2.ppf(level, 1)
     step = 0.02 / math.sqrt(n)
@@ -134,7 +132,7 @@ def test_tangos_interval_holds_what_the_score_test_does_not_refuse(gained, lost,
         assert abs(outside) > 1 or score(outside, gained, lost, n) > limit
 
 
-def test_published_values_mirrored_ends_and_p() -> None:
+def test_published_values_mirrored_ends_and_p():
     """Fagerland, Lydersen & Laake 2014: 1 and 7 changes of 21; and no change at all of n."""
     assert tango(1, 7, 21) == pytest.approx((-0.517, -0.026), abs=5e-4)
     z2 = stats.norm.ppf(0.975) ** 2

@@ -1,7 +1,5 @@
 """The residual against its definition, and its sums against plain means over windows."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -37,7 +35,7 @@ def random_states(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 7), (7, 3), (5, 5)])
-def test_composite_norm_is_its_definition(shape: tuple[int, int]) -> None:
+def test_composite_norm_is_its_definition(shape):
     batch = random_states(4, *shape, seed=sum(shape))
     for matrix, value in zip(batch, composite_norm(batch), strict=True):
         norms = [np.linalg.norm(matrix.numpy(), order) for order in (1, np.inf)]
@@ -45,7 +43,7 @@ def test_composite_norm_is_its_definition(shape: tuple[int, int]) -> None:
         assert float(value) == pytest.approx(math.sqrt(math.prod(norms)), rel=1e-12)
 
 
-def test_ratio_is_its_definition() -> None:
+def test_ratio_is_its_definition():
     hidden = random_states(3, 6, 4) + 1.0
     found = residual_ratio(hidden)
     for states, value in zip(hidden, found, strict=True):
@@ -81,7 +79,7 @@ def filled(values: np.ndarray, *cuts: int) -> DepthSums:
     return sums
 
 
-def test_moments_are_those_of_all_windows() -> None:
+def test_moments_are_those_of_all_windows():
     values = ratios(23)
     sums = filled(values, 4, 5, 17)
     moments = sums.ratio_moments()
@@ -109,7 +107,7 @@ def trend(sums: DepthSums, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return moments.mean[i], moments.low[i], moments.windows[i]
 
 
-def test_trends_are_taken_window_by_window() -> None:
+def test_trends_are_taken_window_by_window():
     values = ratios(11)
     sums = filled(values, 3, 7)
     by_name = dict(zip(NAMES, values, strict=True))
@@ -133,7 +131,7 @@ def test_trends_are_taken_window_by_window() -> None:
     np.testing.assert_allclose(mean[2:], steps.mean(axis=1), rtol=1e-9)
 
 
-def test_rounding_makes_no_step_and_no_gain() -> None:
+def test_rounding_makes_no_step_and_no_gain():
     values = np.ones((len(VARIANTS), 4, 3))
     floor = 1e-3
     alone, ffn = NAMES.index("attention"), NAMES.index("attention+ffn")
@@ -148,7 +146,7 @@ def test_rounding_makes_no_step_and_no_gain() -> None:
     assert np.isnan(trend(sums, "ffn_gain")[0][3])
 
 
-def test_every_comparison_takes_one_part_away() -> None:
+def test_every_comparison_takes_one_part_away():
     by_name = {variant.name: variant for variant in VARIANTS}
     for c in COMPARISONS:
         having, lacking = by_name[c.having], by_name[c.lacking]
@@ -158,7 +156,7 @@ def test_every_comparison_takes_one_part_away() -> None:
         assert "full" in (c.having, c.lacking) if c.way == "removed" else True
 
 
-def test_merge_and_state() -> None:
+def test_merge_and_state():
     values = ratios(9)
     whole, first, second = filled(values), filled(values[..., :4]), filled(values[..., 4:])
     first.merge(second)
@@ -181,5 +179,5 @@ def test_merge_and_state() -> None:
         ([1.0, 0.001, float("nan")], None),
     ],
 )
-def test_collapsed_after(curve: list[float], expected: int | None) -> None:
+def test_collapsed_after(curve, expected):
     assert collapsed_after(np.array(curve)) == expected

@@ -1,7 +1,5 @@
 """Numbers that steps are explained with, on patterns and sums made by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -19,7 +17,7 @@ def looking(*keys: int) -> Tensor:
     return torch.eye(N)[list(keys)]
 
 
-def test_links_prefers_a_word_of_ones_own_to_everything_duller() -> None:
+def test_links_prefers_a_word_of_ones_own_to_everything_duller():
     own = looking(0, 3, 4, 1, 2, 5)  # each word looks at another one, two away
     neighbour = looking(0, 0, 1, 2, 3, 4)
     hub = looking(0, 4, 4, 4, 4, 4)
@@ -33,7 +31,7 @@ def test_links_prefers_a_word_of_ones_own_to_everything_duller() -> None:
         assert not links(torch.softmax(torch.randn(3, N, N), dim=-1), words).any()
 
 
-def test_entropy_and_what_is_moved() -> None:
+def test_entropy_and_what_is_moved():
     pattern = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0]])
     assert entropy(pattern).tolist() == pytest.approx([0.0, 2.0, 1.0])
     other = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.25] * 4, [0.25, 0.75, 0.0, 0.0]])
@@ -47,7 +45,7 @@ def test_entropy_and_what_is_moved() -> None:
     assert float(found.sum()) == pytest.approx(1.0)
 
 
-def test_operations_are_counted_as_matrices_are_multiplied() -> None:
+def test_operations_are_counted_as_matrices_are_multiplied():
     """Counted by going through the sizes of every product."""
     n, d_model, heads, d_head = 7, 12, 3, 4
     products = [(n, d_model, d_head)] * 3 * heads + [(n, heads * d_head, d_model)]

@@ -1,11 +1,8 @@
 """Metrics on counted resamples against the same metric on copied examples, written differently."""
 
-from __future__ import annotations
-
 import logging
 import math
 import sys
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -70,14 +67,14 @@ def matthews_by_hand(label: np.ndarray, predicted: np.ndarray) -> float:
         (matthews, matthews_by_hand),
     ],
 )
-def test_classification_metrics(metric: Callable, by_hand: Callable, classes: int) -> None:
+def test_classification_metrics(metric, by_hand, classes):
     outputs, (index, counts) = labelled(1, classes), draws(2)
     expected = [by_hand(outputs["label"][i], outputs["predicted"][i]) for i in index]
     np.testing.assert_allclose(metric(outputs, counts), expected)
 
 
 @pytest.mark.parametrize("digits", [8, 1, 0])
-def test_spearman_with_ties(digits: int) -> None:
+def test_spearman_with_ties(digits):
     rng, (index, counts) = np.random.default_rng(3), draws(4)
     gold = rng.integers(0, 6, N) / 5
     similarity = np.round(gold + rng.normal(size=N), digits)
@@ -91,7 +88,7 @@ def test_spearman_with_ties(digits: int) -> None:
     assert matthews(same, np.ones((1, 4)))[0] == 0.0
 
 
-def test_means_and_ratios() -> None:
+def test_means_and_ratios():
     index, counts = draws(5)
     rng = np.random.default_rng(6)
     nll, positions = rng.random(N), rng.integers(1, 9, N).astype(float)
@@ -101,7 +98,7 @@ def test_means_and_ratios() -> None:
     np.testing.assert_allclose(ratio_of("nll", "positions")(outputs, counts), ratios)
 
 
-def test_seeds_and_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeds_and_chunks(monkeypatch):
     outputs = {"x": np.random.default_rng(11).normal(size=50)}
     one = resampled(mean_of("x"), outputs, seed=1, resamples=64)
     assert (one == resampled(mean_of("x"), outputs, seed=1, resamples=64)).all()
@@ -145,7 +142,7 @@ def sentences(seed: int, n: int, longest: int, kept: float) -> tuple[list[str], 
         (5, 8, 0.0),
     ],
 )
-def test_resamples_score_what_sacrebleu_scores(n: int, longest: int, kept: float) -> None:
+def test_resamples_score_what_sacrebleu_scores(n, longest, kept):
     seen = set()
     for seed in range(20):
         hypotheses, references = sentences(seed, n, longest, kept)
@@ -159,7 +156,7 @@ def test_resamples_score_what_sacrebleu_scores(n: int, longest: int, kept: float
     assert True in seen
 
 
-def test_bleu_of_perfect_empty_and_single_words() -> None:
+def test_bleu_of_perfect_empty_and_single_words():
     references = ["the cat sat on the mat .", "a dog ran"]
     for texts, expected in ((references, 100.0), (["", ""], 0.0)):
         found = bleu({COUNTS: bleu_counts(texts, references)}, np.ones((1, 2)))
@@ -174,7 +171,7 @@ def test_bleu_of_perfect_empty_and_single_words() -> None:
         assert expected > 10
 
 
-def test_intervals_come_from_the_counts() -> None:
+def test_intervals_come_from_the_counts():
     hypotheses, references = sentences(0, 200, 20, 0.7)
     worse, _ = sentences(1, 200, 20, 0.0)
     good, bad = ({COUNTS: bleu_counts(texts, references)} for texts in (hypotheses, worse))
@@ -185,7 +182,7 @@ def test_intervals_come_from_the_counts() -> None:
     assert paired_change(bleu, bad, good, resamples=400).low > 0
 
 
-def test_without_sacrebleu_one_sentence_says_what_to_install(monkeypatch) -> None:
+def test_without_sacrebleu_one_sentence_says_what_to_install(monkeypatch):
     assert has_sacrebleu()
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     assert not has_sacrebleu()
@@ -204,5 +201,5 @@ def test_without_sacrebleu_one_sentence_says_what_to_install(monkeypatch) -> Non
         (["", ""], None),
     ],
 )
-def test_the_unit_is_one_of_which_targets_have_four(texts: list[str], unit: str | None) -> None:
+def test_the_unit_is_one_of_which_targets_have_four(texts, unit):
     assert bleu_unit(texts) == unit

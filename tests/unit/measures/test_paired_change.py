@@ -1,7 +1,5 @@
 """Intervals of metrics and of their changes, against formulas and resamples drawn one by one."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -40,7 +38,7 @@ def classes(n: int, right: float, classes: int = 3) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
-def test_a_mean_has_students_interval(level: float) -> None:
+def test_a_mean_has_students_interval(level):
     n = 40
     old, gap = RNG.normal(size=n), RNG.normal(0.3, 1.0, size=n)
     pair, settings = ({"x": old}, {"x": old + gap}), {"resamples": 20_000, "seed": 3}
@@ -55,7 +53,7 @@ def test_a_mean_has_students_interval(level: float) -> None:
     assert found.most_lost(-1) == found.high
 
 
-def test_both_models_are_resampled_alike() -> None:
+def test_both_models_are_resampled_alike():
     """Examples drawn one by one: what the pairs share does not widen the interval."""
     gold, noise = RNG.normal(size=60), RNG.normal(size=60)
     old = {"similarity": gold + noise, "gold": gold}
@@ -70,7 +68,7 @@ def test_both_models_are_resampled_alike() -> None:
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.4)
 
 
-def test_a_rate_has_tangos_interval_and_mcnemars_p() -> None:
+def test_a_rate_has_tangos_interval_and_mcnemars_p():
     """Fagerland, Lydersen & Laake 2014 give -0.517 to -0.026 for 1 and 7 changes of 21."""
     label = np.zeros(21, dtype=int)
     old, new = label.copy(), label.copy()
@@ -83,7 +81,7 @@ def test_a_rate_has_tangos_interval_and_mcnemars_p() -> None:
     assert paired_change(rate_of("hit"), *exact) == found
 
 
-def test_unchanged_examples_leave_a_change_open() -> None:
+def test_unchanged_examples_leave_a_change_open():
     outputs = classes(400, 0.8)
     found = paired_change(accuracy, outputs, outputs)
     assert (found.difference, found.p_value) == (0.0, 1.0)
@@ -92,7 +90,7 @@ def test_unchanged_examples_leave_a_change_open() -> None:
 
 
 @pytest.mark.parametrize("metric", [TOKENS, macro_f1, matthews, accuracy])
-def test_no_right_or_wrong_answer_has_an_interval_without_width(metric: Metric) -> None:
+def test_no_right_or_wrong_answer_has_an_interval_without_width(metric):
     sizes = np.full(59, 8.0)
     same: Outputs = {"correct": sizes, "tokens": sizes} if metric is TOKENS else classes(59, 1.0, 2)
     found, alone = paired_change(metric, same, same), interval_of(metric, same)
@@ -104,7 +102,7 @@ def test_no_right_or_wrong_answer_has_an_interval_without_width(metric: Metric) 
         assert (found.low, found.high) == pytest.approx((-1.9, 1.9), abs=0.65)
 
 
-def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown() -> None:
+def test_where_no_resample_differs_or_examples_are_few_the_interval_is_unknown():
     x = RNG.normal(size=30)
     rounded = x + 1e-9 * RNG.normal(size=30)
     for other, difference in ((x, 0.0), (rounded, 0.0), (x - 2.0, -2.0)):
@@ -145,7 +143,7 @@ def cases() -> list[tuple[Metric, Outputs, Outputs]]:
 
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.995])
-def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level: float) -> None:
+def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level):
     outside = []
     for seed, case in enumerate(cases()):
         found = paired_change(*case, level=level, seed=seed)
@@ -154,7 +152,7 @@ def test_p_is_below_alpha_where_the_interval_leaves_nothing_out(level: float) ->
     assert 5 < sum(outside) < len(outside) - 5
 
 
-def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples() -> None:
+def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples():
     for shift in (0.0, 0.1, 0.2, 0.5, 1.0):
         old, gap = RNG.normal(size=100), RNG.normal(shift, 1.0, size=100)
         found = paired_change(mean_of("x"), {"x": old}, {"x": old + gap}, resamples=5000)
@@ -164,7 +162,7 @@ def test_p_of_a_mean_is_students_and_goes_on_beyond_the_resamples() -> None:
     assert 0.0 < far.p_value < 1e-100
 
 
-def test_interval_of_a_mean_is_the_textbooks() -> None:
+def test_interval_of_a_mean_is_the_textbooks():
     x = np.random.default_rng(7).normal(3.0, 2.0, 400)
     found = interval_of(mean_of("x"), {"x": x}, resamples=4000)
     half = stats.t.ppf(0.975, 399) * x.std(ddof=1) / math.sqrt(400)
@@ -173,7 +171,7 @@ def test_interval_of_a_mean_is_the_textbooks() -> None:
 
 
 @pytest.mark.parametrize(("right", "n"), [(50, 50), (0, 50), (390, 400)])
-def test_an_accuracy_has_the_middle_of_wilsons_interval_and_holds_it(right: int, n: int) -> None:
+def test_an_accuracy_has_the_middle_of_wilsons_interval_and_holds_it(right, n):
     outputs = {"label": np.zeros(n), "predicted": (np.arange(n) >= right).astype(float)}
     found = interval_of(accuracy, outputs)
     wilson = stats.binomtest(right, n).proportion_ci(method="wilson")
@@ -183,7 +181,7 @@ def test_an_accuracy_has_the_middle_of_wilsons_interval_and_holds_it(right: int,
         assert found.low + found.high == pytest.approx(100 * (wilson.low + wilson.high), abs=0.1)
 
 
-def test_what_is_known_of_the_resamples_is_not_drawn_again() -> None:
+def test_what_is_known_of_the_resamples_is_not_drawn_again():
     x, y = {"x": RNG.normal(size=50)}, {"x": RNG.normal(size=50)}
     drawn, values = RNG.normal(size=1000), RNG.normal(3.0, 1.0, size=1000)
     found = paired_change(mean_of("x"), x, y, drawn=drawn, values=values)

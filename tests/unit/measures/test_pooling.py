@@ -1,7 +1,5 @@
 """Every way to pool against a loop over tokens, with padding on either side."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -45,7 +43,7 @@ def batch(side: str) -> tuple[Tensor, Tensor, list[list[list[float]]]]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_pooling_is_that_of_a_loop_and_padding_gets_no_gradient(mode: str) -> None:
+def test_pooling_is_that_of_a_loop_and_padding_gets_no_gradient(mode):
     pool = MODES[mode]
     for side in ("left", "right"):
         hidden, real, tokens = batch(side)

@@ -1,7 +1,5 @@
 """What is equal on paper decides nothing: every kind of decision with noise of float32 in it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -36,7 +34,7 @@ def noisy(values: np.ndarray, seed: int = 0) -> np.ndarray:
     return values * (1 + NOISE * np.random.default_rng(seed).uniform(-1, 1, values.shape))
 
 
-def test_scores_that_agree_are_tied() -> None:
+def test_scores_that_agree_are_tied():
     found = tied([3.0, 1.0, 3.0 + 1e-6, 2.0, math.nan, 1.0 - 1e-7])
     np.testing.assert_array_equal(found, [3.0, 1 - 1e-7, 3.0, 2.0, math.nan, 1 - 1e-7])
     # A dead head beside others; differences of a metric near 1; one row at a time.
@@ -49,7 +47,7 @@ def test_scores_that_agree_are_tied() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_even_row_looks_at_its_first_key(seed: int) -> None:
+def test_an_even_row_looks_at_its_first_key(seed):
     rows = torch.from_numpy(noisy(np.full((40, 30), 1 / 30), seed)).float()
     rows[:, :2] = -1.0  # no keys
     top, place = first_largest(rows)
@@ -60,7 +58,7 @@ def test_an_even_row_looks_at_its_first_key(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_copies_of_heads_go_in_the_order_of_their_numbers(seed: int) -> None:
+def test_copies_of_heads_go_in_the_order_of_their_numbers(seed):
     values = noisy(np.array([2.0, 1.0, 1.0, 3.0, 1.0, 0.5]), seed)
     assert Ranking(torch.from_numpy(values)).order == (5, 4, 2, 1, 0, 3)
     drops = torch.from_numpy(values * 0 + noisy(np.ones(6), seed) - 1)  # of a metric of 1
@@ -82,7 +80,7 @@ def test_copies_of_heads_go_in_the_order_of_their_numbers(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_constant_is_one(seed: int) -> None:
+def test_a_constant_is_one(seed):
     rng = np.random.default_rng(seed)
     even, other = noisy(np.full(24, 0.7), seed), rng.normal(size=24)
     layers = np.repeat(np.arange(4), 6)
@@ -102,7 +100,7 @@ def test_a_constant_is_one(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_equal_keys_store_nothing_without_their_mean(seed: int) -> None:
+def test_equal_keys_store_nothing_without_their_mean(seed):
     rng = np.random.default_rng(seed)
     keys = torch.from_numpy(noisy(np.tile(rng.normal(size=4), (1, 2, 6, 1)), seed))
     keys[:, 1] = torch.from_numpy(rng.normal(size=(6, 4)))  # another head
@@ -113,7 +111,7 @@ def test_equal_keys_store_nothing_without_their_mean(seed: int) -> None:
     assert readout_errors(unit, real, 1.0)["least-squares"][0, 0] == 0.5
 
 
-def test_a_gap_of_rounding_is_no_gap() -> None:
+def test_a_gap_of_rounding_is_no_gap():
     for mean, error, reference, p in (
         (0.6 + 1e-8, 1e-9, 0.6, 0.5),
         (0.6 + 1e-8, 0.0, 0.6, 0.5),
@@ -138,14 +136,14 @@ def test_a_gap_of_rounding_is_no_gap() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_knee_in_rounding(seed: int) -> None:
+def test_no_knee_in_rounding(seed):
     straight = noisy(np.linspace(0.9, 0.1, 9), seed)
     nothing_left = 1e-16 * np.random.default_rng(seed).random(9)
     for errors in (straight, nothing_left):
         assert knee(list(range(8, 80, 8)), errors.tolist()) is None
 
 
-def test_weights_are_stored_in_float32() -> None:
+def test_weights_are_stored_in_float32():
     torch.manual_seed(0)
     narrow = (torch.randn(2, 12, 1) @ torch.randn(2, 1, 4)).double()  # rounded to float32
     assert column_basis(narrow)[1].tolist() == [1, 1]

@@ -1,7 +1,5 @@
 """Intervals and tests against textbook formulas, enumeration, scipy, and simulated coverage."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -21,7 +19,7 @@ counts = st.integers(0, 60)
 
 
 @given(counts, st.integers(1, 60))
-def test_wilson_is_the_textbook_formula(hits: int, more: int) -> None:
+def test_wilson_is_the_textbook_formula(hits, more):
     low, high = wilson(hits, hits + more)
     assert (float(low), float(high)) == pytest.approx(reference.wilson(hits, hits + more))
     assert low <= hits / (hits + more) <= high
@@ -29,17 +27,17 @@ def test_wilson_is_the_textbook_formula(hits: int, more: int) -> None:
 
 
 @given(counts, counts)
-def test_mcnemar_is_the_exact_binomial_test(only_head: int, only_baseline: int) -> None:
+def test_mcnemar_is_the_exact_binomial_test(only_head, only_baseline):
     expected = reference.mcnemar(only_head, only_baseline)
     assert float(mcnemar_p(only_head, only_baseline)) == pytest.approx(expected)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
-def test_adjusted_p_values(p: list[float]) -> None:
+def test_adjusted_p_values(p):
     assert adjust(np.array(p)) == pytest.approx(np.array(reference.benjamini_hochberg(p)))
 
 
-def test_p_values_by_hand() -> None:
+def test_p_values_by_hand():
     tail = sum(math.comb(12, k) * 0.3**k * 0.7 ** (12 - k) for k in range(7, 13))
     assert float(binomial_p(7, 12, 0.3)) == pytest.approx(tail)
     assert float(binomial_p(0, 0, 0.3)) == 1.0
@@ -55,9 +53,7 @@ def test_p_values_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("seed_sd", "example_sd"), [(0.0, 1.0), (1.0, 0.0), (0.7, 1.5)])
-def test_the_interval_over_seeds_and_examples_covers_the_truth(
-    seed_sd: float, example_sd: float
-) -> None:
+def test_the_interval_over_seeds_and_examples_covers_the_truth(seed_sd, example_sd):
     """New seeds and new examples every time: 95% of the intervals hold the mean that made them."""
     rng = np.random.default_rng(3)
     hit, n = 0, 400
@@ -68,7 +64,7 @@ def test_the_interval_over_seeds_and_examples_covers_the_truth(
     assert 0.92 * n <= hit
 
 
-def test_examples_alone_would_be_too_sure() -> None:
+def test_examples_alone_would_be_too_sure():
     """Seeds that differ by far more than examples do make the interval wide."""
     rng = np.random.default_rng(0)
     values = rng.normal(0, 10, (3, 1)) + rng.normal(0, 1, (3, 500))
@@ -83,7 +79,7 @@ def test_examples_alone_would_be_too_sure() -> None:
     assert (mean, low <= -1 / 50, high >= 1 / 50) == (0, True, True)
 
 
-def test_the_ratio_of_spreads_is_that_of_an_f_test() -> None:
+def test_the_ratio_of_spreads_is_that_of_an_f_test():
     rng = np.random.default_rng(1)
     a, b = rng.normal(0, 3, 8), rng.normal(0, 1, 6)
     ratio, low, high = spread_ratio(a, b)
@@ -95,7 +91,7 @@ def test_the_ratio_of_spreads_is_that_of_an_f_test() -> None:
     assert spread_ratio([1.0, 1.0], [1.0, 2.0]) is None
 
 
-def test_the_difference_of_shares_has_newcombes_interval() -> None:
+def test_the_difference_of_shares_has_newcombes_interval():
     """His table II, method 10: 56 of 70 against 48 of 80, and 9 of 10 against 3 of 10."""
     for counts, ends in (((56, 70, 48, 80), (0.0524, 0.3339)), ((9, 10, 3, 10), (0.1705, 0.8090))):
         difference, low, high = share_difference(*counts)
@@ -103,7 +99,7 @@ def test_the_difference_of_shares_has_newcombes_interval() -> None:
         assert (low, high) == pytest.approx(ends, abs=1e-4)
 
 
-def test_naive_bayes_by_hand() -> None:
+def test_naive_bayes_by_hand():
     """Manning, Raghavan & Schuetze, example 13.1: the test document is of class China."""
     of_china = ["chinese beijing chinese", "chinese chinese shanghai", "chinese macao"]
     test = ["chinese chinese chinese tokyo japan", "tokyo japan", "unseen"]
@@ -111,7 +107,7 @@ def test_naive_bayes_by_hand() -> None:
     assert naive_bayes(train, [0, 0, 0, 1], test).tolist() == [0, 1, 0]
 
 
-def test_without_draws_the_interval_is_the_t_interval() -> None:
+def test_without_draws_the_interval_is_the_t_interval():
     values = np.random.default_rng(0).normal(size=(9, 1))
     found = crossed_mean(values)
     low, high = stats.t.interval(0.95, 8, values.mean(), stats.sem(values[:, 0]))
@@ -126,7 +122,7 @@ def test_without_draws_the_interval_is_the_t_interval() -> None:
 
 
 @pytest.mark.parametrize(("between_sequences", "between_draws"), [(1.0, 0.0), (0.1, 1.0), (1, 1)])
-def test_the_spread_of_draws_enters_the_interval(between_sequences, between_draws) -> None:
+def test_the_spread_of_draws_enters_the_interval(between_sequences, between_draws):
     """With the spread over sequences alone, draws that differ would leave 95% far below."""
     rng = np.random.default_rng(1)
     held = alone = 0
@@ -147,7 +143,7 @@ LAYER = np.repeat(np.arange(6), 12)
 X, NOISE, MORE = np.random.default_rng(4).normal(size=(3, 72))
 
 
-def test_correlations_within_layers_are_scipys() -> None:
+def test_correlations_within_layers_are_scipys():
     y = np.round(X + NOISE, 1)  # with ties
     for ranks, theirs in ((True, stats.spearmanr), (False, stats.pearsonr)):
         found = correlate(X, y, LAYER, ranks=ranks)
@@ -159,7 +155,7 @@ def test_correlations_within_layers_are_scipys() -> None:
         assert found.layers == 6
 
 
-def test_what_explains_both_is_held_constant() -> None:
+def test_what_explains_both_is_held_constant():
     z, x, y = X, X + 0.3 * NOISE, X + 0.3 * MORE
     assert correlate(x, y, LAYER, ranks=True).low > 0.5
     found = correlate(x, y, LAYER, ranks=True, given=z)
@@ -172,7 +168,7 @@ def test_what_explains_both_is_held_constant() -> None:
     assert found.value == pytest.approx(np.tanh(np.mean(own)))
 
 
-def test_false_alarms_are_as_rare_as_is_said_though_heads_depend_on_each_other() -> None:
+def test_false_alarms_are_as_rare_as_is_said_though_heads_depend_on_each_other():
     """Heads of a layer share what makes them alike: as one sample of 72 they would correlate."""
     rng = np.random.default_rng(1)
     alarms = alone = 0
@@ -186,7 +182,7 @@ def test_false_alarms_are_as_rare_as_is_said_though_heads_depend_on_each_other()
     assert alone > 0.4 * 300
 
 
-def test_correlations_of_few_layers_and_of_perfect_relations() -> None:
+def test_correlations_of_few_layers_and_of_perfect_relations():
     for n in (1, 3):  # no interval
         here = n > LAYER
         found = correlate(X[here], -X[here], LAYER[here], ranks=True)
@@ -199,7 +195,7 @@ def test_correlations_of_few_layers_and_of_perfect_relations() -> None:
     assert few.low < 0.5  # four heads in one order is chance now and then
 
 
-def test_a_correlation_that_is_not_defined_has_no_number() -> None:
+def test_a_correlation_that_is_not_defined_has_no_number():
     noise = 1 + 1e-7 * X  # one number but for rounding
     for x, y in ((np.ones(72), X), (noise, X), (X, noise), (X[:0], X[:0])):
         found = correlate(x, y, LAYER[: len(x)], ranks=True)

@@ -1,7 +1,5 @@
 """Changed scores against plain loops, and what must not change anything."""
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 
@@ -46,7 +44,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, bias, sees) -> Tensor:
 
 
 @pytest.mark.parametrize("case", ["all", "padded", "causal", "bias", "causal bias"])
-def test_symmetric_scores_are_the_mean_of_both_directions(case: str) -> None:
+def test_symmetric_scores_are_the_mean_of_both_directions(case):
     q, k, v = draw()
     padded = torch.tensor([1, 1, 1, 1, 0], dtype=torch.bool)
     bias = torch.randn(1, 1, N, N, generator=generator(), dtype=torch.float64)
@@ -74,7 +72,7 @@ def test_symmetric_scores_are_the_mean_of_both_directions(case: str) -> None:
     torch.testing.assert_close(ours[:, :, :rows], expected[:, :, :rows])
 
 
-def test_tied_queries_and_keys_leave_nothing_to_change() -> None:
+def test_tied_queries_and_keys_leave_nothing_to_change():
     q, _, v = draw()
     own = attention_pattern(q, q, scale=SCALE) @ v
     for change in ("symmetric", "pairs", "signs", "noise", "shuffled"):
@@ -89,7 +87,7 @@ def test_tied_queries_and_keys_leave_nothing_to_change() -> None:
         torch.testing.assert_close(found[:, :, i], v[:, :, : i + 1].mean(2))
 
 
-def test_what_a_token_is_sought_for_by_all_is_no_pair() -> None:
+def test_what_a_token_is_sought_for_by_all_is_no_pair():
     """Scores of a column each, a sink: symmetric pairs leave them, symmetric scores do not."""
     sink = torch.zeros(1, 1, N, N, dtype=torch.float64)
     sink[..., 0] = 4.0
@@ -110,7 +108,7 @@ MASKS = [None, CAUSAL, torch.tensor([1, 0, 1, 1, 0]).bool()[None]]
 
 @pytest.mark.parametrize("change", ["noise", "shuffled"])
 @pytest.mark.parametrize("mask", MASKS, ids=["all", "causal", "padded"])
-def test_random_changes_are_as_large_as_what_a_softmax_sees(mask: Tensor | None, change) -> None:
+def test_random_changes_are_as_large_as_what_a_softmax_sees(mask, change):
     """Shuffled is a step to S^T with real positions renumbered, rows and columns alike."""
     q, k, _ = draw()
     scores, seen = square_scores(q, k, scale=SCALE, mask=mask)
@@ -130,7 +128,7 @@ def test_random_changes_are_as_large_as_what_a_softmax_sees(mask: Tensor | None,
         assert matches == 1
 
 
-def test_random_signs_keep_the_size_of_every_pair() -> None:
+def test_random_signs_keep_the_size_of_every_pair():
     q, k, _ = draw()
     scores, seen = square_scores(q, k, scale=SCALE)
     new = changed_scores("signs", scores, seen, generator())
@@ -140,7 +138,7 @@ def test_random_signs_keep_the_size_of_every_pair() -> None:
     assert float((new - scores.mT).abs().max()) > 0.1
 
 
-def test_asymmetry_counts_real_positions_only() -> None:
+def test_asymmetry_counts_real_positions_only():
     q, k, _ = draw()
     real = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)
     scores, seen = square_scores(q, k, scale=SCALE, mask=real[None, None, None])
@@ -149,7 +147,7 @@ def test_asymmetry_counts_real_positions_only() -> None:
     assert float(score_asymmetry(scores, seen)[0, 1]) == pytest.approx(float(expected))
 
 
-def test_half_precision_is_scored_in_single() -> None:
+def test_half_precision_is_scored_in_single():
     q, k, v = (x.to(torch.bfloat16) for x in draw())
     for change in CHANGES:
         found = changed_attention(change, q, k, v, scale=SCALE, generator=generator())

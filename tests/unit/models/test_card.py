@@ -1,7 +1,5 @@
 """What is written beside a model: its card, and a graph that gives what the model gives."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,7 +54,7 @@ def card_of(result: PruneResult, model: LoadedModel) -> str:
     return model_card(result, model, CardFacts("compact", "import headscope", measured))
 
 
-def test_header_and_tables(model: LoadedModel, result: PruneResult) -> None:
+def test_header_and_tables(model, result):
     text = card_of(result, model)
     header = ModelCard(text).data.to_dict()
     assert (header["license"], header["language"]) == ("apache-2.0", "en")
@@ -79,7 +77,7 @@ def test_header_and_tables(model: LoadedModel, result: PruneResult) -> None:
         assert line in text
 
 
-def test_a_source_card_that_cannot_be_read(model: LoadedModel, result: PruneResult) -> None:
+def test_a_source_card_that_cannot_be_read(model, result):
     path: Path = model.folder / "README.md"
     for card in ("---\n: [\n---\n", "no header", "---\nlicense: 7\n---\n", ""):
         path.write_text(card, encoding="utf-8")
@@ -90,14 +88,14 @@ def test_a_source_card_that_cannot_be_read(model: LoadedModel, result: PruneResu
         assert "license" not in header
 
 
-def test_a_check_that_was_not_run_did_not_fail(model: LoadedModel, result: PruneResult) -> None:
+def test_a_check_that_was_not_run_did_not_fail(model, result):
     line = "Check that headscope's attention is the model's own: "
     for passed, word in ((True, "passed"), (False, "failed"), (None, "not run")):
         said = dataclasses.replace(result, validation=ValidationSummary(passed))
         assert f"{line}{word}\n" in card_of(said, model)
 
 
-def test_what_a_search_refused_is_told(model: LoadedModel, result: PruneResult) -> None:
+def test_what_a_search_refused_is_told(model, result):
     """Number, level and how much might be lost; the chosen number and all that came before."""
     part = DropPart(3, 120, 1.0, 0.98, -0.02, (-0.03, -0.01), 0.975)
     looks = tuple(
@@ -156,7 +154,7 @@ def run(path: Path, rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     return embedding, hidden
 
 
-def test_a_graph_is_the_model_with_gates_of_zero(full: LoadedModel, path: Path) -> None:
+def test_a_graph_is_the_model_with_gates_of_zero(full, path):
     """No head is removed on this side: the full model runs, text by text, without padding."""
     gates = torch.ones(3, 4)
     for layer, head in REMOVED:
@@ -171,7 +169,7 @@ def test_a_graph_is_the_model_with_gates_of_zero(full: LoadedModel, path: Path) 
                 np.testing.assert_allclose(embedding[i], expected.mean(0), atol=2e-5)
 
 
-def test_heads_are_gone_from_the_file_and_no_path_of_this_machine_is_there(path: Path) -> None:
+def test_heads_are_gone_from_the_file_and_no_path_of_this_machine_is_there(path):
     """The widths of all maps of attention, read from the file: 4, 2 and 0 heads of 8."""
     graph = onnx.load(path).graph
     onnx.checker.check_model(onnx.load(path))
@@ -185,7 +183,7 @@ def test_heads_are_gone_from_the_file_and_no_path_of_this_machine_is_there(path:
     assert str(Path(headscope.__file__).parent).encode() not in content
 
 
-def test_quantized_graphs_are_smaller_and_near(path: Path, tmp_path: Path) -> None:
+def test_quantized_graphs_are_smaller_and_near(path, tmp_path):
     small = tmp_path / "small.onnx"
     quantize(path, small)
     assert small.stat().st_size < path.stat().st_size
@@ -197,7 +195,7 @@ def test_quantized_graphs_are_smaller_and_near(path: Path, tmp_path: Path) -> No
     assert np.corrcoef(near.ravel(), exact.ravel())[0, 1] > 0.99
 
 
-def test_the_profile_is_of_attention(path: Path) -> None:
+def test_the_profile_is_of_attention(path):
     graph = Graph(path, profile=True)
     ids = torch.randint(5, 61, (2, 30))
     for _ in range(5):
@@ -208,9 +206,7 @@ def test_the_profile_is_of_attention(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
 
 
-def test_what_cannot_be_exported_is_said(
-    full: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_exported_is_said(full, monkeypatch):
     with pytest.raises(UnsupportedModelError, match="is an encoder-decoder model"):
         check_exportable(headscope.wrap(translator("bart")))
     with pytest.raises(InputError, match="runs in float16; give dtype float32"):

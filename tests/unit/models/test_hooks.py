@@ -1,7 +1,5 @@
 """What is put around a model: watched inputs, norms before a layer, products, other mechanisms."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,7 +25,7 @@ from headscope.models.routing import Router, routed
 
 
 @each_family
-def test_inputs_times_weights_are_the_queries_keys_and_values(family: str) -> None:
+def test_inputs_times_weights_are_the_queries_keys_and_values(family):
     loaded = headscope.wrap(tiny(family, "float64"))
     inputs: list[tuple[int, Tensor]] = []
     heads: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -71,7 +69,7 @@ def assert_gone_after_an_error(around: AbstractContextManager[Any], model: nn.Mo
         assert not module._forward_pre_hooks
 
 
-def test_nothing_stays_even_when_the_body_raises() -> None:
+def test_nothing_stays_even_when_the_body_raises():
     loaded = headscope.wrap(tiny("bert"))
     preceding_norms(loaded)
     assert_gone_after_an_error(watch_inputs(loaded.sites, lambda *_: None), loaded.model)
@@ -84,7 +82,7 @@ def names(model: Any) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "camembert", "distilbert"])
-def test_norms_of_post_layer_norm_families(family: str) -> None:
+def test_norms_of_post_layer_norm_families(family):
     name = "encoder.layer.{}.output.LayerNorm"
     if family == "distilbert":
         name = "transformer.layer.{}.output_layer_norm"
@@ -92,7 +90,7 @@ def test_norms_of_post_layer_norm_families(family: str) -> None:
     assert names(tiny(family)) == {**first, 1: name.format(0), 2: name.format(1)}
 
 
-def test_a_projection_of_the_embeddings_is_no_norm() -> None:
+def test_a_projection_of_the_embeddings_is_no_norm():
     assert sorted(names(tiny("electra"))) == [1, 2]
     assert names(tiny("electra", embedding_size=32))[0] == "embeddings.LayerNorm"
     albert = names(tiny("albert"))
@@ -105,7 +103,7 @@ def test_a_projection_of_the_embeddings_is_no_norm() -> None:
 
 
 @each_family
-def test_norm_is_behaviourally_the_one_before(family: str) -> None:
+def test_norm_is_behaviourally_the_one_before(family):
     """Queries from the normalised state through the folded weights are the model's own."""
     loaded = headscope.wrap(tiny(family, "float64"))
     for module in loaded.model.modules():  # gains and shifts that matter
@@ -139,7 +137,7 @@ def test_norm_is_behaviourally_the_one_before(family: str) -> None:
             assert any(torch.allclose(a, b, atol=1e-9) for a in ours for b in queries)
 
 
-def test_a_norm_without_gain_or_shift_folds_as_ones_and_zeros() -> None:
+def test_a_norm_without_gain_or_shift_folds_as_ones_and_zeros():
     gain, shift = gain_and_shift(nn.LayerNorm(6, elementwise_affine=False))
     assert (gain.tolist(), shift.tolist()) == ([1.0] * 6, [0.0] * 6)
     norm = nn.LayerNorm(6, bias=False)
@@ -150,7 +148,7 @@ def test_a_norm_without_gain_or_shift_folds_as_ones_and_zeros() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_faster_products_are_those_of_float64(bias: bool) -> None:
+def test_faster_products_are_those_of_float64(bias):
     torch.manual_seed(0)
     linear = nn.Linear(24, 40, bias=bias).requires_grad_(False)
     weight = linear.weight.double()
@@ -170,7 +168,7 @@ def test_faster_products_are_those_of_float64(bias: bool) -> None:
     torch.testing.assert_close(found.double(), by.double() @ weight, rtol=0, atol=1e-5)
 
 
-def test_faster_products_leave_other_dtypes_and_subclasses_alone() -> None:
+def test_faster_products_leave_other_dtypes_and_subclasses_alone():
     class Own(nn.Linear):
         pass
 
@@ -205,7 +203,7 @@ def assert_same(ours: Tensor, theirs: Tensor, atol: float = 1e-9) -> None:
     torch.testing.assert_close(ours[real], theirs[real], rtol=0, atol=atol)
 
 
-def test_a_mechanism_gets_what_attention_gets_and_only_while_routed() -> None:
+def test_a_mechanism_gets_what_attention_gets_and_only_while_routed():
     loaded = headscope.wrap(tiny("bert", "float64"))
     before = plain(loaded)
     layers = []
@@ -223,7 +221,7 @@ def test_a_mechanism_gets_what_attention_gets_and_only_while_routed() -> None:
     assert_same(plain(loaded), before, atol=0)
 
 
-def test_under_a_mechanism_observers_see_nothing_and_calls_are_counted() -> None:
+def test_under_a_mechanism_observers_see_nothing_and_calls_are_counted():
     loaded = headscope.wrap(tiny("bert"))
 
     class Never:
@@ -242,7 +240,7 @@ def test_under_a_mechanism_observers_see_nothing_and_calls_are_counted() -> None
         router.check_calls()
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
+def test_gradients_are_those_of_finite_differences():
     loaded = headscope.wrap(tiny("bert", "float64"))
     gate = torch.ones(4, dtype=torch.float64, requires_grad=True)
 
@@ -264,7 +262,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
         assert float(gradient[head]) == pytest.approx(slope, rel=1e-5)
 
 
-def test_gradients_of_float32_weights_are_the_eager_models() -> None:
+def test_gradients_of_float32_weights_are_the_eager_models():
     """The faster float32 products have no gradient: they must not be in the way."""
     loaded = headscope.wrap(tiny("bert"))
     router = Router(loaded.sites)
@@ -291,7 +289,7 @@ def own(loaded: LoadedModel) -> dict[int, Mixed]:
 @pytest.mark.parametrize(
     "family", ["bert", "roberta", "distilbert", "electra", "albert", "albert, two groups"]
 )
-def test_own_factors_and_full_width_projections_reproduce_the_model(family: str) -> None:
+def test_own_factors_and_full_width_projections_reproduce_the_model(family):
     """b_Q and mask included, b_K left out: no softmax notices it."""
     loaded = headscope.wrap(tiny(family, "float64"))
     weights = {site.layer: site.weights() for site in loaded.sites}
@@ -303,12 +301,12 @@ def test_own_factors_and_full_width_projections_reproduce_the_model(family: str)
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-4), ("bfloat16", 0.3)])
-def test_other_dtypes(dtype: str, atol: float) -> None:
+def test_other_dtypes(dtype, atol):
     loaded = headscope.wrap(tiny("bert", dtype))
     assert_same(replaced(loaded, own(loaded)), plain(loaded), atol)
 
 
-def test_query_bias_is_in_the_replaced_scores() -> None:
+def test_query_bias_is_in_the_replaced_scores():
     """Without any W_Q left, b_Q alone still says where to look."""
     model = tiny("bert", "float64")
     loaded = headscope.wrap(model)
@@ -320,7 +318,7 @@ def test_query_bias_is_in_the_replaced_scores() -> None:
         assert_same(replaced(loaded, nothing), plain(loaded))
 
 
-def test_scale_stays_that_of_the_head_whatever_the_width() -> None:
+def test_scale_stays_that_of_the_head_whatever_the_width():
     """Zero columns widen the factors and change nothing; cutting to rank 8 of 8 neither."""
     loaded = headscope.wrap(tiny("bert", "float64"))
     wide = {
@@ -332,7 +330,7 @@ def test_scale_stays_that_of_the_head_whatever_the_width() -> None:
     assert_same(replaced(loaded, cut), plain(loaded))
 
 
-def test_cut_factors_are_what_a_model_with_cut_weights_computes() -> None:
+def test_cut_factors_are_what_a_model_with_cut_weights_computes():
     model = tiny("bert", "float64")
     loaded = headscope.wrap(model)
     cut = {site.layer: truncate(layer_factors(site.weights())).first(2) for site in loaded.sites}

@@ -1,7 +1,5 @@
 """Rotary positions against complex numbers, and which rows belong to heads that share a key."""
 
-from __future__ import annotations
-
 import cmath
 import itertools
 
@@ -23,7 +21,7 @@ def angles(positions: int, d_head: int) -> tuple[Tensor, Tensor]:
     return both.cos(), both.sin()
 
 
-def test_rotation_is_a_product_of_complex_numbers() -> None:
+def test_rotation_is_a_product_of_complex_numbers():
     """Each plane's point times exp(i * position * speed), one after the other."""
     x = torch.randn(2, 3, 7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     out = x.clone()
@@ -34,7 +32,7 @@ def test_rotation_is_a_product_of_complex_numbers() -> None:
     torch.testing.assert_close(rotate(x, *angles(7, 6)), out)
 
 
-def test_queries_and_keys_are_rotated_and_values_are_not() -> None:
+def test_queries_and_keys_are_rotated_and_values_are_not():
     q = torch.randn(1, 2, 7, 6, dtype=torch.float64)
     heads = Heads(q, 2 * q, 3 * q)
     placed = rotated(heads, AttentionInput(q, q, given={"position_embeddings": angles(7, 6)}))
@@ -45,7 +43,7 @@ def test_queries_and_keys_are_rotated_and_values_are_not() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_wide_rotation_rounds_once(dtype: torch.dtype) -> None:
+def test_wide_rotation_rounds_once(dtype):
     x = torch.randn(2, 3, 7, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
     cos, sin = (part.to(dtype) for part in angles(7, 8))
     exact = rotate(x.double(), cos.double(), sin.double())
@@ -68,15 +66,13 @@ def test_wide_rotation_rounds_once(dtype: torch.dtype) -> None:
         ([], [], []),
     ],
 )
-def test_rows_go_with_the_last_head_that_reads_them(
-    there: list[int], heads: list[int], places: list[int]
-) -> None:
+def test_rows_go_with_the_last_head_that_reads_them(there, heads, places):
     """Six heads read three keys in pairs; each key has two rows."""
     rows = GroupRows(nn.Linear(4, 6), "weight", 2, group=2)
     assert rows.rows(there, heads).tolist() == [2 * p + i for p in places for i in range(2)]
 
 
-def test_a_scaled_map_is_scaled_in_every_way() -> None:
+def test_a_scaled_map_is_scaled_in_every_way():
     linear = nn.Linear(5, 6)
     scaled = ScaledMap(linear, factor=0.25)
     x = torch.randn(2, 3, 5)

@@ -1,7 +1,5 @@
 """What each way of fine-tuning trains, counted from the configuration and by name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from families import each_family, tiny
@@ -20,7 +18,7 @@ def names(model: nn.Module, way: str) -> dict[str, int]:
     return {known[id(c.parameter)]: len(c) for c in choose(loaded, way)}
 
 
-def test_bert_by_name() -> None:
+def test_bert_by_name():
     model = tiny("bert")
     norms = names(model, "layernorm")
     assert set(norms) == {n for n, _ in model.named_parameters() if "LayerNorm" in n}
@@ -42,7 +40,7 @@ def test_bert_by_name() -> None:
 
 
 @each_family
-def test_equal_sets_are_equal_and_apart(family: str) -> None:
+def test_equal_sets_are_equal_and_apart(family):
     model = tiny(family)
     norms = names(model, "layernorm")
     assert norms
@@ -56,7 +54,7 @@ def test_equal_sets_are_equal_and_apart(family: str) -> None:
     assert set(names(model, "attention")) < set(names(model, "all"))
 
 
-def test_draws_depend_on_the_seed_and_are_all_different() -> None:
+def test_draws_depend_on_the_seed_and_are_all_different():
     loaded = wrap(tiny("bert"))
 
     def places(seed: int) -> list[list[int]]:
@@ -68,7 +66,7 @@ def test_draws_depend_on_the_seed_and_are_all_different() -> None:
         assert int(chosen.entries.max()) < chosen.parameter.numel()
 
 
-def test_choosing_leaves_no_trace() -> None:
+def test_choosing_leaves_no_trace():
     model = tiny("bert")
     model.embeddings.word_embeddings.weight.requires_grad_(False)
     before = {name: p.requires_grad for name, p in model.named_parameters()}
@@ -78,7 +76,7 @@ def test_choosing_leaves_no_trace() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_of_a_translator_the_encoder_alone_and_rms_norms_or_none() -> None:
+def test_of_a_translator_the_encoder_alone_and_rms_norms_or_none():
     torch.manual_seed(0)
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 2}
     config = AutoConfig.for_model("t5", vocab_size=61, **sizes)
@@ -96,7 +94,7 @@ def test_of_a_translator_the_encoder_alone_and_rms_norms_or_none() -> None:
         choose(wrap(model), "layernorm")
 
 
-def test_shared_layers_count_once() -> None:
+def test_shared_layers_count_once():
     model = tiny("albert")
     assert count(choose(wrap(model), "all")) <= sum(p.numel() for p in model.parameters())
     assert sum(names(model, "layernorm").values()) == 2 * 16 + 2 * 2 * 32

@@ -3,8 +3,6 @@
 The slow way shares no code with the package: one pair at a time, without padding, with loops.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import warnings
@@ -131,7 +129,7 @@ def decoder_numbers(pairs: list[Pair], layer: int, head: int) -> dict[str, float
 
 
 @pytest.mark.parametrize("name", ["bart", "bart, framed", "t5"])
-def test_numbers_of_decoder_and_cross_attention(name: str, folders: dict[str, Path]) -> None:
+def test_numbers_of_decoder_and_cross_attention(name, folders):
     slow = Slow(folders[name])
     pairs = [slow.read(*slow.tokens(*pair)) for pair in PAIRS]
     result = headscope.classify(str(folders[name]), PAIRS, dtype="float64")
@@ -178,7 +176,7 @@ def test_numbers_of_decoder_and_cross_attention(name: str, folders: dict[str, Pa
     assert sum(masses) > 0
 
 
-def test_a_stack_alone_is_as_among_all(bart: ClassifyResult, folders: dict[str, Path]) -> None:
+def test_a_stack_alone_is_as_among_all(bart, folders):
     loaded = headscope.load(str(folders["bart"]), dtype="float64")
     for stack in ("encoder", "decoder", "cross"):
         alone = headscope.classify(loaded, PAIRS, stack=stack, control=True)
@@ -196,7 +194,7 @@ def test_a_stack_alone_is_as_among_all(bart: ClassifyResult, folders: dict[str, 
     assert headscope.classify(loaded.only("cross"), PAIRS).heads == bart.only("cross").heads
 
 
-def test_all_stacks_are_counted_apart(bart: ClassifyResult) -> None:
+def test_all_stacks_are_counted_apart(bart):
     stacks = [head.stack for head in bart.heads]
     assert stacks == ["encoder"] * 4 + ["decoder"] * 12 + ["cross"] * 12
     assert len({head.name for head in bart.heads}) == 28
@@ -218,7 +216,7 @@ def test_all_stacks_are_counted_apart(bart: ClassifyResult) -> None:
     assert "stack" not in bart.only("encoder").to_frame().columns
 
 
-def test_pairs_come_from_tables_and_from_memory(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_pairs_come_from_tables_and_from_memory(tmp_path, folders):
     model = headscope.load(str(folders["bart"]))
     wanted = headscope.classify(model, PAIRS, stack="cross", limit=30).heads
     write_pairs(tmp_path / "pairs.tsv", PAIRS)
@@ -231,7 +229,7 @@ def test_pairs_come_from_tables_and_from_memory(tmp_path: Path, folders: dict[st
         assert found.heads == wanted, name
 
 
-def test_a_decoder_alone_reads_sentences(tmp_path: Path) -> None:
+def test_a_decoder_alone_reads_sentences(tmp_path):
     """gpt2 has one stack; no row sees a token to its right."""
     folder = write_tiny(tmp_path / "gpt2", "gpt2")
     lines = [source for source, _ in PAIRS]
@@ -256,7 +254,7 @@ def test_a_decoder_alone_reads_sentences(tmp_path: Path) -> None:
         headscope.classify(loaded, lines, stack="encoder")
 
 
-def test_what_does_not_fit(tmp_path: Path, folders: dict[str, Path]) -> None:
+def test_what_does_not_fit(tmp_path, folders):
     bart = headscope.load(str(folders["bart"]))
     bert = headscope.load(str(tiny_bert(tmp_path / "bert")))
     (tmp_path / "half.tsv").write_text("a cat\tsat\na dog\n")
@@ -290,9 +288,7 @@ def without_time(result: ClassifyResult) -> str:
     return to_json(document)
 
 
-def test_killed_and_resumed(
-    tmp_path: Path, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_and_resumed(tmp_path, folders, monkeypatch):
     """In each of the passes that are run of all stacks, in this order."""
     passes = ["model, sources", "model, pairs", "swapped sources"]
     passes += ["control, sources", "control, pairs"]
@@ -323,7 +319,7 @@ def test_killed_and_resumed(
         assert without_time(resumed) == whole
 
 
-def test_results_of_earlier_versions_are_read(bart: ClassifyResult) -> None:
+def test_results_of_earlier_versions_are_read(bart):
     document = json.loads(to_json(bart))
     assert from_dict(ClassifyResult, document) == bart
     old = json.loads(to_json(bart.only("encoder")))
@@ -337,7 +333,7 @@ def test_results_of_earlier_versions_are_read(bart: ClassifyResult) -> None:
     assert read.only("encoder") is read
 
 
-def test_roles_are_found_by_stack(bart: ClassifyResult, folders: dict[str, Path]) -> None:
+def test_roles_are_found_by_stack(bart, folders):
     whole = headscope.load(str(folders["bart"]))
     known = find_roles(whole, bart)
     assert len(known.by_place) == len(bart.heads)
@@ -349,7 +345,7 @@ def test_roles_are_found_by_stack(bart: ClassifyResult, folders: dict[str, Path]
         find_roles(whole, bart.only("cross"))
 
 
-def test_what_diff_compares(bart: ClassifyResult) -> None:
+def test_what_diff_compares(bart):
     facts = Facts("classify")
     collect(bart, facts)
     (head,) = (head for head in bart.heads if head.name == "cross:L2H3")

@@ -1,7 +1,5 @@
 """Only labelled heads kept: which ones, on what text, and what is left."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -37,9 +35,7 @@ def classified(tiny: Any) -> headscope.ClassifyResult:
     return dataclasses.replace(found, corpus=corpus, heads=tuple(heads))
 
 
-def test_value_is_that_of_the_model_without_the_other_heads(
-    tiny: Any, classified: headscope.ClassifyResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_value_is_that_of_the_model_without_the_other_heads(tiny, classified, monkeypatch):
     learnt, rest = _halves(sample_corpus(), sample_texts())
     seen = {" ".join(sentence.words) for sentence in learnt}
     assert len(seen) > 200
@@ -69,7 +65,7 @@ def test_value_is_that_of_the_model_without_the_other_heads(
     assert len(set(map(tuple, drawn))) > 10
 
 
-def test_nothing_to_compare_or_few_draws(tiny: Any, classified: headscope.ClassifyResult) -> None:
+def test_nothing_to_compare_or_few_draws(tiny, classified):
     heads = (dataclasses.replace(h, roles=("syntactic",)) for h in classified.heads)
     everything = dataclasses.replace(classified, heads=tuple(heads))
     assert measure_kept_roles(tiny, everything).value is None
@@ -78,9 +74,7 @@ def test_nothing_to_compare_or_few_draws(tiny: Any, classified: headscope.Classi
 
 
 @pytest.mark.parametrize("shift", [0, 1])
-def test_examples_that_were_classified_on_are_left_out(
-    shift: int, tiny: Any, classified: headscope.ClassifyResult, tmp_path: Any
-) -> None:
+def test_examples_that_were_classified_on_are_left_out(shift, tiny, classified, tmp_path):
     """By sentence, whatever the file is called, and however its words are spaced and written."""
     words = [" ".join(sentence.words) for sentence in sample_corpus()]
     mine = [f"the dog {i} saw the cat" for i in range(20)]
@@ -94,7 +88,7 @@ def test_examples_that_were_classified_on_are_left_out(
         measure_kept_roles(tiny, classified, data=path)
 
 
-def test_pairs_and_labels_stay_together() -> None:
+def test_pairs_and_labels_stay_together():
     examples = Examples(
         "x", "0", ("a b", "c", "d"), ("e", "F g", "h"), scores=(1.0, 2.0, 3.0), lines=(1, 2, 3)
     )

@@ -1,7 +1,5 @@
 """The search on planted costs: every unit costs each example a known amount."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -77,7 +75,7 @@ def search(planted: Planted, wanted: float) -> tuple[Tries, Any, Any]:
 @pytest.mark.parametrize(
     ("wanted", "count"), [(0.5, 5), (0.4999, 4), (0.5001, 5), (0.1, 1), (99.0, 11)]
 )
-def test_both_sides_of_the_bound(higher: bool, wanted: float, count: int) -> None:
+def test_both_sides_of_the_bound(higher, wanted, count):
     """Each unit costs 0.1, so five cost exactly half a point."""
     planted = Planted(higher=higher)
     tries, chosen, confirmed = search(planted, wanted)
@@ -88,7 +86,7 @@ def test_both_sides_of_the_bound(higher: bool, wanted: float, count: int) -> Non
     assert [look.part for look in tries.looks].count("confirming") == 1
 
 
-def test_the_interval_counts_and_not_the_value() -> None:
+def test_the_interval_counts_and_not_the_value():
     """A noise that says nothing on average makes fewer units allowed than the value would."""
     planted = Planted(noise=0.5)
     _, chosen, _ = search(planted, 0.5)
@@ -99,7 +97,7 @@ def test_the_interval_counts_and_not_the_value() -> None:
     assert chosen.judged.lost < chosen.judged.most_lost <= 0.5
 
 
-def test_choices_between_numbers_and_repairs() -> None:
+def test_choices_between_numbers_and_repairs():
     table = [0, 1, 1, 9, 1, 9, 9, 9, 9, 9, 9, 9, 9]
     _, chosen, _ = search(Planted(none=lambda n: table[n]), 2.0)
     assert chosen.number == 4, "a dip above the first refusal is found"
@@ -117,7 +115,7 @@ def test_choices_between_numbers_and_repairs() -> None:
     assert chosen.number == 3
 
 
-def test_what_is_not_confirmed_goes_down_a_fixed_list_at_a_higher_level() -> None:
+def test_what_is_not_confirmed_goes_down_a_fixed_list_at_a_higher_level():
     planted = Planted(noise=0.02)
     planted.surcharge = 0.05
     tries, chosen, confirmed = search(planted, 0.85)
@@ -134,7 +132,7 @@ def test_what_is_not_confirmed_goes_down_a_fixed_list_at_a_higher_level() -> Non
     assert confirmed.first.lost == pytest.approx(1.2)
 
 
-def test_a_search_that_nothing_confirms_says_how_far_off_it_is() -> None:
+def test_a_search_that_nothing_confirms_says_how_far_off_it_is():
     planted = Planted(noise=0.3)
     planted.surcharge = 0.4
     with pytest.raises(InputError, match="does not confirm") as refused:
@@ -143,7 +141,7 @@ def test_a_search_that_nothing_confirms_says_how_far_off_it_is() -> None:
     assert str(refused.value).count(". ") == 0, "one sentence"
 
 
-def test_no_head_at_all_says_how_many_examples_would_do() -> None:
+def test_no_head_at_all_says_how_many_examples_would_do():
     planted = Planted(noise=1.0)
     with pytest.raises(InputError, match="No head can go") as refused:
         search(planted, 0.2)
@@ -154,7 +152,7 @@ def test_no_head_at_all_says_how_many_examples_would_do() -> None:
         search(planted, 0.05)
 
 
-def test_even_counts_heads_of_every_layer() -> None:
+def test_even_counts_heads_of_every_layer():
     planted = Planted(even=True)
     tries, chosen, _ = search(planted, 0.7)
     assert (tries.step, tries.most, chosen.number) == (2, 5, 3)
@@ -163,7 +161,7 @@ def test_even_counts_heads_of_every_layer() -> None:
     assert tries.heads(chosen.candidate, 3) == 6
 
 
-def test_the_list_of_smaller_numbers_is_short_and_falls() -> None:
+def test_the_list_of_smaller_numbers_is_short_and_falls():
     assert smaller(1) == ()
     assert smaller(36) == (35, 34, 32, 28, 20, 4)
     for number in range(2, 150):
@@ -174,7 +172,7 @@ def test_the_list_of_smaller_numbers_is_short_and_falls() -> None:
         assert len(rungs) <= number.bit_length()
 
 
-def test_an_interval_is_of_one_half_only() -> None:
+def test_an_interval_is_of_one_half_only():
     """What happens on the other half does not touch the choice."""
     quiet, loud = Planted(noise=0.1), Planted(noise=0.1)
     loud.surcharge = 5.0

@@ -1,11 +1,8 @@
 """What the public functions take: nothing is swallowed, and options of prune are one value."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -43,13 +40,13 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("options") / "model")))
 
 
-def test_the_functions_are_found() -> None:
+def test_the_functions_are_found():
     assert {*SECTIONS, "report", "scores", "measure"} == set(OF_MODELS)
     assert {"load", "wrap", "save", "save_dense", "remove_heads"} < set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_an_unknown_option_is_refused(name: str, bert: LoadedModel) -> None:
+def test_an_unknown_option_is_refused(name, bert):
     for model in (bert, bert.network, "no-such-folder"):
         with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected .*'nonsense'"):
             getattr(headscope, name)(model, nonsense=3)
@@ -57,9 +54,7 @@ def test_an_unknown_option_is_refused(name: str, bert: LoadedModel) -> None:
 
 @pytest.mark.parametrize("name", OF_MODELS)
 @pytest.mark.parametrize("option", ["dtype", "device", "revision", "allow_pickle", "task_head"])
-def test_an_option_of_loading_is_refused_beside_a_loaded_model(
-    name: str, option: str, bert: LoadedModel
-) -> None:
+def test_an_option_of_loading_is_refused_beside_a_loaded_model(name, option, bert):
     if (name, option) == ("depth", "dtype"):
         return  # it converts what is loaded: its own option
     with pytest.raises(UnusedOptionError, match=rf"{name}\(\) got '{option}'.*headscope.load"):
@@ -80,7 +75,7 @@ def test_an_option_of_loading_is_refused_beside_a_loaded_model(
         ("measure", "referense", "reference"),
     ],
 )
-def test_a_slip_names_what_may_be_meant(name: str, option: str, meant: str) -> None:
+def test_a_slip_names_what_may_be_meant(name, option, meant):
     with pytest.raises(InputError, match=f"{option!r}; did you mean {meant!r}"):
         getattr(headscope, name)("demo", **{option: 1})
 
@@ -106,20 +101,18 @@ def test_a_slip_names_what_may_be_meant(name: str, option: str, meant: str) -> N
         ("insights", {"sections": Sections(), "settings": {"nonsense": {}}}, "no section"),
     ],
 )
-def test_an_option_without_the_one_it_belongs_to_is_refused(
-    name: str, options: dict[str, Any], words: str, bert: LoadedModel
-) -> None:
+def test_an_option_without_the_one_it_belongs_to_is_refused(name, options, words, bert):
     with pytest.raises(InputError, match=words):
         getattr(headscope, name)(bert, **options)
 
 
-def test_a_revision_is_of_a_hub_id(tmp_path: Path) -> None:
+def test_a_revision_is_of_a_hub_id(tmp_path):
     for model in ("demo", str(tmp_path)):
         with pytest.raises(InputError, match=r"not a hub id.*'main'"):
             headscope.load(model, revision="main")
 
 
-def test_function_value_and_command_have_the_same_defaults() -> None:
+def test_function_value_and_command_have_the_same_defaults():
     of_function = {
         p.name: p.default
         for p in inspect.signature(prune).parameters.values()
@@ -133,7 +126,7 @@ def test_function_value_and_command_have_the_same_defaults() -> None:
             assert param.default == of_value[param.name], param.name
 
 
-def test_options_cannot_change_and_hold_no_list() -> None:
+def test_options_cannot_change_and_hold_no_list():
     names = ["fisher", "random"]
     options = PruneOptions(methods=names)
     names.append("magnitude")
@@ -150,7 +143,7 @@ def test_options_cannot_change_and_hold_no_list() -> None:
         PruneOptions(heads="L0H0", save="a", save_dense=Path("b/../a").resolve())
 
 
-def test_something_is_left_until_the_end(bert: LoadedModel, tmp_path: Path) -> None:
+def test_something_is_left_until_the_end(bert, tmp_path):
     for name, words in (("a.txt", "the cat sat"), ("b.txt", "a dog ran")):
         text = "".join(f"{words} {'big ' * i}\n" for i in range(8))
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -170,14 +163,14 @@ def test_something_is_left_until_the_end(bert: LoadedModel, tmp_path: Path) -> N
     assert told[-1][0] == told[-1][1]
 
 
-def test_overlap_counts_different_sentences_without_regard_to_white_space() -> None:
+def test_overlap_counts_different_sentences_without_regard_to_white_space():
     found = overlap(["a  cat", "a cat ", "the dog", "it", ""], ["\ta cat", "dog", "it ran"])
     assert (found.shared, found.sentences) == (1, 3)
     assert found.share == pytest.approx(1 / 3)
     assert overlap([], ["a"]).share == 0.0
 
 
-def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative() -> None:
+def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative():
     ours = torch.tensor([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]], requires_grad=True)
     theirs = torch.tensor([[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
     found = cosine(ours, theirs)
@@ -186,7 +179,7 @@ def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative() -> None:
     assert bool(gradient.isfinite().all())
 
 
-def test_a_copy_that_shares_weights_leaves_the_model_as_it_is() -> None:
+def test_a_copy_that_shares_weights_leaves_the_model_as_it_is():
     full = headscope.wrap(tiny("bert"))
     before = {name: tensor.clone() for name, tensor in full.network.state_dict().items()}
     own, shared = (headscope.remove_heads(full, [(0, 1), (1, 0)], share=s) for s in (False, True))

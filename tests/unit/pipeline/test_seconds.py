@@ -1,7 +1,5 @@
 """Seconds: what a run says of the time that is left, and the benchmark of both models."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -52,13 +50,13 @@ class Run:
         return in_all - so_far
 
 
-def test_everything_that_is_known_to_come_counts_from_the_start() -> None:
+def test_everything_that_is_known_to_come_counts_from_the_start():
     """10 passes of 2 s, scales of 8 s, and saving and a benchmark in the part after."""
     run = Run(("", {"measured": 10, "scale": 2}), ("", {"save": 1, "shape 0": 1}))
     assert run.left == 20 + 16 + (4 + 3) + 12
 
 
-def test_what_was_done_prices_what_is_left() -> None:
+def test_what_was_done_prices_what_is_left():
     run = Run(("", {"measured": 4, "scale": 1}), ("", {"save": 1}))
     run.spend("measured", 6.0)
     # A kind that was done takes its own time; the others the pace so far: (2 + 6) / 2 a pass.
@@ -67,7 +65,7 @@ def test_what_was_done_prices_what_is_left() -> None:
     assert run.left == pytest.approx(2 * 4 + 4 * (10 / 3) + (2 * 10 / 3 + 3), abs=1)
 
 
-def test_fixed_seconds_do_not_grow_with_the_pace() -> None:
+def test_fixed_seconds_do_not_grow_with_the_pace():
     run = Run(("", {"measured": 2, "shape 0": 1}))
     run.spend("measured", 200.0)
     assert run.left == 200 + 12
@@ -76,7 +74,7 @@ def test_fixed_seconds_do_not_grow_with_the_pace() -> None:
     assert run.left == 50
 
 
-def test_a_search_that_ends_early_drops_what_it_did_not_need() -> None:
+def test_a_search_that_ends_early_drops_what_it_did_not_need():
     run = Run(("", {"measured": 8, "scale": 3}), ("", {"save": 1}))
     run.spend("measured", 2.0)
     run.steps.expect({"measured": 1})
@@ -86,7 +84,7 @@ def test_a_search_that_ends_early_drops_what_it_did_not_need() -> None:
     assert run.left == 2 * 2 + 3
 
 
-def test_a_long_step_counts_by_its_own_share() -> None:
+def test_a_long_step_counts_by_its_own_share():
     run = Run(("encoder", {"gates": 1, "measured": 1}))
     run.now += 30.0
     run.steps("gates", 1, 4)
@@ -94,7 +92,7 @@ def test_a_long_step_counts_by_its_own_share() -> None:
     assert run.left == 90 + 2
 
 
-def test_nothing_is_left_only_at_the_end() -> None:
+def test_nothing_is_left_only_at_the_end():
     """A run that takes far longer than its steps were priced."""
     run = Run(("", {"measured": 2}), ("", {"save": 1}))
     for kind in ("measured", "measured", "measured", "unknown", "save", "save"):
@@ -119,7 +117,7 @@ def test_nothing_is_left_only_at_the_end() -> None:
         (400, 400, 0, "done"),
     ],
 )
-def test_the_bar_says_about_never_zero(done: float, total: float, since: float, says: str) -> None:
+def test_the_bar_says_about_never_zero(done, total, since, says):
     assert time_left(done, total, since) == says
 
 
@@ -127,9 +125,7 @@ def test_the_bar_says_about_never_zero(done: float, total: float, since: float, 
     ("pace", "budget", "true"),
     [(1.0, 1000.0, 100), (3.0, 1000.0, 300), (1.0, 80.0, 80), (3.0, 200.0, 200)],
 )
-def test_what_insights_promises_follows_the_pace_and_the_budget(
-    pace: float, budget: float, true: float
-) -> None:
+def test_what_insights_promises_follows_the_pace_and_the_budget(pace, budget, true):
     """Each of the parts takes ``pace`` times what was expected."""
     expected = {"classify": 20.0, "depth": 30.0, "transfer": 50.0}
     now, seen = [0.0], list[tuple[int, int]]()
@@ -154,7 +150,7 @@ def test_what_insights_promises_follows_the_pace_and_the_budget(
     assert halfway == pytest.approx([true] * len(halfway), rel=0.3)
 
 
-def test_transfer_is_named_with_what_leaves_it_out() -> None:
+def test_transfer_is_named_with_what_leaves_it_out():
     assert "Skip transfer" in announcement({"classify": 20.0, "transfer": 50.0}, 100.0)
     assert "Skip" not in announcement({"classify": 20.0}, 100.0)
 
@@ -170,7 +166,7 @@ def counted(run: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("family", ["bert", "albert, two groups", "distilbert", "electra"])
-def test_multiplications_are_those_that_torch_counts(family: str) -> None:
+def test_multiplications_are_those_that_torch_counts(family):
     full = headscope.wrap(tiny(family, auto=AutoModelForSequenceClassification))
     shared = family == "albert, two groups"
     ids = torch.randint(5, 61, (2, 11))
@@ -185,7 +181,7 @@ def test_multiplications_are_those_that_torch_counts(family: str) -> None:
 
 @pytest.mark.parametrize("kind", ["bart", "t5"])
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "cross", "all"])
-def test_both_sides_of_an_encoder_decoder_model_are_counted(kind: str, stack: str) -> None:
+def test_both_sides_of_an_encoder_decoder_model_are_counted(kind, stack):
     """The whole pass as torch counts it; the attention part has 3 of 4 heads left in each layer."""
     full = headscope.wrap(translator(kind)).only(stack)
     removed = [(site.stack, site.layer, 1) for site in full.sites]
@@ -200,7 +196,7 @@ def test_both_sides_of_an_encoder_decoder_model_are_counted(kind: str, stack: st
     assert found[1][1] / found[0][1] == pytest.approx(3 / 4)
 
 
-def test_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark(monkeypatch):
     monkeypatch.setattr("headscope.pipeline.prune.speed._SECONDS", 0.0)
     full = headscope.wrap(tiny("bert", hidden_size=128, intermediate_size=128))
     pruned = headscope.remove_heads(full, REMOVED)

@@ -1,7 +1,5 @@
 """Fine-tuning on tiny models: planted winners, budgets, divergence, the same twice."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools
@@ -62,7 +60,7 @@ def tune(bert: LoadedModel, words: Files) -> Tune:
     return call
 
 
-def test_what_is_separable_needs_no_tuning(tune: Tune) -> None:
+def test_what_is_separable_needs_no_tuning(tune):
     found = tune(variants=["head"], steps=60)
     assert found.cell("head", "pretrained", 32).accuracy > 90
     assert {b.name: b.accuracy for b in found.baselines}["words"] > 90
@@ -71,7 +69,7 @@ def test_what_is_separable_needs_no_tuning(tune: Tune) -> None:
     assert found.missed == ()
 
 
-def test_attention_must_change_where_it_looks(bert: LoadedModel, tune: Tune) -> None:
+def test_attention_must_change_where_it_looks(bert, tune):
     """Planted: frozen attention ignores all but its own position, the answer stands elsewhere.
 
     The pooled state is that of the first token, which is the same in every sentence. With W_V = 0
@@ -91,7 +89,7 @@ def test_attention_must_change_where_it_looks(bert: LoadedModel, tune: Tune) -> 
     assert found.difference("layernorm", "attention").high < 0
 
 
-def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert: LoadedModel, tune: Tune) -> None:
+def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert, tune):
     before = {name: p.clone() for name, p in bert.model.named_parameters()}
     options = {"random": ["weights"], "variants": ["layernorm", "weights"], "steps": 3}
     first, second = (to_dict(tune(**options)) for _ in range(2))
@@ -105,7 +103,7 @@ def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert: LoadedModel, t
     assert [r.accuracy for r in other.runs] != [r["accuracy"] for r in first["runs"]]
 
 
-def test_each_variant_trains_what_it_says(bert: LoadedModel, tune: Tune) -> None:
+def test_each_variant_trains_what_it_says(bert, tune):
     found = tune(steps=2)
     whole = {n: p.numel() for n, p in bert.model.named_parameters() if "pooler" not in n}
     assert {c.variant: c.parameters for c in found.cells} == {
@@ -121,7 +119,7 @@ def test_each_variant_trains_what_it_says(bert: LoadedModel, tune: Tune) -> None
     assert len(found.curves_frame()) == sum(len(run.curve) for run in found.runs)
 
 
-def test_an_absurd_rate_diverges_and_is_counted(tune: Tune) -> None:
+def test_an_absurd_rate_diverges_and_is_counted(tune):
     """Far too large a rate for LayerNorm; attention keeps its own."""
     options = {"variants": ["layernorm", "attention"], "rates": {"layernorm": (1e3,)}}
     found = tune(**options, steps=12, seeds=3, spread_seeds=3)
@@ -145,7 +143,7 @@ def test_an_absurd_rate_diverges_and_is_counted(tune: Tune) -> None:
         assert (run.end_loss, run.kept_step) == (None, 0)
 
 
-def test_the_search_keeps_the_lowest_validation_loss(bert: LoadedModel, tune: Tune) -> None:
+def test_the_search_keeps_the_lowest_validation_loss(bert, tune):
     rates = {"head": (1e-6, 1e-2, 1e3)}
     found = tune(variants=["head"], rates=rates, steps=24, search=True)
     losses = {t.rate: t.validation_loss for t in found.searched}
@@ -171,9 +169,7 @@ def test_the_search_keeps_the_lowest_validation_loss(bert: LoadedModel, tune: Tu
         ((1e-2,), "not searched", [0]),
     ],
 )
-def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(
-    tune: Tune, rates: tuple[float, ...], optimum: str, grown: list[int]
-) -> None:
+def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(tune, rates, optimum, grown):
     found = tune(variants=["head"], rates={"head": rates}, search=True, seeds=1)
     (cell,) = found.cells
     tried = sorted(t.rate for t in found.searched)
@@ -184,9 +180,7 @@ def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(
 
 
 @pytest.mark.parametrize("budget", [1.0, 30.0])
-def test_what_the_budget_does_not_reach_is_said(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch, budget: float
-) -> None:
+def test_what_the_budget_does_not_reach_is_said(tune, monkeypatch, budget):
     clock = itertools.count()  # goes on by one second with every look at it
     monkeypatch.setattr(
         "headscope.pipeline.transfer.plan.time.monotonic", lambda: float(next(clock))
@@ -209,7 +203,7 @@ def test_what_the_budget_does_not_reach_is_said(
     assert not last or reached >= wanted - beside
 
 
-def test_test_examples_are_never_trained_on(bert: LoadedModel, tmp_path: Path) -> None:
+def test_test_examples_are_never_trained_on(bert, tmp_path):
     train, test = written(tmp_path)
     train.write_text(train.read_text() + "".join(test.read_text().splitlines(True)[1:]))
     found = headscope.transfer(bert, train, test, variants=["head"], steps=2, **FEW)
@@ -235,14 +229,12 @@ def test_test_examples_are_never_trained_on(bert: LoadedModel, tmp_path: Path) -
         ({"test": None}, "both train and test"),
     ],
 )
-def test_bad_input_is_one_sentence(
-    bert: LoadedModel, words: Files, options: dict[str, Any], said: str
-) -> None:
+def test_bad_input_is_one_sentence(bert, words, options, said):
     with pytest.raises(InputError, match=said):
         headscope.transfer(bert, **{"train": words[0], "test": words[1], **FEW, **options})
 
 
-def test_the_built_in_task_can_be_read_from_order_alone() -> None:
+def test_the_built_in_task_can_be_read_from_order_alone():
     """Both classes have the same words: without order nothing tells them apart."""
     train, test = reversed_phrases()
     other = reversed_phrases(seed=1)

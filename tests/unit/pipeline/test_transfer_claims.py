@@ -5,8 +5,6 @@ are +1 for letters of one group, -1 for those of the other, and nothing for all 
 of the test are none of the training's, so random weights cannot know.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random
@@ -125,7 +123,7 @@ def parts(finding: Finding) -> list[str]:
     return [part.verdict for part in finding.parts]
 
 
-def test_where_only_norms_reach_the_answer_8_and_9_hold(plain: LoadedModel, files: Files) -> None:
+def test_where_only_norms_reach_the_answer_8_and_9_hold(plain, files):
     variants = ("head", "layernorm", *EQUAL, "all")
     found, told = tuned(shut(plain), files, *variants, random=["layernorm"], steps=40)
     assert parts(told[8]) == ["holds"] * 3
@@ -142,7 +140,7 @@ def test_where_only_norms_reach_the_answer_8_and_9_hold(plain: LoadedModel, file
         assert {n for n in (8, 9) if other[n].verdict == "not measured"} == lost
 
 
-def test_where_norms_cannot_reach_it_none_of_them_holds(plain: LoadedModel, files: Files) -> None:
+def test_where_norms_cannot_reach_it_none_of_them_holds(plain, files):
     """Attention learns to look, always; so do rank-one changes; norms stay at chance."""
     variants = ("head", "layernorm", "lora", "attention", "all")
     found, told = tuned(blind(plain), files, *variants, random=["layernorm"], steps=30)
@@ -153,9 +151,7 @@ def test_where_norms_cannot_reach_it_none_of_them_holds(plain: LoadedModel, file
     assert found.spreads[0].bad == 0
 
 
-def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(
-    plain: LoadedModel, tmp_path: Path
-) -> None:
+def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(plain, tmp_path):
     """Frozen is as good as tuned there too, and that says nothing; no small set is the best."""
     more: dict[str, Any] = {"seeds": 2, "random": ["layernorm"], "steps": 20}
     variants = ("head", "layernorm", *EQUAL, "all")
@@ -166,7 +162,7 @@ def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(
     assert told[8].verdict != "holds"
 
 
-def test_attention_that_learns_in_some_runs_makes_10_hold(plain: LoadedModel, files: Files) -> None:
+def test_attention_that_learns_in_some_runs_makes_10_hold(plain, files):
     """Five steps are enough for most runs of attention; norms stay at chance in all of them."""
     rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-2, 3e-2, 1e-1)}
     more: dict[str, Any] = {"rates": rates, "seeds": 1, "sizes": [16], "batch": 8, "steps": 5}
@@ -180,7 +176,7 @@ def test_attention_that_learns_in_some_runs_makes_10_hold(plain: LoadedModel, fi
     assert verdicts(dataclasses.replace(found, spreads=(calm,)))[10].verdict == "does not hold"
 
 
-def test_attention_at_chance_is_not_unstable(plain: LoadedModel, files: Files) -> None:
+def test_attention_at_chance_is_not_unstable(plain, files):
     """It cannot move: its runs differ by chance, LayerNorm's are all right; that says nothing."""
     found, told = tuned(shut(plain, 0.01), files, "layernorm", "attention", seeds=1, steps=30)
     assert found.spreads[0].ratio > 2
@@ -192,9 +188,7 @@ def test_attention_at_chance_is_not_unstable(plain: LoadedModel, files: Files) -
     ("out", "size", "more", "verdict"),
     [(10.0, 64, "holds", "holds"), (100.0, 32, "open", "does not hold")],
 )
-def test_attention_that_diverges_makes_10_hold(
-    plain: LoadedModel, tmp_path: Path, out: float, size: int, more: str, verdict: str
-) -> None:
+def test_attention_that_diverges_makes_10_hold(plain, tmp_path, out, size, more, verdict):
     """With wrong labels a state in a small unit blows up above the best rate, norms' does not.
 
     With a larger W_O the best rate is lower, and at ten times that nothing happens.

@@ -1,7 +1,5 @@
 """Meetings at the store, by groups that live in one process; gather needs real ones."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +25,7 @@ def pair(patience: float = 60.0) -> Iterator[tuple[Group, Group]]:
             group.leave()
 
 
-def test_processes_wait_for_each_other() -> None:
+def test_processes_wait_for_each_other():
     done: list[str] = []
     with pair() as (first, second):
         waiting = threading.Thread(target=lambda: (second.meet("a"), done.append("second")))
@@ -39,14 +37,14 @@ def test_processes_wait_for_each_other() -> None:
     assert done == ["second"]
 
 
-def test_processes_that_have_come_apart_end() -> None:
+def test_processes_that_have_come_apart_end():
     with pair() as (first, second):
         second._store.set("meeting 1 1", "b")
         with pytest.raises(LostProcessError, match="process 1 is at 'a' and process 2 at 'b'"):
             first.meet("a")
 
 
-def test_a_failure_or_silence_reaches_whoever_waits() -> None:
+def test_a_failure_or_silence_reaches_whoever_waits():
     with pair() as (first, second):
         second.fail("no more memory")
         with pytest.raises(LostProcessError, match=r"Process 2 of 2, on .*: no more memory"):
@@ -59,7 +57,7 @@ def test_a_failure_or_silence_reaches_whoever_waits() -> None:
             first.meet("the sums")
 
 
-def test_a_slow_process_is_waited_for() -> None:
+def test_a_slow_process_is_waited_for():
     with pair(patience=0.3) as (first, second):
         late = threading.Timer(0.8, lambda: second.meet("a"))
         late.start()
@@ -67,7 +65,7 @@ def test_a_slow_process_is_waited_for() -> None:
         late.join()
 
 
-def test_what_a_launcher_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_launcher_must_say(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     assert launched() == 1

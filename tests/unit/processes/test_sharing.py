@@ -36,7 +36,7 @@ class Recorded(Processes):
         ]
 
 
-def test_every_item_belongs_to_one_process() -> None:
+def test_every_item_belongs_to_one_process():
     shares = []
     for rank in range(3):
         with shared_by(Recorded(rank, {other: {} for other in {0, 1, 2} - {rank}})):
@@ -46,7 +46,7 @@ def test_every_item_belongs_to_one_process() -> None:
     assert list(share("abc")) == ["a", "b", "c"]
 
 
-def test_one_process_gets_its_own_things_back_and_files_have_its_name() -> None:
+def test_one_process_gets_its_own_things_back_and_files_have_its_name():
     part, sums, path = torch.ones(2), Syntactic(1, 1), Path("out/.classify.state.safetensors")
     assert summed("x", part)[0] is part
     assert merged(sums, lambda: Syntactic(1, 1), "x") is sums
@@ -68,7 +68,7 @@ def syntactic(**trials: int) -> Syntactic:
     return sums
 
 
-def test_tensors_are_added_in_the_order_of_ranks() -> None:
+def test_tensors_are_added_in_the_order_of_ranks():
     # The order decides about the last bit: (1e16 + 1) - 1e16 is 0, (1e16 - 1e16) + 1 is 1.
     others = {0: {"0": np.array([1e16])}, 2: {"0": np.array([-1e16])}}
     with shared_by(Recorded(1, others)):
@@ -76,7 +76,7 @@ def test_tensors_are_added_in_the_order_of_ranks() -> None:
     assert total.tolist() == [0.0]
 
 
-def test_sums_with_names_are_merged_by_name() -> None:
+def test_sums_with_names_are_merged_by_name():
     class Named:
         """Syntactic sums whose state holds the names too."""
 
@@ -99,7 +99,7 @@ def test_sums_with_names_are_merged_by_name() -> None:
     assert sums == {"nsubj": 11, "det": 2, "obj": 4}
 
 
-def test_rows_go_where_they_belong() -> None:
+def test_rows_go_where_they_belong():
     theirs = {"place": np.array([2, 0]), "value": np.array([[2.0], [0.0]])}
     nothing = {"place": np.zeros(0, dtype=np.int64)}
     with shared_by(Recorded(1, {0: theirs, 2: nothing})):
@@ -109,7 +109,7 @@ def test_rows_go_where_they_belong() -> None:
         assert joined_rows("x", [], {}, 3)["value"].tolist() == [[0.0], [1.0], [2.0]]
 
 
-def test_batches_and_texts_come_back_in_their_order() -> None:
+def test_batches_and_texts_come_back_in_their_order():
     with shared_by(Recorded(0, {1: {"1": np.array([1.0]), "10": np.array([10.0])}})):
         parts = in_order("x", {0: torch.tensor([0.0]), 2: torch.tensor([2.0])})
         assert [float(part) for part in parts] == [0.0, 1.0, 2.0, 10.0]

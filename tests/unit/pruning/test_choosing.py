@@ -1,7 +1,5 @@
 """Scores and choices against slow oracles written otherwise, on outputs known in closed form."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
@@ -49,7 +47,7 @@ def _differences(given: Given, step: float = 1e-6) -> torch.Tensor:
     return found
 
 
-def test_importance_by_example_is_the_mean_absolute_derivative_of_single_examples() -> None:
+def test_importance_by_example_is_the_mean_absolute_derivative_of_single_examples():
     given = toy_given(f=torch.tanh)
     differences = _differences(given)
     expected = differences.abs().mean(dim=0)
@@ -66,13 +64,13 @@ def test_importance_by_example_is_the_mean_absolute_derivative_of_single_example
             rank(method, toy_given(labels=False))
 
 
-def test_layers_compete_on_equal_terms_after_normalisation() -> None:
+def test_layers_compete_on_equal_terms_after_normalisation():
     values = torch.tensor([3.0, 4.0, 300.0, 400.0, 0.0, 0.0])
     found = per_layer(values, torch.tensor([0, 0, 1, 1, 2, 2]))
     torch.testing.assert_close(found, torch.tensor([0.6, 0.8, 0.6, 0.8, 0.0, 0.0]))
 
 
-def test_labelled_fisher_is_the_sum_of_outer_products_of_single_gradients() -> None:
+def test_labelled_fisher_is_the_sum_of_outer_products_of_single_gradients():
     given = toy_given(f=torch.tanh, use_labels=True)
     g = _differences(given)
     matrix, diagonal = information(given, directions=1)
@@ -80,7 +78,7 @@ def test_labelled_fisher_is_the_sum_of_outer_products_of_single_gradients() -> N
     torch.testing.assert_close(diagonal, (g**2).sum(dim=0), rtol=1e-4, atol=1e-6)
 
 
-def test_label_free_fisher_is_the_gauss_newton_matrix_in_expectation() -> None:
+def test_label_free_fisher_is_the_gauss_newton_matrix_in_expectation():
     given = toy_given(labels=False, n=60, seed=5)
     a = given.calibration._a.flatten(1, 2)  # (n, units, d): the Jacobian of a linear output
     exact = torch.einsum("nud,nvd->uv", a, a) / len(a)
@@ -90,7 +88,7 @@ def test_label_free_fisher_is_the_gauss_newton_matrix_in_expectation() -> None:
     torch.testing.assert_close(diagonal, exact.diagonal() / a.shape[-1], rtol=0.1, atol=0.0)
 
 
-def test_exchange_inside_a_layer_never_does_worse_and_finds_planted_pairs() -> None:
+def test_exchange_inside_a_layer_never_does_worse_and_finds_planted_pairs():
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
@@ -112,7 +110,7 @@ def _loss(matrix: torch.Tensor, removed: torch.Tensor) -> float:
     return float(matrix[removed][:, removed].sum())
 
 
-def test_fisher_keeps_the_number_of_heads_that_its_diagonal_gives_each_layer() -> None:
+def test_fisher_keeps_the_number_of_heads_that_its_diagonal_gives_each_layer():
     ranking = fisher(toy_given(3, 5, labels=False, n=30))
     for count in range(16):
         removed = ranking.remove(count)
@@ -123,7 +121,7 @@ def test_fisher_keeps_the_number_of_heads_that_its_diagonal_gives_each_layer() -
             assert sum(u in of_layer for u in removed) == sum(u in of_layer for u in by_value)
 
 
-def test_joint_elimination_takes_the_best_step_by_brute_force() -> None:
+def test_joint_elimination_takes_the_best_step_by_brute_force():
     generator = torch.Generator().manual_seed(1)
     root = torch.randn(7, 9, generator=generator, dtype=torch.float64)
     matrix, ridge = root @ root.T, 0.1
@@ -145,7 +143,7 @@ def _minimum(matrix: torch.Tensor, strength: float, removed: list[int]) -> float
     return float(((design @ solved)[:, 0] - target).pow(2).sum())
 
 
-def test_joint_elimination_removes_one_of_two_equal_heads_first() -> None:
+def test_joint_elimination_removes_one_of_two_equal_heads_first():
     given = toy_given(2, 3, labels=False, n=200, d=20)
     a = given.calibration._a
     a[:, 1, 2] = 1.5 * a[:, 0, 0]  # heads of different layers that say the same
@@ -156,7 +154,7 @@ def test_joint_elimination_removes_one_of_two_equal_heads_first() -> None:
     assert not {0, 5} & set(fisher(given).remove(4))
 
 
-def test_every_method_is_deterministic_and_removes_as_many_as_asked() -> None:
+def test_every_method_is_deterministic_and_removes_as_many_as_asked():
     for name, info in METHODS.items():
         if info.needs_roles or name in ("gates", "topk"):
             continue
@@ -168,7 +166,7 @@ def test_every_method_is_deterministic_and_removes_as_many_as_asked() -> None:
     assert len({random(toy_given(4, 4, seed=seed)).remove(8) for seed in range(5)}) == 5
 
 
-def test_ablation_measures_each_head_alone_and_greedy_measures_again() -> None:
+def test_ablation_measures_each_head_alone_and_greedy_measures_again():
     given = toy_given(2, 3)
     toy = given.calibration
     ones = torch.ones(2, 3)
@@ -189,7 +187,7 @@ def test_ablation_measures_each_head_alone_and_greedy_measures_again() -> None:
         assert set(greedy.remove(count)) == set(removed)
 
 
-def test_units_tie_the_layers_that_share_a_module() -> None:
+def test_units_tie_the_layers_that_share_a_module():
     units = Units([2, 2, 3], [(0, 1), (2,)])
     assert units.members == (((0, 0), (1, 0)), ((0, 1), (1, 1)), ((2, 0),), ((2, 1),), ((2, 2),))
     assert units.shared
@@ -214,7 +212,7 @@ class Unnested(Ranking):
 
 
 @pytest.mark.parametrize("each", range(6))
-def test_the_lowest_or_the_first_of_each_layer_go(each: int) -> None:
+def test_the_lowest_or_the_first_of_each_layer_go(each):
     found = EvenRanking(Ranking(VALUES), LAYERS).remove(3 * each)
     layers = [range(5 * layer, 5 * layer + 5) for layer in range(3)]
     lowest = [sorted(layer, key=VALUES.__getitem__)[:each] for layer in layers]
@@ -227,7 +225,7 @@ def test_the_lowest_or_the_first_of_each_layer_go(each: int) -> None:
     assert set(found) == {unit for units in first for unit in units}
 
 
-def test_sets_that_are_not_nested_still_fill_every_layer() -> None:
+def test_sets_that_are_not_nested_still_fill_every_layer():
     even = EvenRanking(Unnested(VALUES), LAYERS)
     for each in range(6):
         sizes = Counter(unit // 5 for unit in even.remove(3 * each))
@@ -238,14 +236,14 @@ def test_sets_that_are_not_nested_still_fill_every_layer() -> None:
     assert lowest not in even.remove(6)
 
 
-def test_a_layer_that_every_unit_belongs_to_loses_what_the_ranking_says() -> None:
+def test_a_layer_that_every_unit_belongs_to_loses_what_the_ranking_says():
     """ALBERT's layers share one module."""
     free = Ranking(VALUES)
     even = EvenRanking(free, torch.zeros(15, dtype=torch.long))
     assert [even.remove(n) for n in range(16)] == [free.remove(n) for n in range(16)]
 
 
-def test_fisher_joint_eliminates_while_there_is_room() -> None:
+def test_fisher_joint_eliminates_while_there_is_room():
     """At every step the removal among the allowed that raises the minimum least, by brute force."""
     n, each, ridge = 9, 2, 0.1
     rows = torch.randn(30, n, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -296,7 +294,7 @@ def _true_distance(given: Given, removed: tuple[int, ...]) -> float:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_it_finds_the_best_set_where_one_linearisation_takes_both_spare_heads(count: int) -> None:
+def test_it_finds_the_best_set_where_one_linearisation_takes_both_spare_heads(count):
     given = _spare_wheel()
     every = itertools.combinations(range(8), count)
     best = min(_true_distance(given, removed) for removed in every)
@@ -306,7 +304,7 @@ def test_it_finds_the_best_set_where_one_linearisation_takes_both_spare_heads(co
     assert _true_distance(given, fisher_joint(given).remove(count)) > 5 * best
 
 
-def test_a_head_that_says_the_same_of_every_text_goes_first_if_it_leaves_its_mean() -> None:
+def test_a_head_that_says_the_same_of_every_text_goes_first_if_it_leaves_its_mean():
     generator = torch.Generator().manual_seed(2)
     a = torch.randn(80, 8, 6, generator=generator, dtype=torch.float64)
     a[:, 3] = 0.05 * a[:, 3] + 5.0  # loud, and nearly constant
@@ -315,7 +313,7 @@ def test_a_head_that_says_the_same_of_every_text_goes_first_if_it_leaves_its_mea
     assert 3 not in fisher_relinearised(given, directions=20).remove(4)
 
 
-def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads() -> None:
+def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads():
     orders = [[0, 1, 2, 3, 4, 5], [3, 4, 5, 0, 1, 2], [1, 3, 5, 2, 4, 0]]
     nothing = torch.zeros(0)
     forms = [Form(nothing, nothing, nothing, tuple(order)) for order in orders]
@@ -329,7 +327,7 @@ def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads() -> Non
     assert float(ranking.values[3]) == pytest.approx(4 / 3 / 5)
 
 
-def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before() -> None:
+def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before():
     rising, falling = (fisher_relinearised(toy_given(2, 6, labels=False)) for _ in range(2))
     up = [rising.remove(n) for n in range(13)]
     assert up[::-1] == [falling.remove(n) for n in range(12, -1, -1)]
@@ -338,7 +336,7 @@ def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before() -> None
     assert rising.passes == before  # asked again, it costs nothing
 
 
-def test_no_pass_is_made_beyond_the_largest_size_that_is_asked_for() -> None:
+def test_no_pass_is_made_beyond_the_largest_size_that_is_asked_for():
     given = toy_given(2, 8, labels=False)
     whole = fisher_relinearised(given)
     for largest, stages in ((2, 1), (3, 2), (8, 4), (15, 8)):

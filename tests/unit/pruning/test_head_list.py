@@ -1,9 +1,6 @@
 """Heads as people write them, and bisection against a slow scan of every number."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +15,7 @@ HEADS = {(ENCODER, 0): (0, 1, 2), (ENCODER, 1): (0, 2), (ENCODER, 2): ()}
 ALL = {**HEADS, ("decoder", 0): (0, 1), ("cross", 0): (0, 1)}
 
 
-def test_names_and_stars_are_read_once_each() -> None:
+def test_names_and_stars_are_read_once_each():
     found = parse_heads("L0H1, l1h* ,L0H1,", HEADS)
     assert found == [(ENCODER, 0, 1), (ENCODER, 1, 0), (ENCODER, 1, 2)]
     assert parse_heads("L2H*", HEADS) == []
@@ -35,19 +32,19 @@ def test_names_and_stars_are_read_once_each() -> None:
         (ALL, "cross:L1H1", "no layer 1; the model has L0 to L0"),
     ],
 )
-def test_slips_are_named(heads: dict[Any, Any], text: str, says: str) -> None:
+def test_slips_are_named(heads, text, says):
     with pytest.raises(InputError, match=says):
         parse_heads(text, heads)
 
 
-def test_a_stack_is_named_where_there_are_several() -> None:
+def test_a_stack_is_named_where_there_are_several():
     found = parse_heads("cross:L0H1,encoder:L1H*,Decoder:l0h0", ALL)
     assert found == [("cross", 0, 1), ("decoder", 0, 0), (ENCODER, 1, 0), (ENCODER, 1, 2)]
     assert parse_heads("encoder:L0H1", HEADS) == [(ENCODER, 0, 1)]
 
 
 @given(st.integers(0, 300), st.integers(-5, 305), st.integers(0, 300))
-def test_where_losses_rise_it_is_what_a_scan_finds(most: int, limit: int, start: int) -> None:
+def test_where_losses_rise_it_is_what_a_scan_finds(most, limit, start):
     start = min(start, most)
     scanned = [n for n in range(start + 1, most + 1) if n <= limit]
     asked: list[int] = []
@@ -62,7 +59,7 @@ def test_where_losses_rise_it_is_what_a_scan_finds(most: int, limit: int, start:
 
 
 @given(st.lists(st.booleans(), max_size=80))
-def test_of_any_answers_it_is_allowed_and_the_next_two_are_not(answers: list[bool]) -> None:
+def test_of_any_answers_it_is_allowed_and_the_next_two_are_not(answers):
     table = dict(enumerate([True, *answers]))
     found = most_allowed(len(answers), table.__getitem__)
     assert table[found]
@@ -70,6 +67,6 @@ def test_of_any_answers_it_is_allowed_and_the_next_two_are_not(answers: list[boo
     assert not table.get(found + 2, False)
 
 
-def test_a_single_loss_that_is_too_large_does_not_end_the_search() -> None:
+def test_a_single_loss_that_is_too_large_does_not_end_the_search():
     allowed = {1, 2, 3, 4, 6, 7}
     assert most_allowed(12, allowed.__contains__) == 7

@@ -1,7 +1,5 @@
 """Learned gates, repairs by least squares, and heads taken out of plain linear maps."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -19,7 +17,7 @@ from headscope.pruning.scale import distance, full_outputs, scale_gates
 from headscope.pruning.topk import hard_sample, relaxed_sample, topk
 
 
-def test_a_surviving_copy_is_turned_up_to_stand_for_both() -> None:
+def test_a_surviving_copy_is_turned_up_to_stand_for_both():
     given = toy_given(2, 3, labels=False, n=150, d=12)
     a = given.calibration._a
     a[:, 1, 0] = 0.5 * a[:, 0, 2]  # unit 3 is half of unit 2
@@ -31,7 +29,7 @@ def test_a_surviving_copy_is_turned_up_to_stand_for_both() -> None:
     assert distance(given, found, targets) < 0.02 * plain
 
 
-def test_scaling_solves_least_squares_where_outputs_are_linear() -> None:
+def test_scaling_solves_least_squares_where_outputs_are_linear():
     given = toy_given(2, 3, labels=False, n=300, d=8)
     a = given.calibration._a.flatten(1, 2)
     a += 0.8 * a[:, :1]  # heads that go together
@@ -45,7 +43,7 @@ def test_scaling_solves_least_squares_where_outputs_are_linear() -> None:
 
 
 @pytest.mark.parametrize("removed", [[], [0], list(range(6))])
-def test_scaling_never_makes_the_calibration_distance_worse(removed: list[int]) -> None:
+def test_scaling_never_makes_the_calibration_distance_worse(removed):
     given = toy_given(2, 3, labels=False, f=torch.tanh)
     targets = full_outputs(given)
     matrix = outputs_matrix(given, 2).matrix
@@ -54,7 +52,7 @@ def test_scaling_never_makes_the_calibration_distance_worse(removed: list[int]) 
     assert (found[removed] == 0).all()
 
 
-def test_ridge_matches_a_stacked_least_squares_problem() -> None:
+def test_ridge_matches_a_stacked_least_squares_problem():
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(200, 6, generator=generator, dtype=torch.float64) + 2.0
     t = torch.randn(200, 3, generator=generator, dtype=torch.float64)
@@ -76,7 +74,7 @@ def test_ridge_matches_a_stacked_least_squares_problem() -> None:
     torch.testing.assert_close(b, solved[6])
 
 
-def test_an_infinite_ridge_fits_the_bias_alone() -> None:
+def test_an_infinite_ridge_fits_the_bias_alone():
     sums, now = RidgeSums(2, 1), torch.tensor([[1.0], [0.0]])
     sums.update(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[4.0], [4.0]]), torch.ones(2))
     W, b = sums.solve(now, float("inf"))
@@ -84,7 +82,7 @@ def test_an_infinite_ridge_fits_the_bias_alone() -> None:
     torch.testing.assert_close(b, torch.tensor([2.0]).double())
 
 
-def test_constants_are_those_of_the_papers() -> None:
+def test_constants_are_those_of_the_papers():
     assert TEMPERATURE == 0.33
     assert STRETCH == (-0.1, 1.1)
     log_a = torch.tensor([-3.0, 0.0, 2.5])
@@ -93,7 +91,7 @@ def test_constants_are_those_of_the_papers() -> None:
 
 
 @pytest.mark.parametrize("log_a", [-2.0, 0.0, 1.5])
-def test_drawn_gates_are_open_as_often_as_the_formula_says(log_a: float) -> None:
+def test_drawn_gates_are_open_as_often_as_the_formula_says(log_a):
     drawn = draw_gates(torch.tensor([log_a]), 200_000, torch.Generator().manual_seed(0))
     assert drawn.min() >= 0
     assert drawn.max() <= 1
@@ -109,7 +107,7 @@ def test_drawn_gates_are_open_as_often_as_the_formula_says(log_a: float) -> None
     assert float(drawn.mean()) == pytest.approx(mean, abs=0.005)
 
 
-def test_relaxed_samples_sum_to_k_and_sharpen_to_the_largest() -> None:
+def test_relaxed_samples_sum_to_k_and_sharpen_to_the_largest():
     scores = torch.tensor([[0.3, -1.0, 2.0, 0.9, -0.2]])
     for k in range(1, 5):
         soft = relaxed_sample(scores, k)
@@ -129,7 +127,7 @@ def _with_useless_heads() -> torch.Tensor:
     return a
 
 
-def test_gates_close_useless_heads_and_stop_when_settled() -> None:
+def test_gates_close_useless_heads_and_stop_when_settled():
     seen: list[tuple[str, int, int]] = []
     given = toy_given(
         a=_with_useless_heads(), labels=False, progress=lambda *step: seen.append(step)
@@ -144,7 +142,7 @@ def test_gates_close_useless_heads_and_stop_when_settled() -> None:
     assert seen[-1][1] == seen[-1][2]
 
 
-def test_topk_removes_exactly_its_budget_and_finds_useless_heads() -> None:
+def test_topk_removes_exactly_its_budget_and_finds_useless_heads():
     given = toy_given(a=_with_useless_heads(), labels=False, budget=3)
     ranking = topk(given)
     assert set(ranking.remove(3)) == {1, 2, 7}
@@ -177,9 +175,7 @@ X = torch.randn(5, D_MODEL, dtype=torch.float64, generator=torch.Generator().man
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kept", [[0, 1, 2, 3], [0, 2], [3], []])
-def test_heads_left_out_are_gates_of_zero_and_come_back_as_zeros(
-    kept: list[int], bias: bool
-) -> None:
+def test_heads_left_out_are_gates_of_zero_and_come_back_as_zeros(kept, bias):
     inputs, out = layer(bias)
     whole, whole_out = layer(bias)
     expected = attend(inputs, out, X, [float(h in kept) for h in range(N_HEADS)])
@@ -206,7 +202,7 @@ def test_heads_left_out_are_gates_of_zero_and_come_back_as_zeros(
     assert not bool(out.weight[:, gone].any())
 
 
-def test_scaling_makes_a_gate_permanent() -> None:
+def test_scaling_makes_a_gate_permanent():
     inputs, out = layer()
     gates = [0.5, 1.0, 0.0, 2.0]
     expected = attend(inputs, out, X, gates)

@@ -1,7 +1,5 @@
 """The page and the matrices of ``explain``, whatever its sentence holds."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import re
@@ -34,7 +32,7 @@ def text_of(*shown: object) -> str:
     return console.export_text()
 
 
-def test_hostile_tokens_are_inert_on_the_page(result: ExplainResult) -> None:
+def test_hostile_tokens_are_inert_on_the_page(result):
     made = {**result.provenance, "model": {**result.provenance["model"], "id": HOSTILE[0]}}
     files = VIEW.files(hostile_sentence(result, made))
     page = files["explain.html"].decode()
@@ -51,7 +49,7 @@ def test_hostile_tokens_are_inert_on_the_page(result: ExplainResult) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_a_square_says_how_much_of_it_is_shown() -> None:
+def test_a_square_says_how_much_of_it_is_shown():
     names = [f"t{i}" for i in range(20)]
     rows = tuple(tuple(1.0 if i == j else 0.0 for j in range(20)) for i in range(20))
     matrix = Matrix("pattern", (20, 20), tuple(names), tuple(names), rows)
@@ -65,7 +63,7 @@ def test_a_square_says_how_much_of_it_is_shown() -> None:
     assert "x (3 x 20), first 8 of 20 columns" in text_of(corner(wide, ("a", "b", "c")))
 
 
-def test_what_is_said_follows_the_numbers(result: ExplainResult) -> None:
+def test_what_is_said_follows_the_numbers(result):
     def text(key: str, changed: ExplainResult = result, **numbers: float) -> str:
         step = changed.step(key)
         assert step is not None

@@ -1,7 +1,5 @@
 """What figures draw, number by number, is what the JSON of the same result says."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -433,7 +431,7 @@ def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return {**found, **known}
 
 
-def test_figures_draw_what_the_json_says(made: dict[str, list[Any]]) -> None:
+def test_figures_draw_what_the_json_says(made):
     drawn = set()
     for command, results in made.items():
         for result in results:
@@ -466,7 +464,7 @@ def compare(key: tuple[str, str], figure: Any, data: Json) -> None:
         pytest.param([1e-5, 1e-4, 1e-3, 1e-3, 1e-2, 0.1, 0.0, 2e-5], id="many powers of ten"),
     ],
 )
-def test_no_loss_is_moved_and_no_dot_lies_on_another(made: Any, losses: list[float]) -> None:
+def test_no_loss_is_moved_and_no_dot_lies_on_another(made, losses):
     result = made["classify"][0]
     heads = []
     for head, loss in zip(result.heads, losses, strict=True):
@@ -485,7 +483,7 @@ def test_no_loss_is_moved_and_no_dot_lies_on_another(made: Any, losses: list[flo
     assert ((places >= inside[0]) & (places <= inside[1])).all()
 
 
-def test_one_count_of_heads_without_a_role(made: Any) -> None:
+def test_one_count_of_heads_without_a_role(made):
     """A head whose one role is the least of all is no head without a role, wherever it is shown."""
     result = made["classify"][0]
     roles = [("duplicate",), ("self", "duplicate"), ("broad", "self"), (), (), (), (), ()]
@@ -506,7 +504,7 @@ def test_one_count_of_heads_without_a_role(made: Any) -> None:
     assert {"self self", "dup duplicate token"} <= set(re.split(r"   |\n", words.legend(changed)))
 
 
-def test_relations_have_one_definition(made: Any) -> None:
+def test_relations_have_one_definition(made):
     """Terminal, figure, CSV and card say the held-out half's number, and labelled ones first."""
     result = made["classify"][0]
     bars = relation_bars(result).axes[0]
@@ -531,7 +529,7 @@ def test_relations_have_one_definition(made: Any) -> None:
         ]
 
 
-def test_what_lies_below_an_axis_is_marked(documents: dict[str, Any]) -> None:
+def test_what_lies_below_an_axis_is_marked(documents):
     data = json.loads(json.dumps(documents["depth"]))
     data["variants"]["attention"][-2:] = [1e-10, 0.0]
     result = from_dict(DepthResult, data)
@@ -543,7 +541,7 @@ def test_what_lies_below_an_axis_is_marked(documents: dict[str, Any]) -> None:
     assert axes.get_ylim()[0] < curve[-2]
 
 
-def test_the_same_figure_gives_the_same_bytes_and_leaves_no_setting_changed() -> None:
+def test_the_same_figure_gives_the_same_bytes_and_leaves_no_setting_changed():
     def drawn() -> dict[str, bytes]:
         return figure_files({"map": heat_map([[0.1, None], [0.7, 0.2]], title="t", legend="l")})
 

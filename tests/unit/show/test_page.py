@@ -1,7 +1,5 @@
 """The page and the Markdown of a report, without a browser; each section shows itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -43,7 +41,7 @@ def grid(
     return kind(1, made, {}, {}, {}, samples=(sample, sample))
 
 
-def test_page_asks_for_nothing_and_escapes_its_data() -> None:
+def test_page_asks_for_nothing_and_escapes_its_data():
     page = report_html(hostile(grid(2, 2, 12)))
     assert not re.search(r"""(?:src|href)=["'](?!#|data:,)""", page)
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
@@ -54,7 +52,7 @@ def test_page_asks_for_nothing_and_escapes_its_data() -> None:
     assert page.count("<script") == 2
 
 
-def test_pages_of_many_heads_of_gaps_and_made_later() -> None:
+def test_pages_of_many_heads_of_gaps_and_made_later():
     assert len(report_html(grid(12, 12, 16)).encode()) < 1_000_000
     page = report_html(grid(2, 3, 4, removed=((0, 1), (1, 0), (1, 1), (1, 2))))
     assert page.count('class="cell gone"') == 4
@@ -67,7 +65,7 @@ def test_pages_of_many_heads_of_gaps_and_made_later() -> None:
     assert report_markdown(report) == report_markdown(later)
 
 
-def test_markdown_of_hostile_strings_renders_as_text() -> None:
+def test_markdown_of_hostile_strings_renders_as_text():
     text = report_markdown(hostile(grid(1, 1, 2)))
     html = MarkdownIt("commonmark").enable("table").render(text)
     assert not re.search(r"<(?:img|script|a|svg)\b", html)
@@ -77,14 +75,14 @@ def test_markdown_of_hostile_strings_renders_as_text() -> None:
         assert len({line.replace(r"\|", "").count("|") for line in rows}) <= 1
 
 
-def test_json_keeps_strings_that_look_like_lists() -> None:
+def test_json_keeps_strings_that_look_like_lists():
     document = {"text": "[\\n 1,\\n 2\\n]", "numbers": [1.5, None, 3], "nested": [[1], ["a b"]]}
     written = report_json(document)
     assert json.loads(written) == document
     assert "[1.5, null, 3]" in written
 
 
-def test_names_of_places_and_round_numbers_along_x() -> None:
+def test_names_of_places_and_round_numbers_along_x():
     axes = {"label": "l", "x_title": "x", "y_title": "y"}
     points: list[tuple[float, float | None]] = [(-0.1, 1.0), (0.1, 2.0), (0.9, 1.0), (1.1, 3.0)]
     svg = chart([Line("a", points, 0)], **axes, x_names=["L0", "L1"]).svg
@@ -95,7 +93,7 @@ def test_names_of_places_and_round_numbers_along_x() -> None:
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_charts_survive_any_values(log: bool) -> None:
+def test_charts_survive_any_values(log):
     axes = {"label": "<l>", "x_title": "x", "y_title": "y", "log": log}
     empty = chart([Line("a", [(0, None)], 0)], **axes)
     assert (empty.svg, empty.legend) == ("", ((0, False, "a"),))
@@ -125,8 +123,8 @@ def facts(result: NormResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def test_a_new_section_appears_on_the_page_and_in_the_markdown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """What it puts there comes through its view alone, and a view may leave the report alone."""
     least: dict[str, Any] = {
         "human": lambda result: (),
@@ -154,6 +152,6 @@ def test_a_new_section_appears_on_the_page_and_in_the_markdown(
     assert view.section(result) is None
 
 
-def test_scales_of_sections_have_names_of_their_own() -> None:
+def test_scales_of_sections_have_names_of_their_own():
     keys = [scale.key for section in SECTIONS for scale in view_of(section).scales]
     assert len(set(keys)) == len(keys)

@@ -1,13 +1,10 @@
 """What may be said of a loss: how much at most, never that nothing is lost; and of no interval."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -36,9 +33,7 @@ from headscope.show.view import view_of
         ("cosine", -0.02, (-0.031, -0.01), "at most 0.0310 of the cosine is lost (95%)"),
     ],
 )
-def test_a_change_is_told_by_the_bad_end_of_its_interval(
-    metric: str, difference: float, ci: tuple[float, float] | None, says: str
-) -> None:
+def test_a_change_is_told_by_the_bad_end_of_its_interval(metric, difference, ci, says):
     assert change_words(metric, difference, ci) == says
 
 
@@ -64,7 +59,7 @@ def result(width: float) -> PruneResult:
     )
 
 
-def test_intervals_that_say_nothing_are_no_leave_to_remove_all() -> None:
+def test_intervals_that_say_nothing_are_no_leave_to_remove_all():
     """With 16 examples no loss was significant, and it was said that all heads can go."""
     wide = result(75.0)
     assert verdict(wide) == (
@@ -76,7 +71,7 @@ def test_intervals_that_say_nothing_are_no_leave_to_remove_all() -> None:
     assert "can go" not in said
 
 
-def test_the_point_that_is_spoken_of_is_not_picked_by_its_value() -> None:
+def test_the_point_that_is_spoken_of_is_not_picked_by_its_value():
     """The other repair and the smaller number are better, and were named later."""
     found = leading_point(result(1.0))
     assert found is not None
@@ -85,7 +80,7 @@ def test_the_point_that_is_spoken_of_is_not_picked_by_its_value() -> None:
     assert key.text.startswith("70.00")
 
 
-def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path: Path) -> None:
+def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     few = {"methods": ["magnitude"], "repairs": ["none"], "fractions": [0.25, 0.5], "limit": 7}
     few |= {"calibration_limit": 8, "ablation": True, "even": True, "roles": False}
     found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few, validate=False)

@@ -1,7 +1,5 @@
 """Claim 7 from planted curves: each part comes out every way."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -114,7 +112,7 @@ def judged(*curves: Any, **more: Any) -> Finding:
         ({"alone": STILL, "windows": 1}, "not measured", {}),
     ],
 )
-def test_every_part_of_the_collapse(curves: Any, verdict: str, parts: dict[str, str]) -> None:
+def test_every_part_of_the_collapse(curves, verdict, parts):
     found = judged(**{"alone": FALLING, **curves})
     assert found.verdict == verdict
     assert {part.name: part.verdict for part in found.parts}.items() >= parts.items()

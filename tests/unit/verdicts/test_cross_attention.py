@@ -1,9 +1,6 @@
 """Claim 4 from planted curves, and where heads survive: each comes out every way."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +63,7 @@ def judged(found: PruneResult | None) -> Finding:
         ((-1e-6, 0.0), (-1e-6, 0.0), "mixed"),  # nor are those that are equal but for rounding
     ],
 )
-def test_paired_gaps_of_inner_areas_decide(encoder: Any, decoder: Any, verdict: str) -> None:
+def test_paired_gaps_of_inner_areas_decide(encoder, decoder, verdict):
     found = judged(pruned({"encoder": encoder, "decoder": decoder}))
     assert found.verdict == verdict
     assert "with heads removed by x" in found.measured
@@ -74,7 +71,7 @@ def test_paired_gaps_of_inner_areas_decide(encoder: Any, decoder: Any, verdict: 
     assert [gap["other"] for gap in found.values["gaps"]] == ["encoder", "decoder"]
 
 
-def test_losses_and_curves_that_decide_nothing() -> None:
+def test_losses_and_curves_that_decide_nothing():
     gaps = {"encoder": (2.0, 0.1), "decoder": (1.0, 0.1)}
     assert judged(pruned(gaps, higher=False)).verdict == "holds"  # the larger area is the worse
     assert judged(pruned(gaps)).verdict == "does not hold"
@@ -104,7 +101,7 @@ def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x"
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def test_curves_that_are_equal_up_to_the_last_point_are_equal() -> None:
+def test_curves_that_are_equal_up_to_the_last_point_are_equal():
     """With its last point cross-attention's area is the smallest by far; it does not count."""
     shared = (80.0, 79.0, 75.0, 70.0)
     curves = {
@@ -120,7 +117,7 @@ def test_curves_that_are_equal_up_to_the_last_point_are_equal() -> None:
     assert judged(found).verdict == "mixed"
 
 
-def test_areas_are_taken_over_the_shares_that_all_curves_have() -> None:
+def test_areas_are_taken_over_the_shares_that_all_curves_have():
     """Six heads and four: from 1/4 to 3/4 of them, on straight lines between the points."""
     sixths = tuple(i / 6 for i in range(7))
     curves = {
@@ -137,7 +134,7 @@ def test_areas_are_taken_over_the_shares_that_all_curves_have() -> None:
     assert [area.value for area in areas] == pytest.approx([60.0, (45 + 80 + 40 + 20) / 4])
 
 
-def test_the_range_of_inner_areas() -> None:
+def test_the_range_of_inner_areas():
     for shares, inner in (
         ([QUARTERS, QUARTERS], (0.25, 0.75)),
         ([(0.0, 0.5, 1.0), QUARTERS], (0.5, 0.5)),
@@ -179,7 +176,7 @@ SURVIVING = "cross-attention survives in the last decoder layers"
         ([8, 8], 8, "not measured"),  # all are left
     ],
 )
-def test_survivors_lie_in_the_last_layers_or_not(left: list[int], of: int, verdict: str) -> None:
+def test_survivors_lie_in_the_last_layers_or_not(left, of, verdict):
     assert last_layers.of_survivors(joint(left, of)).part.verdict == verdict
     found = labelled_heads.judge(Evidence(prune=joint(left, of), stacks=STACKS), T)
     assert {part.name: part.verdict for part in found.parts} == {SURVIVING: verdict}
@@ -187,7 +184,7 @@ def test_survivors_lie_in_the_last_layers_or_not(left: list[int], of: int, verdi
     assert labelled_heads.judge(Evidence(stacks=("encoder",)), T).parts == ()
 
 
-def test_the_interval_of_random_survivors_is_that_of_draws_without_return() -> None:
+def test_the_interval_of_random_survivors_is_that_of_draws_without_return():
     found = last_layers.of_survivors(joint([0, 1, 2, 6, 8, 8])).values
     layers = np.repeat(np.arange(6), 8)
     n, k = len(layers), 25
@@ -197,7 +194,7 @@ def test_the_interval_of_random_survivors_is_that_of_draws_without_return() -> N
     assert (low, high) == pytest.approx((2.5 - 1.96 * std, 2.5 + 1.96 * std), abs=0.04)
 
 
-def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads() -> None:
+def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads():
     """An untrained translator had the areas of claim 4, at an accuracy of 0.5%."""
     for loss, verdict in ((-60.0, "holds"), (-0.5, "not measured")):
         found = joint([0, 1, 2, 6, 8, 8], loss=loss)

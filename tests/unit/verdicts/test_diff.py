@@ -1,7 +1,5 @@
 """Planted differences in real results are found, named and nothing else is; equal is silent."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +41,7 @@ def label(role: str, detail: str = "", interval: Any = (0.94, 0.96)) -> dict[str
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_result_equals_itself_whenever_it_was_made(command: str, documents: Any) -> None:
+def test_a_result_equals_itself_whenever_it_was_made(command, documents):
     old = documents[command]
     new = copy.deepcopy(old)
     new["provenance"] |= {"created": "2031-01-01T00:00:00+00:00", "command": "headscope other"}
@@ -68,7 +66,7 @@ def leaves(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_no_number_changes_in_silence(documents: Any, data: st.DataObject) -> None:
+def test_no_number_changes_in_silence(documents, data):
     """Whatever number of whatever result is another: it is equal to itself and to nothing else."""
     command = data.draw(st.sampled_from([name for name in COMMANDS if name != "insights"]))
     places = list(leaves(documents[command]))
@@ -80,13 +78,13 @@ def test_no_number_changes_in_silence(documents: Any, data: st.DataObject) -> No
     assert not diff_of(new, documents[command]).equal, place
 
 
-def test_what_agrees_to_six_digits_is_equal(documents: Any) -> None:
+def test_what_agrees_to_six_digits_is_equal(documents):
     for by, equal in ((1e-9, True), (1e-7, True), (1e-4, False)):
         new = changed(documents["rank"], "heads", 3, "qk", "stable_rank", to=lambda v, b=by: v + b)
         assert diff_of(documents["rank"], new).equal is equal
 
 
-def test_a_head_that_gains_or_loses_a_role(documents: Any) -> None:
+def test_a_head_that_gains_or_loses_a_role(documents):
     plain = documents["classify"]
     roles = {"primary": "positional", "roles": ["positional"]}
     old = head(plain, **roles, labels=[label("positional", "-1")])
@@ -117,7 +115,7 @@ def test_a_head_that_gains_or_loses_a_role(documents: Any) -> None:
     ("interval", "beyond"),
     [([0.59, 0.7], False), ([0.6, 0.7], False), ([0.61, 0.7], True), ([0.2, 0.29], True)],
 )
-def test_intervals_decide(interval: list[float], beyond: bool, documents: Any) -> None:
+def test_intervals_decide(interval, beyond, documents):
     def scored(value: float, ends: list[float]) -> Any:
         one = changed(documents["classify"], "heads", 2, "positional", "score", to=value)
         return changed(one, "heads", 2, "positional", "interval", to=ends)
@@ -127,7 +125,7 @@ def test_intervals_decide(interval: list[float], beyond: bool, documents: Any) -
     assert found.within == (not beyond)
 
 
-def test_whose_interval_it_is(documents: Any) -> None:
+def test_whose_interval_it_is(documents):
     """A mean has an interval only while its role is earned; one side's serves both."""
     plain = head(documents["classify"], self_rate=0.85)
     near = head(documents["classify"], self_rate=0.92, labels=[label("self")])
@@ -155,9 +153,7 @@ def test_whose_interval_it_is(documents: Any) -> None:
         (0.5, 0.5001, 0.0, True),
     ],
 )
-def test_the_tolerance_decides_where_there_is_no_interval(
-    old: float, new: float, tolerance: float, beyond: bool, documents: Any
-) -> None:
+def test_the_tolerance_decides_where_there_is_no_interval(old, new, tolerance, beyond, documents):
     place = ("heads", 1, "ov", "effective_rank")
     sides = [changed(documents["rank"], *place, to=value) for value in (old, new)]
     found = diff_of(*sides, tolerance=tolerance)
@@ -165,7 +161,7 @@ def test_the_tolerance_decides_where_there_is_no_interval(
     assert found.within == (not beyond)
 
 
-def test_numbers_of_rank(documents: Any) -> None:
+def test_numbers_of_rank(documents):
     rank = documents["rank"]
     new = changed(rank, "heads", 1, "asymmetry", to=None)  # one that goes, or appears, has moved
     assert [c.new for c in diff_of(rank, new).scores] == [None]
@@ -176,7 +172,7 @@ def test_numbers_of_rank(documents: Any) -> None:
     assert moved == {("L1H3", "qk dims 90"), ("layer 1", "w_q numerical")}
 
 
-def test_a_curve_of_pruning(documents: Any) -> None:
+def test_a_curve_of_pruning(documents):
     place = ("curves", 0, "points", 2)
     old = documents["prune"]
     new = changed(old, *place, "value", to=lambda v: v - 0.2)
@@ -203,7 +199,7 @@ def test_a_curve_of_pruning(documents: Any) -> None:
     assert found.choices[0].lost == ("L{}H{}".format(*removed[0]),)
 
 
-def test_a_depth_curve_names_its_farthest_point_beyond_its_standard_error(documents: Any) -> None:
+def test_a_depth_curve_names_its_farthest_point_beyond_its_standard_error(documents):
     curve = ("variants", "attention")
     new = changed(documents["depth"], *curve, 1, to=lambda v: v + 0.9)
     (change,) = diff_of(documents["depth"], changed(new, *curve, 2, to=lambda v: v + 0.5)).curves
@@ -216,7 +212,7 @@ def test_a_depth_curve_names_its_farthest_point_beyond_its_standard_error(docume
         assert parts(diff_of(old, moved)) == {kind}
 
 
-def test_verdicts_of_spectra_insights_and_certificates(documents: Any) -> None:
+def test_verdicts_of_spectra_insights_and_certificates(documents):
     old = documents["spectrum"]
     new = changed(old, "heads", 4, "share_at_k", "mean", to=lambda v: v / 2)
     new = changed(new, "verdict", "low_rank", to=["L1H0"])
@@ -235,7 +231,7 @@ def test_verdicts_of_spectra_insights_and_certificates(documents: Any) -> None:
         assert found.not_valid == (f"{command}: not validated",)
 
 
-def test_model_data_and_schema_come_first(documents: Any) -> None:
+def test_model_data_and_schema_come_first(documents):
     old = documents["classify"]
     new = changed(old, "provenance", "seed", to=9)
     new = changed(new, "thresholds", "positional", to=0.8)
@@ -251,7 +247,7 @@ def test_model_data_and_schema_come_first(documents: Any) -> None:
     assert at == sorted(at)
 
 
-def test_what_else_is_said_of_model_and_settings(documents: Any) -> None:
+def test_what_else_is_said_of_model_and_settings(documents):
     weights = ("provenance", "model", "weights_sha256")
     last_digit = changed(documents["rank"], *weights, to=lambda v: v[:-1] + "x")
     assert [row.what for row in diff_of(documents["rank"], last_digit).identity] == ["model"]
@@ -270,7 +266,7 @@ def test_what_else_is_said_of_model_and_settings(documents: Any) -> None:
     assert row.sections == ("classify", "rank", "depth")
 
 
-def test_what_cannot_be_compared(documents: Any) -> None:
+def test_what_cannot_be_compared(documents):
     rank = documents["rank"]
     with pytest.raises(InputError, match="nothing to compare"):
         diff_of(rank, documents["depth"])

@@ -1,7 +1,5 @@
 """Whatever a file holds: a comparison, or one clear sentence."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator
@@ -46,7 +44,7 @@ def nodes(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | i
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), junk=st.sampled_from(JUNK), reverse=st.booleans())
-def test_junk_anywhere(documents: Any, data: st.DataObject, junk: Any, reverse: bool) -> None:
+def test_junk_anywhere(documents, data, junk, reverse):
     command = data.draw(st.sampled_from(sorted(documents)))
     place = data.draw(st.sampled_from(list(nodes(documents[command]))))
     whole = copy.deepcopy(documents[command])
@@ -71,7 +69,7 @@ def test_junk_anywhere(documents: Any, data: st.DataObject, junk: Any, reverse: 
 
 
 @pytest.mark.parametrize("junk", [[], [{"name": "heads", "shape": [], "rows": [], "columns": []}]])
-def test_a_step_without_its_matrix_is_refused(junk: Any, documents: Any) -> None:
+def test_a_step_without_its_matrix_is_refused(junk, documents):
     steps = documents["explain"]["steps"]
     mix = [step["key"] for step in steps].index("mix")
     document = changed(documents["explain"], "steps", mix, "matrices", to=junk)
@@ -79,7 +77,7 @@ def test_a_step_without_its_matrix_is_refused(junk: Any, documents: Any) -> None
         results_of(document, "new")
 
 
-def test_provenance_of_another_shape(documents: Any) -> None:
+def test_provenance_of_another_shape(documents):
     for command in ("classify", "rank", "spectrum", "depth", "prune"):
         old = results_of(documents[command], "old")
         for junk in ({}, {"model": 3, "data": "x"}, {"model": {"removed_heads": 7}, "data": []}):

@@ -1,7 +1,5 @@
 """Each rule fires on what it names and on nothing else."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 
@@ -61,7 +59,7 @@ def planted(rule: str, documents: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_fires_on_what_it_names_and_on_nothing_else(rule: str, documents: Any) -> None:
+def test_every_rule_fires_on_what_it_names_and_on_nothing_else(rule, documents):
     old, new = planted(rule, documents)
     assert fired(old, new, rule) == [rule]
     assert fired(old, old, rule) == []
@@ -76,7 +74,7 @@ def test_every_rule_fires_on_what_it_names_and_on_nothing_else(rule: str, docume
     assert set(fired(old, new, *others)) <= allowed.get(rule, set())
 
 
-def test_a_limit_of_a_drop(documents: Any) -> None:
+def test_a_limit_of_a_drop(documents):
     for drop, limit, fires in (
         (0.2, "0.2", False),  # of 1, in each unit: what is allowed exactly is allowed
         (0.21, "0.2", True),
@@ -107,13 +105,13 @@ def test_a_limit_of_a_drop(documents: Any) -> None:
     ],
 )
 def test_a_fall_in_every_unit(
-    metric: str,
-    sides: tuple[float, float],
-    fires: str,
-    passes: str,
-    refused: str,
-    documents: Any,
-) -> None:
+    metric,
+    sides,
+    fires,
+    passes,
+    refused,
+    documents,
+):
     """The unpruned model falls from 0.73 to 0.67 (x 100; in nats), and nothing else changes."""
     before = changed(documents["prune"], "metric", to=metric)
     before = changed(before, "higher_is_better", to=metric != "loss")
@@ -127,7 +125,7 @@ def test_a_fall_in_every_unit(
             fired(old, new, f"metric-drop={limit}")
 
 
-def test_what_the_fall_may_be_is_named(documents: Any) -> None:
+def test_what_the_fall_may_be_is_named(documents):
     with pytest.raises(InputError) as refused:  # equal results: the rule is refused all the same
         fired(documents["prune"], documents["prune"], "metric-drop=0.5")
     assert str(refused.value) == (
@@ -136,7 +134,7 @@ def test_what_the_fall_may_be_is_named(documents: Any) -> None:
     )
 
 
-def test_what_is_a_regression_and_what_cannot_be_decided(documents: Any) -> None:
+def test_what_is_a_regression_and_what_cannot_be_decided(documents):
     prune, rank = documents["prune"], documents["rank"]
     point = ("curves", 0, "points", 1)
     old = changed(prune, *point, "ci", to=[0.8, 1.0])
@@ -158,7 +156,7 @@ def test_what_is_a_regression_and_what_cannot_be_decided(documents: Any) -> None
     assert "classify" in note
 
 
-def test_rules_are_read_however_they_are_written() -> None:
+def test_rules_are_read_however_they_are_written():
     for text, limit in {
         "metric-drop=0.5": AllowedDrop(0.5),
         " metric-drop = 0.5": AllowedDrop(0.5),
@@ -195,6 +193,6 @@ def test_rules_are_read_however_they_are_written() -> None:
         ("metric-drop>1>2", "no"),
     ],
 )
-def test_rules_that_are_none(text: str, words: str) -> None:
+def test_rules_that_are_none(text, words):
     with pytest.raises(InputError, match=words):
         parse_rules([text])

@@ -1,7 +1,5 @@
 """Claims 0, 2, 3 and 5 from planted results, and how parts make a verdict."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any
@@ -104,9 +102,7 @@ def first_heads(count: int, **fields: Any) -> results.RankResult:
         (dataclasses.replace(rank_result(pattern=0.2), text={"lines": 2}), "mixed", "open"),
     ],
 )
-def test_weights_and_patterns_of_asymmetric_heads(
-    rank: results.RankResult, verdict: str, patterns: str
-) -> None:
+def test_weights_and_patterns_of_asymmetric_heads(rank, verdict, patterns):
     found = directed(rank)
     assert found.verdict == verdict
     assert verdicts(found).get(PATTERNS, "not measured") == patterns
@@ -130,13 +126,13 @@ def test_weights_and_patterns_of_asymmetric_heads(
         (symmetric(LOW, shuffled=None), "not measured yet", "holds"),
     ],
 )
-def test_random_changes_decide(found: Any, outcome: str, verdict: str) -> None:
+def test_random_changes_decide(found, outcome, verdict):
     assert verdicts(directed(rank_result(), found))[OUTPUT] == outcome
     assert directed(rank_result(), found).verdict == verdict
     assert directed(rank_result(0.05), found).verdict == "does not hold"
 
 
-def test_controls_of_symmetric_scores() -> None:
+def test_controls_of_symmetric_scores():
     found = directed(rank_result(), symmetric(LOW))
     assert "all heads removed 0.500" in found.control
     assert "about 40 random heads of 72" in found.parts[2].measured
@@ -156,7 +152,7 @@ def test_controls_of_symmetric_scores() -> None:
         (Estimated(1.2), "not measured", "not measured"),
     ],
 )
-def test_without_weights_the_scores_decide(scores: Estimated, outcome: str, verdict: str) -> None:
+def test_without_weights_the_scores_decide(scores, outcome, verdict):
     found = directed(None, symmetric(LOW, scores))
     assert verdicts(found)[SCORES] == outcome
     assert found.verdict == verdict
@@ -211,11 +207,11 @@ LOSS = {"baseline": 2.0, "higher_is_better": False}
         (dataclasses.replace(kept(1.0, ()), kept=(), value=None), "not applicable"),
     ],
 )
-def test_labelled_heads_against_random_ones(found: results.KeptRoles, verdict: str) -> None:
+def test_labelled_heads_against_random_ones(found, verdict):
     assert roles_judged(found).verdict == verdict
 
 
-def test_what_labelled_heads_do_beside_random_ones_is_said_plainly() -> None:
+def test_what_labelled_heads_do_beside_random_ones_is_said_plainly():
     for random, said in (
         (draws(), "do better than random ones: 0 of 39 sets do as well."),
         (draws(0.9), "do worse than random ones: 39 of 39 random sets do as well"),
@@ -237,7 +233,7 @@ def test_what_labelled_heads_do_beside_random_ones_is_said_plainly() -> None:
         ({"n_layers": 1}, "not measured"),  # no interval over layers
     ],
 )
-def test_shared_projections(sizes: dict[str, int], verdict: str) -> None:
+def test_shared_projections(sizes, verdict):
     found = shared_projections.judge(Evidence(rank=rank_result(**sizes)), T)
     assert found.verdict == verdict
     if verdict == "not measured":
@@ -267,7 +263,7 @@ def low_rank_judged(result: results.SpectrumResult, thresholds: InsightThreshold
     return low_rank.judge(Evidence(spectrum=result), thresholds)
 
 
-def test_low_rank_names_positional_heads() -> None:
+def test_low_rank_names_positional_heads():
     measured = spectrum_result([0.95, 0.95, 0.3])
     named = dataclasses.replace(measured.heads[2], role="positional")
     by_spectrum = dataclasses.replace(measured, heads=(*measured.heads[:2], named))
@@ -293,7 +289,7 @@ def test_low_rank_names_positional_heads() -> None:
         ([0.95] * 9 + [0.3], 0.01, 0.8, "holds"),
     ],
 )
-def test_low_rank(shares: list[float], half: float | None, most: float, verdict: str) -> None:
+def test_low_rank(shares, half, most, verdict):
     thresholds = InsightThresholds(most=most)
     assert low_rank_judged(spectrum_result(shares, half), thresholds).verdict == verdict
 
@@ -308,7 +304,7 @@ def test_low_rank(shares: list[float], half: float | None, most: float, verdict:
         (None, None, "Random weights were not measured"),
     ],
 )
-def test_random_weights_stand_in_the_verdict(share: Any, half: Any, said: str) -> None:
+def test_random_weights_stand_in_the_verdict(share, half, said):
     random = None
     if share is not None:
         draw = results.RandomDraw(0, 2, share, share, share, 3 if share > 0.9 else 0)
@@ -322,7 +318,7 @@ def test_random_weights_stand_in_the_verdict(share: Any, half: Any, said: str) -
         assert found.values["random_weights"] == share
 
 
-def test_estimates_and_sides_of_a_limit() -> None:
+def test_estimates_and_sides_of_a_limit():
     one = mean_estimate([0.5])
     assert one is not None
     assert (one.low, one.high) == (None, None)
@@ -347,7 +343,7 @@ def test_estimates_and_sides_of_a_limit() -> None:
     assert common(["holds", "open"]) == "open"
 
 
-def test_parts_make_a_verdict() -> None:
+def test_parts_make_a_verdict():
     for parts, verdict in {
         ("holds", "holds"): "holds",
         ("does not hold", "does not hold"): "does not hold",
@@ -364,7 +360,7 @@ def test_parts_make_a_verdict() -> None:
         assert refuted.verdict == "does not hold"
 
 
-def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured() -> None:
+def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
     found = scoreboard(T, Evidence())
     assert [insight.number for insight in found] == list(range(11))
     assert [insight.claim for insight in found] == [claim.text for claim in CLAIMS]
@@ -373,7 +369,7 @@ def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured() -> N
         assert callable(judge_of(claim.judge)), claim.number
 
 
-def test_thresholds_are_checked() -> None:
+def test_thresholds_are_checked():
     assert InsightThresholds.parse({"most": "0.6"}).most == 0.6
     with pytest.raises(InputError, match="did you mean 'most'"):
         InsightThresholds.parse({"mostt": 0.6})

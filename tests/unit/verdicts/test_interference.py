@@ -1,7 +1,5 @@
 """Claim 6, and the third part of claim 0: every way that they can come out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,13 +84,11 @@ def parts(found: Finding) -> dict[str, str]:
         (UP, Estimated(None), UP, "not measured"),  # a result of an older version
     ],
 )
-def test_all_three_parts_decide(
-    spearman: Estimated, own: Estimated, more: Estimated | None, verdict: str
-) -> None:
+def test_all_three_parts_decide(spearman, own, more, verdict):
     assert judged(spearman, own, more).verdict == verdict
 
 
-def test_a_part_holds_with_its_whole_interval() -> None:
+def test_a_part_holds_with_its_whole_interval():
     for low, expected in ((0.001, "holds"), (0.0, "open"), (-0.001, "open")):
         found = judged(*[Estimated(0.2, low, 0.4)] * 3)
         assert parts(found) == dict.fromkeys((PREDICTS, WORSE, MORE), expected)
@@ -102,7 +98,7 @@ def test_a_part_holds_with_its_whole_interval() -> None:
     assert set(parts(judged(UP, UP, UP, strict)).values()) == {"open"}
 
 
-def test_old_results_and_what_speaks_against_the_claim() -> None:
+def test_old_results_and_what_speaks_against_the_claim():
     old = linear(UP, UP, UP)  # with a correlation over all heads, and a bootstrap over them
     old.correlations[0].layers = 0
     assert parts(interference.judge(Evidence(linear=old), T))[PREDICTS] == "not measured"
@@ -112,7 +108,7 @@ def test_old_results_and_what_speaks_against_the_claim() -> None:
 
 
 @torch.no_grad()
-def test_orthogonal_keys_are_read_back_better_without_the_softmax() -> None:
+def test_orthogonal_keys_are_read_back_better_without_the_softmax():
     """A model whose keys are those of its positions, all at right angles."""
     width = 32
     torch.manual_seed(0)

@@ -1,7 +1,5 @@
 """Each limit passes and fails on planted reports; what a report lacks never passes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -48,7 +46,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("table", "reason"), CASES, ids=lambda value: str(value)[:40])
-def test_limits_pass_and_fail(table: Any, reason: str | None, report: Any) -> None:
+def test_limits_pass_and_fail(table, reason, report):
     found = failures(report, **table)
     assert len(found) == (reason is not None)
     assert reason is None or reason in found[0]
@@ -57,7 +55,7 @@ def test_limits_pass_and_fail(table: Any, reason: str | None, report: Any) -> No
         assert "no result" in missing
 
 
-def test_results_that_are_not_validated_and_labels_of_random_weights(report: Any) -> None:
+def test_results_that_are_not_validated_and_labels_of_random_weights(report):
     for passed, words in ((None, "depth is not validated"), (False, "depth failed")):
         bad = changed(report, "depth", "validation", "passed", to=passed)
         (reason,) = failures(bad, validation=True)
@@ -69,7 +67,7 @@ def test_results_that_are_not_validated_and_labels_of_random_weights(report: Any
     assert "control = true" in failures(without, max_false_positives=0)[0]
 
 
-def test_a_loss_is_better_when_it_is_smaller(report: Any) -> None:
+def test_a_loss_is_better_when_it_is_smaller(report):
     loss = changed(report, "prune", "higher_is_better", to=False)
     assert failures(loss, metric_min=2.0) == ()
     assert failures(loss, metric_min=0.5) != ()
@@ -81,7 +79,7 @@ def test_a_loss_is_better_when_it_is_smaller(report: Any) -> None:
     assert failures(loss, metric_at_50_percent_min=0.5) != ()
 
 
-def test_a_share_of_one_guards_nothing_of_a_metric_up_to_100(report: Any) -> None:
+def test_a_share_of_one_guards_nothing_of_a_metric_up_to_100(report):
     accuracy = changed(report, "prune", "metric", to="accuracy")
     accuracy = changed(accuracy, "prune", "baseline", "value", to=91.0)
     assert "so 0.9 guards nothing; give 90" in failures(accuracy, metric_min=0.9)[0]
@@ -90,7 +88,7 @@ def test_a_share_of_one_guards_nothing_of_a_metric_up_to_100(report: Any) -> Non
     assert "so 0.5 guards nothing; give 50" in found[0]
 
 
-def test_the_baseline(report: Any) -> None:
+def test_the_baseline(report):
     limits = Limits.parse({"baseline": "reports/demo", "fail_on": ["role-lost", "metric-drop=0.1"]})
     assert (limits.baseline, limits.fail_on) == ("reports/demo", ("role-lost", "metric-drop=0.1"))
     old = results_of(report, "reports/demo")
@@ -107,7 +105,7 @@ def test_the_baseline(report: Any) -> None:
     assert "had nothing to compare" in limit_failures(partial, limits, partial)[0]
 
 
-def test_all_reasons_end_in_one_error(report: Any) -> None:
+def test_all_reasons_end_in_one_error(report):
     limits = Limits.parse({"min_rare": 1, "metric_min": 2.0, "validation": True})
     new = results_of(report, "out")
     with pytest.raises(
@@ -148,6 +146,6 @@ def test_all_reasons_end_in_one_error(report: Any) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_tables_that_are_wrong(table: Any, words: str) -> None:
+def test_tables_that_are_wrong(table, words):
     with pytest.raises(InputError, match=words):
         Limits.parse(table)

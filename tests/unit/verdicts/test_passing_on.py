@@ -1,9 +1,6 @@
 """The verdict of claim 1 from planted results: every part can come out either way."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any
 
 import pytest
 
@@ -102,7 +99,7 @@ ABOVE, BELOW, AROUND = (Estimated.around(value, 0.1) for value in (0.3, -0.3, 0.
         ([None], ABOVE, "not applicable"),
     ],
 )
-def test_width_and_the_top_word_decide(widths: Any, gain: Any, verdict: str) -> None:
+def test_width_and_the_top_word_decide(widths, gain, verdict):
     assert judged(widths, gain).verdict == verdict
 
 
@@ -131,14 +128,14 @@ def own(value: float) -> Estimated:
         ((NARROW, ABOVE), (UNKNOWN, BELOW, ABOVE), "mixed"),
     ],
 )
-def test_all_five_parts_decide(known: Any, others: Any, verdict: str) -> None:
+def test_all_five_parts_decide(known, others, verdict):
     names = ("own", "over_gaussian", "token")
     found = judged(*known, **dict(zip(names, others, strict=True)))
     assert found.verdict == verdict
     assert len([p for p in found.parts if "beside" not in p.name]) == 5
 
 
-def test_what_stands_beside_does_not_decide_and_controls_are_said() -> None:
+def test_what_stands_beside_does_not_decide_and_controls_are_said():
     for gap, part in ((ABOVE, "holds"), (BELOW, "does not hold")):
         found = judged([9.0], ABOVE, over_trees=gap, over_directions=gap)
         assert found.verdict == "holds"
@@ -154,7 +151,7 @@ def test_what_stands_beside_does_not_decide_and_controls_are_said() -> None:
     assert "not measured: too short" in short.parts[4].measured
 
 
-def test_thresholds_move_the_verdict() -> None:
+def test_thresholds_move_the_verdict():
     evidence = Evidence(flow=flow_result([9.0, 8.5], ABOVE))
     for thresholds, verdict in (({"value_width": 0.95}, "mixed"), ({"most": 0.99}, "holds")):
         assert passing_on.judge(evidence, InsightThresholds(**thresholds)).verdict == verdict

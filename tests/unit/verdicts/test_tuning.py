@@ -1,7 +1,5 @@
 """Claims 8 to 10 from planted numbers: each rule comes out every way, and on both sides."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -69,11 +67,11 @@ def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Find
         (*[(5.0, None, None)] * 3, "not measured"),  # a single seed
     ],
 )
-def test_layernorm_against_others(biases: Ends, weights: Ends, lora: Ends, verdict: str) -> None:
+def test_layernorm_against_others(biases, weights, lora, verdict):
     assert eighth(biases, weights, lora).verdict == verdict
 
 
-def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_not_count() -> None:
+def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_not_count():
     others = difference("weights", WON), difference("lora", WON)
     none = result(*others, not_possible={"biases": "it has none"})
     for found, verdict in ((result(*others), "not measured"), (none, "holds")):
@@ -84,7 +82,7 @@ def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_no
 
 
 @pytest.mark.parametrize("optimum", ["edge", "not searched"])
-def test_a_rate_that_is_no_known_optimum_leaves_its_claims_not_measured(optimum: str) -> None:
+def test_a_rate_that_is_no_known_optimum_leaves_its_claims_not_measured(optimum):
     concerned = {"layernorm": (True, True, True), "attention": (False, False, True)}
     concerned |= dict.fromkeys(("weights", "biases", "lora"), (True, False, False))
     concerned |= dict.fromkeys(("head", "all", "random_layernorm"), (False, True, False))
@@ -137,11 +135,11 @@ def ninth(
         ((1.0, 0.2, 1.8), ABOVE, (3.0, None, None), "not measured"),
     ],
 )
-def test_frozen_against_tuned(gap: Ends, over: Ends, worth: Ends, verdict: str) -> None:
+def test_frozen_against_tuned(gap, over, worth, verdict):
     assert ninth(gap, over, worth).verdict == verdict
 
 
-def test_the_gap_is_a_threshold() -> None:
+def test_the_gap_is_a_threshold():
     wide = (8.0, 4.0, 12.0)
     assert ninth(wide, ABOVE).parts[0].verdict == "does not hold"
     generous = dataclasses.replace(T, tuning_gap=13.0)
@@ -178,11 +176,11 @@ MORE: Ends = (0.0, -0.4, 0.4)
         (None, (0.8, 0.1, 0.9), 5, "holds"),
     ],
 )
-def test_divergence_or_spread(ratio: Any, more: Any, bad: int, verdict: str) -> None:
+def test_divergence_or_spread(ratio, more, bad, verdict):
     assert tenth(ratio, more, bad).verdict == verdict
 
 
-def test_runs_at_chance_and_larger_sizes_do_not_count() -> None:
+def test_runs_at_chance_and_larger_sizes_do_not_count():
     """A spread that attention has because it learned nothing does not make the claim hold."""
     wide = (4.0, 1.5, 9.0)
     assert tenth(wide, MORE).verdict == "holds"

@@ -1,7 +1,5 @@
 """A decoder's self-attention: every row is held against the keys that it may see."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -126,7 +124,7 @@ RATES = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
 
 
 @pytest.mark.parametrize("begins_special", [True, False])
-def test_numbers_equal_a_loop_over_rows(begins_special: bool) -> None:
+def test_numbers_equal_a_loop_over_rows(begins_special):
     lines = make_lines(begins_special)
     sums = measured(lines)
     for head in judge(sums, None, Thresholds(), [range(N_HEADS)], "decoder"):
@@ -156,7 +154,7 @@ def even(lengths: Sequence[int]) -> list[Line]:
     return lines
 
 
-def test_evenly_spread_causal_attention_is_broad_and_nothing_else() -> None:
+def test_evenly_spread_causal_attention_is_broad_and_nothing_else():
     lines = even([25] * 60)
     head = judge(measured(lines), None, Thresholds(), [range(N_HEADS)], "decoder")[0]
     assert (head.relative_entropy, head.long_entropy) == pytest.approx((1.0, 1.0))
@@ -165,7 +163,7 @@ def test_evenly_spread_causal_attention_is_broad_and_nothing_else() -> None:
     assert (head.syntactic, head.rare) == ((), None)  # a decoder has neither
 
 
-def test_the_previous_token_is_a_position_and_the_first_a_sink() -> None:
+def test_the_previous_token_is_a_position_and_the_first_a_sink():
     lines = even([8, 9, 10] * 20)
     for line in lines:
         n = len(line.ids)

@@ -1,7 +1,5 @@
 """The rule of syntactic labels on attention made by hand: what earns one, and what must not."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -87,7 +85,7 @@ def one(test: SyntacticTest) -> tuple[bool, bool]:
     return bool(test.selected[0, 0]), bool(test.confirmed[0, 0])
 
 
-def test_a_head_that_follows_the_tree_is_labelled() -> None:
+def test_a_head_that_follows_the_tree_is_labelled():
     test = judged(sentences(), to_head)[OBJ]
     assert one(test) == (True, True)
     score = test.score((0, 0))
@@ -107,7 +105,7 @@ def test_a_head_that_follows_the_tree_is_labelled() -> None:
 
 
 @pytest.mark.parametrize("baseline", ["first", "last"])
-def test_always_the_same_word_is_no_syntax(baseline: str) -> None:
+def test_always_the_same_word_is_no_syntax(baseline):
     """Every word hangs on it: no offset explains that, but no content does either."""
     corpus = []
     for s in sentences():
@@ -125,7 +123,7 @@ def test_always_the_same_word_is_no_syntax(baseline: str) -> None:
     assert one(test) == (False, False)
 
 
-def test_what_the_distance_kernel_explains_is_no_syntax() -> None:
+def test_what_the_distance_kernel_explains_is_no_syntax():
     """Head to the right except at the end, where it is to the left: two offsets, one kernel."""
 
     def near(sentence: Sentence, query: int) -> int:
@@ -145,7 +143,7 @@ def test_what_the_distance_kernel_explains_is_no_syntax() -> None:
     assert one(judged(corpus, near)[OBJ])[0]  # it is the kernel that stops it
 
 
-def test_punctuation_never_makes_a_label_and_piece_means_must_agree() -> None:
+def test_punctuation_never_makes_a_label_and_piece_means_must_agree():
     for relation in ("punct", "root"):
         test = judged(sentences(relation), to_head)[relation, "dep->head"]
         assert test.score((0, 0)).accuracy == 1.0
@@ -157,7 +155,7 @@ def test_punctuation_never_makes_a_label_and_piece_means_must_agree() -> None:
     assert score.confirmed.accuracy_mean < 0.5
 
 
-def test_what_holds_on_one_half_alone_is_not_confirmed() -> None:
+def test_what_holds_on_one_half_alone_is_not_confirmed():
     corpus = sentences()
     even = {id(s) for s in corpus[::2]}
 
@@ -170,7 +168,7 @@ def test_what_holds_on_one_half_alone_is_not_confirmed() -> None:
     assert odd_only.score((0, 0)).confirmed is None
 
 
-def test_p_is_the_worst_of_four_and_adjusted_over_the_selected() -> None:
+def test_p_is_the_worst_of_four_and_adjusted_over_the_selected():
     rng = np.random.default_rng(1)
     corpus = sentences()
     guesses = {id(s): rng.random(len(s.words)) < 0.35 for s in corpus}
@@ -195,7 +193,7 @@ def test_p_is_the_worst_of_four_and_adjusted_over_the_selected() -> None:
     assert all(t.p_adjusted[0, 0] == 1.0 for t in found.values() if not t.selected[0, 0])
 
 
-def test_halves_and_swapped_trees() -> None:
+def test_halves_and_swapped_trees():
     corpus = [Sentence(("a", "b")), Sentence(("c",)), Sentence(("d", "e")), Sentence(("f", "g"))]
     blank = np.zeros(0, dtype=np.int64)
     encoded = [EncodedSentence(blank, blank, blank, s, None) for s in corpus]

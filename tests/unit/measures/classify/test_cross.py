@@ -1,7 +1,5 @@
 """Cross-attention heads: the fast sums against loops over dense patterns, and planted heads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -140,9 +138,7 @@ def clustered_error(found: Sequence[dict[str, Any]], name: str) -> float:
     per_batch=st.integers(1, 5),
     rows_at_once=st.integers(1, 4),
 )
-def test_sums_equal_loops_over_dense_patterns(
-    seed: int, n_pairs: int, longest: int, per_batch: int, rows_at_once: int
-) -> None:
+def test_sums_equal_loops_over_dense_patterns(seed, n_pairs, longest, per_batch, rows_at_once):
     def mean(values: Sequence[float]) -> float:
         return float(np.mean(values)) if values else math.nan
 
@@ -176,7 +172,7 @@ def test_sums_equal_loops_over_dense_patterns(
                 np.testing.assert_allclose(sums.expected(name), wanted, atol=1e-6, err_msg=name)
 
 
-def test_parts_add_up_and_states_go_on() -> None:
+def test_parts_add_up_and_states_go_on():
     rng = np.random.default_rng(0)
     pairs = [random_pair(rng) for _ in range(20)]
     whole, part, rest = measured(pairs), measured(pairs[:8]), CrossHeads(N_LAYERS, N_HEADS)
@@ -250,7 +246,7 @@ def heads_of(lengths: Sequence[int], **thresholds: float) -> dict[str, HeadResul
     return dict(zip(HABITS, found, strict=True))
 
 
-def test_planted_heads_earn_their_roles_and_no_others() -> None:
+def test_planted_heads_earn_their_roles_and_no_others():
     heads = heads_of([4, 5, 6, 8, 12, 20, 25] * 26)
     assert {name: head.roles for name, head in heads.items()} == {
         "along": ("monotonic", "sharp"),
@@ -282,7 +278,7 @@ def test_planted_heads_earn_their_roles_and_no_others() -> None:
     assert heads["even"].confidence == pytest.approx(heads["even"].sharpness.uniform, rel=0.2)
 
 
-def test_thresholds_decide() -> None:
+def test_thresholds_decide():
     lengths = [6, 8, 12] * 20
     assert "monotonic" not in heads_of(lengths, monotonic=1.0)["soft"].roles
     assert "monotonic" in heads_of(lengths, monotonic_gain=0.0)["creeping"].roles
@@ -290,7 +286,7 @@ def test_thresholds_decide() -> None:
     assert "sharp" not in heads_of(lengths, sharp=0.95)["along"].roles
 
 
-def test_what_cannot_be_shown() -> None:
+def test_what_cannot_be_shown():
     # A handful of short pairs is in order by luck now and then.
     found = heads_of([5] * 49)
     assert {role for head in found.values() for role in head.roles} == {"special"}
@@ -315,7 +311,7 @@ def test_what_cannot_be_shown() -> None:
     assert head.sharpness.interval == (0.0, 1.0)
 
 
-def test_swapped_sources_stand_beside_the_score() -> None:
+def test_swapped_sources_stand_beside_the_score():
     """A head of position keeps its alignment with another source; one of content loses it."""
     lengths = [6, 8, 12] * 20
     trained = measured(list(planted([HABITS["along"]] * 2, lengths)))
@@ -331,7 +327,7 @@ def test_swapped_sources_stand_beside_the_score() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_patterns_earn_nothing(seed: int) -> None:
+def test_random_patterns_earn_nothing(seed):
     """Dense random heads of every sharpness, in pairs of all lengths."""
     habits: list[Habit] = [
         lambda i, q, k, rng, a=a: rng.dirichlet(np.full(k, a)) for a in (0.02, 0.1, 1.0, 10.0)

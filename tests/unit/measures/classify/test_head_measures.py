@@ -1,7 +1,5 @@
 """Parts of a corpus add up; every role has a rule, and a reason why a corpus may not show it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,7 +39,7 @@ def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
     return judge(sums, KernelHits(sums.syntactic), Thresholds(), [range(12)] * 6)
 
 
-def test_merged_parts_and_restored_states_equal_the_whole(demo: LoadedModel) -> None:
+def test_merged_parts_and_restored_states_equal_the_whole(demo):
     sentences = list(sample_corpus())[:60]
     # The second part meets relations and offsets in another order.
     parts = (sentences, sentences[25:], sentences[:25])
@@ -63,7 +61,7 @@ def test_merged_parts_and_restored_states_equal_the_whole(demo: LoadedModel) -> 
     assert judged(copy) == theirs
 
 
-def test_every_role_has_a_rule() -> None:
+def test_every_role_has_a_rule():
     assert ["positional", "syntactic", "rare", *MEAN_RULES] == [
         role.key for role in roles_of("encoder", "decoder")
     ]

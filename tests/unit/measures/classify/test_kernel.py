@@ -1,7 +1,5 @@
 """The distance kernel and both word-level argmaxes against loops over words."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -33,7 +31,7 @@ def naive(batch: Batch, pattern: torch.Tensor, row: int, head: int) -> np.ndarra
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 4])
-def test_word_level_reductions(rows_at_once: int) -> None:
+def test_word_level_reductions(rows_at_once):
     corpus = [Sentence(tuple("w" * n)) for n in (1, 2, 5, 24, 47, 3)]
     batch = encode(corpus, pieces=lambda i: 1 + (i * 5) % 4)
     torch.manual_seed(0)
@@ -71,7 +69,7 @@ def test_word_level_reductions(rows_at_once: int) -> None:
         assert kernel.means()[0, head, at] == pytest.approx(expected, rel=1e-6)
 
 
-def test_kernel_argmax_equals_its_definition() -> None:
+def test_kernel_argmax_equals_its_definition():
     rng = np.random.default_rng(3)
     corpus = [Sentence(tuple("w" * n)) for n in (1, 2, 3, 25, 50)]
     batch = encode(corpus, pieces=lambda i: 1 + (i * 7) % 3)

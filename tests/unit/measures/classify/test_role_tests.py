@@ -1,7 +1,5 @@
 """Labelled heads against the others: planted differences, layers that confound, all deals."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -51,7 +49,7 @@ def every_deal(has, layers):
 
 
 @pytest.mark.parametrize("case", PLANTED)
-def test_labels_dealt_within_layers_decide(case: str) -> None:
+def test_labels_dealt_within_layers_decide(case):
     values, has, verdict, everywhere = PLANTED[case]
     (test,) = role_tests({"zero": values}, {"any": has}, LAYERS)
     assert test.verdict == verdict
@@ -64,7 +62,7 @@ def test_labels_dealt_within_layers_decide(case: str) -> None:
         assert test.within_p == pytest.approx(1 / (1 + DEALS))
 
 
-def test_superiority_is_that_of_all_pairs() -> None:
+def test_superiority_is_that_of_all_pairs():
     rng = np.random.default_rng(0)
     values = rng.integers(0, 6, len(LAYERS)).astype(float)  # with ties
     has = rng.random(len(LAYERS)) < 0.4
@@ -75,7 +73,7 @@ def test_superiority_is_that_of_all_pairs() -> None:
     assert test.interval[0] < test.superiority < test.interval[1]
 
 
-def test_p_is_that_of_all_permutations() -> None:
+def test_p_is_that_of_all_permutations():
     """Three layers of five and four heads: every deal is counted, pair by pair."""
     layers = np.repeat([0, 1, 2], [5, 4, 4])
     values = np.array([5.0, 1, 4, 2, 3, 9, 8, 9, 7, 2, 0, 1, 1])
@@ -100,7 +98,7 @@ def test_p_is_that_of_all_permutations() -> None:
     assert round(test.within_p * (1 + DEALS), 6) == round(test.within_p * (1 + DEALS))
 
 
-def test_p_is_adjusted_over_the_roles_of_a_removal() -> None:
+def test_p_is_adjusted_over_the_roles_of_a_removal():
     labels = {
         name: PLANTED[name][1] for name in ("a role that costs more", "late layers cost more")
     }
@@ -117,7 +115,7 @@ def test_p_is_adjusted_over_the_roles_of_a_removal() -> None:
         assert mine["whole layers"].within_p_adjusted is None
 
 
-def test_small_groups_are_not_compared_and_have_no_interval() -> None:
+def test_small_groups_are_not_compared_and_have_no_interval():
     values = np.arange(len(LAYERS), dtype=float)
     labels = {
         str(n): np.arange(len(LAYERS)) < n
@@ -128,7 +126,7 @@ def test_small_groups_are_not_compared_and_have_no_interval() -> None:
     assert found == {"3": False, "7": False, "8": True, "41": False}
 
 
-def test_rounding_makes_no_difference() -> None:
+def test_rounding_makes_no_difference():
     """Heads that do nothing lose what rounding leaves: equal on paper, and so in the ranks."""
     rng = np.random.default_rng(3)
     noise = rng.normal(0, ROUNDING / 40, len(LAYERS))
@@ -140,7 +138,7 @@ def test_rounding_makes_no_difference() -> None:
     assert found[0] == found[1] == found[2]
 
 
-def test_the_level_holds_where_layers_differ() -> None:
+def test_the_level_holds_where_layers_differ():
     """Of 50 runs without any difference, the restricted test errs in some 5%, the other in all."""
     rng = np.random.default_rng(4)
     restricted = anywhere = 0

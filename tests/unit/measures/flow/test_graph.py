@@ -1,7 +1,5 @@
 """Words as nodes, hubs, rates over sentences, trees that know nothing, and the largest trees."""
 
-from __future__ import annotations
-
 import itertools
 
 import networkx
@@ -27,7 +25,7 @@ def two_sentences(causal: bool = False) -> WordNodes:
     return WordNodes(node, content, torch.zeros_like(node), names, causal)
 
 
-def test_weights_to_a_word_are_summed_and_from_a_word_averaged() -> None:
+def test_weights_to_a_word_are_summed_and_from_a_word_averaged():
     nodes = two_sentences()
     pattern = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     graph = nodes.fold(pattern)
@@ -45,7 +43,7 @@ def test_weights_to_a_word_are_summed_and_from_a_word_averaged() -> None:
     torch.testing.assert_close(seen[0, 1], torch.tensor([0.5, 0.5, 0, 0, 0]))
 
 
-def test_in_degree_counts_what_other_words_give() -> None:
+def test_in_degree_counts_what_other_words_give():
     nodes = two_sentences()
     graph = torch.zeros(2, 1, 5, 5)
     graph[0, 0, :, 0] = 0.75  # everything looks at [CLS] ...
@@ -60,7 +58,7 @@ def test_in_degree_counts_what_other_words_give() -> None:
     assert shares.item() == pytest.approx(5 / 8)  # a tenth of 15 nodes are 2
 
 
-def test_hubs_are_found_and_held_against_chance() -> None:
+def test_hubs_are_found_and_held_against_chance():
     nodes = two_sentences()
     graph = torch.zeros(2, 2, 5, 5)
     graph[:, 0, :, 0] = 1.0
@@ -85,7 +83,7 @@ def test_hubs_are_found_and_held_against_chance() -> None:
     assert first.names.most(5, least=17) == []
 
 
-def test_rates_over_sentences_are_ratio_estimates() -> None:
+def test_rates_over_sentences_are_ratio_estimates():
     random = np.random.default_rng(0)
     whole = random.integers(1, 9, (50, 1)).astype(float)
     part = random.binomial(whole.astype(int), [0.2, 0.7], (50, 2)).astype(float)
@@ -117,7 +115,7 @@ def gold(*heads: list[int], punctuation: int | None = None) -> GoldTrees:
     return GoldTrees(tree, scored)
 
 
-def test_trees_that_know_only_the_root_and_attachment_without_punctuation() -> None:
+def test_trees_that_know_only_the_root_and_attachment_without_punctuation():
     found = simple_trees(gold([1, -1, 1, 2]), torch.Generator().manual_seed(0))
     for name, heads in {
         "previous": [1, 1, 2],
@@ -154,7 +152,7 @@ def random_gold(seed: int, n: int = 9, sentences: int = 20) -> GoldTrees:
     return gold(*tree[:, 0].tolist())
 
 
-def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up() -> None:
+def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up():
     search = TreeSearch(0)
     first, second = random_gold(1), random_gold(2)
     search.update(planted_graph(first, 1), first, None)
@@ -173,7 +171,7 @@ def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up() -> None:
     assert len(every) == 8
 
 
-def test_noise_does_not_beat_the_baseline() -> None:
+def test_noise_does_not_beat_the_baseline():
     search = TreeSearch(0)
     for seed in (1, 2):
         trees = random_gold(seed)
@@ -185,7 +183,7 @@ def test_noise_does_not_beat_the_baseline() -> None:
     assert gap.value[0] - gap.half_width()[0] < 0
 
 
-def test_directions_are_told_apart() -> None:
+def test_directions_are_told_apart():
     trees = random_gold(1)
     graph = planted_graph(trees, 1)[:, 1:2] + planted_graph(trees, 1)[:, 2:3]
     both = trees.hits(trees.trees(candidates(graph)))[:, 0].sum(0)
@@ -215,7 +213,7 @@ def reaches(tree: tuple[int, ...], word: int, root: int) -> bool:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_no_other_tree_scores_more(n: int) -> None:
+def test_no_other_tree_scores_more(n):
     generator = torch.Generator().manual_seed(n)
     scores = torch.randn(40, n, n, generator=generator, dtype=torch.float64)
     roots = torch.randint(n, (40,), generator=generator)
@@ -228,7 +226,7 @@ def test_no_other_tree_scores_more(n: int) -> None:
 
 
 @pytest.mark.parametrize(("n", "sharp"), [(6, 1.0), (9, 6.0), (17, 8.0)])
-def test_trees_of_many_cycles_in_cycles(n: int, sharp: float) -> None:
+def test_trees_of_many_cycles_in_cycles(n, sharp):
     """Sharp rows run in many cycles that have to be broken one inside the other."""
     generator = torch.Generator().manual_seed(n)
     scores = torch.softmax(sharp * torch.randn(24, n, n, generator=generator), -1).double()
@@ -244,13 +242,13 @@ def test_trees_of_many_cycles_in_cycles(n: int, sharp: float) -> None:
         }
 
 
-def test_a_cycle_is_broken_where_it_costs_least() -> None:
+def test_a_cycle_is_broken_where_it_costs_least():
     """1 and 2 want each other; entering at 2 loses 9 for 5, entering at 1 loses 10 for 8."""
     scores = torch.tensor([[0.0, 8.0, 5.0], [0.0, 0.0, 9.0], [0.0, 10.0, 0.0]])
     assert largest_trees(scores[None], torch.tensor([0])).tolist() == [[-1, 0, 1]]
 
 
-def test_graphs_do_not_disturb_each_other() -> None:
+def test_graphs_do_not_disturb_each_other():
     """Alone, or among others that need more steps: the same trees; ties are trees as well."""
     generator = torch.Generator().manual_seed(0)
     scores = torch.softmax(8 * torch.randn(30, 11, 11, generator=generator), -1)

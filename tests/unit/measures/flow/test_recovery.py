@@ -1,7 +1,5 @@
 """What z holds: planted heads, and the same maps fitted by another way."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -77,7 +75,7 @@ def value_map(rank: int, seed: int = 3) -> Tensor:
     return left @ torch.randn(rank, WIDTH, generator=generator)
 
 
-def test_a_head_that_copies_one_word_is_told_from_one_that_mixes() -> None:
+def test_a_head_that_copies_one_word_is_told_from_one_that_mixes():
     W_V = value_map(WIDTH)[None].repeat(2, 1, 1)
     held, _ = held_out(W_V, ["next", "even"])
     copies, mixes = held.explained("value").value
@@ -97,7 +95,7 @@ def test_a_head_that_copies_one_word_is_told_from_one_that_mixes() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-6])
-def test_a_head_without_values_tells_nothing(noise: float) -> None:
+def test_a_head_without_values_tells_nothing(noise):
     """A z that is constant but for rounding in float32, which differs from one CPU to the next."""
     held, spaces = held_out(torch.zeros(1, D, WIDTH), ["drawn"], noise)
     assert held.explained("whole").value[0] == pytest.approx(0.0, abs=0.02)
@@ -112,7 +110,7 @@ def test_a_head_without_values_tells_nothing(noise: float) -> None:
     assert not sums.solve()[0].weight.any()
 
 
-def test_a_constant_beside_values_that_vary_is_not_read() -> None:
+def test_a_constant_beside_values_that_vary_is_not_read():
     """One of four numbers is a constant with noise: the others tell what three numbers tell."""
     W_V = value_map(WIDTH)
     W_V[:, 0] = 0.0
@@ -122,7 +120,7 @@ def test_a_constant_beside_values_that_vary_is_not_read() -> None:
         assert found == pytest.approx(expected, abs=1e-4)
 
 
-def test_few_sentences_are_answered_by_a_larger_penalty() -> None:
+def test_few_sentences_are_answered_by_a_larger_penalty():
     """Of even attention little can be told; from few sentences a map must not promise more."""
     W_V = value_map(WIDTH)[None]
     few, many = (held_out(W_V, ["even"], n=n)[0] for n in (10, 400))
@@ -132,7 +130,7 @@ def test_few_sentences_are_answered_by_a_larger_penalty() -> None:
     assert copies.penalties("value")[0] <= 0.01
 
 
-def test_every_number_by_a_slow_program() -> None:
+def test_every_number_by_a_slow_program():
     """One head, query by query in NumPy: normal equations, folds and means spelled out."""
     W_V = value_map(WIDTH)[None]
     held, spaces = held_out(W_V, ["drawn"])
@@ -191,7 +189,7 @@ def _rows(x: Tensor, nodes: WordNodes, W_V: Tensor, *, U, G, V) -> dict[str, np.
     return {name: np.array(values) for name, values in found.items()}
 
 
-def test_a_wide_target_is_seen_through_a_few_directions() -> None:
+def test_a_wide_target_is_seen_through_a_few_directions():
     """A sketch of eight directions chooses the penalty of the whole target, or one near it."""
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(3, 300, WIDTH, generator=generator, dtype=torch.float64)
@@ -209,7 +207,7 @@ def test_a_wide_target_is_seen_through_a_few_directions() -> None:
     torch.testing.assert_close(found[0].y, found[1].y)
 
 
-def test_chunks_of_heads_and_sentences_add_up() -> None:
+def test_chunks_of_heads_and_sentences_add_up():
     W_V = torch.stack([value_map(WIDTH), value_map(2)])
     kinds = ["next", "drawn"]
     whole, spaces = held_out(W_V, kinds)

@@ -1,7 +1,5 @@
 """Linear forms against plain loops over queries and keys."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -50,7 +48,7 @@ def by_hand(form: str, q: Tensor, k: Tensor, v: Tensor, scale: float, sees) -> l
 
 @pytest.mark.parametrize("form", [*FORMS, EVEN])
 @pytest.mark.parametrize("case", ["all", "padded", "causal", "additive", "-10000"])
-def test_a_form_is_its_sum_over_keys(form: str, case: str) -> None:
+def test_a_form_is_its_sum_over_keys(form, case):
     q, k, v = draw()
     padded = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)[None]
     causal = torch.ones(N, N, dtype=torch.bool).tril()
@@ -66,7 +64,7 @@ def test_a_form_is_its_sum_over_keys(form: str, case: str) -> None:
     torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_the_first_order_of_small_scores_is_their_softmax() -> None:
+def test_the_first_order_of_small_scores_is_their_softmax():
     q, k, v = draw(2)
     mask = torch.ones(N, N, dtype=torch.bool).tril()
     for size, near in ((1e-3, 1e-5), (8.0, None)):
@@ -77,7 +75,7 @@ def test_the_first_order_of_small_scores_is_their_softmax() -> None:
         assert gap < near if near else gap > 0.05
 
 
-def test_what_could_divide_by_nothing_or_overflow() -> None:
+def test_what_could_divide_by_nothing_or_overflow():
     # Keys whose scores sum to minus their number: 1 + s q.k sums to zero but for rounding.
     q, k, v = torch.ones(1, 1), torch.tensor([[-1.3], [-0.7]]), torch.tensor([[1.0], [2.0]])
     assert linear_attention("first-order", q, k, v, scale=1.0).tolist() == [[0.0]]

@@ -1,7 +1,5 @@
 """Errors of heads from sums, against z and y of all tokens laid end to end."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -32,7 +30,7 @@ def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
     return sums, {f: torch.cat(y).numpy() for f, y in y_of.items()}, torch.cat(z_of).numpy()
 
 
-def test_errors_are_those_of_all_tokens() -> None:
+def test_errors_are_those_of_all_tokens():
     sums, outputs, z = measured()
     found = sums.by_row[5].errors(sums.tokens, np.ones((1, len(LENGTHS))))
     scales = sums.by_row[5].scales()
@@ -53,7 +51,7 @@ def test_errors_are_those_of_all_tokens() -> None:
             assert found["fitted"][0, h, i] <= min(1.0, found["scaled"][0, h, i]) + 1e-9
 
 
-def test_a_resample_is_the_text_with_its_sentences_repeated() -> None:
+def test_a_resample_is_the_text_with_its_sentences_repeated():
     """With the fits of the whole text: z - m and c y + b - z, sentences counted as drawn."""
     sums, outputs, z = measured()
     counts = np.array([[2.0, 0.0, 1.0, 1.0]])
@@ -67,7 +65,7 @@ def test_a_resample_is_the_text_with_its_sentences_repeated() -> None:
         assert found["scaled"][0, h, i] == pytest.approx(np.sqrt(error))
 
 
-def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_entropy() -> None:
+def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_entropy():
     sums = LinearSums(1)
     q, k, varied = torch.randn(3, 1, 1, 4, D, generator=torch.Generator().manual_seed(0))
     v = torch.ones(1, 1, 4, D)

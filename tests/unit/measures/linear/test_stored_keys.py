@@ -1,7 +1,5 @@
 """What is read back from N keys: orthogonal and equal keys, loops, and closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -33,7 +31,7 @@ def errors(k: torch.Tensor, beta: float = 3.0) -> dict[str, float]:
     return {name: float(x) for name, x in readout_errors(unit, real, beta).items()}
 
 
-def test_orthogonal_keys_are_read_back_exactly_by_the_sum_and_not_by_a_softmax() -> None:
+def test_orthogonal_keys_are_read_back_exactly_by_the_sum_and_not_by_a_softmax():
     """The other side of the claim: here the linear form errs less."""
     basis = torch.linalg.qr(keys(6, 6)[0, 0])[0][None, None]
     found = errors(2.5 * basis)
@@ -52,7 +50,7 @@ def test_orthogonal_keys_are_read_back_exactly_by_the_sum_and_not_by_a_softmax()
     )
 
 
-def test_expected_errors_are_those_of_orthonormal_values_stored_for_real() -> None:
+def test_expected_errors_are_those_of_orthonormal_values_stored_for_real():
     n, d = 7, 4
     k = F.normalize(keys(n, d, 3)[0, 0], dim=-1)
     v = torch.eye(n, dtype=torch.float64)
@@ -72,7 +70,7 @@ def test_expected_errors_are_those_of_orthonormal_values_stored_for_real() -> No
     assert found["softmax"] == pytest.approx(error(sharp / sharp.sum(1, keepdim=True) @ v))
 
 
-def test_padding_and_the_keys_mean_change_nothing_they_should_not() -> None:
+def test_padding_and_the_keys_mean_change_nothing_they_should_not():
     k = keys(5, 3)
     padded = torch.cat([k, 7 * torch.ones(1, 1, 2, 3, dtype=torch.float64)], dim=2)
     real = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
@@ -88,7 +86,7 @@ def test_padding_and_the_keys_mean_change_nothing_they_should_not() -> None:
     assert float(coherence(unit_keys(k + 100, every(5), centred=False)[0], every(5))) > 0.99
 
 
-def test_coherence_is_the_mean_over_pairs() -> None:
+def test_coherence_is_the_mean_over_pairs():
     k = keys(4, 3)
     rows = F.normalize(k[0, 0], dim=-1)
     pairs = [abs(float(rows[i] @ rows[j])) for i in range(4) for j in range(i)]
@@ -99,7 +97,7 @@ def test_coherence_is_the_mean_over_pairs() -> None:
 
 
 @pytest.mark.parametrize(("n", "d"), [(8, 16), (32, 16), (64, 16), (48, 8)])
-def test_random_keys_give_the_closed_forms(n: int, d: int) -> None:
+def test_random_keys_give_the_closed_forms(n, d):
     generator = torch.Generator().manual_seed(n)
     drawn = [simulate(n, d, generator) for _ in range(100)]
     for readout in ("sum", "scaled-sum", "least-squares"):

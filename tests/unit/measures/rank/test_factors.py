@@ -1,7 +1,5 @@
 """Factors of a layer: biases as an augmented input, folded LayerNorms, weighing by a covariance."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.linalg
@@ -29,7 +27,7 @@ def changed(weights: AttentionWeights, **parts: Tensor) -> AttentionWeights:
     return AttentionWeights(**{**vars(weights), **parts})
 
 
-def test_factors_are_the_canonical_weights(weights: AttentionWeights) -> None:
+def test_factors_are_the_canonical_weights(weights):
     half = AttentionWeights(**{name: value.half() for name, value in vars(weights).items()})
     factors = layer_factors(half)
     assert factors.n_heads == H
@@ -41,7 +39,7 @@ def test_factors_are_the_canonical_weights(weights: AttentionWeights) -> None:
         np.testing.assert_allclose(dense(factors.W_V[head], factors.W_O_T[head]), out, rtol=1e-12)
 
 
-def test_concatenation_puts_head_after_head_like_a_linear_map(weights: AttentionWeights) -> None:
+def test_concatenation_puts_head_after_head_like_a_linear_map(weights):
     together = layer_factors(weights).concatenated()
     assert together.W_Q.shape == (1, D, H * R)
     for head in range(H):
@@ -51,7 +49,7 @@ def test_concatenation_puts_head_after_head_like_a_linear_map(weights: Attention
     assert layer_factors(weights).first(2).W_V.shape == (2, D, R)
 
 
-def test_included_biases_equal_dense_augmented_matrices(weights: AttentionWeights) -> None:
+def test_included_biases_equal_dense_augmented_matrices(weights):
     found = matrix_ranks(layer_factors(weights, biases=True), Reading())
     for head in range(H):
         query = np.vstack([weights.W_Q[head], weights.b_Q[head][None]])
@@ -62,7 +60,7 @@ def test_included_biases_equal_dense_augmented_matrices(weights: AttentionWeight
         check(found["w_q"][head], query, R, rtol=(D + 1) * EPS32)
 
 
-def test_the_augmented_product_is_the_score(weights: AttentionWeights) -> None:
+def test_the_augmented_product_is_the_score(weights):
     """[x, 1] B [x, 1]^T is q k^T up to a number for each query, which no softmax notices."""
     x = gaussian(6, D, seed=4)
     ones = torch.cat([x, torch.ones(6, 1).double()], dim=1)
@@ -74,7 +72,7 @@ def test_the_augmented_product_is_the_score(weights: AttentionWeights) -> None:
         np.testing.assert_allclose(ours, pattern[0, head], rtol=1e-10)
 
 
-def test_key_bias_changes_nothing_and_query_bias_does(weights: AttentionWeights) -> None:
+def test_key_bias_changes_nothing_and_query_bias_does(weights):
     for biases in (False, True):
         moved = layer_factors(changed(weights, b_K=weights.b_K * 100), biases=biases)
         for name, value in vars(layer_factors(weights, biases=biases)).items():
@@ -88,7 +86,7 @@ def test_key_bias_changes_nothing_and_query_bias_does(weights: AttentionWeights)
         assert not torch.allclose(before, after) if biases else torch.equal(before, after)
 
 
-def test_zero_biases_are_the_same_as_none(weights: AttentionWeights) -> None:
+def test_zero_biases_are_the_same_as_none(weights):
     plain = changed(weights, b_Q=torch.zeros(H, R).double(), b_V=torch.zeros(H, R).double())
     for name in ("qk", "ov"):
         found, expected = (
@@ -98,7 +96,7 @@ def test_zero_biases_are_the_same_as_none(weights: AttentionWeights) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
 
 
-def test_folded_weights_give_the_same_attention_from_normalised_states(weights) -> None:
+def test_folded_weights_give_the_same_attention_from_normalised_states(weights):
     gain, shift = gaussian(D, seed=5), gaussian(D, seed=6)
     folded = fold_gain(weights, gain, shift)
     normalised = torch.nn.functional.layer_norm(gaussian(2, 7, D, seed=7), (D,))
@@ -118,7 +116,7 @@ def test_folded_weights_give_the_same_attention_from_normalised_states(weights) 
 
 
 @pytest.mark.parametrize("biases", [False, True])
-def test_weighing_is_the_dense_square_root_on_both_sides(weights, biases: bool) -> None:
+def test_weighing_is_the_dense_square_root_on_both_sides(weights, biases):
     x = (gaussian(200, D, seed=8) @ gaussian(D, D, seed=9) + gaussian(D, seed=10)).numpy()
     mean, root = x.mean(0), np.real(scipy.linalg.sqrtm(np.cov(x.T, bias=True)))
     factors = layer_factors(weights, biases=biases)
@@ -136,7 +134,7 @@ def test_weighing_is_the_dense_square_root_on_both_sides(weights, biases: bool) 
             assert np.linalg.norm(ours) == pytest.approx(np.sqrt((scores**2).mean()), rel=1e-9)
 
 
-def test_random_factors_are_standard_normal_and_follow_the_seed() -> None:
+def test_random_factors_are_standard_normal_and_follow_the_seed():
     like = random_layer(2, 30, 8)
     first, again, other = (random_factors(like, seed) for seed in (0, 0, 1))
     for name, value in vars(first).items():

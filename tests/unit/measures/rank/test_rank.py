@@ -1,7 +1,5 @@
 """Every number read off factors equals that of the dense product; the Gaussian control."""
 
-from __future__ import annotations
-
 import math
 from statistics import fmean, stdev
 from typing import Any
@@ -47,9 +45,7 @@ seeds = st.integers(0, 2**16)
 
 @settings(deadline=None, max_examples=60)
 @given(heads=st.integers(0, 3), m=sizes, n=sizes, r=sizes, seed=seeds, scale=st.integers(-30, 30))
-def test_singular_values_are_the_dense_products(
-    heads: int, m: int, n: int, r: int, seed: int, scale: int
-) -> None:
+def test_singular_values_are_the_dense_products(heads, m, n, r, seed, scale):
     left = gaussian(heads, m, r, seed=seed) * 10.0**scale
     right = gaussian(heads, n, r, seed=seed + 1)
     sigma = product_singular_values(left, right)
@@ -71,8 +67,8 @@ def test_singular_values_are_the_dense_products(
     duplicate=st.booleans(),
 )
 def test_every_statistic_is_the_dense_products(
-    d_model: int, d_head: int, n_heads: int, seed: int, scale: float, share: str, duplicate: bool
-) -> None:
+    d_model, d_head, n_heads, seed, scale, share, duplicate
+):
     factors = random_layer(n_heads, d_model, d_head, seed)
     if duplicate:  # columns twice: the rank is at most half the head's width
         half = (d_head + 1) // 2
@@ -94,7 +90,7 @@ def test_every_statistic_is_the_dense_products(
                 check(found[name][head], matrix, count, rtol=flat, power=power)
 
 
-def test_factors_of_any_shape_and_type() -> None:
+def test_factors_of_any_shape_and_type():
     left, right = gaussian(2, 5, 9), gaussian(2, 5, 9, seed=1)  # a head wider than the model
     for head, found in enumerate(product_ranks(left, right, Reading())):
         check(found, dense(left[head], right[head]), 5, rtol=5 * EPS32)
@@ -115,7 +111,7 @@ def test_factors_of_any_shape_and_type() -> None:
         ([100.0, *[1.0] * 7], (1, 1, 1)),
     ],
 )
-def test_planted_spectrum_is_found(sigma: list[float], dims: tuple[int, ...]) -> None:
+def test_planted_spectrum_is_found(sigma, dims):
     left, right, _, _ = planted_spectrum(24, 10, sigma)
     (found,) = product_ranks(left[None], right[None], Reading(rtol=1e-9))
     planted = [*sigma, *[0.0] * (10 - len(sigma))]
@@ -130,7 +126,7 @@ def test_planted_spectrum_is_found(sigma: list[float], dims: tuple[int, ...]) ->
 
 @pytest.mark.parametrize("share", ["sigma2", "sigma"])
 @pytest.mark.parametrize("scale", [1e-30, 0.1, 1.0, 1 / 3, 1e30])
-def test_equal_singular_values_are_counted_at_the_exact_boundary(share: str, scale: float) -> None:
+def test_equal_singular_values_are_counted_at_the_exact_boundary(share, scale):
     """Nine of ten hold 90%, nineteen of twenty 95%: not one more, whatever rounding does."""
     for k, dims in ((10, (9, 10, 10)), (20, (18, 19, 20)), (100, (90, 95, 99)), (1, (1, 1, 1))):
         sigma = torch.full((k,), scale, dtype=torch.float64)
@@ -141,7 +137,7 @@ def test_equal_singular_values_are_counted_at_the_exact_boundary(share: str, sca
         assert found.numerical_rank.value == k
 
 
-def test_share_of_sigma_and_of_its_square_differ_as_by_hand() -> None:
+def test_share_of_sigma_and_of_its_square_differ_as_by_hand():
     sigma = torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64)
     # squares 16 9 4 1 of 30: 53%, 83%, 97%; values of 10: 40%, 70%, 90%
     assert summarise(sigma, rtol=1e-6).dims == {"90": 3, "95": 3, "99": 4}
@@ -153,7 +149,7 @@ def test_share_of_sigma_and_of_its_square_differ_as_by_hand() -> None:
     )
 
 
-def test_numerical_rank_counts_above_the_tolerance() -> None:
+def test_numerical_rank_counts_above_the_tolerance():
     sigma = torch.tensor([2.0, 1.0, 0.02, 0.0199, 0.0], dtype=torch.float64)
     assert summarise(sigma, rtol=0.01).numerical_rank.value == 2  # 0.02 is not above
     assert summarise(sigma, rtol=0.00996).numerical_rank.value == 3
@@ -172,7 +168,7 @@ def test_numerical_rank_counts_above_the_tolerance() -> None:
     assert summarise(torch.ones(3).double(), rtol=0.999).numerical_rank.value == 3
 
 
-def test_where_nothing_is() -> None:
+def test_where_nothing_is():
     (found,) = product_ranks(torch.zeros(1, 6, 3), gaussian(1, 6, 3), Reading())
     assert found.singular_values == (0.0, 0.0, 0.0)
     assert found.numerical_rank.value == 0
@@ -191,7 +187,7 @@ def test_where_nothing_is() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(seed=seeds)
-def test_a_change_of_basis_shared_by_query_and_key_changes_no_product(seed: int) -> None:
+def test_a_change_of_basis_shared_by_query_and_key_changes_no_product(seed):
     factors = random_layer(2, 16, 4, seed)
     G = orthonormal(4, 4, seed) @ torch.diag(torch.tensor([1, 2, 3, 5.0]).double())
     G = G @ orthonormal(4, 4, seed + 1)
@@ -211,14 +207,14 @@ def test_a_change_of_basis_shared_by_query_and_key_changes_no_product(seed: int)
 
 @settings(deadline=None, max_examples=40)
 @given(m=st.integers(1, 14), r=st.integers(1, 8), seed=seeds, scale=st.integers(-30, 30))
-def test_asymmetry_is_the_dense_products(m: int, r: int, seed: int, scale: int) -> None:
+def test_asymmetry_is_the_dense_products(m, r, seed, scale):
     left, right = gaussian(2, m, r, seed=seed) * 10.0**scale, gaussian(2, m, r, seed=seed + 1)
     for head, value in enumerate(asymmetry(left, right)):
         expected = dense_asymmetry(dense(left[head], right[head]))
         assert float(value) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_asymmetry_of_planted_symmetry() -> None:
+def test_asymmetry_of_planted_symmetry():
     A, B = gaussian(40, 6), gaussian(40, 6, seed=1)
     signs = torch.tensor([1.0, -2, 3, -4, 5, 0]).double()
     # W_Q = W_K; A diag A^T; (A B^T + B A^T) of rank 12; (A B^T - B A^T)
@@ -238,7 +234,7 @@ def test_asymmetry_of_planted_symmetry() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles(scale: float) -> None:
+def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles(scale):
     left, right = gaussian(4, 20, 5), gaussian(4, 20, 5, seed=1)
     right[3, :, :3] = left[2, :, :3]  # two spaces that share three dimensions
     found = subspace_overlap(left * scale, right)
@@ -248,7 +244,7 @@ def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles(scale: float
     assert float(found[2, 3]) > 0.6
 
 
-def test_overlap_of_planted_subspaces() -> None:
+def test_overlap_of_planted_subspaces():
     basis = orthonormal(12, 12)
     mixed = [basis[:, :4] @ gaussian(4, 4, seed=seed) for seed in (0, 1)]
     spaces = torch.stack([*mixed, basis[:, 4:8], basis[:, 2:6]])
@@ -267,7 +263,7 @@ def test_overlap_of_planted_subspaces() -> None:
     np.testing.assert_allclose(own, own.T, atol=1e-12)
 
 
-def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights() -> None:
+def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights():
     """A planted space of 3 dimensions, stored in float32 in a head of 8 columns."""
     basis = orthonormal(48, 3)
     W_Q, W_K = (torch.stack([basis @ gaussian(3, 8, seed=s) for s in (k, k + 1)]) for k in (0, 2))
@@ -278,7 +274,7 @@ def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights
 
 
 @pytest.mark.parametrize(("n_heads", "d_model"), [(3, 20), (5, 12)])
-def test_layer_is_the_sum_of_its_heads(n_heads: int, d_model: int) -> None:
+def test_layer_is_the_sum_of_its_heads(n_heads, d_model):
     """Heads side by side can exceed the model's width."""
     factors = random_layer(n_heads, d_model, 4)
     heads, whole = measure_layer(7, factors, Reading(), folded=True)
@@ -309,7 +305,7 @@ class Shapes(TorchDispatchMode):
         return out
 
 
-def test_no_square_of_the_models_width_is_made_for_heads() -> None:
+def test_no_square_of_the_models_width_is_made_for_heads():
     factors = random_layer(4, 512, 16)
     with Shapes() as shapes:
         product_singular_values(factors.W_Q, factors.W_K)
@@ -324,7 +320,7 @@ def test_no_square_of_the_models_width_is_made_for_heads() -> None:
     assert [entry for entry in shapes.seen if sum(side >= 512 for side in entry[1]) >= 2]
 
 
-def test_control_values_of_bert_base() -> None:
+def test_control_values_of_bert_base():
     """768 x 768 (12 x 64), dimensions to 90% of sigma^2: a random product looks low rank."""
     like = Factors(*torch.empty(4, 12, 768, 64))
     found = layer_control([random_factors(like, seed) for seed in range(2)], Reading())
@@ -339,7 +335,7 @@ def test_control_values_of_bert_base() -> None:
         assert value == pytest.approx(64 / 768, abs=0.001)
 
 
-def test_averages_and_deviations_by_hand() -> None:
+def test_averages_and_deviations_by_hand():
     draws = [random_layer(2, 20, 4, seed) for seed in range(3)]
     found = layer_control(draws, Reading())
     single = [rank for draw in draws for rank in matrix_ranks(draw, Reading())["qk"]]
@@ -358,7 +354,7 @@ def test_averages_and_deviations_by_hand() -> None:
     assert found.overlap["query"] == pytest.approx(fmean(between))
 
 
-def test_what_a_control_cannot_know() -> None:
+def test_what_a_control_cannot_know():
     # One head has no overlap with another.
     found = layer_control([random_layer(1, 20, 4, seed) for seed in range(2)], Reading())
     assert (found.overlap["query"], found.overlap["key"]) == (None, None)
@@ -375,7 +371,7 @@ def test_what_a_control_cannot_know() -> None:
     assert (alone.std, alone.draws, alone.effective_rank) == ({}, 1, one.effective_rank)
 
 
-def test_control_does_not_depend_on_the_scale_or_order_of_heads() -> None:
+def test_control_does_not_depend_on_the_scale_or_order_of_heads():
     draw = random_layer(3, 20, 4)
     scaled = Factors(*(getattr(draw, name)[[2, 0, 1]] * 1e-3 for name in vars(draw)))
     ours, theirs = (layer_control([item, item], Reading()) for item in (draw, scaled))

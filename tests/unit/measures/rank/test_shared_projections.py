@@ -1,7 +1,5 @@
 """Projections that heads share: planted ones are recovered, others never do worse than cutting."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -48,7 +46,7 @@ def lost(sigma: np.ndarray, kept: int) -> float:
 
 
 @pytest.mark.parametrize("width", [1, 3, 7, 20])
-def test_score_error_is_the_dense_one(width: int) -> None:
+def test_score_error_is_the_dense_one(width):
     factors = random_layer(3, 14, 4)
     mixed = Mixed(*gaussian(2, 3, 14, width, seed=1))
     B = products(factors)
@@ -62,7 +60,7 @@ def test_score_error_is_the_dense_one(width: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 14, 4), (2, 4, 6), (1, 9, 9)])
-def test_truncating_a_head_is_its_best_approximation(shape: tuple[int, int, int]) -> None:
+def test_truncating_a_head_is_its_best_approximation(shape):
     factors = random_layer(*shape)
     mixed = truncate(factors)
     sigma = np.linalg.svd(products(factors), compute_uv=False)
@@ -71,7 +69,7 @@ def test_truncating_a_head_is_its_best_approximation(shape: tuple[int, int, int]
         assert error == pytest.approx(lost(sigma, rank), abs=1e-10)
 
 
-def test_every_head_uses_the_same_projections_and_full_width_is_exact() -> None:
+def test_every_head_uses_the_same_projections_and_full_width_is_exact():
     mixed, again = (share_projections(random_layer(4, 20, 5), 7) for _ in range(2))
     assert torch.equal(mixed.left, again.left)
     assert torch.equal(mixed.right, again.right)
@@ -92,7 +90,7 @@ def test_every_head_uses_the_same_projections_and_full_width_is_exact() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_never_worse_than_the_strongest_directions_of_all_heads(seed: int) -> None:
+def test_never_worse_than_the_strongest_directions_of_all_heads(seed):
     factors = random_layer(4, 24, 6, seed)
     sigma = np.sort(np.linalg.svd(products(factors), compute_uv=False).ravel())[::-1]
     for width in (2, 6, 12, 18):
@@ -106,7 +104,7 @@ def test_never_worse_than_the_strongest_directions_of_all_heads(seed: int) -> No
 @pytest.mark.parametrize(
     "shape", [(4, 32, 8, 8), (4, 32, 8, 6), (6, 48, 8, 8), (4, 32, 8, 12), (2, 16, 8, 5)]
 )
-def test_truly_shared_projections_are_recovered(shape: tuple[int, ...], seed: int) -> None:
+def test_truly_shared_projections_are_recovered(shape, seed):
     *_, d_head, r = shape
     factors = planted(*shape, seed=seed)
     for width in (r, r + 1, r + 3):
@@ -117,7 +115,7 @@ def test_truly_shared_projections_are_recovered(shape: tuple[int, ...], seed: in
     assert score_error(factors, truncate(factors).first(cut)) > 0.2
 
 
-def test_shared_projections_survive_storage_in_float32_and_some_noise() -> None:
+def test_shared_projections_survive_storage_in_float32_and_some_noise():
     exact = planted(6, 48, 8, 8)
     stored = Factors(*(getattr(exact, name).float().double() for name in vars(exact)))
     assert score_error(stored, share_projections(stored, 8)) < 1e-4
@@ -126,7 +124,7 @@ def test_shared_projections_survive_storage_in_float32_and_some_noise() -> None:
     assert score_error(noisy, share_projections(noisy, 8)) < 0.02
 
 
-def test_layers_of_identical_single_and_zero_heads() -> None:
+def test_layers_of_identical_single_and_zero_heads():
     factors = Factors(*gaussian(4, 1, 12, 4).expand(4, 3, 12, 4))  # need what one of them needs
     sigma = np.linalg.svd(products(factors)[0], compute_uv=False)
     for width in (1, 2, 4, 6, 11):
@@ -147,7 +145,7 @@ def test_layers_of_identical_single_and_zero_heads() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 12, 100, 384, 767, 768])
-def test_truncation_costs_no_more_than_sharing(width: int) -> None:
+def test_truncation_costs_no_more_than_sharing(width):
     """Counted by hand for BERT-base, whose W_Q and W_K are 768 x 768 each, and b_Q 768."""
     assert score_parameters(12, 768, 64) == 768 * 768 * 2 + 768
     # two shared projections, 12 mixing vectors, 12 vectors b_Q W_K^T of 768
@@ -174,5 +172,5 @@ def test_truncation_costs_no_more_than_sharing(width: int) -> None:
         ([1, 2, 3], [1.0, 0.9, 0.0], None),  # falls ever faster
     ],
 )
-def test_knee(widths: list[int], errors: list[float], expected: int | None) -> None:
+def test_knee(widths, errors, expected):
     assert knee(list(widths), errors) == expected

@@ -1,7 +1,5 @@
 """Sums over a text: padding, chunks, batches and merging leave what all tokens give at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.linalg
@@ -14,7 +12,7 @@ from headscope.measures.rank.covariance import InputCovariance, square_root
 from headscope.measures.rank.pattern_asymmetry import PatternAsymmetry
 
 
-def test_asymmetry_of_known_patterns() -> None:
+def test_asymmetry_of_known_patterns():
     n = 6
     cyclic = torch.roll(torch.eye(n), 1, dims=1)  # everybody to the next: no pair is mutual
     mutual = torch.eye(n)[[1, 0, 3, 2, 5, 4]]
@@ -47,7 +45,7 @@ def rows() -> np.ndarray:
     return np.concatenate([x[real].numpy() for x, real in batches()])
 
 
-def test_covariance_is_numpys_over_real_tokens_however_they_come() -> None:
+def test_covariance_is_numpys_over_real_tokens_however_they_come():
     whole, first, second, single = (InputCovariance(2, 6) for _ in range(4))
     for index, (x, real) in enumerate(batches()):
         whole.update(1, x, real)
@@ -67,7 +65,7 @@ def test_covariance_is_numpys_over_real_tokens_however_they_come() -> None:
     assert float(constant.covariance(0).abs().max()) == pytest.approx(0, abs=1e-12)
 
 
-def test_square_root_is_scipys() -> None:
+def test_square_root_is_scipys():
     covariance = np.cov(rows().T, bias=True)
     root = square_root(torch.from_numpy(covariance)).numpy()
     np.testing.assert_allclose(root, np.real(scipy.linalg.sqrtm(covariance)), atol=1e-10)

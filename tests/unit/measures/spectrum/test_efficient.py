@@ -1,7 +1,5 @@
 """Cheap forms of attention against slow readings of their definitions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -38,13 +36,13 @@ def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tuple(torch.randn(2, 3, N, D, dtype=torch.float64) for _ in range(3))
 
 
-def test_sizes_are_fractions_of_the_length(pool: MatrixPool) -> None:
+def test_sizes_are_fractions_of_the_length(pool):
     assert CheapForms(512, SPECIAL, 0, pool).sizes == (16, 32, 64, 128, 256)
     assert CheapForms(4, (0, 3), 0, pool).sizes == (1, 2)
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_nothing_of_rank_k_beats_the_bound_and_truncated_p_does_not(qkv, forms, size) -> None:
+def test_nothing_of_rank_k_beats_the_bound_and_truncated_p_does_not(qkv, forms, size):
     """A scheme that projects K and V, fitted to this very z by gradient descent, stays above."""
     q, k, v = (x[:1, :1] for x in qkv)
     z = attention_pattern(q, k, scale=0.5) @ v
@@ -67,7 +65,7 @@ def test_nothing_of_rank_k_beats_the_bound_and_truncated_p_does_not(qkv, forms, 
         assert error(forms.attend(form, size, 0, q, k, v, 0.5)) > bound
 
 
-def test_what_sparse_forms_keep(forms: CheapForms, pool: MatrixPool) -> None:
+def test_what_sparse_forms_keep(forms, pool):
     for size in (1, 2, 3, 8):  # a window: so many keys around the query
         for i, row in enumerate(forms.keep("window", size, 0).numpy()):
             first = i - size // 2
@@ -92,7 +90,7 @@ def test_what_sparse_forms_keep(forms: CheapForms, pool: MatrixPool) -> None:
     assert not torch.equal(full, long.keep("window+global+random", 4, 1))
 
 
-def test_pooled_averages_neighbours(qkv, forms: CheapForms) -> None:
+def test_pooled_averages_neighbours(qkv, forms):
     q, k, v = qkv
     ours = forms.attend("pooled", 8, 0, q, k, v, 0.5)
     few_k, few_v = (x.reshape(2, 3, 8, 4, D).mean(3) for x in (k, v))
@@ -101,7 +99,7 @@ def test_pooled_averages_neighbours(qkv, forms: CheapForms) -> None:
     torch.testing.assert_close(forms.attend("pooled", N, 0, q, k, v, 0.5), exact)
 
 
-def test_what_is_random_is_drawn_anew(qkv, forms: CheapForms) -> None:
+def test_what_is_random_is_drawn_anew(qkv, forms):
     q, k, v = qkv
     for form in FORMS[:-1]:
         one, other = (forms.attend(form, 4, 0, q, k, v, 0.5, draw) for draw in (0, 1))
@@ -114,7 +112,7 @@ def test_what_is_random_is_drawn_anew(qkv, forms: CheapForms) -> None:
     assert not zeros.any()
 
 
-def test_uniform_attention_keeps_a_mass_equal_to_the_cost(forms: CheapForms, qkv) -> None:
+def test_uniform_attention_keeps_a_mass_equal_to_the_cost(forms, qkv):
     pattern = torch.full((1, 1, N, N), 1 / N, dtype=torch.float64)
     v = qkv[2][:1, :1]
     zero = torch.zeros_like(v)
@@ -169,7 +167,7 @@ def slow_pattern(q, k, mask: torch.Tensor | None, keep: np.ndarray, b: int, h: i
 
 @pytest.mark.parametrize("size", [1, 4, 8, 16])
 @pytest.mark.parametrize("name", MASKS)
-def test_forms_are_their_definitions(qkv, pool: MatrixPool, name: str, size: int) -> None:
+def test_forms_are_their_definitions(qkv, pool, name, size):
     """With what the model adds to its scores: the SVD of P and of P V, Linformer, kept keys."""
     q, k, v = qkv
     seen, mask = MASKS[name]
@@ -199,7 +197,7 @@ def test_forms_are_their_definitions(qkv, pool: MatrixPool, name: str, size: int
 @pytest.mark.parametrize(
     "mask", [None, EVERY[None, None], torch.zeros(1, 1, 1, N), torch.ones(2, 1, 1, N) > 0]
 )
-def test_a_mask_that_forbids_and_adds_nothing_leaves_nothing_out(pool, mask) -> None:
+def test_a_mask_that_forbids_and_adds_nothing_leaves_nothing_out(pool, mask):
     structure = Structure()
     structure.note(0, mask)
     assert structure.plain
@@ -207,7 +205,7 @@ def test_a_mask_that_forbids_and_adds_nothing_leaves_nothing_out(pool, mask) -> 
     assert without_padding(mask) is None
 
 
-def test_windows_and_keys_of_a_model_that_looks_back(pool: MatrixPool) -> None:
+def test_windows_and_keys_of_a_model_that_looks_back(pool):
     forms = masked_forms(pool, CAUSAL[None, None])
     window, drawn = (forms.keep(form, 5, 0).numpy() for form in ("window", "random-keys"))
     for i in range(N):
@@ -217,7 +215,7 @@ def test_windows_and_keys_of_a_model_that_looks_back(pool: MatrixPool) -> None:
     assert all(blocks[i].sum() >= min(3, i + 1) for i in range(N))
 
 
-def test_layers_may_see_different_keys(pool: MatrixPool) -> None:
+def test_layers_may_see_different_keys(pool):
     """The second of two layers has a sliding window."""
     structure = Structure()
     structure.note(0, None)
@@ -231,7 +229,7 @@ def test_layers_may_see_different_keys(pool: MatrixPool) -> None:
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_errors_and_mass_by_sequence_and_draw(qkv, pool: MatrixPool, name: str) -> None:
+def test_errors_and_mass_by_sequence_and_draw(qkv, pool, name):
     """One sequence at a time, as a chunk comes: each with its own part of the mask."""
     q, k, v = qkv
     mask = MASKS[name][1]

@@ -1,7 +1,5 @@
 """Spectra of patterns: closed forms, NumPy's SVD as the oracle, sums that add up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -59,7 +57,7 @@ CLOSED = {
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_measured_patterns_and_controls_hit_their_closed_form(name: str) -> None:
+def test_measured_patterns_and_controls_hit_their_closed_form(name):
     pattern, *expected, tolerance = CLOSED[name]
     sums, control = measured(pattern[None, None]), control_curves(512, 0)[name]
     found = [sums.means(curve)[0, 0, 127] for curve in ("curve", "curve_sq")]
@@ -69,7 +67,7 @@ def test_measured_patterns_and_controls_hit_their_closed_form(name: str) -> None
 
 
 @pytest.mark.parametrize("n", [4, 5, 33])
-def test_controls_are_what_the_svd_of_their_patterns_says(n: int) -> None:
+def test_controls_are_what_the_svd_of_their_patterns_says(n):
     drawn = np.stack(list(random_patterns(n, 5)))
     np.testing.assert_allclose(drawn.sum(-1), 1.0)
     assert len(drawn) >= 5
@@ -96,14 +94,14 @@ weights = hnp.arrays(
 
 @settings(max_examples=80, deadline=None)
 @given(weights)
-def test_singular_values_equal_numpys(matrices: np.ndarray) -> None:
+def test_singular_values_equal_numpys(matrices):
     expected = np.linalg.svd(matrices, compute_uv=False)
     error = np.abs(singular_values(matrices) - expected)
     assert (error <= 1e-7 * expected[:, :1] + 1e-300).all()
 
 
 @pytest.mark.parametrize("sharpness", [0.0, 0.01, 1.0, 4.0, 16.0])
-def test_shares_of_any_sharpness(sharpness: float) -> None:
+def test_shares_of_any_sharpness(sharpness):
     pattern = random_softmax(128, 0, sharpness).astype(np.float32).astype(np.float64)
     sigma = np.linalg.svd(pattern, compute_uv=False)
     found = shares(singular_values(pattern))
@@ -123,7 +121,7 @@ def patterns() -> np.ndarray:
 
 
 @pytest.mark.parametrize("k", [1, 5, 20])
-def test_means_errors_and_intervals(patterns: np.ndarray, k: int) -> None:
+def test_means_errors_and_intervals(patterns, k):
     sums = measured(patterns, batches=3)
     for name, power in (("curve", 1), ("curve_sq", 2)):
         expected = slow_shares(patterns, k, power)
@@ -136,7 +134,7 @@ def test_means_errors_and_intervals(patterns: np.ndarray, k: int) -> None:
     assert sums.worst_half_width(5) == pytest.approx(((high - low) / 2).max(), rel=1e-4)
 
 
-def test_merged_parts_and_restored_states_equal_the_whole(patterns: np.ndarray) -> None:
+def test_merged_parts_and_restored_states_equal_the_whole(patterns):
     whole, merged, copy = measured(patterns), measured(patterns[:3]), Spectrum(1, 3, 20)
     merged.merge(measured(patterns[3:]))
     for key, array in whole.state().items():
@@ -148,7 +146,7 @@ def test_merged_parts_and_restored_states_equal_the_whole(patterns: np.ndarray) 
     assert np.isinf(one.half_widths(5)).all()
 
 
-def test_layers_may_differ_in_heads_or_have_none(patterns: np.ndarray) -> None:
+def test_layers_may_differ_in_heads_or_have_none(patterns):
     sums = Spectrum(3, 3, 20)
     with MatrixPool(2) as pool:
         observer = PatternSpectra(sums, pool, lambda _: slice(1, 19))
@@ -164,7 +162,7 @@ def test_layers_may_differ_in_heads_or_have_none(patterns: np.ndarray) -> None:
     assert np.isnan(sums.means()[1]).all()
 
 
-def test_no_pattern_is_kept(patterns: np.ndarray) -> None:
+def test_no_pattern_is_kept(patterns):
     """The observer may not look at a chunk again after it was shown: its memory is reused."""
     sums = Spectrum(1, 3, 20)
     shown = torch.from_numpy(patterns.copy())
@@ -177,7 +175,7 @@ def test_no_pattern_is_kept(patterns: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("n", [4, 20])
-def test_offset_means(n: int) -> None:
+def test_offset_means(n):
     pattern = random_softmax(n, 0, 2.0)
     sums = measured(pattern[None, None])
     for i, r in enumerate(OFFSETS):
