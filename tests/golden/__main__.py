@@ -14,7 +14,7 @@ from typing import Any
 from golden.cases import Case, all_cases
 from golden.compare import changes, report
 
-RECORDS = Path(__file__).parents[1] / "golden_record"
+RECORDS = Path(__file__).parents[2] / "reports" / "golden"
 
 
 def main() -> int:
