@@ -86,6 +86,8 @@ class Opened:
         whole = open_for_tasks(model, **options)
         need_tokenizer(whole, name)
         whole.pooling.check()
+        if not whole.sites:  # the certificate says why
+            require_valid(whole, validate)
         loaded = readable(whole, name)
         validation = require_valid(loaded, validate)
         effects = Effects(loaded, source, task_of(loaded, task, data, limit, seed), seed)

@@ -34,6 +34,7 @@ from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import check_resume, open_state
+from headscope.pipeline.tasks import check_task
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -166,7 +167,7 @@ def classify(
     opened = (open_for_tasks if ablate else open_model)(model, **options)
     need_tokenizer(opened, "classify")
     if ablate:
-        opened.pooling.check()  # before everything else is measured
+        check_task(task, opened)  # before everything else is measured
     read = corpus_for(opened, given)
     if not opened.sites:  # the certificate says why
         require_valid(opened, validate)

@@ -31,6 +31,15 @@ DRAWS = 39
 Place = tuple[int, int]
 
 
+def check_draws(draws: int) -> None:
+    """Refuse too few random sets of heads, before anything is measured."""
+    if draws < DRAWS:
+        raise InputError(
+            f"draws is {draws}; give {DRAWS} or more, so that one random set may do as well as the "
+            "labelled heads and still be the one in twenty that chance allows."
+        )
+
+
 def measure_kept_roles(
     loaded: LoadedModel,
     classified: ClassifyResult,
@@ -57,11 +66,7 @@ def measure_kept_roles(
     InputError
         For too few draws, or data most of which heads were classified on.
     """
-    if draws < DRAWS:
-        raise InputError(
-            f"draws is {draws}; give {DRAWS} or more, so that one random set may do as well as the "
-            "labelled heads and still be the one in twenty that chance allows."
-        )
+    check_draws(draws)
     examples = read_examples(task, data)
     sample = sample_corpus()
     left_out = 0

@@ -12,7 +12,7 @@ from typing import Any
 from headscope.data.corpus import as_corpus
 from headscope.errors import InputError, UnsupportedModelError
 from headscope.pipeline.insights.expected import Whole, announcement, expected_seconds
-from headscope.pipeline.insights.kept_roles import DRAWS, measure_kept_roles
+from headscope.pipeline.insights.kept_roles import DRAWS, check_draws, measure_kept_roles
 from headscope.pipeline.insights.translation import prune_stacks, with_sources
 from headscope.pipeline.opening import Model, open_for_tasks, public_function
 from headscope.pipeline.progress import Progress, part_of, silent
@@ -108,6 +108,7 @@ def insights(
     ('holds', 'not applicable', 'not measured yet')
     """
     _check_names(skip)
+    check_draws(draws)
     for name, table in (settings or {}).items():
         check_settings(name, table)
     if not budget > 0:

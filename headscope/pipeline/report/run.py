@@ -8,7 +8,7 @@ from typing import Any
 
 from headscope.errors import InputError
 from headscope.models.certificate import validate_model
-from headscope.pipeline.insights.kept_roles import DRAWS
+from headscope.pipeline.insights.kept_roles import DRAWS, check_draws
 from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, public_function
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
@@ -79,6 +79,8 @@ def report(
     (['classify'], 2)
     """
     wanted = choose_sections(only, skip)
+    if "insights" in wanted:
+        check_draws(draws)
     loaded = open_for_tasks(model, **options)
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(wanted):

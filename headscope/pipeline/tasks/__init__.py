@@ -7,6 +7,6 @@ source and target.
 
 from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.losses import LossBatch
-from headscope.pipeline.tasks.making import TASKS, make_task, read_examples, select
+from headscope.pipeline.tasks.making import TASKS, check_task, make_task, read_examples, select
 
-__all__ = ["TASKS", "LossBatch", "Task", "make_task", "read_examples", "select"]
+__all__ = ["TASKS", "LossBatch", "Task", "check_task", "make_task", "read_examples", "select"]

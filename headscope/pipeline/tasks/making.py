@@ -119,6 +119,18 @@ def make_task(
     CorpusError
         If fewer than two examples are left.
     """
+    check_task(name, loaded)
+    return TASKS[name].make(examples, loaded, seed, limit)
+
+
+def check_task(name: str, loaded: LoadedModel) -> None:
+    """Refuse a task that the model cannot do, before anything else is measured.
+
+    Raises
+    ------
+    InputError
+        If the model lacks the head or the tokenizer that the task needs.
+    """
     _check_name(name)
     if loaded.tokenizer is None:
         raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
@@ -127,7 +139,6 @@ def make_task(
     if name in ("mlm", "classification", "seq2seq") and loaded.task_head != name:
         raise missing_task_head(loaded.name, name, type(loaded.network).__name__)
     loaded.pooling.check()
-    return TASKS[name].make(examples, loaded, seed, limit)
 
 
 def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
