@@ -249,6 +249,9 @@ AttentionMaskInterface.register(IMPLEMENTATION, _mask)
 def quiet_transformers() -> Iterator[None]:
     """Keep transformers' own log lines and progress bars off the user's terminal."""
     verbosity = transformers_logging.get_verbosity()
+    if verbosity == transformers_logging.CRITICAL:  # to say so again costs a look at every logger
+        yield
+        return
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     had_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()

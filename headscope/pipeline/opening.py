@@ -14,6 +14,7 @@ from headscope.errors import InputError, UnusedOptionError, nearest
 from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load, wrap
+from headscope.models.routing import quiet_transformers
 
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
 Model = str | Path | LoadedModel | nn.Module
@@ -44,7 +45,7 @@ def public_function(function: Callable[Given, Made]) -> Callable[Given, Made]:
         model = args[0] if args else keywords.get("model")
         in_memory = not isinstance(model, str | Path | None)
         _check_options(function.__name__, own, keywords, in_memory)
-        with full_precision():
+        with full_precision(), quiet_transformers():
             return function(*args, **keywords)
 
     return checked

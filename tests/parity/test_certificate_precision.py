@@ -24,6 +24,8 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.probes import LONG, probes
 from headscope.results import ValidationResult
 
+pytestmark = pytest.mark.usefixtures("fresh_certificate")
+
 Attention = Callable[..., Tensor]
 TINY = (*FAMILIES, "bert, broad", "distilbert, broad")
 TYPES = ("float32", "bfloat16", "float16")

@@ -216,6 +216,8 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
     found = []
     config = getattr(model, "config", None)
     for name, module in model.named_modules():
+        if next(module.children(), None) is None:  # no map of its own
+            continue
         parent = model.get_submodule(name.rpartition(".")[0])
         for layout in LAYOUTS:
             if (projections := layout.match(module, parent)) is not None:
