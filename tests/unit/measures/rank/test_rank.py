@@ -29,7 +29,7 @@ from headscope.measures.rank.dimensions import (
     subspace_overlap,
     summarise,
 )
-from headscope.measures.rank.factors import Factors, layer_factors, random_factors
+from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
 from headscope.measures.rank.gaussian import average, layer_control
 from headscope.measures.rank.layer import measure_layer
 
@@ -87,6 +87,11 @@ def test_included_biases_equal_dense_augmented_matrices_and_give_the_scores():
         check(found["w_q"][head], query, 4, rtol=11 * EPS32)
         scores = torch.from_numpy(ones @ dense(factors.W_Q[head], factors.W_K[head]) @ ones.T)
         np.testing.assert_allclose(torch.softmax(scores * 0.5, -1), pattern[0, head], rtol=1e-10)
+    # A LayerNorm folded into the weights gives the same attention from normalised states.
+    gain, shift = gaussian(2, 10, seed=5)
+    normed, folded = (x * gain + shift)[None], fold_gain(weights, gain, shift)
+    expected = attention_fused(normed, normed, weights)
+    torch.testing.assert_close(attention_fused(x[None], x[None], folded), expected)
 
 
 @pytest.mark.parametrize(
