@@ -220,7 +220,7 @@ def row(ident: object, form: str, *rest: str) -> str:
 
 
 def draw_sentence(rng: np.random.Generator, n_words: int, n_verbs: int, top: int) -> list[str]:
-    """The CoNLL-U rows of one sentence of ``n_words`` words, the last one punctuation."""
+    """The CoNLL-U rows of one sentence, whose last word is punctuation."""
     while True:
         nodes = draw_tree(rng, n_words - 1, n_verbs)
         words = draw_words(rng, nodes, top)
@@ -412,17 +412,9 @@ def planted_heads(rng: np.random.Generator) -> dict[tuple[int, int], tuple[Plant
 
 def fresh_bert(seed: int, layers: int, heads: int, d_model: int, d_ff: int) -> BertModel:
     """A BertModel with transformers' own initialisation, without touching torch's global state."""
-    config = BertConfig(
-        vocab_size=len(vocabulary()),
-        hidden_size=d_model,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=d_ff,
-        max_position_embeddings=MAX_POSITIONS,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        layer_norm_eps=1e-12,
-    )
+    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": d_model}
+    sizes |= {"vocab_size": len(vocabulary()), "max_position_embeddings": MAX_POSITIONS}
+    config = BertConfig(**sizes, intermediate_size=d_ff, layer_norm_eps=1e-12)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return BertModel(config).eval()
@@ -430,12 +422,9 @@ def fresh_bert(seed: int, layers: int, heads: int, d_model: int, d_ff: int) -> B
 
 def save(model: BertModel, folder: Path) -> Path:
     """The model with a lower-casing WordPiece tokenizer that AutoTokenizer loads."""
-    folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    tokenizer = BertTokenizer(
-        vocab=vocabulary(), do_lower_case=True, model_max_length=MAX_POSITIONS
-    )
-    tokenizer.save_pretrained(folder)
+    sizes = {"do_lower_case": True, "model_max_length": MAX_POSITIONS}
+    BertTokenizer(vocab=vocabulary(), **sizes).save_pretrained(folder)
     return folder
 
 

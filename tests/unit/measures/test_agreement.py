@@ -38,15 +38,10 @@ def test_a_planted_scale_is_found(spread, factor):
     for fit in (found.scale.pooled(), *(found.scale.of_head(h) for h in range(HEADS))):
         assert fit.value == pytest.approx(factor, abs=1e-9)
         assert fit.beyond(1e-3) == (factor != 1)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("factor", [0.99, 1.0, 1.01])
-def test_it_is_found_through_rounding(factor, dtype):
-    q, k, real = queries_and_keys()
-    q, k = q.to(dtype), k.to(dtype)
-    fit = agreement(patterns(q, k, real, factor, dtype), q, k, SCALE, real).scale.pooled()
-    assert abs(fit.value - factor) < 4 * fit.error < 4e-3
+    for dtype in (torch.float16, torch.bfloat16) if spread == 1.0 else ():  # through rounding, too
+        q, k = q.to(dtype), k.to(dtype)
+        fit = agreement(patterns(q, k, real, factor, dtype), q, k, SCALE, real).scale.pooled()
+        assert abs(fit.value - factor) < 4 * fit.error < 4e-3
 
 
 def test_the_fit_is_weighted_least_squares():
@@ -79,15 +74,7 @@ def test_the_standard_error_covers_the_truth():
     assert outside <= 20
 
 
-def test_sums_add_up_over_batches_and_heads():
-    q, k, real = queries_and_keys()
-    pattern = patterns(q, k, real, 1.03, torch.float64)
-    whole = agreement(pattern, q, k, SCALE, real).scale
-    halves = [[x[i : i + 1] for x in (pattern, q, k, real)] for i in (0, 1)]
-    one, two = (agreement(*half[:3], SCALE, half[3]).scale for half in halves)
-    torch.testing.assert_close((one + two).sums, whole.sums)
-    assert whole.joined().pooled() == whole.pooled()
-    # Long sequences are sampled by query.
+def test_long_sequences_are_sampled_by_query():
     q, k, real = queries_and_keys(pos=2 * QUERIES)
     fit = agreement(patterns(q, k, real, 1.03, torch.float64), q, k, SCALE, real).scale.pooled()
     assert fit.value == pytest.approx(1.03, abs=1e-5)

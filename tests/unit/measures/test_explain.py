@@ -1,12 +1,10 @@
 """Numbers that steps are explained with, on patterns and sums made by hand."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
 
-from headscope.measures.explain import attention_flops, entropy, even_entropy, links, moved, shares
+from headscope.measures.explain import attention_flops, links
 
 N = 6
 WORDS = torch.tensor([False, True, True, True, True, False])
@@ -29,20 +27,6 @@ def test_links_prefers_a_word_of_ones_own_to_everything_duller():
     # There are no words that are apart.
     for words in (torch.zeros(N, dtype=torch.bool), torch.arange(N) < 2):
         assert not links(torch.softmax(torch.randn(3, N, N), dim=-1), words).any()
-
-
-def test_entropy_and_what_is_moved():
-    pattern = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0]])
-    assert entropy(pattern).tolist() == pytest.approx([0.0, 2.0, 1.0])
-    other = torch.tensor([[0.0, 1.0, 0.0, 0.0], [0.25] * 4, [0.25, 0.75, 0.0, 0.0]])
-    assert moved(pattern, other).tolist() == pytest.approx([1.0, 0.0, 0.25])
-    lower = torch.ones(3, 3, dtype=torch.bool).tril()
-    assert even_entropy(lower) == pytest.approx((0 + 1 + math.log2(3)) / 3)
-    # Shares add up and can be negative.
-    parts = torch.tensor([[[3.0, 0.0]], [[0.0, 1.0]], [[-1.0, 0.0]]])
-    found = shares(parts, parts.sum(0))
-    assert found.tolist() == pytest.approx([6 / 5, 1 / 5, -2 / 5])
-    assert float(found.sum()) == pytest.approx(1.0)
 
 
 def test_operations_are_counted_as_matrices_are_multiplied():

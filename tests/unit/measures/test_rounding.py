@@ -10,6 +10,7 @@ from headscope.measures.classify.mean_roles import which_special
 from headscope.measures.linear.correlation import correlate
 from headscope.measures.linear.stored_keys import readout_errors, unit_keys
 from headscope.measures.metrics import spearman
+from headscope.measures.pooling import MODES
 from headscope.measures.rank.dimensions import (
     asymmetry,
     column_basis,
@@ -141,6 +142,15 @@ def test_no_knee_in_rounding(seed):
     nothing_left = 1e-16 * np.random.default_rng(seed).random(9)
     for errors in (straight, nothing_left):
         assert knee(list(range(8, 80, 8)), errors.tolist()) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_average_of_equal_states_is_that_state(mode, dtype):
+    """Of 300 tokens: bfloat16 cannot count so far."""
+    pooled = MODES[mode](torch.full((1, 300, 2), 0.75, dtype=dtype), torch.ones(1, 300))
+    factor = math.sqrt(300) if mode == "mean-sqrt" else 1.0
+    torch.testing.assert_close(pooled, torch.full((1, 2), 0.75 * factor))
 
 
 def test_weights_are_stored_in_float32():

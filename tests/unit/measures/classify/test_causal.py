@@ -20,8 +20,6 @@ from headscope.measures.classify.thresholds import Thresholds
 from tests.reference import lowest_argmax
 
 N_HEADS = 4
-#: Tokens of the sentences, special ones not counted.
-LENGTHS = (1, 2, 5, 9, 21, 24, 30)
 
 
 @dataclasses.dataclass
@@ -34,8 +32,11 @@ class Line:
     pattern: np.ndarray
 
 
-def make_lines(begins_special: bool, lengths: Sequence[int] = LENGTHS) -> list[Line]:
-    """Random causal patterns with equal weights, repeated tokens and full stops."""
+def make_lines(begins_special: bool, lengths: Sequence[int]) -> list[Line]:
+    """Random causal patterns with equal weights, repeated tokens and full stops.
+
+    Lengths are without the special token.
+    """
     rng = np.random.default_rng(0)
     lines = []
     for length in lengths:
@@ -125,7 +126,7 @@ RATES = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
 
 @pytest.mark.parametrize("begins_special", [True, False])
 def test_numbers_equal_a_loop_over_rows(begins_special):
-    lines = make_lines(begins_special)
+    lines = make_lines(begins_special, (1, 2, 5, 9, 21, 24, 30))
     sums = measured(lines)
     for head in judge(sums, None, Thresholds(), [range(N_HEADS)], "decoder"):
         expected = slow(lines, head.head)
@@ -145,36 +146,18 @@ def test_numbers_equal_a_loop_over_rows(begins_special):
         assert float(total) / queries == pytest.approx(expected[f"uniform {name}"]), name
 
 
-def even(lengths: Sequence[int]) -> list[Line]:
-    """Heads that spread their weight evenly over what they see."""
-    lines = make_lines(True, lengths)
+def test_even_attention_is_broad_the_previous_token_a_position_and_the_first_a_sink():
+    lines = make_lines(True, [25] * 60)
     for line in lines:
         n = len(line.ids)
-        line.pattern = np.stack([np.tri(n) / np.arange(1, n + 1)[:, None]] * N_HEADS)
-    return lines
-
-
-def test_evenly_spread_causal_attention_is_broad_and_nothing_else():
-    lines = even([25] * 60)
-    head = judge(measured(lines), None, Thresholds(), [range(N_HEADS)], "decoder")[0]
-    assert (head.relative_entropy, head.long_entropy) == pytest.approx((1.0, 1.0))
-    assert head.roles == ("broad",)
-    assert head.name == "decoder:L0H0"
-    assert (head.syntactic, head.rare) == ((), None)  # a decoder has neither
-
-
-def test_the_previous_token_is_a_position_and_the_first_a_sink():
-    lines = even([8, 9, 10] * 20)
-    for line in lines:
-        n = len(line.ids)
-        before, first = np.eye(n, k=-1), np.zeros((n, n))
-        before[0, 0] = 1.0
+        even, before, first = np.tri(n) / np.arange(1, n + 1)[:, None], np.eye(n, k=-1), np.eye(n)
         # The first content token sees a special token and itself alone.
-        before[1] = np.eye(n)[1]
-        first[:, 0] = 1.0
-        line.pattern = np.stack([before, first, before, first])
+        before[:2] = np.eye(n)[:2]
+        first[:] = first[0]
+        line.pattern = np.stack([even, before, first, first])
     heads = judge(measured(lines), None, Thresholds(), [range(N_HEADS)], "decoder")
-    assert heads[0].roles == ("positional",)
-    assert heads[0].labels[0].detail == "-1"
-    assert heads[1].roles == ("special",)
-    assert heads[1].labels[0].detail in ("first", "last")  # there is one special token
+    assert [head.roles for head in heads[:3]] == [("broad",), ("positional",), ("special",)]
+    assert (heads[0].relative_entropy, heads[0].long_entropy) == pytest.approx((1.0, 1.0))
+    assert (heads[0].name, heads[0].syntactic, heads[0].rare) == ("decoder:L0H0", (), None)
+    assert heads[1].labels[0].detail == "-1"
+    assert heads[2].labels[0].detail in ("first", "last")  # there is one special token

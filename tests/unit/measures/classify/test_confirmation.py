@@ -89,7 +89,6 @@ def test_a_head_that_follows_the_tree_is_labelled():
     test = judged(sentences(), to_head)[OBJ]
     assert one(test) == (True, True)
     score = test.score((0, 0))
-    assert score.labelled
     assert score.accuracy == score.accuracy_mean == score.confirmed.accuracy == 1.0
     a, b = (sum(len(s.words) - 1 for s in sentences()[half::2]) for half in (0, 1))
     assert (score.trials, score.confirmed.trials) == (a + b, b)

@@ -240,9 +240,9 @@ def planted(habits: Sequence[Habit], lengths: Sequence[int], seed: int = 0) -> I
         yield Pair([False, *[True] * m_query], [*[True] * m_key, False], pattern)
 
 
-def heads_of(lengths: Sequence[int], **thresholds: float) -> dict[str, HeadResult]:
+def heads_of(lengths: Sequence[int]) -> dict[str, HeadResult]:
     sums = measured(list(planted(HEADS, lengths)), per_batch=16, rows_at_once=16)
-    found = judge_cross(sums, None, Thresholds.parse(thresholds), [range(len(HABITS))])
+    found = judge_cross(sums, None, Thresholds(), [range(len(HABITS))])
     return dict(zip(HABITS, found, strict=True))
 
 
@@ -269,21 +269,11 @@ def test_planted_heads_earn_their_roles_and_no_others():
     assert score["along"] > 0.95
     assert score["backwards"] == pytest.approx(-score["along"])
     # Argmax alone would call these two as monotonic as the first.
-    assert score["creeping"] == pytest.approx(score["along"])
-    assert score["sink"] == pytest.approx(score["along"])
+    assert score["creeping"] == score["sink"] == pytest.approx(score["along"])
     assert abs(score["random"]) < 0.2
     for name in ("first", "last", "even"):
         assert (score[name], alignments[name].constant) == (0, 1)
     assert alignments["along"].diagonal == 1
-    assert heads["even"].confidence == pytest.approx(heads["even"].sharpness.uniform, rel=0.2)
-
-
-def test_thresholds_decide():
-    lengths = [6, 8, 12] * 20
-    assert "monotonic" not in heads_of(lengths, monotonic=1.0)["soft"].roles
-    assert "monotonic" in heads_of(lengths, monotonic_gain=0.0)["creeping"].roles
-    assert "sharp" in heads_of(lengths, sharp=0.5)["soft"].roles
-    assert "sharp" not in heads_of(lengths, sharp=0.95)["along"].roles
 
 
 def test_what_cannot_be_shown():
@@ -292,7 +282,6 @@ def test_what_cannot_be_shown():
     assert {role for head in found.values() for role in head.roles} == {"special"}
     reasons = untestable_cross(measured(list(planted(HEADS, [5] * 49))))
     assert list(reasons) == ["monotonic", "anti_monotonic", "sharp", "broad"]
-    assert reasons["sharp"].startswith("49 pairs")
     # Sources without special tokens cannot show a sink.
     pairs = list(planted([HABITS["along"]], [6] * 60))
     for pair in pairs:
@@ -301,9 +290,6 @@ def test_what_cannot_be_shown():
         pair.key = pair.key[:-1]
     sums = measured(pairs)
     assert untestable_cross(sums)["special"] == "no source has a special token"
-    (head,) = judge_cross(sums, None, Thresholds(), [[0]])
-    assert head.special_mass == 0
-    assert "special" not in head.roles
     # Nothing measured is unknown, and never zero.
     (head,) = judge_cross(CrossHeads(1, 1), None, Thresholds(), [[0]])
     assert (head.roles, head.confidence) == ((), None)
@@ -324,14 +310,3 @@ def test_swapped_sources_stand_beside_the_score():
     assert abs(by_content.swapped or 1) < 0.3
     low, high = by_content.swapped_interval
     assert low < by_content.swapped < high
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_random_patterns_earn_nothing(seed):
-    """Dense random heads of every sharpness, in pairs of all lengths."""
-    habits: list[Habit] = [
-        lambda i, q, k, rng, a=a: rng.dirichlet(np.full(k, a)) for a in (0.02, 0.1, 1.0, 10.0)
-    ]
-    pairs = list(planted(habits, [4, 5, 6, 8, 12] * 20, seed))
-    found = judge_cross(measured(pairs, 25, 25), None, Thresholds(), [range(4)])
-    assert all(not {"monotonic", "anti_monotonic"} & set(head.roles) for head in found)

@@ -50,8 +50,7 @@ def test_in_degree_counts_what_other_words_give():
     graph[0, 0, range(5), range(5)] = 0.25  # ... and at itself
     graph[1, 0, 1, 2] = 1.0
     found = in_degree(graph, nodes)
-    assert found.received[0, 0].tolist() == [3 * 0.75, 0, 0, 0, 0]  # three words, not [SEP]
-    assert found.received[1, 0].tolist() == [0, 0, 1, 0, 0]
+    assert found.received[:, 0].tolist() == [[3 * 0.75, 0, 0, 0, 0], [0, 0, 1, 0, 0]]  # not [SEP]
     assert found.even[1].tolist() == pytest.approx([1 / 3, 0, 1 / 3, 0, 0])
     assert top_share(found.received, torch.tensor([5, 3])).tolist() == [[1.0], [1.0]]
     shares = top_share(torch.tensor([[[1.0, 3.0, 2.0, 2.0]]]), torch.tensor([15]))
@@ -73,13 +72,10 @@ def test_hubs_are_found_and_held_against_chance():
     again.update(graph, nodes)
     assert [row.tolist() for row in again.hit] == [[1, 0], [1, 1]]
     assert again.chance[0].tolist() == [0.2, 0.2]
-    received, even, ratio, error, count = first.names.of("[CLS]")
-    assert {type(number) for number in (received, even, ratio, error)} == {float}
+    received, even, ratio, _, count = first.names.of("[CLS]")
     assert (received, count) == ((3 + 1) / 2 / 2, 16)
     assert ratio == pytest.approx(received / even)
-    assert error >= 0
-    assert set(first.names.most(5, least=8)) == {"[CLS]", "c"}
-    assert "a" not in first.names.most(5, least=8)  # receives nothing
+    assert set(first.names.most(5, least=8)) == {"[CLS]", "c"}  # "a" receives nothing
     assert first.names.most(5, least=17) == []
 
 
@@ -102,9 +98,7 @@ def test_rates_over_sentences_are_ratio_estimates():
     # Numbers that are not known are left out of a mean.
     part, whole = np.array([[1.0, 0.0], [2.0, 0.0]]), np.array([[2.0, 0.0], [2.0, 0.0]])
     found = Clustered.ratio(part, whole)
-    assert np.isnan(found.value[1])
-    assert found.mean().value[0] == 0.75
-    assert np.isnan(Clustered.ratio(part[:0], whole[:0]).mean().value[0])
+    assert (np.isnan(found.value[1]), found.mean().value[0]) == (True, 0.75)
 
 
 def gold(*heads: list[int], punctuation: int | None = None) -> GoldTrees:
@@ -166,9 +160,7 @@ def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up():
     assert search.swapped.attachment("combination").value[0] < 0.6
     baselines = [search.baseline(name).value[0] for name in BASELINES]
     assert search.baseline(search.strongest).value[0] == max(baselines)
-    every = search.counts.attachment("heads").value
-    assert every.argmax() == search.best
-    assert len(every) == 8
+    assert search.counts.attachment("heads").value.argmax() == search.best
 
 
 def test_noise_does_not_beat_the_baseline():
@@ -194,45 +186,15 @@ def test_directions_are_told_apart():
     torch.testing.assert_close(summed(graph, (0, 1))[:, 0], graph[:, 0] + graph[:, 0].mT)
 
 
-def every_tree(n: int, root: int) -> list[tuple[int, ...]]:
-    """All ways to give each word a head so that all of them lead to the root."""
-    found = []
-    for heads in itertools.product(range(n), repeat=n):
-        tree = tuple(-1 if word == root else head for word, head in enumerate(heads))
-        if tree not in found and all(reaches(tree, word, root) for word in range(n)):
-            found.append(tree)
-    return found
-
-
-def reaches(tree: tuple[int, ...], word: int, root: int) -> bool:
-    for _ in tree:
-        if word == root:
-            return True
-        word = tree[word]
-    return word == root
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_no_other_tree_scores_more(n):
-    generator = torch.Generator().manual_seed(n)
-    scores = torch.randn(40, n, n, generator=generator, dtype=torch.float64)
-    roots = torch.randint(n, (40,), generator=generator)
-    for matrix, root, found in zip(scores, roots, largest_trees(scores, roots), strict=True):
-        scored = {
-            sum(float(matrix[head, word]) for word, head in enumerate(tree) if head >= 0): tree
-            for tree in every_tree(n, int(root))
-        }
-        assert tuple(found.tolist()) == scored[max(scored)]
-
-
-@pytest.mark.parametrize(("n", "sharp"), [(6, 1.0), (9, 6.0), (17, 8.0)])
-def test_trees_of_many_cycles_in_cycles(n, sharp):
+@pytest.mark.parametrize(("n", "sharp"), [(1, 1.0), (2, 1.0), (6, 1.0), (9, 6.0), (17, 8.0)])
+def test_the_largest_trees_are_networkx(n, sharp):
     """Sharp rows run in many cycles that have to be broken one inside the other."""
     generator = torch.Generator().manual_seed(n)
     scores = torch.softmax(sharp * torch.randn(24, n, n, generator=generator), -1).double()
     roots = torch.randint(n, (24,), generator=generator)
     for matrix, root, found in zip(scores, roots, largest_trees(scores, roots), strict=True):
         graph = networkx.DiGraph()
+        graph.add_nodes_from(range(n))
         for head, word in itertools.permutations(range(n), 2):
             if word != root:
                 graph.add_edge(head, word, weight=float(matrix[head, word]))
@@ -242,14 +204,14 @@ def test_trees_of_many_cycles_in_cycles(n, sharp):
         }
 
 
-def test_a_cycle_is_broken_where_it_costs_least():
-    """1 and 2 want each other; entering at 2 loses 9 for 5, entering at 1 loses 10 for 8."""
-    scores = torch.tensor([[0.0, 8.0, 5.0], [0.0, 0.0, 9.0], [0.0, 10.0, 0.0]])
-    assert largest_trees(scores[None], torch.tensor([0])).tolist() == [[-1, 0, 1]]
-
-
 def test_graphs_do_not_disturb_each_other():
     """Alone, or among others that need more steps: the same trees; ties are trees as well."""
+
+    def reaches(tree: list[int], word: int, root: int) -> bool:
+        for _ in tree:
+            word = word if word == root else tree[word]
+        return word == root
+
     generator = torch.Generator().manual_seed(0)
     scores = torch.softmax(8 * torch.randn(30, 11, 11, generator=generator), -1)
     scores[3:6] = 0.0
@@ -258,4 +220,4 @@ def test_graphs_do_not_disturb_each_other():
     alone = [largest_trees(scores[i : i + 1], roots[i : i + 1])[0] for i in range(30)]
     assert torch.equal(together, torch.stack(alone))
     for tree, root in zip(together.tolist(), roots.tolist(), strict=True):
-        assert all(reaches(tuple(tree), word, root) for word in range(11))
+        assert all(reaches(tree, word, root) for word in range(11))

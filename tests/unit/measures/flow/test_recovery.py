@@ -55,16 +55,24 @@ def site(
 def held_out(
     W_V: Tensor, kinds: list[str], noise: float = 0.0, n: int = 60
 ) -> tuple[HeldOut, LayerSpaces]:
+    """Fit on n sentences and measure on 60: one half at once, the other head by head."""
+
+    def show(to: RecoverySums | HeldOut, x: Tensor, nodes: WordNodes) -> None:
+        every, half, heads = site(x, nodes, W_V, kinds, noise), len(x) // 2, len(kinds)
+        one_by_one = [(slice(half, len(x)), slice(head, head + 1)) for head in range(heads)]
+        for rows, cut in ((slice(0, half), slice(0, heads)), *one_by_one):
+            v, pattern, z = (part[rows, cut] for part in (every.v, every.pattern, every.z))
+            to.update(activations(pattern, rows=rows, heads=cut, n_heads=heads, v=v, z=z), x, nodes)
+
     spaces = LayerSpaces.of(W_V, 0)
     sums = RecoverySums([spaces])
     x, nodes = sentences(0, n)
     sums.start([i % FOLDS for i in range(n)], nodes)
-    sums.update(site(x, nodes, W_V, kinds, noise), x, nodes)
+    show(sums, x, nodes)
     assert sums.tokens == n * WORDS
     held = sums.fitted()
-    x, nodes = sentences(1)
-    held.start(len(x))
-    held.update(site(x, nodes, W_V, kinds, noise), x, nodes)
+    held.start(60)
+    show(held, *sentences(1))
     held.finish()
     return held, spaces
 
@@ -82,11 +90,9 @@ def test_a_head_that_copies_one_word_is_told_from_one_that_mixes():
     assert copies > 0.9
     assert mixes < 0.4
     # Of twelve independent dimensions four can be told, whatever the head copies.
-    whole = held.explained("whole").value
-    assert whole == pytest.approx([WIDTH / D] * 2, abs=0.12)
-    assert held.explained("directions").value == pytest.approx([WIDTH / D] * 2, abs=0.12)
-    other = held.explained("other").value
-    assert abs(other[0]) < 0.1 < copies
+    for target in ("whole", "directions"):
+        assert held.explained(target).value == pytest.approx([WIDTH / D] * 2, abs=0.12)
+    assert abs(held.explained("other").value[0]) < 0.1
     # A narrow head passes on less.
     held, _ = held_out(torch.stack([value_map(WIDTH), value_map(1)]), ["next", "next"])
     wide, narrow = held.explained("whole").value
@@ -118,16 +124,6 @@ def test_a_constant_beside_values_that_vary_is_not_read():
     for target in TARGETS:
         found, expected = noisy.explained(target).value, clean.explained(target).value
         assert found == pytest.approx(expected, abs=1e-4)
-
-
-def test_few_sentences_are_answered_by_a_larger_penalty():
-    """Of even attention little can be told; from few sentences a map must not promise more."""
-    W_V = value_map(WIDTH)[None]
-    few, many = (held_out(W_V, ["even"], n=n)[0] for n in (10, 400))
-    assert few.penalties("other")[0] > many.penalties("value")[0]
-    assert few.explained("other").value[0] > -0.05
-    copies = held_out(W_V, ["next"])[0]
-    assert copies.penalties("value")[0] <= 0.01
 
 
 def test_every_number_by_a_slow_program():
@@ -205,28 +201,3 @@ def test_a_wide_target_is_seen_through_a_few_directions():
     steps = (found[0].penalty.log10() - found[1].penalty.log10()).abs()
     assert steps.max() <= 1.01  # two steps of the grid
     torch.testing.assert_close(found[0].y, found[1].y)
-
-
-def test_chunks_of_heads_and_sentences_add_up():
-    W_V = torch.stack([value_map(WIDTH), value_map(2)])
-    kinds = ["next", "drawn"]
-    whole, spaces = held_out(W_V, kinds)
-
-    def show(sums: RecoverySums | HeldOut, seed: int) -> None:
-        every = site(*sentences(seed), W_V, kinds)
-        for rows in (slice(0, 25), slice(25, 60)):
-            for heads in (slice(0, 1), slice(1, 2)):
-                v, pattern, z = (part[rows, heads] for part in (every.v, every.pattern, every.z))
-                chunk = activations(pattern, rows=rows, heads=heads, n_heads=2, v=v, z=z)
-                sums.update(chunk, *sentences(seed))
-
-    sums = RecoverySums([spaces])
-    sums.start([i % FOLDS for i in range(60)], sentences(0)[1])
-    show(sums, 0)
-    held = sums.fitted()
-    held.start(60)
-    show(held, 1)
-    held.finish()
-    for target in TARGETS:
-        found, expected = held.explained(target).value, whole.explained(target).value
-        np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -36,37 +36,8 @@ def qkv() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tuple(torch.randn(2, 3, N, D, dtype=torch.float64) for _ in range(3))
 
 
-def test_sizes_are_fractions_of_the_length(pool):
-    assert CheapForms(512, SPECIAL, 0, pool).sizes == (16, 32, 64, 128, 256)
-    assert CheapForms(4, (0, 3), 0, pool).sizes == (1, 2)
-
-
-@pytest.mark.parametrize("size", [1, 4])
-def test_nothing_of_rank_k_beats_the_bound_and_truncated_p_does_not(qkv, forms, size):
-    """A scheme that projects K and V, fitted to this very z by gradient descent, stays above."""
-    q, k, v = (x[:1, :1] for x in qkv)
-    z = attention_pattern(q, k, scale=0.5) @ v
-
-    def error(ours: torch.Tensor) -> float:
-        return float(((ours - z).norm() / z.norm()).detach())
-
-    bound = error(forms.attend("bound", size, 0, q, k, v, 0.5))
-    torch.manual_seed(1)
-    keys, values = (torch.randn(size, N, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    optimiser = torch.optim.Adam([keys, values], lr=0.05)
-    for _ in range(300):
-        optimiser.zero_grad()
-        ours = attention_pattern(q, keys @ k, scale=0.5) @ (values @ v)
-        (ours - z).square().sum().backward()
-        optimiser.step()
-    assert error(ours) > bound
-    assert error(forms.attend("truncated", size, 0, q, k, v, 0.5)) > bound
-    for form in ("random", "pooled"):
-        assert error(forms.attend(form, size, 0, q, k, v, 0.5)) > bound
-
-
 def test_what_sparse_forms_keep(forms, pool):
-    for size in (1, 2, 3, 8):  # a window: so many keys around the query
+    for size in (1, 8):  # a window: so many keys around the query
         for i, row in enumerate(forms.keep("window", size, 0).numpy()):
             first = i - size // 2
             expected = [j for j in range(first, first + size) if 0 <= j < N]
@@ -78,8 +49,7 @@ def test_what_sparse_forms_keep(forms, pool):
     assert keep[:, list(SPECIAL)].all()
     inner = slice(1, N - 1)
     assert torch.equal(keep[inner, inner], window[inner, inner])
-    drawn = forms.keep("random-keys", 5, 0)  # anywhere
-    assert (drawn.sum(-1) == 5).all()
+    assert (forms.keep("random-keys", 5, 0).sum(-1) == 5).all()  # anywhere
     assert forms.cost("random-keys", 5) == pytest.approx(5 / N)
     # Random blocks, of 4 here, are added as a whole.
     long = CheapForms(128, (0, 127), 1, pool)
@@ -90,40 +60,16 @@ def test_what_sparse_forms_keep(forms, pool):
     assert not torch.equal(full, long.keep("window+global+random", 4, 1))
 
 
-def test_pooled_averages_neighbours(qkv, forms):
-    q, k, v = qkv
-    ours = forms.attend("pooled", 8, 0, q, k, v, 0.5)
-    few_k, few_v = (x.reshape(2, 3, 8, 4, D).mean(3) for x in (k, v))
-    torch.testing.assert_close(ours, attention_pattern(q, few_k, scale=0.5) @ few_v)
-    exact = attention_pattern(q, k, scale=0.5) @ v
-    torch.testing.assert_close(forms.attend("pooled", N, 0, q, k, v, 0.5), exact)
-
-
 def test_what_is_random_is_drawn_anew(qkv, forms):
     q, k, v = qkv
     for form in FORMS[:-1]:
         one, other = (forms.attend(form, 4, 0, q, k, v, 0.5, draw) for draw in (0, 1))
         assert torch.equal(one, other) == (form not in RANDOM), form
         assert forms.draws(form) == (DRAWS if form in RANDOM else 1)
-    assert DRAWS >= 5
     many = torch.cat([forms._gaussian(16, layer, 0) for layer in range(200)])
     assert float(many.mul(4.0).var()) == pytest.approx(1.0, abs=0.01)  # one over their number
     (zeros,) = truncated_output(torch.zeros(1, 1, N, D), [2])
     assert not zeros.any()
-
-
-def test_uniform_attention_keeps_a_mass_equal_to_the_cost(forms, qkv):
-    pattern = torch.full((1, 1, N, N), 1 / N, dtype=torch.float64)
-    v = qkv[2][:1, :1]
-    zero = torch.zeros_like(v)
-    errors = CheapErrors(forms, 1, 1, 1)
-    here = slice(0, 1)
-    errors.update(0, here, here, zero, zero, v, pattern, pattern @ v, 1.0)
-    mass = errors.over_heads("mass").mean((0, 1))
-    for i, (form, size) in enumerate(forms.points):
-        if form in FORMS[4:8]:
-            assert mass[i] == pytest.approx(forms.cost(form, size))
-    assert errors.over_heads("error")[0, 0, -1] == pytest.approx(0.0, abs=1e-12)
 
 
 CAUSAL = torch.ones(N, N, dtype=torch.bool).tril()
@@ -185,13 +131,15 @@ def test_forms_are_their_definitions(qkv, pool, name, size):
         assert not (keep & ~seen.numpy()).any()
         expected[form] = slow_pattern(q, k, mask, keep, b, h) @ value
     expected["uniform"] = np.stack([value[row].mean(0) for row in seen.numpy()])
+    if name == "none":
+        few_k, few_v = (x[b, h].reshape(size, -1, D).mean(1) for x in (k, v))
+        expected["pooled"] = (attention_pattern(q[b, h], few_k, scale=0.5) @ few_v).numpy()
     for form, z in expected.items():
         ours = forms.attend(form, size, 0, q, k, v, 0.5, 0, mask)
         np.testing.assert_allclose(ours[b, h], z, atol=1e-6, err_msg=form)
     # Pooled keys are left out where pairs of positions count.
     assert forms.left_out == (() if name == "none" else ("pooled",))
-    assert list(expected) == [form for form in FORMS if form != "pooled"]
-    assert {form for form, _ in forms.points} == set(FORMS) - set(forms.left_out)
+    assert set(expected) == {form for form, _ in forms.points} == set(FORMS) - set(forms.left_out)
 
 
 @pytest.mark.parametrize(
@@ -211,8 +159,6 @@ def test_windows_and_keys_of_a_model_that_looks_back(pool):
     for i in range(N):
         assert np.flatnonzero(window[i]).tolist() == list(range(max(0, i - 4), i + 1))
         assert drawn[i].sum() == min(5, i + 1)
-    blocks = forms.keep("window+global+random", 1, 0).numpy()  # blocks of one token
-    assert all(blocks[i].sum() >= min(3, i + 1) for i in range(N))
 
 
 def test_layers_may_see_different_keys(pool):

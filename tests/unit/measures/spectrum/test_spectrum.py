@@ -80,9 +80,6 @@ def test_controls_are_what_the_svd_of_their_patterns_says(n):
         sigma = np.linalg.svd(patterns, compute_uv=False)
         expected = np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)
         np.testing.assert_allclose(control_curves(n, 5)[name].share, expected, atol=1e-9)
-    one, other = (control_curves(n, seed)["random-logits"].share for seed in (5, 6))
-    assert not np.array_equal(one, other)
-    np.testing.assert_array_equal(one, control_curves(n, 5)["random-logits"].share)
 
 
 weights = hnp.arrays(
@@ -100,7 +97,7 @@ def test_singular_values_equal_numpys(matrices):
     assert (error <= 1e-7 * expected[:, :1] + 1e-300).all()
 
 
-@pytest.mark.parametrize("sharpness", [0.0, 0.01, 1.0, 4.0, 16.0])
+@pytest.mark.parametrize("sharpness", [0.0, 1.0, 16.0])
 def test_shares_of_any_sharpness(sharpness):
     pattern = random_softmax(128, 0, sharpness).astype(np.float32).astype(np.float64)
     sigma = np.linalg.svd(pattern, compute_uv=False)
@@ -132,34 +129,6 @@ def test_means_errors_and_intervals(patterns, k):
     low, high = stats.t.interval(0.95, 6, slow.mean(0), stats.sem(slow))
     np.testing.assert_allclose(sums.half_widths(5)[0], (high - low) / 2, rtol=1e-4)
     assert sums.worst_half_width(5) == pytest.approx(((high - low) / 2).max(), rel=1e-4)
-
-
-def test_merged_parts_and_restored_states_equal_the_whole(patterns):
-    whole, merged, copy = measured(patterns), measured(patterns[:3]), Spectrum(1, 3, 20)
-    merged.merge(measured(patterns[3:]))
-    for key, array in whole.state().items():
-        np.testing.assert_allclose(merged.state()[key], array, rtol=1e-12)
-    assert merged.sequences == 7
-    copy.load_state(whole.state())
-    np.testing.assert_array_equal(copy.half_widths(5), whole.half_widths(5))
-    one = measured(patterns[:1])  # has no interval
-    assert np.isinf(one.half_widths(5)).all()
-
-
-def test_layers_may_differ_in_heads_or_have_none(patterns):
-    sums = Spectrum(3, 3, 20)
-    with MatrixPool(2) as pool:
-        observer = PatternSpectra(sums, pool, lambda _: slice(1, 19))
-        shown = torch.from_numpy(patterns)
-        observer.observe(activations(shown))
-        observer.finish("encoder", 0)
-        observer.finish("encoder", 1)  # every head of this layer has been removed
-        observer.observe(activations(shown[:, :1], layer=2))
-        observer.finish("encoder", 2)
-    assert sums.count.tolist() == [[7, 7, 7], [0, 0, 0], [7, 0, 0]]
-    assert np.isfinite(sums.worst_half_width(5))
-    np.testing.assert_allclose(sums.means()[2, 0], sums.means()[0, 0])
-    assert np.isnan(sums.means()[1]).all()
 
 
 def test_no_pattern_is_kept(patterns):

@@ -1,0 +1,250 @@
+"""Linear forms by plain loops, their errors over all tokens, and what is read back from N keys."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.attention import attention_pattern
+from headscope.measures.linear.feature_maps import EVEN, FORMS, linear_attention
+from headscope.measures.linear.sentence_sums import EVERY, LinearSums
+from headscope.measures.linear.stored_keys import (
+    closed_form,
+    coherence,
+    readout_errors,
+    simulate,
+    unit_keys,
+)
+
+N, D = 5, 3
+
+
+def draw(seed: int = 0) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(3, N, D, generator=generator, dtype=torch.float64).unbind()
+
+
+FEATURES = {
+    "linear": lambda x: x,
+    "first": lambda x: x,
+    "relu": lambda x: max(x, 0.0),
+    "exp": math.exp,
+    "elu": lambda x: x + 1 if x > 0 else math.exp(x),
+}
+
+
+def by_hand(form: str, q: Tensor, k: Tensor, v: Tensor, scale: float, sees) -> list[list[float]]:
+    """Every number on its own: for query i the keys j that it sees, entry by entry."""
+    name, _, normalised = form.partition("-")
+    found, root = [], scale**0.5
+    for i in range(N):
+        total, answer = 0.0, [0.0] * D
+        for j in range(N):
+            if not sees(i, j):
+                continue
+            weight = 1.0 if form in (EVEN, "first-order") else 0.0
+            if form != EVEN:
+                f = FEATURES[name]
+                weight += sum(f(float(q[i, e]) * root) * f(float(k[j, e]) * root) for e in range(D))
+            total += weight
+            answer = [a + weight * float(v[j, e]) for e, a in enumerate(answer)]
+        if normalised or form == EVEN:
+            answer = [a / total if total else 0.0 for a in answer]
+        found.append(answer)
+    return found
+
+
+@pytest.mark.parametrize("form", [*FORMS, EVEN])
+@pytest.mark.parametrize("case", ["all", "padded", "causal", "additive", "-10000"])
+def test_a_form_is_its_sum_over_keys(form, case):
+    q, k, v = draw()
+    padded = torch.tensor([1, 1, 1, 0, 0], dtype=torch.bool)[None]
+    causal = torch.ones(N, N, dtype=torch.bool).tril()
+    mask = {"all": None, "padded": padded}.get(case, causal)
+    sees = (lambda i, j: True) if mask is None else (lambda i, j: bool(mask.expand(N, N)[i, j]))
+    given = mask
+    if case == "additive":  # with a bias, which no linear form can hold
+        given = torch.full((N, N), 0.7).masked_fill(~mask, torch.finfo(torch.float32).min)
+    if case == "-10000":  # what some models write for minus infinity
+        given = torch.zeros(N, N).masked_fill(~mask, -10000.0)
+    ours = linear_attention(form, q, k, v, scale=0.37, mask=given)
+    expected = torch.tensor(by_hand(form, q, k, v, 0.37, sees), dtype=torch.float64)
+    torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_what_could_divide_by_nothing_or_overflow():
+    # Keys whose scores sum to minus their number: 1 + s q.k sums to zero but for rounding.
+    q, k, v = torch.ones(1, 1), torch.tensor([[-1.3], [-0.7]]), torch.tensor([[1.0], [2.0]])
+    assert linear_attention("first-order", q, k, v, scale=1.0).tolist() == [[0.0]]
+    # A query without any weight gets zeros.
+    q, k, v = draw()
+    none = torch.zeros(N, N, dtype=torch.bool)
+    for form in (*FORMS, EVEN):
+        assert not linear_attention(form, q, k, v, scale=1.0, mask=none).any()
+    assert not linear_attention("relu-normalised", -q.abs(), k, v, scale=1.0).any()
+    # Half precision is summed in single.
+    q, k, v = (x.to(torch.float16) for x in draw())
+    found = linear_attention("exp-normalised", 9 * q, 9 * k, v, scale=1.0)
+    assert found.dtype == torch.float16
+    assert bool(found.isfinite().all())
+
+
+SCALE, HEADS = 0.4, 2
+LENGTHS = (5, 3, 6, 4)
+
+
+def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
+    """Sums of two batches with padding; every form's output and z at real tokens, (t, h, d)."""
+    generator = torch.Generator().manual_seed(2)
+    sums, z_of, y_of = LinearSums(len(LENGTHS)), [], {form: [] for form in EVERY}
+    for first, lengths in ((0, LENGTHS[:2]), (2, LENGTHS[2:])):
+        n = max(lengths)
+        q, k, v = torch.randn(3, 2, HEADS, n, D, generator=generator, dtype=torch.float64)
+        real = torch.arange(n)[None] < torch.tensor(lengths)[:, None]
+        mask = real[:, None, None]
+        z = attention_pattern(q, k, scale=SCALE, mask=mask) @ v
+        sums.update(5, first, real, q, k, v, z, scale=SCALE, mask=mask)
+        for form in EVERY:
+            y = linear_attention(form, q, k, v, scale=SCALE, mask=mask)
+            y_of[form] += [y[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)]
+        z_of += [z[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)]
+    return sums, {f: torch.cat(y).numpy() for f, y in y_of.items()}, torch.cat(z_of).numpy()
+
+
+def test_errors_are_those_of_all_tokens():
+    sums, outputs, z = measured()
+    found = sums.by_row[5].errors(sums.tokens, np.ones((1, len(LENGTHS))))
+    scales = sums.by_row[5].scales()
+    assert sums.tokens.tolist() == list(LENGTHS)
+    for h in range(HEADS):
+        own = z[:, h]
+        spread = np.linalg.norm(own - own.mean(0))
+        for i, form in enumerate(EVERY):
+            y = outputs[form][:, h]
+            assert found["error"][0, h, i] == pytest.approx(np.linalg.norm(y - own) / spread)
+            c = np.linalg.lstsq(y.reshape(-1, 1), own.ravel(), rcond=None)[0][0]
+            assert scales[h, i] == pytest.approx(c)
+            assert found["scaled"][0, h, i] == pytest.approx(np.linalg.norm(c * y - own) / spread)
+            # A scale, and an offset for each dimension: one design for all of them.
+            design = np.column_stack([y.ravel(), np.tile(np.eye(D), (len(y), 1))])
+            left = own.ravel() - design @ np.linalg.lstsq(design, own.ravel(), rcond=None)[0]
+            assert found["fitted"][0, h, i] == pytest.approx(np.linalg.norm(left) / spread)
+            assert found["fitted"][0, h, i] <= min(1.0, found["scaled"][0, h, i]) + 1e-9
+
+
+def test_a_resample_is_the_text_with_its_sentences_repeated():
+    """With the fits of the whole text: z - m and c y + b - z, sentences counted as drawn."""
+    sums, outputs, z = measured()
+    counts = np.array([[2.0, 0.0, 1.0, 1.0]])
+    found = sums.by_row[5].errors(sums.tokens, counts)
+    weight = np.repeat(counts[0], LENGTHS)[:, None]
+    i = EVERY.index("linear")
+    for h in range(HEADS):
+        own, y = z[:, h], outputs["linear"][:, h]
+        c = (y * own).sum() / (y * y).sum()
+        error = (weight * (c * y - own) ** 2).sum() / (weight * (own - own.mean(0)) ** 2).sum()
+        assert found["scaled"][0, h, i] == pytest.approx(np.sqrt(error))
+
+
+def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_entropy():
+    sums = LinearSums(1)
+    q, k, varied = torch.randn(3, 1, 1, 4, D, generator=torch.Generator().manual_seed(0))
+    v = torch.ones(1, 1, 4, D)
+    real = torch.ones(1, 4, dtype=torch.bool)
+    sums.update(0, 0, real, q, k, v, v, scale=SCALE, mask=None)
+    found = sums.by_row[0].errors(sums.tokens, np.ones((1, 1)))
+    assert all(np.isnan(values).all() for values in found.values())
+    sums, causal = LinearSums(1), torch.ones(4, 4, dtype=torch.bool).tril()
+    sums.update(0, 0, real, 0 * q, 0 * k, varied, varied, scale=SCALE, mask=causal)
+    assert sums.by_row[0].entropy[0, 0] == pytest.approx(1.0)  # a share of what can be seen
+
+
+def keys(n: int, d: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(1, 1, n, d, generator=generator, dtype=torch.float64)
+
+
+def every(n: int) -> Tensor:
+    return torch.ones(1, n, dtype=torch.bool)
+
+
+def errors(k: Tensor, beta: float = 3.0) -> dict[str, float]:
+    real = every(k.shape[2])
+    unit, _ = unit_keys(k, real, centred=False)
+    return {name: float(x) for name, x in readout_errors(unit, real, beta).items()}
+
+
+def test_orthogonal_keys_are_read_back_exactly_by_the_sum_and_not_by_a_softmax():
+    """The other side of the claim: here the linear form errs less."""
+    basis = torch.linalg.qr(keys(6, 6)[0, 0])[0][None, None]
+    found = errors(2.5 * basis)
+    assert found["scaled-sum"] == pytest.approx(0, abs=1e-12)
+    assert found["least-squares"] == pytest.approx(0, abs=1e-12)
+    off = 1 / (math.exp(3.0) + 5)  # softmax of (3, 0, 0, 0, 0, 0)
+    own = math.exp(3.0) * off
+    assert found["softmax"] == pytest.approx(0.5 * ((1 - own) ** 2 + 5 * off**2))
+    unit, _ = unit_keys(basis, every(6), centred=False)
+    assert float(coherence(unit, every(6))) == pytest.approx(0, abs=1e-12)
+    # Equal keys cannot be told apart by anything: all read the mean of the four.
+    found = errors(torch.ones(1, 1, 4, 3, dtype=torch.float64))
+    expected = 0.5 * ((1 - 0.25) ** 2 + 3 * 0.25**2)
+    assert found == pytest.approx(
+        dict.fromkeys(("scaled-sum", "least-squares", "softmax"), expected)
+    )
+
+
+def test_expected_errors_are_those_of_orthonormal_values_stored_for_real():
+    n, d = 7, 4
+    k = F.normalize(keys(n, d, 3)[0, 0], dim=-1)
+    v = torch.eye(n, dtype=torch.float64)
+    found = errors(k[None, None], beta=2.0)
+
+    def error(answers: Tensor) -> float:
+        return float(np.mean([0.5 * float(((v[j] - answers[j]) ** 2).sum()) for j in range(n)]))
+
+    memory = sum(torch.outer(v[i], k[i]) for i in range(n))  # (n, d): fast weights
+    answers = torch.stack([memory @ k[j] for j in range(n)])
+    best = min(error(c * answers) for c in np.linspace(0, 1, 2001))
+    assert found["scaled-sum"] == pytest.approx(best, abs=1e-6)
+    weights = torch.linalg.pinv(k) @ v
+    assert found["least-squares"] == pytest.approx(error(k @ weights))
+    assert found["least-squares"] == pytest.approx(0.5 * (1 - d / n))
+    sharp = torch.exp(2 * k @ k.T)
+    assert found["softmax"] == pytest.approx(error(sharp / sharp.sum(1, keepdim=True) @ v))
+
+
+def test_padding_and_the_keys_mean_change_nothing_they_should_not():
+    k = keys(5, 3)
+    padded = torch.cat([k, 7 * torch.ones(1, 1, 2, 3, dtype=torch.float64)], dim=2)
+    real = torch.tensor([[1, 1, 1, 1, 1, 0, 0]], dtype=torch.bool)
+    for centred in (False, True):
+        ours, length = unit_keys(padded, real, centred=centred)
+        alone, same = unit_keys(k, every(5), centred=centred)
+        torch.testing.assert_close(length, same)
+        torch.testing.assert_close(coherence(ours, real), coherence(alone, every(5)))
+        expected = readout_errors(alone, every(5), 3.0)
+        torch.testing.assert_close(readout_errors(ours, real, 3.0), expected)
+    moved, _ = unit_keys(k + 100, every(5), centred=True)
+    torch.testing.assert_close(moved, unit_keys(k, every(5), centred=True)[0])
+    assert float(coherence(unit_keys(k + 100, every(5), centred=False)[0], every(5))) > 0.99
+
+
+@pytest.mark.parametrize(("n", "d"), [(8, 16), (32, 16), (64, 16), (48, 8)])
+def test_random_keys_give_the_closed_forms(n, d):
+    generator = torch.Generator().manual_seed(n)
+    drawn = [simulate(n, d, generator) for _ in range(100)]
+    for readout in ("sum", "scaled-sum", "least-squares"):
+        values = np.array([draw[readout] for draw in drawn])
+        expected = closed_form(readout, n, d)
+        assert expected is not None
+        sem = values.std(ddof=1) / 10
+        assert abs(values.mean() - expected) < 3 * sem + 1e-9, readout
+    if n > d:
+        assert closed_form("least-squares", n, d) == pytest.approx(0.5 * (1 - d / n))
+        assert np.mean([draw["softmax"] for draw in drawn]) < 0.5 * (1 - d / n)
+    # Any keys that span d dimensions have it, however alike they are.
+    alike = keys(20, 5) * 0.05 + 1
+    assert errors(alike)["least-squares"] == pytest.approx(0.5 * (1 - 5 / 20))
