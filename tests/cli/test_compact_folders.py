@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from outcomes import read_rows, refused
 from safetensors.torch import load_file, save_file
 
 import headscope
 
-PAINTS = True
 REMOVED = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2)]
 
 
@@ -28,7 +26,6 @@ def test_heads_are_named_as_they_were(run, compact, tmp_path):
     result = run("validate", compact, "--format", "json").json
     assert result["passed"] is True
     assert [check["calls"] for check in result["layers"]] == [1, 1]
-    assert run("validate", compact).code == 0
     outcome = run("classify", compact, "--limit", 20, "--control", "-o", tmp_path / "out")
     assert outcome.code == 0, outcome.stderr
     result = json.loads((tmp_path / "out" / "classify.json").read_text())
@@ -36,7 +33,6 @@ def test_heads_are_named_as_they_were(run, compact, tmp_path):
     assert result["control"]["heads"] == 3
     rows = read_rows((tmp_path / "out" / "heads.csv").read_text())
     assert [row["head"] for row in rows] == ["0", "1", "3"]
-    assert (tmp_path / "out" / "roles.png").stat().st_size > 1000
     # An empty row, not a missing one.
     assert any(line.startswith("L0") for line in outcome.stdout.splitlines())
     ranked = run("rank", compact, "--no-fresh", "--format", "json").json
@@ -52,38 +48,22 @@ def test_heads_are_named_as_they_were(run, compact, tmp_path):
         assert head["entropy"] == pytest.approx(whole, abs=1e-5)
 
 
-def edited(**changes: Any) -> Callable[[Path], Any]:
-    def damage(folder: Path) -> None:
-        path = folder / "headscope.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+def edited(entry: int | None = None, **changes: Any) -> Callable[[Path], Any]:
+    """Change the manifest, or what it says of one module."""
 
-    return damage
-
-
-def entry(i: int, **changes: Any) -> Callable[[Path], Any]:
     def damage(folder: Path) -> None:
         path = folder / "headscope.json"
         manifest = json.loads(path.read_text())
-        manifest["attention"][i].update(changes)
+        (manifest if entry is None else manifest["attention"][entry]).update(changes)
         path.write_text(json.dumps(manifest))
 
     return damage
-
-
-def written(text: str) -> Callable[[Path], Any]:
-    return lambda folder: (folder / "headscope.json").write_text(text)
 
 
 def cut_rows(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     name = "encoder.layer.1.attention.self.key.weight"
     weights[name] = weights[name][:-1].clone()
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def flat(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights["encoder.layer.1.attention.self.query.weight"] = torch.tensor(1.0)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -103,57 +83,43 @@ def as_before(folder: Path, **more: Any) -> None:
 
 ALL = [0, 1, 2, 3]
 LIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
-    "not JSON": (written("{"), ("headscope.json", "not valid JSON")),
-    "a list": (written("[]"), ("headscope.json", "schema 1")),
+    "not JSON": (
+        lambda folder: (folder / "headscope.json").write_text("{"),
+        ("headscope.json", "not valid JSON"),
+    ),
     "of the future": (edited(schema=2), ("schema 1", "newer")),
-    "no form": (edited(form=None), ("does not say which heads",)),
     "no entries": (edited(attention=[]), ("does not say which heads",)),
-    "an entry is a number": (edited(attention=[1, 2]), ("entry 0",)),
-    "negative heads": (edited(n_heads=-4), ("n_heads is -4",)),
     "heads in words": (edited(n_heads="four"), ("n_heads is 'four'",)),
     "other number of heads": (
         lambda folder: [
             edited(n_heads=3)(folder),
-            entry(0, kept=[], removed=[0, 1, 2])(folder),
-            entry(1, kept=[0, 1], removed=[2])(folder),
+            edited(0, kept=[], removed=[0, 1, 2])(folder),
+            edited(1, kept=[0, 1], removed=[2])(folder),
         ],
         ("3 heads a layer, config.json of 4",),
     ),
-    "head out of range": (entry(1, kept=[0, 1, 7]), ("[0, 1, 7]", "below 4")),
-    "head twice": (entry(1, kept=[0, 0, 1]), ("[0, 0, 1]",)),
-    "head in words": (entry(1, kept=["a"]), ("['a']",)),
-    "head neither kept nor removed": (entry(1, removed=[]), ("entry 1", "4 heads")),
-    "other heads kept": (entry(1, kept=[0], removed=[1, 2, 3]), ("8 rows", "weights have 24")),
-    "everything kept": (entry(0, kept=ALL, removed=[]), ("32 rows", "weights have 0")),
+    "head out of range": (edited(1, kept=[0, 1, 7]), ("[0, 1, 7]", "below 4")),
+    "head twice": (edited(1, kept=[0, 0, 1]), ("[0, 0, 1]",)),
+    "head neither kept nor removed": (edited(1, removed=[]), ("entry 1", "4 heads")),
+    "other heads kept": (edited(1, kept=[0], removed=[1, 2, 3]), ("8 rows", "weights have 24")),
     "too many modules": (
         lambda folder: edited(
             attention=[{"layers": [i], "kept": ALL, "removed": []} for i in range(3)]
         )(folder),
         ("attention module 2, but the model has 2",),
     ),
-    "layers in words": (entry(0, layers="all"), ("'all'",)),
-    "layer twice": (entry(1, layers=[0]), ("lists 1 layers", "runs in 2")),
     "layers swapped": (
-        lambda folder: [entry(0, layers=[1])(folder), entry(1, layers=[0])(folder)],
+        lambda folder: [edited(0, layers=[1])(folder), edited(1, layers=[0])(folder)],
         ("layer 1 kept heads []",),
     ),
     "a row too few": (cut_rows, ("key.weight", "24 rows", "weights have 23")),
-    "a number for a matrix": (flat, ("query.weight",)),
     "manifest lost, and no heads in the config": (
         lambda folder: [(folder / "headscope.json").unlink(), config(folder, kept_heads=None)],
         ("config.json", "kept_heads does not list the heads"),
     ),
-    "manifest lost, and a count in words": (
-        lambda folder: [(folder / "headscope.json").unlink(), config(folder, heads_before="four")],
-        ("config.json", "heads_before is 'four'"),
-    ),
     "manifest lost, and a plain family": (
         lambda folder: [(folder / "headscope.json").unlink(), as_before(folder)],
         ("wrong shape", "attention"),
-    ),
-    "no family": (
-        lambda folder: config(folder, base_model_type=None),
-        ("config.json names None as base_model_type",),
     ),
     "a family of its own kind": (
         lambda folder: config(folder, base_model_type="headscope"),

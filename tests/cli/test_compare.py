@@ -117,19 +117,10 @@ def test_other_data_seeds_and_schemas_are_said_first(first, second, run, tmp_pat
     assert "other" not in before.partition("DIFFERENT")[2]  # other models are the point
 
 
-def test_what_cannot_be_compared(first, run):
-    for given in range(2):
-        refused(run("compare", *[first] * given), "REPORT", code=2)
-    words = "nothing in common to compare: "
-    refused(run("compare", first / "rank.json", first / "depth.json"), words)
-
-
 @pytest.mark.parametrize(
     ("name", "place", "value"),
     [
         ("spectrum", ("controls",), {}),
-        ("depth", ("variants", "full"), []),
-        ("symmetric", ("whole",), {}),
         ("prune", ("curves", 0, "points", 2, "ci"), [1.0, 2.0, 3.0]),
     ],
 )
