@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from families import tiny
 from outcomes import refused
-from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
+from tiny_models import tiny_bert
 
 import headscope
 
@@ -130,15 +129,6 @@ def test_heads_that_put_out_nothing_go_first(method, tmp_path, files):
     point = headscope.prune(loaded, data=test, calibration=train, **few).curve(method).points[1]
     assert point.heads_removed == ((0, 1), (0, 3), (1, 2))
     assert point.value == pytest.approx(1.0, abs=1e-6)
-
-
-def test_shared_layers_are_decided_once(files):
-    loaded = headscope.wrap(tiny("albert", vocab_size=len(VOCABULARY)), tiny_tokenizer())
-    found = headscope.prune(loaded, data=files["fidelity"][0], heads="L0H1")
-    removed = found.curves[0].points[0].heads_removed
-    assert found.shared_layers
-    assert len(removed) > 1
-    assert {head for _, head in removed} == {1}
 
 
 def test_sentences_of_both_sets_are_counted(run, model, files, tmp_path):
