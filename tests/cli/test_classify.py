@@ -168,12 +168,12 @@ ASKED = {"ablate": True, "prefix_matching": True, "norm_weighted": True}
 
 
 @pytest.fixture(scope="module")
-def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, once: Command) -> tuple[Any, Any]:
+def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, run: Command) -> tuple[Any, Any]:
     """The run, and its result."""
     out = tmp_path_factory.mktemp("causes") / "out"
     options = [f"--{name.replace('_', '-')}" for name in ASKED]
     limits = ("--limit", "40", "--ablate-limit", "8", "-q", "--no-validate")
-    done = once("classify", model, *options, *limits, "-o", out)
+    done = run("classify", model, *options, *limits, "-o", out)
     assert {"causes.png", "causes.svg", "prefix_matching.png"} <= {p.name for p in out.iterdir()}
     return done, from_dict(ClassifyResult, strict_json((out / "classify.json").read_text()))
 

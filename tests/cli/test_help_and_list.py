@@ -2,21 +2,17 @@
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 import typer.main
 from outcomes import Command, refused
-from tiny_models import tiny_bert
 
-import headscope
 from headscope.cli.app import COMMANDS, app
 from headscope.models.families import COVERED, REFUSED
 from headscope.pipeline.list import KINDS, entries_of
 from headscope.pipeline.tasks import TASKS
 from headscope.pruning.methods import METHODS
-from headscope.results import to_json
 from headscope.results.roles import ROLES
 from headscope.verdicts.limits import LIMIT_NAMES
 
@@ -85,32 +81,6 @@ def test_every_entry_is_described_and_its_sources_are_those_of_the_docs(kind):
             assert paper in DOCS, (entry.name, paper)
         # A page that does not name an entry cannot say more about it.
         assert kind == "families" or re.search(rf"\b{re.escape(entry.name)}\b", page), entry.name
-
-
-def test_the_examples_of_diff_run(run, monkeypatch, tmp_path):
-    """On what they name; nothing of a line ends up in a file."""
-    tiny = headscope.load(str(tiny_bert(tmp_path / "model")))
-    classified = headscope.classify(tiny, limit=8, validate=False)
-    pruned = headscope.prune(tiny, heads="L0H0", ablation=False, roles=False, limit=8)
-    work = tmp_path / "work"
-    for name in ("old", "new", "out", "reports/demo"):
-        (work / name).mkdir(parents=True)
-        for command, result in (("classify", classified), ("prune", pruned)):
-            (work / name / f"{command}.json").write_text(to_json(result), encoding="utf-8")
-    (work / "reports" / "demo" / "report.json").write_text(to_json(classified), encoding="utf-8")
-    monkeypatch.chdir(work)
-    for name in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{name}_NAME", "t")
-        monkeypatch.setenv(f"GIT_{name}_EMAIL", "t@t")
-    for words in ("init -q -b main .", "add .", "commit -qm one"):
-        subprocess.run(["git", *words.split()], check=True)
-    before = sorted(work.rglob("*"))
-    for line in printed("diff", run, monkeypatch):
-        done = run(*shlex.split(line)[1:])
-        assert done.code == 0, f"{line}: {done.stderr}"
-    assert [p for p in sorted(work.rglob("*")) if ".git" not in p.parts] == [
-        p for p in before if ".git" not in p.parts
-    ]
 
 
 def test_without_a_word_it_says_what_can_be_listed(run):

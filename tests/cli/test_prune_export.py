@@ -55,7 +55,7 @@ def words(room: Path, folder: str, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def exported(room: Path, once: Command) -> Any:
+def exported(room: Path, run: Command) -> Any:
     """One run with everything: the graph, 8 bits and the benchmark.
 
     The full model's graph, which is there to be timed only, is a copy of the pruned one's here.
@@ -75,7 +75,7 @@ def exported(room: Path, once: Command) -> Any:
         patch.setattr(f"{parts}.speed._SECONDS", 0.0)
         patch.setattr(f"{parts}.exporting.write_graph", write_once)
         more = ("--quantize", "int8", "--benchmark", "-o", str(room / "out"))
-        assert once(*words(room, "graph", *more)).code == 0
+        assert run(*words(room, "graph", *more)).code == 0
     return json.loads((room / "out" / "prune.json").read_text(encoding="utf-8"))
 
 
