@@ -44,13 +44,6 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "lines.txt"
-    path.write_text("The zebra saw a big house.\n\nHe wasn't bitten; the wombat was!\n" * 5)
-    return path
-
-
 def test_certificate(run, model):
     result = run("validate", model, "--format", "json").json
     assert (result["passed"], result["reasons"]) == (True, [])
@@ -145,8 +138,9 @@ def test_thresholds_and_limits_of_a_file_and_of_flags(run, model, treebank, tmp_
     assert found["validation"]["passed"] is None
 
 
-def test_plain_text_has_no_syntactic_roles(run, model, treebank, text, tmp_path):
-    out, counts = tmp_path / "out", tmp_path / "counts.tsv"
+def test_plain_text_has_no_syntactic_roles(run, model, treebank, tmp_path):
+    out, text, counts = (tmp_path / name for name in ("out", "lines.txt", "counts.tsv"))
+    text.write_text("The zebra saw a big house.\n\nHe wasn't bitten; the wombat was!\n" * 5)
     counts.write_text("the\t9\nzebra\t1\n")
     call = ("classify", model, "--text", text, "--control", "--seed", 7)
     assert run("classify", model, "--treebank", treebank, "--output", out).code == 0

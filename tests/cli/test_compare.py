@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcomes import read_rows, refused, strict_json
+from outcomes import Ended, read_rows, refused, strict_json
 from result_files import changed, make_results, plant, read, write
 from tiny_models import tiny_bert
 
@@ -152,9 +152,6 @@ def test_strings_of_reports_are_inert(first, second, run, tmp_path):
         assert words not in note
 
 
-SILENT = (0, "", "")
-
-
 @pytest.fixture
 def new(first: Path, tmp_path: Path) -> Path:
     """A copy to be changed."""
@@ -169,16 +166,12 @@ def old(first: Path, tmp_path: Path) -> Path:
     return found
 
 
-def ended(outcome: Any) -> tuple[int, str, str]:
-    return outcome.code, outcome.stdout, outcome.stderr
-
-
 @pytest.mark.parametrize("format", ["human", "json", "md"])
 def test_equal_results_print_nothing(format, first, new, run):
     for path in new.glob("*.json"):
         plant(new, path.stem, "provenance", "created", to="2031")
     for rules in ((), ("--fail-on", "any", "--fail-on", "metric-drop=0")):
-        assert ended(run("diff", first, new, "--format", format, *rules)) == SILENT
+        assert run("diff", first, new, "--format", format, *rules) == Ended(0, "", "")
 
 
 def test_runs_of_the_same_and_of_more_sentences_and_other_weights(run, model, tmp_path):
@@ -186,7 +179,7 @@ def test_runs_of_the_same_and_of_more_sentences_and_other_weights(run, model, tm
     # 2, 2, 4 are longer than the model allows
     for name, limit in (("a", 20), ("b", 20), ("c", 40)):
         assert run(*call, "--limit", limit, "-o", tmp_path / name).code == 0
-    assert ended(run("diff", tmp_path / "a" / "classify.json", tmp_path / "b")) == SILENT
+    assert run("diff", tmp_path / "a" / "classify.json", tmp_path / "b") == Ended(0, "", "")
     found = run("diff", tmp_path / "a", tmp_path / "c", "--format", "json").json
     assert [(row["name"], row["old"], row["new"]) for row in found["identity"]] == [
         ("sentences", "18", "36")
@@ -243,7 +236,7 @@ def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
     outcome = run("diff", rank, rank, "--fail-on", "role-changed")
     assert (outcome.code, outcome.stdout) == (0, "")
     assert "role-changed had nothing to compare" in outcome.stderr
-    assert ended(run("diff", rank, rank, "--fail-on", "role-changed", "-q")) == SILENT
+    assert run("diff", rank, rank, "--fail-on", "role-changed", "-q") == Ended(0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +317,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_revisions_are_compared_as_folders_are(repository, run):
     out = repository / "out"
-    assert ended(run("diff", "--git", "one", "two", out, "--fail-on", "any")) == SILENT
+    assert run("diff", "--git", "one", "two", out, "--fail-on", "any") == Ended(0, "", "")
     other = run("diff", out, "--git", "two", "HEAD", "--fail-on", "validation", "--format", "md")
     assert other.code == 3
     assert f"{out}" in other.stdout.splitlines()[2]

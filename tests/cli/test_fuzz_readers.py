@@ -194,21 +194,12 @@ def test_states_that_were_forged(folder, loaded, state, data):
     path.write_bytes(state)
     meta, arrays = RunState[Any](path, {})._read(path)
     name = data.draw(st.sampled_from(sorted(arrays)))
-    arrays[name] = data.draw(
-        st.sampled_from(
-            [
-                np.zeros((0,)),
-                np.zeros((3, 3)),
-                np.array(7),
-                arrays[name].astype(np.float32),
-                np.concatenate([arrays[name].ravel()] * 2),
-                np.frombuffer(json.dumps(data.draw(st.sampled_from(VALUES))).encode(), np.uint8),
-            ]
-        )
-    )
-    meta["passes"] = data.draw(
-        st.sampled_from([meta["passes"], "{", "[]", '{"model": -1}', '{"model": "x"}', '{"x": 1}'])
-    )
+    whole, junk = arrays[name], json.dumps(data.draw(st.sampled_from(VALUES))).encode()
+    wrong = [np.zeros((0,)), np.zeros((3, 3)), np.array(7), whole.astype(np.float32)]
+    wrong += [np.concatenate([whole.ravel()] * 2), np.frombuffer(junk, np.uint8)]
+    arrays[name] = data.draw(st.sampled_from(wrong))
+    passes = [meta["passes"], "{", "[]", '{"model": -1}', '{"model": "x"}', '{"x": 1}']
+    meta["passes"] = data.draw(st.sampled_from(passes))
     meta["sha256"] = resume._digest(meta, arrays)
     save_file(arrays, path, metadata=meta)
     read(lambda: headscope.classify(loaded, limit=8, state=path, resume=True))

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -72,8 +71,8 @@ def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
 
 def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     page = (Path(__file__).parents[2] / "docs" / "prune.md").read_text(encoding="utf-8")
-    part = page.split("## How many heads for at most half a point\n")[1].split("\n## ")[0]
-    lines = re.findall(r"^headscope prune .*", part, re.M)
+    text = page.split("## How many heads for at most half a point\n")[1].split("\n## ")[0]
+    lines = re.findall(r"^headscope prune .*", text, re.M)
     shown = next(line for line in lines if "--save" in line and "--even" not in line)
     command = shown.partition(" #")[0]
     assert "--max-drop 0.5" in command
@@ -81,9 +80,9 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     assert {(layer, head) for layer, head in result["saved"][0]["heads_removed"]} == IDLE
     most = result["max_drop"]
     assert (most["count"], most["wanted"], most["refused"]) == (len(IDLE), 0.5, None)
-    for part in (most["chosen"], most["confirmed"]):
-        assert part["examples"] == 40
-        assert part["difference"] == pytest.approx(0.0, abs=1e-6)
+    for half in (most["chosen"], most["confirmed"]):
+        assert half["examples"] == 40
+        assert half["difference"] == pytest.approx(0.0, abs=1e-6)
     assert most["one_more"]["heads"] == len(IDLE) + 1
     assert most["one_more"]["difference"] < -0.5
     assert most["one_more"]["step"] == pytest.approx(most["one_more"]["difference"], abs=1e-6)
@@ -95,13 +94,9 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     small = headscope.load(saved["folder"])
     kept = {(site.layer, head) for site in small.sites for head in site.head_ids}
     assert kept == {(layer, head) for layer in range(4) for head in range(4)} - IDLE
-    check_card(result)
-
-
-def check_card(result: dict[str, Any]) -> None:
-    """The card and its header say of the confirming half what the JSON and the terminal say."""
-    card = ModelCard.load(Path(result["saved"][0]["folder"]) / "README.md")
-    part = result["max_drop"]["confirmed"]
+    # The card and its header say of the confirming half what the JSON and the terminal say.
+    card = ModelCard.load(Path(saved["folder"]) / "README.md")
+    part = most["confirmed"]
     (entry,) = card.data.to_dict()["model-index"]
     (metric,) = entry["results"][0]["metrics"]
     said = metric["args"]
@@ -112,7 +107,7 @@ def check_card(result: dict[str, Any]) -> None:
     assert said["difference"] == pytest.approx(part["difference"], abs=1e-6)
     # Heads that do nothing leave every ranking as it is: there is no interval to be put down.
     assert said.get("difference_interval") == (part["ci"] and pytest.approx(part["ci"], abs=1e-6))
-    assert result["kept"]["value"] == result["saved"][0]["value"] == part["value"]
+    assert result["kept"]["value"] == saved["value"] == part["value"]
     assert f"| this model | {number(part['value'], 'spearman')} |" in card.text
     most_lost = words.change_words("spearman", part["difference"], part["ci"])
     for sentence in (card.text, words.verdict(from_dict(PruneResult, result))):
@@ -120,9 +115,7 @@ def check_card(result: dict[str, Any]) -> None:
         assert "confirmed to cost at most 0.50 points" in sentence
 
 
-@pytest.fixture(scope="module")
-def evenly(desk: Path) -> tuple[PruneResult, list[tuple[int, int]]]:
-    """The same number from every layer, of which one each does nothing; and what progress said."""
+def test_even_takes_one_idle_head_of_each_layer(desk):
     told: list[tuple[int, int]] = []
 
     def progress(what: str, done: int, total: int) -> None:
@@ -132,18 +125,12 @@ def evenly(desk: Path) -> tuple[PruneResult, list[tuple[int, int]]]:
     files = {"data": desk / "stsb-test.csv", "calibration": desk / "stsb-train.csv"}
     most = {"max_drop": 0.5, "even": True, "methods": ["fisher-joint"], "repairs": ["none"]}
     few = {"roles": False, "validate": False, "progress": progress}
-    return headscope.prune(str(desk / "demo"), task="similarity", **files, **most, **few), told
-
-
-def test_even_takes_one_idle_head_of_each_layer(evenly):
-    result, told = evenly
+    result = headscope.prune(str(desk / "demo"), task="similarity", **files, **most, **few)
     most = result.max_drop
-    assert most is not None
     assert (most.per_layer, most.count) == (1, 4)
     point = result.curve(most.method, most.repair).points[1]
     assert Counter(layer for layer, _ in point.heads_removed) == dict.fromkeys(range(4), 1)
     assert set(point.heads_removed) < IDLE
-    assert most.one_more is not None
     assert most.one_more.heads == 8
     (price,) = result.even
     assert (price.per_layer, price.heads) == (1, 4)
@@ -154,10 +141,7 @@ def test_even_takes_one_idle_head_of_each_layer(evenly):
     assert list(done) == sorted(done)
     assert all(so_far < in_all for so_far, in_all in told[:-1])
     assert done[-1] == total[-1]
-
-
-def test_the_result_survives_json_and_is_shown(evenly):
-    result, _ = evenly
+    # The result survives JSON and is shown.
     again = from_dict(PruneResult, json.loads(json.dumps(to_dict(result))))
     assert to_dict(again) == to_dict(result)
     assert (again.max_drop, again.even) == (result.max_drop, result.even)

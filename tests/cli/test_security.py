@@ -110,6 +110,17 @@ def test_nothing_in_a_model_folder_runs(name, run, copy, tmp_path):
     assert trace.is_dir(), "the payload does not run: this test could not fail"
 
 
+def test_pickles_only_on_request_and_without_their_code(run, copy, tmp_path):
+    weights = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    call = ("validate", copy, "--format", "json", "--allow-pickle")
+    torch.save(weights, copy / "pytorch_model.bin")
+    assert run(*call).json["passed"] is True
+    torch.save({"a": _Payload(tmp_path / "it ran")}, copy / "pytorch_model.bin")
+    refused(run(*call), str(copy))
+    assert not (tmp_path / "it ran").exists()
+
+
 def test_no_source_file_calls_what_runs_code():
     """Neither pickle nor eval; torch.load with weights_only; trust_remote_code never True."""
     forbidden = {"eval", "exec", "pickle.load", "pickle.loads", "os.system", "joblib.load"}
@@ -234,11 +245,6 @@ def cut_rows(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def config(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
 def as_before(folder: Path, **more: Any) -> None:
     """Write config.json as headscope 0.1 did: plainly of its family."""
     path = folder / "config.json"
@@ -281,7 +287,10 @@ LIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     ),
     "a row too few": (cut_rows, ("key.weight", "24 rows", "weights have 23")),
     "manifest lost, and no heads in the config": (
-        lambda folder: [(folder / "headscope.json").unlink(), config(folder, kept_heads=None)],
+        lambda folder: [
+            (folder / "headscope.json").unlink(),
+            _edit(folder / "config.json", kept_heads=None),
+        ],
         ("config.json", "kept_heads does not list the heads"),
     ),
     "manifest lost, and a plain family": (
@@ -289,7 +298,7 @@ LIES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("wrong shape", "attention"),
     ),
     "a family of its own kind": (
-        lambda folder: config(folder, base_model_type="headscope"),
+        lambda folder: _edit(folder / "config.json", base_model_type="headscope"),
         ("config.json names 'headscope' as base_model_type",),
     ),
 }
