@@ -1,4 +1,4 @@
-"""headscope prune on the command line: what is measured, hand-picked heads, bad input."""
+"""headscope prune on the command line: what is measured, hand-picked heads, and seq2seq."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What docs/security.md promises of folders and files whose authors nobody knows."""
+"""What docs/security.md promises of folders of unknown authors; folders that headscope saved."""
 
 import ast
 import json
