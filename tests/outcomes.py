@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -70,10 +69,3 @@ def fits(text: str) -> None:
     """No line is longer than 80 columns, and none needs colour."""
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b" not in text
-
-
-def without_created(text: str) -> str:
-    """Leave out when a result was made, which is all that differs between two equal runs."""
-    shortened, n = re.subn(r'"created": "[^"]*"', '"created": ""', text)
-    assert n > 0
-    return shortened

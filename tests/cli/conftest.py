@@ -107,26 +107,9 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Call the command line in this process; what it does not catch fails the test."""
-
-    def call(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["headscope", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        gc.unfreeze()  # the command line expects that the process ends with it
-        code = stopped.value.code
-        captured = capsys.readouterr()
-        return Ended(code if isinstance(code, int) else 0, captured.out, captured.err)
-
-    return call
-
-
 @pytest.fixture(scope="session")
-def once() -> Command:
-    """Call the command line in this process, for fixtures that live longer than a test."""
+def run() -> Command:
+    """Call the command line in this process; what it does not catch fails the test."""
 
     def call(*arguments: object) -> Ended:
         out, err, before, code = io.StringIO(), io.StringIO(), sys.argv, 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outcomes import Command, fits, read_rows, refused, strict_json
+from outcomes import Command, fits, read_rows, strict_json
 from tiny_models import some_pairs, write_pairs, write_tiny
 
 import headscope
@@ -18,7 +18,6 @@ from headscope.show.cells import to_csv
 from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.facts.fact import Facts
 
-PAINTS = True
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [
     [
@@ -30,7 +29,6 @@ TREES = [
         *(("by", 6, "case"), ("the", 6, "det"), ("wombat", 3, "obl:agent"), ("!", 3, "punct")),
     ],
 ]
-EDGES = [rel.partition(":")[0] for tree in TREES for _, _, rel in tree if rel != "root"]
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +44,6 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "lines.txt"
-    path.write_text("The zebra saw a big house.\n\nHe wasn't bitten; the wombat was!\n" * 5)
-    return path
-
-
 def test_certificate(run, model):
     result = run("validate", model, "--format", "json").json
     assert (result["passed"], result["reasons"]) == (True, [])
@@ -60,11 +51,6 @@ def test_certificate(run, model):
     assert (limits["scale"], limits["pattern"], limits["hidden"]) == (1e-3, 1e-5, 1e-4)
     assert [check["layer"] for check in result["layers"]] == [0, 1]
     for check in result["layers"]:
-        assert set(check) == {
-            *("stack", "layer", "calls", "max_abs_pattern", "max_abs_out", "mean_abs_pattern"),
-            *("rounding_pattern", "rounding_out", "scale", "scale_error"),
-            *("rounding_z", "z_scale", "z_scale_error"),
-        }
         assert (check["stack"], check["calls"]) == ("encoder", 1)
         for name in ("rounding_z", "rounding_pattern"):
             assert 0 <= check[name] <= limits["rounding"]
@@ -89,9 +75,6 @@ def test_a_failed_certificate_exits_with_3(format, run, unknown):
         result = strict_json(outcome.stdout)
         assert result["passed"] is False
         assert [check["calls"] for check in result["layers"]] == [0, 0]
-        assert result["reasons"]
-    elif format == "human":
-        assert "FAILED" in outcome.stdout
 
 
 def test_debug_shows_the_traceback(monkeypatch, tmp_path):
@@ -105,11 +88,7 @@ def test_a_treebank(run, model, treebank, tmp_path):
     result = run(*call, "--format", "json", "-o", tmp_path / "out").json
     assert result["control"]["swapped"] == {"labels": 0, "heads": 0}
     assert result["control"]["heads"] is None
-    assert "50 trials in each half" in result["untestable"]["syntactic"]
-    assert "20 tokens" in result["untestable"]["broad"]
-    validation = result["validation"]
-    assert set(validation) == {"passed", "max_abs_hidden", "max_abs_pattern", "calls", "layers"}
-    assert (validation["passed"], validation["calls"], validation["layers"]) == (True, 2, 2)
+    assert {"syntactic", "broad"} <= set(result["untestable"])
     corpus, data = result["corpus"], result["provenance"]["data"]
     assert (corpus["sentences"], corpus["skipped"]) == (20, 0)
     assert corpus["queries"] > 20 * 7
@@ -117,39 +96,28 @@ def test_a_treebank(run, model, treebank, tmp_path):
     assert corpus["frequencies"].startswith("wordfreq ")
     assert data["name"] == str(treebank)
     assert re.fullmatch("[0-9a-f]{64}", data["sha256"])
-    ways = {(relation, way) for relation in EDGES for way in ("dep->head", "head->dep")}
+    edges = [rel.partition(":")[0] for tree in TREES for _, _, rel in tree if rel != "root"]
+    ways = {(relation, way) for relation in edges for way in ("dep->head", "head->dep")}
     for head in result["heads"]:
-        assert {"primary", "roles", "labels"} <= set(head)
         assert {label["role"] for label in head["labels"]} == set(head["roles"])
         assert all(0 <= head[n] <= 1 for n in ("confidence", "special_mass", "punctuation_mass"))
-        assert head["entropy"] > 0
         positional = head["positional"]
-        offsets = [str(r) for r in range(-5, 6) if r]
-        assert list(positional["rates"]) == list(positional["mass"]) == offsets
         rates = {offset: rate for offset, rate in positional["rates"].items() if rate is not None}
         assert positional["score"] == max(rates.values()) == rates[str(positional["offset"])]
         found = [(score["relation"], score["direction"]) for score in head["syntactic"]]
         assert len(found) == len(set(found))
         assert set(found) == ways
         for score in head["syntactic"]:
-            assert {"accuracy", "baseline", "baseline_offset", "trials"} <= set(score)
-            assert 0 <= score["accuracy"] <= 1
-            assert 0 < score["baseline"] <= 1
             if score["direction"] == "dep->head":
-                assert score["trials"] == 10 * EDGES.count(score["relation"])
+                assert score["trials"] == 10 * edges.count(score["relation"])
         rare = head["rare"]
-        assert {"rate", "two_rarest", "chance", "queries"} <= set(rare)
         assert rare["queries"] == 20 * 6  # zebra and wombat are the rarest
         assert 0 <= rare["rate"] <= rare["two_rarest"] <= 1
         assert rare["chance"] == pytest.approx(1 / 6)
     best = [row["best_relation"] for row in read_rows((tmp_path / "out/heads.csv").read_text())]
-    assert {relation.split()[0] for relation in best if relation} <= set(EDGES)
+    assert {relation.split()[0] for relation in best if relation} <= set(edges)
     relations = read_rows((tmp_path / "out/relations.csv").read_text())
-    assert len(relations) == 8 * 2 * len(set(EDGES))
-    human = run(*call, "--control", "--threshold", "positional=0.2")
-    fits(human.stdout)
-    for words in ("Of 8 heads", "20 sentences, 0 skipped", "Controls:"):
-        assert words in human.flat
+    assert len(relations) == 8 * 2 * len(set(edges))
 
 
 def test_thresholds_and_limits_of_a_file_and_of_flags(run, model, treebank, tmp_path):
@@ -170,13 +138,13 @@ def test_thresholds_and_limits_of_a_file_and_of_flags(run, model, treebank, tmp_
     assert found["validation"]["passed"] is None
 
 
-def test_plain_text_has_no_syntactic_roles(run, model, treebank, text, tmp_path):
-    out, counts = tmp_path / "out", tmp_path / "counts.tsv"
+def test_plain_text_has_no_syntactic_roles(run, model, treebank, tmp_path):
+    out, text, counts = (tmp_path / name for name in ("out", "lines.txt", "counts.tsv"))
+    text.write_text("The zebra saw a big house.\n\nHe wasn't bitten; the wombat was!\n" * 5)
     counts.write_text("the\t9\nzebra\t1\n")
     call = ("classify", model, "--text", text, "--control", "--seed", 7)
     assert run("classify", model, "--treebank", treebank, "--output", out).code == 0
-    human = run(*call, f"--output={out}")
-    assert "No syntactic roles: plain text has no gold trees" in human.flat
+    assert run(*call, f"--output={out}").code == 0
     # Files of the run before must not be taken for files of this one.
     names = {path.name for path in out.iterdir()}
     assert names == {"classify.json", "heads.csv", "roles.png", "roles.svg"}
@@ -190,18 +158,16 @@ def test_plain_text_has_no_syntactic_roles(run, model, treebank, text, tmp_path)
     assert result["corpus"]["frequencies"] == f"file {counts}"
 
 
-# --- what is measured where it is asked for -----------------------------------------------------
-
 ASKED = {"ablate": True, "prefix_matching": True, "norm_weighted": True}
 
 
 @pytest.fixture(scope="module")
-def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, once: Command) -> tuple[Any, Any]:
+def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, run: Command) -> tuple[Any, Any]:
     """The run, and its result."""
     out = tmp_path_factory.mktemp("causes") / "out"
     options = [f"--{name.replace('_', '-')}" for name in ASKED]
     limits = ("--limit", "40", "--ablate-limit", "8", "-q", "--no-validate")
-    done = once("classify", model, *options, *limits, "-o", out)
+    done = run("classify", model, *options, *limits, "-o", out)
     assert {"causes.png", "causes.svg", "prefix_matching.png"} <= {p.name for p in out.iterdir()}
     return done, from_dict(ClassifyResult, strict_json((out / "classify.json").read_text()))
 
@@ -209,8 +175,6 @@ def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, once: Command)
 def test_causes_are_shown_and_compared(causes):
     done, result = causes
     assert done.code == 0, done.stderr
-    for said in ("Heads removed one at a time", "after it (induction)", "by norms"):
-        assert said in done.stdout
     fits(done.stdout)
     rows = read_rows(to_csv(result))
     assert len(rows) == len(result.heads) == 8
@@ -221,16 +185,10 @@ def test_causes_are_shown_and_compared(causes):
         assert float(row["after_gain"]) == head.prefix.after.gain
     facts = Facts().of("classify")
     collector_of("classify").collect(result, facts)
-    number, cause = (
-        facts.numbers["classify", "L1H2", "loss when removed, zero"],
-        result.heads[6].cause,
-    )
+    number = facts.numbers["classify", "L1H2", "loss when removed, zero"]
+    cause = result.heads[6].cause
     assert (number.value, number.interval) == (cause.zero.loss, cause.zero.interval)
     assert ("classify", "L1H2", "repeated tokens, after") in facts.numbers
-    assert ("classify", "removed, zero", "gradients' rank correlation") in facts.numbers
-    settings = collector_of("classify").settings(result)
-    assert settings["removal examples"] == result.causes.examples
-    assert settings["norm-weighted"] is True
 
 
 def test_files_from_before_causes_still_open(causes):
@@ -245,19 +203,6 @@ def test_files_from_before_causes_still_open(causes):
     assert "zero_loss" not in old.to_frame().columns
 
 
-def test_a_report_has_the_causes_and_the_cards(run, model, tmp_path):
-    path, out = tmp_path / "c.toml", tmp_path / "r"
-    path.write_text("[classify]\nablate_limit = 8\nlimit = 20\ncontrol = false\n")
-    call = ("report", model, "--only", "classify", "-q", "--no-validate")
-    assert run(*call, "--config", path, "-o", out).code == 0
-    page, written = ((out / f"report.{kind}").read_text() for kind in ("html", "md"))
-    for anchor in ("causes", "prefix"):
-        assert f'id="{anchor}"' in page or f'aria-labelledby="{anchor}"' in page
-    assert "Loss when removed" in page
-    assert "## Heads removed one at a time" in written
-    assert "the head with a role costs more" in written or "any role" not in written
-
-
 def test_a_resumed_run_ends_in_the_same_numbers(causes, model, tmp_path):
     given = {"limit": 40, "ablate_limit": 8, "validate": False, "state": tmp_path / "state"}
     for _ in range(2):
@@ -267,9 +212,6 @@ def test_a_resumed_run_ends_in_the_same_numbers(causes, model, tmp_path):
             assert getattr(found, part) == getattr(causes[1], part)
     with pytest.raises(ResumeError, match="norms differ"):
         headscope.classify(str(model), resume=True, **given)
-
-
-# --- encoder-decoder models ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -293,10 +235,8 @@ def test_every_stack_has_its_part(run, bart, table, tmp_path):
     for part in (decoder, cross):
         assert "syntactic" not in part
         assert "rare" not in part
-        assert part.count("with random weights (seed 0), of 12 heads") == 1
     assert "monotonic" not in encoder + decoder
-    for word in ("align", "swapped", "unif.", "spec.", "mono monotonic"):
-        assert word in cross
+    assert "mono monotonic" in cross
     fits(outcome.stdout)
     result = from_dict(ClassifyResult, strict_json((tmp_path / "classify.json").read_text()))
     assert result.stacks == ("encoder", "decoder", "cross")
@@ -307,19 +247,10 @@ def test_every_stack_has_its_part(run, bart, table, tmp_path):
     names = {path.name for path in tmp_path.iterdir()}
     every = {"classify.json", "heads.csv", "roles.png", "roles.svg"}
     assert names == every | {"alignment.png", "alignment.svg"}
-    roles = (tmp_path / "roles.svg").read_text()
-    assert "cross:L2" in roles
-    assert "decoder:L2" in roles
-    for stack, there, absent in (
-        ("encoder", "heads of the encoder", "cross-attention"),
-        ("cross", "cross-attention heads", "frequencies from"),
-        ("decoder", "heads of the decoder", "heads of the encoder"),
-    ):
-        folder = ("-o", tmp_path) if stack == "decoder" else ()
-        outcome = run("classify", bart, "--text", table, "--stack", stack, *folder)
-        assert outcome.code == 0
-        assert there in outcome.flat
-        assert absent not in outcome.flat
+    outcome = run("classify", bart, "--text", table, "--stack", "decoder", "-o", tmp_path)
+    assert outcome.code == 0
+    assert "heads of the decoder" in outcome.flat
+    assert "heads of the encoder" not in outcome.flat
     assert {path.name for path in tmp_path.iterdir()} == every
 
 
@@ -335,21 +266,3 @@ def test_a_report_shows_the_encoder(pairs, run, bart, table, tmp_path):
     if pairs:
         assert "cross: monotonic" in page
         assert "| cross: no role on this corpus |" in (tmp_path / "report.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (("--stack", "cross"), 1, "reads pairs of source and target, and the corpus has sentences"),
-        (("--stack", "all"), 1, "give a table of pairs (.tsv, .csv or .jsonl)"),
-        (
-            ("--text", "half.tsv"),
-            1,
-            "half.tsv, line 2: no source; give every row source and target.",
-        ),
-    ],
-)
-def test_pairs_that_are_refused(options, code, message, run, bart, model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "half.tsv").write_text("a cat\tsat\n\tdog\n")
-    refused(run("classify", bart, *options), message, code=code)

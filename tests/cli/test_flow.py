@@ -61,7 +61,6 @@ def test_every_head_has_every_number(flowed):
     assert flowed.trees.strongest == "previous"  # the planted trees are chains
     assert flowed.trees.baselines["previous"].value == 1.0
     assert flowed.trees.combination.over_baseline.value < 0
-    assert flowed.to_frame().shape[0] == 12
     # Spectra are those of the weights.
     layer = tiny("bert").encoder.layer[1].attention
     w_v = layer.self.value.weight.detach().double()[8:16]
@@ -72,17 +71,11 @@ def test_every_head_has_every_number(flowed):
     # The map and the page hold every head.
     assert len(tree_map(flowed, flowed.trees).axes[0].texts) == 12
     view = view_of("flow")
-    cards = list(view.facts(flowed, []))
-    assert [card.name for card in cards] == names
-    assert all(set(card.values) == {scale.key for scale in view.scales} for card in cards)
-    part = view.section(flowed)
-    assert part is not None
-    assert part.chart is not None
-    assert "random weights" in " ".join(part.texts)
+    assert [card.name for card in view.facts(flowed, [])] == names
     assert all(found.control != "-" for found in view.key_numbers(flowed))
 
 
-def test_text_without_trees_and_a_treebank(run, model, tmp_path):
+def test_text_without_trees(run, model, tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(sentence.text for sentence in sentences()))
     out = tmp_path / "out"
     found = run("flow", model, "--text", tmp_path / "text.txt", "--no-control", "-o", out)
@@ -92,8 +85,6 @@ def test_text_without_trees_and_a_treebank(run, model, tmp_path):
     names = {path.name for path in out.iterdir()}
     assert names == {"flow.json", "flow.csv", "flow_hubs.csv", "flow.png", "flow.svg"}
     assert json.loads((out / "flow.json").read_text())["trees"] is None
-    trees = run("flow", model, "--limit", 30).stdout
-    assert "heads added up" in trees or "head added up" in trees
 
 
 def test_one_sentence_leaves_everything_but_the_weights_unknown():

@@ -117,27 +117,27 @@ def test_heads(items):
 
 @fuzzed
 @given(changed_bytes(CONFIG))
-def test_config_files(folder, once, data):
+def test_config_files(folder, run, data):
     path = folder / "x.toml"
     path.write_bytes(data)
-    assert once("config", "show", "--config", path).code in (0, 1)
+    assert run("config", "show", "--config", path).code in (0, 1)
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path, model: Path, once: Command) -> Path:
+def results(folder: Path, model: Path, run: Command) -> Path:
     """A folder of results of a tiny model, as files."""
     for words in (("classify", model, "--limit", 8), ("rank", model)):
-        assert once(*words, "-o", folder / "results").code == 0
+        assert run(*words, "-o", folder / "results").code == 0
     return folder / "results"
 
 
 @fuzzed
 @given(st.data(), st.sampled_from(("classify", "rank")))
-def test_result_files(folder, results, once, data, name):
+def test_result_files(folder, results, run, data, name):
     path = folder / "broken" / f"{name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(spoilt(data, (results / f"{name}.json").read_bytes()))
-    assert once("diff", results / f"{name}.json", path).code in (0, 1, 3)
+    assert run("diff", results / f"{name}.json", path).code in (0, 1, 3)
     path.unlink()
 
 
@@ -194,21 +194,12 @@ def test_states_that_were_forged(folder, loaded, state, data):
     path.write_bytes(state)
     meta, arrays = RunState[Any](path, {})._read(path)
     name = data.draw(st.sampled_from(sorted(arrays)))
-    arrays[name] = data.draw(
-        st.sampled_from(
-            [
-                np.zeros((0,)),
-                np.zeros((3, 3)),
-                np.array(7),
-                arrays[name].astype(np.float32),
-                np.concatenate([arrays[name].ravel()] * 2),
-                np.frombuffer(json.dumps(data.draw(st.sampled_from(VALUES))).encode(), np.uint8),
-            ]
-        )
-    )
-    meta["passes"] = data.draw(
-        st.sampled_from([meta["passes"], "{", "[]", '{"model": -1}', '{"model": "x"}', '{"x": 1}'])
-    )
+    whole, junk = arrays[name], json.dumps(data.draw(st.sampled_from(VALUES))).encode()
+    wrong = [np.zeros((0,)), np.zeros((3, 3)), np.array(7), whole.astype(np.float32)]
+    wrong += [np.concatenate([whole.ravel()] * 2), np.frombuffer(junk, np.uint8)]
+    arrays[name] = data.draw(st.sampled_from(wrong))
+    passes = [meta["passes"], "{", "[]", '{"model": -1}', '{"model": "x"}', '{"x": 1}']
+    meta["passes"] = data.draw(st.sampled_from(passes))
     meta["sha256"] = resume._digest(meta, arrays)
     save_file(arrays, path, metadata=meta)
     read(lambda: headscope.classify(loaded, limit=8, state=path, resume=True))

@@ -3,13 +3,10 @@
 import dataclasses
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
-from outcomes import fits, read_rows, refused, strict_json
-from result_files import changed, read, write
+from outcomes import read_rows, refused, strict_json
+from result_files import changed, write
 from rich.cells import cell_len
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert
@@ -21,12 +18,8 @@ from headscope.results import from_dict
 from headscope.results.estimated import Estimated
 from headscope.results.sections import section_of
 from headscope.show.linear import words as linear_words
-from headscope.show.page.parts import Part
 from headscope.show.symmetric import words as symmetric_words
 from headscope.show.transfer import VIEW
-from headscope.show.view import view_of
-from headscope.verdicts.diff.facts import collector_of
-from headscope.verdicts.diff.facts.fact import Facts
 
 VARIANTS = {"attention", "attention+ffn", "attention+skip", "full", "full-without-layernorm"}
 
@@ -35,18 +28,10 @@ def test_every_variant_at_every_point(run, model, lines, tmp_path):
     call = ("depth", model, "--text", lines, "--length", 32, "--log", "-o", tmp_path)
     done = run(*call)
     assert (done.code, done.stderr) == (0, "")
-    fits(done.stdout)
-    for words in (
-        *("Attention alone", "The full model still has", "the skip connection", "post-LN"),
-        "Control: with random weights (seed 0)",
-    ):
-        assert words in done.flat
     found = strict_json((tmp_path / "depth.json").read_text())
     assert "--log" not in found["provenance"]["command"]
     for curves in (found, found["control"]):
         assert set(curves["variants"]) == set(curves["std"]) == VARIANTS
-        for name in VARIANTS:
-            assert len(curves["variants"][name]) == len(curves["std"][name]) == 3
         assert len({curves["variants"][name][0] for name in VARIANTS}) == 1  # the embeddings
         assert {(p["part"], p["way"]) for p in curves["protected"]} == {
             (part, way) for part in ("skip", "ffn", "layernorm") for way in ("removed", "added")
@@ -55,7 +40,6 @@ def test_every_variant_at_every_point(run, model, lines, tmp_path):
     assert (found["layer_norm"], found["length"]) == ("post", 32)
     assert 10 <= found["sequences"] == found["available"] <= 20
     assert 0 <= found["decomposition"]["max_abs"] <= found["decomposition"]["tolerance"]
-    assert found["provenance"]["data"]["sha256"]
     # Another seed is another control of the same model.
     other = run(*call, "--seed", 1, "--format", "csv").rows
     assert len(other) == 2 * 6 * 3  # model and control, variants, points
@@ -65,7 +49,6 @@ def test_every_variant_at_every_point(run, model, lines, tmp_path):
             float(r["ratio"]) for r in other if (r["weights"], r["variant"]) == (weights, "full")
         ]
         curves = found if weights == "model" else found["control"]
-        assert len(full) == 3
         assert (full == curves["variants"]["full"]) is same
 
 
@@ -110,26 +93,13 @@ def test_every_step_and_its_check(run, model, tmp_path):
     out = tmp_path / "out"
     done = run("explain", model, SENTENCE, "--layer", 1, "--head", 2, "-o", out)
     assert (done.code, done.stderr) == (0, "")
-    fits(done.stdout)
     for number in range(1, 13):
         assert f"\n{number}. " in done.stdout
-    assert done.stdout.count("Check: ") == 14
-    assert done.stdout.count("largest difference") == 14
-    for word in (
-        "L1H2, as asked for",
-        "1/sqrt(d_head) = 1/sqrt(8)",
-        "divide by the square root of the sequence length",
-        "each head sees a slice of the embedding",
-        "attention explains the output",
-        "not over the queries",
-        "All 14 checks against the model passed",
-    ):
-        assert word in done.flat, word
+    assert "All 14 checks against the model passed" in done.flat
     data = json.loads((out / "explain.json").read_text())
     rows = read_rows((out / "explain.csv").read_text())
     n = len(data["tokens"])
     assert (data["layer"], data["head"], data["sentence"]) == (1, 2, SENTENCE)
-    assert len(rows) == n * n
     matrices = (matrix for step in data["steps"] for matrix in step["matrices"])
     pattern = next(matrix["values"] for matrix in matrices if matrix["name"] == "pattern")
     weights = np.array([float(row["weight"]) for row in rows]).reshape(n, n)
@@ -143,21 +113,15 @@ def test_long_sentences_odd_tokens_and_markup(run, model, tmp_path):
     done = run("explain", model, odd, "-o", tmp_path)
     assert done.code == 0, done.stderr
     assert max(map(cell_len, done.stdout.splitlines())) <= 80
-    assert "first 14 of" in done.stdout
     page = (tmp_path / "explain.html").read_text(encoding="utf-8")
     assert "<b>the" not in page
-    assert 'class="arrows"' in page
     assert not re.search(r"""(?:src|href)=["'](?!#|data:,)""", page)
-    assert page.count('<details class="step" open>') == 12
 
 
 def test_removed_heads_and_long_models(run, tmp_path):
     whole = headscope.load(str(tiny_bert(tmp_path / "whole", max_position_embeddings=128)))
-    cut, folder = (
-        headscope.remove_heads(whole, [(0, 1), *((1, h) for h in range(4))]),
-        tmp_path / "cut",
-    )
-    headscope.save(cut, folder)
+    cut = headscope.remove_heads(whole, [(0, 1), *((1, h) for h in range(4))])
+    folder = headscope.save(cut, tmp_path / "cut")
     refused(run("explain", folder, "a cat", "--layer", 0, "--head", 1), "was removed")
     refused(run("explain", folder, "a cat", "--layer", 1), "Every head of layer 1")
     refused(run("explain", folder, "cat " * 70), "explain reads at most 64")
@@ -184,19 +148,7 @@ def test_a_report_explains_a_sentence_of_the_sample_or_that_of_its_table(run, mo
     document = json.loads((out / "report.json").read_text())
     assert (document["explain"]["sentence"], document["explain"]["layer"]) == (SENTENCE, 1)
     assert document["settings"] == {"explain": {"layer": 1, "sentence": SENTENCE}}
-    page = (out / "report.html").read_text(encoding="utf-8")
-    assert 'href="#explain"' in page
-    assert "Entropy on the explained sentence" in page
     assert (out / "explain.html").is_file()
-    diff = run("diff", out, out)
-    assert (diff.code, diff.stdout) == (0, "")
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "lines.txt"
-    path.write_text("the cat sat on the mat\n\nhe saw a dog\n" + "a b " * 50 + "\n")
-    return path
 
 
 def test_heads_layers_and_controls(run, model):
@@ -205,15 +157,9 @@ def test_heads_layers_and_controls(run, model):
         for name in ("qk", "ov", "w_q", "w_k"):
             found = item[name]
             assert set(found["dims"]) == {"90", "95", "99"}
-            assert set(found["numerical_rank"]) == {"value", "rtol"}
             assert found["singular_values"] == sorted(found["singular_values"], reverse=True)
-            assert found["stable_rank"] > 0
-            assert found["effective_rank"] > 0
         assert 0 < item["asymmetry"] < 2
     assert set(data["controls"]) == {"gaussian", "fresh"}
-    shown = run("rank", model)
-    for word in ("gaussian", "fresh", "L1H3", "numerical rank", "asym"):
-        assert word in shown.stdout
     # Shares of plain singular values need more dimensions than those of squares.
     plain = run("rank", model, "--share", "sigma", "--format", "csv").rows
     assert len(plain) == (8 + 2) * 4
@@ -226,7 +172,9 @@ def test_heads_layers_and_controls(run, model):
     assert all(a < b for a, b in zip(*several, strict=True))
 
 
-def test_shared_projections(run, model, text, tmp_path):
+def test_shared_projections(run, model, tmp_path):
+    text = tmp_path / "lines.txt"
+    text.write_text("the cat sat on the mat\n\nhe saw a dog\n" + "a b " * 50 + "\n")
     out, config, few = tmp_path / "out", tmp_path / "run.toml", ("--no-fresh", "-o")
     config.write_text("[rank]\nshare_projections = [4, 8, 16]\n")
     done = run("rank", model, "--config", config, "--text", text, *few, out)
@@ -252,61 +200,10 @@ def test_relative_positions_in_the_config_are_refused(run, copy):
     assert "NOT the whole score" in measured.stdout
 
 
-each = pytest.mark.parametrize("name", ["linear", "symmetric"])
-
-
-@pytest.fixture(scope="module")
-def effects(model: Path) -> dict[str, Any]:
+def test_sentences_of_effects_say_which_way_it_came_out(model):
     loaded = headscope.load(str(model))
-    return {name: getattr(headscope, name)(loaded, sentences=4) for name in ("linear", "symmetric")}
-
-
-@each
-def test_a_task_is_measured_where_it_is_asked_for(run, model, name):
-    options = ("--sentences", 3, "--no-alone", "--task", "fidelity", "--limit", 20)
-    found = run(name, model, *options, "--format", "json").json
-    assert found["text"]["lines"] == 3
-    assert 0 < found["task"]["examples"] <= 20  # but the longer ones
-    assert "fidelity on built-in sample" in run(name, model, *options).flat
-
-
-@each
-def test_effects_have_a_part_a_card_a_head_and_key_numbers(effects, name):
-    view, result = view_of(name), effects[name]
-    rows = view.csv(result)
-    assert rows.startswith("layer,head,stack,")
-    assert len(rows.splitlines()) == 9
-    assert {"symmetric": "symmetric_map.png"}.get(name, "linear.csv") in view.files(result)
-    part = view.section(result)
-    assert part.texts
-    assert part.rows
-    assert "circle" in part.chart.svg
-    cards = list(view.facts(result, ()))
-    assert len(cards) == len(result.heads)
-    assert {scale.key for scale in view.scales} == set(cards[0].values)
-    assert all(found.text != "-" for found in view.key_numbers(result))
-
-
-@each
-def test_diff_finds_what_changed_in_effects(effects, name):
-    collector, result = collector_of(name), effects[name]
-    facts, other = Facts().of(name), Facts().of(name)
-    collector.collect(result, facts)
-    assert collector.settings(result)["lines"] == 4
-    head = result.heads[3]
-    moved = {"linear": "coherence", "symmetric": "asymmetry"}[name]
-    changed = dataclasses.replace(head, **{moved: Estimated(0.123)})
-    heads = (*result.heads[:3], changed, *result.heads[4:])
-    collector.collect(dataclasses.replace(result, heads=heads), other)
-    differ = [key for key in facts.numbers if facts.numbers[key] != other.numbers[key]]
-    assert [key[1] for key in differ] == [head.name]
-    cosines = [key for key in facts.numbers if "cosine" in key[2]]
-    assert all(facts.numbers[key].sign == 1 for key in cosines)
-    assert len(cosines) > len(result.heads)
-
-
-def test_sentences_of_effects_say_which_way_it_came_out(effects):
-    linear, symmetric = effects["linear"], effects["symmetric"]
+    linear = headscope.linear(loaded, sentences=4)
+    symmetric = headscope.symmetric(loaded, sentences=4, alone=False)
     for interval, words in (
         ((0.2, 0.6), "they rise together"),
         ((-0.6, -0.2), "one falls as the other rises"),
@@ -316,15 +213,8 @@ def test_sentences_of_effects_say_which_way_it_came_out(effects):
         row = dataclasses.replace(linear.correlations[0], spearman=Estimated(0.0, *interval))
         changed = dataclasses.replace(linear, correlations=(row, *linear.correlations[1:]))
         assert words in linear_words.correlation_sentence(changed)
-    assert "random heads of 8" in symmetric_words.whole_sentence(symmetric)
     beyond = dataclasses.replace(symmetric, equivalent_heads=Estimated(None))
     assert "further than removing every head" in symmetric_words.whole_sentence(beyond)
-    crossed = dataclasses.replace(symmetric, left_out=("decoder", "cross"), causal=True)
-    notes = " ".join(symmetric_words.notes(crossed))
-    assert "cross-attention has no square of scores" in notes
-    assert "A mask hides later tokens" in notes
-    biased = dataclasses.replace(linear, bias_left_out=True)
-    assert "the lost bias" in " ".join(linear_words.notes(biased))
 
 
 #: A few seconds' worth on a tiny model.
@@ -336,16 +226,9 @@ def test_transfers_files_page_and_diff(run, model, tmp_path):
     out, other = tmp_path / "out", tmp_path / "other.json"
     done = run("transfer", model, *FEW, "-o", out)
     assert (done.code, done.stderr) == (0, "")
-    for text in ("From pretrained weights, 16 training examples", "LayerNorm only:", "majority"):
-        assert text in done.stdout
-    fits(done.stdout)
-    names = {path.name for path in out.iterdir()}
-    assert {"transfer.json", "transfer.csv", "transfer.png", "transfer_curves.svg"} <= names
     data = strict_json((out / "transfer.json").read_text())
     result = from_dict(section_of("transfer").kind, data)
-    part = VIEW.section(result)
-    assert isinstance(part, Part)
-    assert len(part.rows) == len(result.cells) + len(result.baselines)
+    assert len(VIEW.section(result).rows) == len(result.cells) + len(result.baselines)
     assert [found.what for found in VIEW.key_numbers(result)] == [
         *("accuracy, LayerNorm only trained", "accuracy, everything trained"),
     ]
@@ -354,7 +237,6 @@ def test_transfers_files_page_and_diff(run, model, tmp_path):
     found = run("diff", out / "transfer.json", write(other, data))
     assert "head, pretrained, 16" in found.stdout
     assert "1 (0.500 to 1.500)" in found.stdout
-    assert read(other) != read(out / "transfer.json")
 
 
 def test_a_budget_that_ends_is_said(run, model):

@@ -17,7 +17,6 @@ from processes import Accident, Cold, cold, launch
 
 import headscope
 from headscope.cli.collector import modules_are_loaded, rest_collector
-from headscope.cli.threads import calm_threads
 from headscope.results import to_json
 
 ROOT = Path(__file__).parents[2]
@@ -149,8 +148,6 @@ def test_slips_are_said_once(model, run, monkeypatch):
     refused(run("classify", model), "RANK and MASTER_ADDR and MASTER_PORT cannot be found")
 
 
-# --- a new interpreter --------------------------------------------------------------------------
-
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MISSING = (
     (("validate", "org/name", "--revision", "dev"), ("org/name", "dev")),
@@ -264,22 +261,6 @@ def test_an_interrupt_that_a_library_drops_still_ends_the_run(error, tenths, cod
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr == "" if code else "OSError" in done.stderr
-
-
-ON_THREADS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
-
-
-@pytest.mark.parametrize("decided", [None, *ON_THREADS])
-def test_waiting_threads_are_told_to_sleep_soon_unless_the_user_has_decided(decided, monkeypatch):
-    for name in ON_THREADS:
-        monkeypatch.setenv(name, "")  # so that it is put back, even where it was not set
-        monkeypatch.delenv(name)
-    if decided:
-        monkeypatch.setenv(decided, "active")
-    calm_threads()
-    ours = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
-    found = {name: os.environ[name] for name in ON_THREADS if name in os.environ}
-    assert found == ({decided: "active"} if decided else ours)
 
 
 def test_collector_rests_while_modules_load_and_after_the_command():

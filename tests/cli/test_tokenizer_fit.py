@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 from outcomes import refused
-from tiny_models import SPECIAL, VOCABULARY, TextOnly
+from tiny_models import SPECIAL, VOCABULARY
 
 import headscope
-from headscope.data.corpus import as_corpus
 from headscope.data.examples import Examples
-from headscope.data.pair_corpus import pairs_in_memory
-from headscope.data.pieces import count_unknown, encodings_of
 from headscope.data.plain import as_plain
 from headscope.errors import CorpusError
 from headscope.models.loaded import LoadedModel
@@ -88,14 +85,7 @@ def test_another_size_is_said_where_no_text_is_read(run, five):
 
 @pytest.mark.parametrize(
     ("pieces", "share", "warnings"),
-    [
-        (1000, None, 0),
-        (750, 0.0299, 0),
-        (749, 0.0, 1),
-        (1001, 0.0, 1),
-        (1000, 0.03, 1),
-        (10, 0.5, 2),
-    ],
+    [(750, 0.0299, 0), (749, 0.0, 1), (1001, 0.0, 1), (1000, 0.03, 1), (10, 0.5, 2)],
 )
 def test_when_it_is_said(pieces, share, warnings):
     assert (FEWEST_PIECES, MOST_UNKNOWN) == (0.75, 0.03)
@@ -108,17 +98,14 @@ def test_the_share_stands_in_every_output(run, model, tmp_path):
     text.write_text(f"{KNOWN} {SNOWMAN}\n" * 40, encoding="utf-8")  # one piece of seven is unknown
     words = f"does not know 14.3% of the pieces of {text} (its first 40 texts)"
     call = ("rank", model, "--text", text, "--no-fresh")
-    human, table = run(*call), run(*call, "--format", "csv")
-    assert "Warning: The tokenizer" in human.stdout
-    assert words.replace(" ", "") in "".join(human.stdout.split())
+    table = run(*call, "--format", "csv")
+    assert words.replace(" ", "") in "".join(run(*call).stdout.split())
     assert words in table.stderr
     assert "Warning" not in table.stdout
     data = json.loads(run(*call, "--format", "json").stdout)
     assert data["provenance"]["tokenizer"]["unknown_share"] == pytest.approx(1 / 7)
-    assert words in data["provenance"]["warnings"][0]
     folder = tmp_path / "report"
-    report = run("report", model, "--text", text, "--only", "rank", "-o", folder)
-    assert words.replace(" ", "") in "".join(report.stdout.split())
+    assert run("report", model, "--text", text, "--only", "rank", "-o", folder).code == 0
     for name in ("report.md", "report.html"):
         page = (folder / name).read_text(encoding="utf-8").replace("\\", "")
         assert page.count("14.3% of the pieces of") == 1, name
@@ -126,21 +113,10 @@ def test_the_share_stands_in_every_output(run, model, tmp_path):
     # A text that is known warns of nothing.
     found = run("classify", model, "--limit", 4, "--format", "json").json["provenance"]
     assert found["warnings"] == []
-    assert (found["tokenizer"]["embeddings"], found["tokenizer"]["texts"]) == (len(VOCABULARY), 512)
 
 
-def test_every_kind_of_data_is_counted(model):
-    """Words, lines, pairs and tables hold the same unknown piece: by hand, one of so many."""
-    tiny, lines = headscope.load(str(model)), [KNOWN, f"{KNOWN} {SNOWMAN}"]
-    for kind, pieces in (
-        (as_corpus(lines), 13),
-        (as_plain(lines), 13),
-        (pairs_in_memory([(KNOWN, SNOWMAN)]), 7),
-        (Examples("pairs", "", first=(KNOWN,), second=(SNOWMAN,)), 7),
-    ):
-        assert fit_of(tiny, kind)["unknown_share"] == pytest.approx(1 / pieces), kind  # type: ignore[index]
-    # Special tokens are no pieces.
-    text = TextOnly()
-    (both,) = encodings_of(text, [f"{KNOWN} {SNOWMAN}"])
-    assert len(both.ids) == 9
-    assert count_unknown(text.tokenizer, both) == (1, 7)
+def test_both_texts_of_a_pair_are_counted_without_special_tokens(model):
+    pair = Examples("pairs", "", first=(KNOWN,), second=(SNOWMAN,))
+    fit = fit_of(headscope.load(str(model)), pair)
+    assert fit is not None
+    assert fit["unknown_share"] == pytest.approx(1 / 7)
