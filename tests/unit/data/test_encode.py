@@ -94,12 +94,6 @@ def test_rarity():
         assert one(line).rarity == (None if expected is None else Rarity(*expected)), line
 
 
-def test_skipped_when_a_tied_rarest_word_is_frequent():
-    counts, frequent = {"cat": 1.0, "dog": 1.0, "the": 9.0}, frozenset({"the", "dog"})
-    assert one("the cat", counts=counts, frequent=frequent).rarity is not None
-    assert one("the cat dog", counts=counts, frequent=frequent).rarity is None
-
-
 def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
     """Average over all orders in which equal sums may be ranked."""
     others = [word for word in range(len(pieces)) if word != query]
@@ -194,20 +188,6 @@ def test_tokens_and_masks(batch, encoded):
         assert bool(batch.punctuation[at]) == (text in (".", "...", "?!"))
 
 
-def test_folds_gather_the_pieces_of_every_word(batch, encoded):
-    values = torch.rand(batch.size, dtype=torch.float64)
-    folded = values.clone()
-    for row, piece, target in batch.folds:
-        assert len(set(zip(row.tolist(), target.tolist(), strict=True))) == len(row)
-        assert row.tolist() == sorted(row.tolist())
-        folded[row, target] += folded[row, piece]
-    assert len(batch.folds) == 3  # "unseen" has six pieces: steps of 1, 2 and 4
-    for row, s in enumerate(encoded):
-        for word, first in enumerate(s.first):
-            pieces = values[row, : len(s)][torch.from_numpy(s.word_of) == word]
-            assert float(folded[row, first]) == pytest.approx(float(pieces.sum()))
-
-
 Trial = tuple[str, str, int, int, frozenset[tuple[int, int]], float]
 
 
@@ -257,15 +237,6 @@ def test_trials(batch, encoded):
     assert sorted(found, key=key) == sorted(naive_trials(encoded), key=key)
     assert len(set(edges.relation_names)) == len(edges.relation_names)
     assert len(set(edges.offset_names)) == len(edges.offset_names)
-
-
-def test_text_and_trees_without_an_edge_have_no_trials():
-    assert collate([one("the cat")], PAD).edges is None
-    (found,) = encoder().encode(iter([Sentence(("zebra",), (-1,), ("root",))]))
-    assert found is not None
-    edges = collate([found], PAD).edges
-    assert edges is not None
-    assert (len(edges.trial), len(edges.relation_key), edges.relation_names) == (0, 0, ())
 
 
 def test_rare_marks(batch, encoded):

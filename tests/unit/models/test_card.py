@@ -20,7 +20,6 @@ from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.onnx.graph import check_exportable, need_packages, write_graph
 from headscope.models.onnx.quantisation import quantize
-from headscope.models.onnx.session import Graph
 from headscope.results import DropLook, DropPart, MaxDrop, PruneResult, ValidationSummary
 from headscope.show.prune.words import verdict
 
@@ -193,17 +192,6 @@ def test_quantized_graphs_are_smaller_and_near(path, tmp_path):
     (near, _), (exact, _) = run(small, rows), run(path, rows)
     assert 0 < abs(near - exact).max() < 0.3
     assert np.corrcoef(near.ravel(), exact.ravel())[0, 1] > 0.99
-
-
-def test_the_profile_is_of_attention(path):
-    graph = Graph(path, profile=True)
-    ids = torch.randint(5, 61, (2, 30))
-    for _ in range(5):
-        hidden, logits = graph(ids, torch.ones_like(ids))
-    assert hidden.shape == (2, 30, 32)
-    assert logits is None
-    assert 0 < graph.attention_seconds() < 1
-    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
 
 
 def test_what_cannot_be_exported_is_said(full, monkeypatch):

@@ -12,7 +12,6 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.cli.app import app
-from headscope.data.overlap import overlap
 from headscope.errors import InputError, UnusedOptionError
 from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
@@ -38,11 +37,6 @@ OF_MODELS = [
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("options") / "model")))
-
-
-def test_the_functions_are_found():
-    assert {*SECTIONS, "report", "scores", "measure"} == set(OF_MODELS)
-    assert {"load", "wrap", "save", "save_dense", "remove_heads"} < set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -161,13 +155,6 @@ def test_something_is_left_until_the_end(bert, tmp_path):
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert all(total > done for done, total in told[:-1]), "nothing left, and work remained"
     assert told[-1][0] == told[-1][1]
-
-
-def test_overlap_counts_different_sentences_without_regard_to_white_space():
-    found = overlap(["a  cat", "a cat ", "the dog", "it", ""], ["\ta cat", "dog", "it ran"])
-    assert (found.shared, found.sentences) == (1, 3)
-    assert found.share == pytest.approx(1 / 3)
-    assert overlap([], ["a"]).share == 0.0
 
 
 def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative():

@@ -25,18 +25,6 @@ def pair(patience: float = 60.0) -> Iterator[tuple[Group, Group]]:
             group.leave()
 
 
-def test_processes_wait_for_each_other():
-    done: list[str] = []
-    with pair() as (first, second):
-        waiting = threading.Thread(target=lambda: (second.meet("a"), done.append("second")))
-        waiting.start()
-        waiting.join(0.1)
-        assert done == []
-        first.meet("a")
-        waiting.join(10)
-    assert done == ["second"]
-
-
 def test_processes_that_have_come_apart_end():
     with pair() as (first, second):
         second._store.set("meeting 1 1", "b")

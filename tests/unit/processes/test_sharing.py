@@ -13,7 +13,6 @@ from headscope.processes.sharing import (
     alone,
     current,
     in_order,
-    joined_rows,
     merged,
     own_file,
     share,
@@ -97,16 +96,6 @@ def test_sums_with_names_are_merged_by_name():
         found = merged(Named(syntactic(nsubj=1, det=2)), lambda: Named(Syntactic(1, 1)), "x")
     sums = {name: int(array[0]) for name, array in found.state().items()}
     assert sums == {"nsubj": 11, "det": 2, "obj": 4}
-
-
-def test_rows_go_where_they_belong():
-    theirs = {"place": np.array([2, 0]), "value": np.array([[2.0], [0.0]])}
-    nothing = {"place": np.zeros(0, dtype=np.int64)}
-    with shared_by(Recorded(1, {0: theirs, 2: nothing})):
-        found = joined_rows("x", [np.array([1])], {"value": [np.array([[1.0]])]}, 3)
-        assert found["value"].tolist() == [[0.0], [1.0], [2.0]]
-    with shared_by(Recorded(2, {0: theirs, 1: {"place": np.array([1]), "value": np.ones((1, 1))}})):
-        assert joined_rows("x", [], {}, 3)["value"].tolist() == [[0.0], [1.0], [2.0]]
 
 
 def test_batches_and_texts_come_back_in_their_order():

@@ -13,13 +13,13 @@ import pytest
 from hostile import HOSTILE, hostile
 from markdown_it import MarkdownIt
 
-from headscope.results import SECTIONS, ReportResult, SamplePatterns
+from headscope.results import ReportResult, SamplePatterns
 from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Line, chart
 from headscope.show.report.files import report_json
-from headscope.show.view import KeyNumber, View, view_of
+from headscope.show.view import KeyNumber, View
 
 
 def grid(
@@ -150,8 +150,3 @@ def test_a_new_section_appears_on_the_page_and_in_the_markdown(
     result = NormResult({})
     assert list(view.facts(result, [])) == list(view.key_numbers(result)) == list(view.scales) == []
     assert view.section(result) is None
-
-
-def test_scales_of_sections_have_names_of_their_own():
-    keys = [scale.key for section in SECTIONS for scale in view_of(section).scales]
-    assert len(set(keys)) == len(keys)
