@@ -1,7 +1,6 @@
 """Encoding and batches, against naive recomputations sentence by sentence."""
 
 import itertools
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 from headscope.data.batches import buckets, collate, uniform_weight, windows
 from headscope.data.encode import EncodedSentence, Encoder, Rarity
 from headscope.data.frequencies import Frequencies
-from headscope.data.sentence import Sentence, is_punctuation
+from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError
 from headscope.measures.batch import Batch
 
@@ -67,13 +66,6 @@ def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_i
     assert [" ".join(item.sentence.words) for item in encode(*lines) if item] == lines
     with pytest.raises(CorpusError, match="do not belong together"):
         encode("the zebra", vocab_size=20)
-
-
-def test_punctuation():
-    words = [".", "...", "?!", "-", "$", "¿", "+", "…", "a", "a.", "3", "_", "'s", "你"]
-    for word in words:
-        expected = all(unicodedata.category(char).startswith(("P", "S")) for char in word)
-        assert is_punctuation(word) is expected
 
 
 def test_rarity():
@@ -171,21 +163,6 @@ def cells(
     for row, s in enumerate(encoded):
         words = [*s.word_of.tolist(), *[-2] * (batch.size[1] - len(s))]
         yield from (((row, position), s, word) for position, word in enumerate(words))
-
-
-def test_tokens_and_masks(batch, encoded):
-    assert batch.size == (len(encoded), max(map(len, encoded)))
-    for at, s, word in cells(batch, encoded):
-        position = at[1]
-        assert int(batch.input_ids[at]) == (PAD if word == -2 else s.ids[position])
-        assert int(batch.attention_mask[at]) == (word != -2)
-        assert bool(batch.content[at]) == (word >= 0)
-        assert bool(batch.special[at]) == (word == -1)
-        assert bool(batch.first_special[at]) == (position == 0)
-        assert bool(batch.last_special[at]) == (position == len(s) - 1)
-        assert bool(batch.first_piece[at]) == (word >= 0 and s.first[word] == position)
-        text = s.sentence.words[word] if word >= 0 else "x"
-        assert bool(batch.punctuation[at]) == (text in (".", "...", "?!"))
 
 
 Trial = tuple[str, str, int, int, frozenset[tuple[int, int]], float]

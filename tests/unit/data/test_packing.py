@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
+from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
 from headscope.data.pairs import as_pairs, may_be_pairs
@@ -72,15 +72,6 @@ def test_bad_lengths_and_texts():
         packed(["the cat sat on the mat"], 9)
     with pytest.raises(CorpusError, match="do not belong together"):
         packed(LINES, 8, vocab_size=10)
-
-
-def test_tokenizers_with_many_special_tokens_and_with_none():
-    with pytest.raises(InputError, match="4 of those are special tokens"):
-        pack(as_plain(LINES), TextOnly(framed_tokenizer("[CLS] [CLS] $A [SEP] [SEP]")), 4)
-    windows = pack(as_plain(LINES), TextOnly(framed_tokenizer("$A")), 4)
-    assert windows.n_special == 0
-    inner = [piece for row in by_hand(LINES, 6) for piece in row[1:-1]]
-    assert windows.batch(range(len(windows))).ravel().tolist() == inner
 
 
 PAIRS = [

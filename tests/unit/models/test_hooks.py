@@ -14,7 +14,7 @@ from headscope.errors import ValidationFailedError
 from headscope.measures.activations import Activations
 from headscope.measures.rank.factors import fold_gain, layer_factors
 from headscope.measures.rank.shared_projections import share_projections
-from headscope.measures.rank.starts import Mixed, truncate
+from headscope.measures.rank.starts import Mixed
 from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
@@ -42,10 +42,7 @@ def test_inputs_times_weights_are_the_queries_keys_and_values(family):
         inputs.append((site.layer, given.x_q))
 
     router = Router(loaded.sites, [Keep()])
-    with (
-        routed(loaded.model, router),
-        watch_inputs(loaded.sites, see),
-    ):
+    with routed(loaded.model, router), watch_inputs(loaded.sites, see):
         for _ in range(2):  # a second pass starts at the first layer again
             router.run(lambda: loaded.forward(*padded_batch()))
     assert [layer for layer, _ in inputs] == [*range(loaded.n_layers)] * 2
@@ -74,32 +71,6 @@ def test_nothing_stays_even_when_the_body_raises():
     preceding_norms(loaded)
     assert_gone_after_an_error(watch_inputs(loaded.sites, lambda *_: None), loaded.model)
     assert_gone_after_an_error(fast_products(loaded.model), loaded.model)
-
-
-def names(model: Any) -> dict[int, str]:
-    known = {module: name for name, module in model.named_modules()}
-    return {layer: known[norm] for layer, norm in preceding_norms(headscope.wrap(model)).items()}
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "camembert", "distilbert"])
-def test_norms_of_post_layer_norm_families(family):
-    name = "encoder.layer.{}.output.LayerNorm"
-    if family == "distilbert":
-        name = "transformer.layer.{}.output_layer_norm"
-    first = {0: "embeddings.LayerNorm"}
-    assert names(tiny(family)) == {**first, 1: name.format(0), 2: name.format(1)}
-
-
-def test_a_projection_of_the_embeddings_is_no_norm():
-    assert sorted(names(tiny("electra"))) == [1, 2]
-    assert names(tiny("electra", embedding_size=32))[0] == "embeddings.LayerNorm"
-    albert = names(tiny("albert"))
-    assert sorted(albert) == [1, 2]
-    (norm,) = set(albert.values())  # one module, several layers
-    assert norm.endswith("full_layer_layer_norm")
-    found = names(tiny("albert, two groups"))
-    assert sorted(found) == [1, 2]
-    assert "groups.0" in found[1] or "groups.0" in found[2]
 
 
 @each_family
@@ -260,23 +231,3 @@ def test_own_factors_and_full_width_projections_reproduce_the_model(family):
     assert_same(replaced(loaded, own(loaded)), expected)
     shared = {n: share_projections(layer_factors(w), 32) for n, w in weights.items()}
     assert_same(replaced(loaded, shared), expected)
-
-
-def test_cut_factors_are_what_a_model_with_cut_weights_computes():
-    model = tiny("bert", "float64")
-    loaded = headscope.wrap(model)
-    cut = {site.layer: truncate(layer_factors(site.weights())).first(2) for site in loaded.sites}
-    with torch.no_grad():
-        for site in loaded.sites:
-            site.projections.q.bias.zero_()
-    ours = replaced(loaded, cut)
-    with torch.no_grad():
-        for site in loaded.sites:
-            factors = cut[site.layer]
-            for linear, factor in (
-                (site.projections.q, factors.left),
-                (site.projections.k, factors.right),
-            ):
-                wide = torch.nn.functional.pad(factor, (0, 6))
-                linear.weight.copy_(wide.transpose(1, 2).reshape(32, 32))
-    assert_same(ours, plain(loaded))

@@ -194,19 +194,6 @@ def test_a_stack_alone_is_as_among_all(bart, folders):
     assert headscope.classify(loaded.only("cross"), PAIRS).heads == bart.only("cross").heads
 
 
-def test_pairs_come_from_tables_and_from_memory(tmp_path, folders):
-    model = headscope.load(str(folders["bart"]))
-    wanted = headscope.classify(model, PAIRS, stack="cross", limit=30).heads
-    write_pairs(tmp_path / "pairs.tsv", PAIRS)
-    headed = "target\tsource\n" + "".join(f"{b}\t{a}\n" for a, b in PAIRS)
-    (tmp_path / "headed.tsv").write_text(headed)
-    lines = "".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in PAIRS)
-    (tmp_path / "pairs.jsonl").write_text(lines)
-    for name in ("pairs.tsv", "headed.tsv", "pairs.jsonl"):
-        found = headscope.classify(model, tmp_path / name, stack="cross", limit=30)
-        assert found.heads == wanted, name
-
-
 def test_a_decoder_alone_reads_sentences(tmp_path):
     """gpt2 has one stack; no row sees a token to its right."""
     folder = write_tiny(tmp_path / "gpt2", "gpt2")

@@ -65,31 +65,11 @@ def test_what_was_done_prices_what_is_left():
     assert run.left == pytest.approx(2 * 4 + 4 * (10 / 3) + (2 * 10 / 3 + 3), abs=1)
 
 
-def test_a_search_that_ends_early_drops_what_it_did_not_need():
-    run = Run(("", {"measured": 8, "scale": 3}), ("", {"save": 1}))
-    run.spend("measured", 2.0)
-    run.steps.expect({"measured": 1})
-    run.spend("measured", 2.0)
-    assert run.left == 2 * 2 + 3
-    run.steps.begin()
-    assert run.left == 2 * 2 + 3
-
-
-def test_a_long_step_counts_by_its_own_share():
-    run = Run(("encoder", {"gates": 1, "measured": 1}))
-    run.now += 30.0
-    run.steps("gates", 1, 4)
-    assert ("encoder, gates", 1, 4) in run.said
-    assert run.left == 90 + 2
-
-
 @pytest.mark.parametrize(
     ("done", "total", "since", "says"),
     [
         (0, 400, 0, "about 6:40 left"),
-        (0, 400, 100, "about 5:00 left"),
         (10, 3700, 0, "about 1:01:30 left"),
-        (395, 400, 4, "about 0:01 left"),
         (395, 400, 300, "about 0:30 left"),  # late: it will take some time yet
         (400, 400, 0, "done"),
     ],
@@ -137,7 +117,7 @@ def counted(run: Callable[[], object]) -> int:
     return counter.get_total_flops() // 2
 
 
-@pytest.mark.parametrize("family", ["bert", "albert, two groups", "distilbert", "electra"])
+@pytest.mark.parametrize("family", ["bert", "albert, two groups"])
 def test_multiplications_are_those_that_torch_counts(family):
     full = headscope.wrap(tiny(family, auto=AutoModelForSequenceClassification))
     shared = family == "albert, two groups"

@@ -16,9 +16,6 @@ from headscope.pruning.joint import JointRanking, eliminate, fisher_joint
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import METHODS, rank
 from headscope.pruning.relinearised import (
-    Form,
-    Path,
-    RelinearisedRanking,
     fisher_mean,
     fisher_relinearised,
 )
@@ -272,20 +269,6 @@ def test_a_head_that_says_the_same_of_every_text_goes_first_if_it_leaves_its_mea
     given = toy_given(a=a.reshape(80, 2, 4, 6), labels=False)
     assert fisher_mean(given, directions=20).remove(1) == (3,)
     assert 3 not in fisher_relinearised(given, directions=20).remove(4)
-
-
-def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads():
-    orders = [[0, 1, 2, 3, 4, 5], [3, 4, 5, 0, 1, 2], [1, 3, 5, 2, 4, 0]]
-    nothing = torch.zeros(0)
-    forms = [Form(nothing, nothing, nothing, tuple(order)) for order in orders]
-    path = Path(toy_given(2, 3, labels=False), directions=1)
-    ranking = RelinearisedRanking(path, forms, [0, 2, 4], rounds=0)
-    found = [ranking.remove(count) for count in range(7)]
-    # From the second to the third both that had gone are back.
-    assert found[:4] == [(), (0,), (0, 1), (3, 4, 5)]
-    assert found[4:] == [(0, 3, 4, 5), (1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)]
-    # Unit 3 goes fourth, first and second: mean place 4 / 3 of at most 5.
-    assert float(ranking.values[3]) == pytest.approx(4 / 3 / 5)
 
 
 def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before():
