@@ -15,10 +15,7 @@ from headscope.pruning.importance import importance_example, importance_token
 from headscope.pruning.joint import JointRanking, eliminate, fisher_joint
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import METHODS, rank
-from headscope.pruning.relinearised import (
-    fisher_mean,
-    fisher_relinearised,
-)
+from headscope.pruning.relinearised import fisher_mean, fisher_relinearised
 from headscope.pruning.units import Units
 
 
