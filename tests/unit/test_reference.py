@@ -1,7 +1,6 @@
 """The oracle itself, checked by hand on tiny made-up patterns and against scipy."""
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -34,18 +33,6 @@ def summary(pattern: ref.Matrix, encoded: ref.Encoded = ENCODED) -> dict[str, An
     return ref.summarise(counts, ref.syntactic_trials(encoded.sentence))
 
 
-def test_read_treebank_keeps_integer_rows_and_cuts_subtypes(tmp_path):
-    row = "{}\t{}\t_\tX\t_\t_\t{}\t{}\t_\t_"
-    rows = [row.format(1, "a", 2, "nmod:poss"), row.format("2-3", "bc", "_", "_")]
-    rows += [row.format(2, "b", 0, "root"), row.format("2.1", "e", "_", "_")]
-    path = tmp_path / "t.conllu"
-    path.write_text("# text\n" + "\n".join(rows) + "\n\n" + row.format(1, "#", 0, "root") + "\n\n")
-    assert ref.read_treebank(path) == [
-        ref.Sentence(["a", "b"], [2, 0], ["nmod", "root"]),
-        ref.Sentence(["#"], [0], ["root"]),
-    ]
-
-
 def test_ties_and_what_is_usable():
     assert ref.lowest_argmax([9.0, 1.0, 2.0, 2.0], [3, 1, 2]) == 2
     assert ENCODED.is_usable(9)  # needs every word and the limit
@@ -71,15 +58,6 @@ def test_previous_token_head():
     # Row 1 is all [CLS], so its content argmax (all zero) is the lowest non-special key, itself.
     assert result["self_rate"] == pytest.approx(1 / 7)
     assert result["rare"]["rate"] == pytest.approx(1 / 5)  # only "sat" looks at "cat"
-
-
-def test_two_targets_of_a_positional_head_are_counted_per_offset():
-    positional = summary(one_hot([0, 2, 3, 5, 5, 7, 7, 1, 8]))["positional"]
-    # Hits of +1: tokens 1, 2, 4, 6; of +2: 3, 5; queries whose target exists: 6 and 5.
-    assert positional["rates"][1] == pytest.approx(4 / 6)
-    assert positional["rates"][2] == pytest.approx(2 / 5)
-    assert positional["mass"][1] == pytest.approx(4 / 7)
-    assert (positional["score"], positional["offset"]) == (pytest.approx(4 / 6), 1)
 
 
 def test_word_attention_sums_over_the_attended_and_averages_the_attending():
@@ -152,32 +130,6 @@ def test_null_equals_the_enumeration_of_all_draws(drawn):
         for draw in map(set, itertools.combinations(candidates, drawn))
     ]
     assert ref.expected_null_hits(target, argmax) == pytest.approx(np.mean(hits))
-
-
-def test_masses_entropy_and_confidence():
-    result = summary(np.full((9, 9), 1 / 9))
-    assert result["entropy"] == pytest.approx(math.log(9))
-    assert result["confidence"] == pytest.approx(1 / 9)
-    assert result["special_mass"] == pytest.approx(2 / 9)
-    assert result["cls_mass"] == result["sep_mass"] == pytest.approx(1 / 9)
-    assert result["punctuation_mass"] == pytest.approx(1 / 9)
-    assert summary(one_hot([0, 8, 8, 8, 8, 8, 8, 0, 8]))["sep_mass"] == pytest.approx(6 / 7)
-    assert summary(one_hot([0] * 9))["entropy"] == 0.0
-
-
-def test_duplicate_counts_only_repeated_ids():
-    # Tokens 1 and 7 share an id: 7 looks at 1 (a hit), 1 looks at itself (no hit).
-    result = summary(one_hot([0, 1, 1, 1, 1, 1, 1, 1, 1]))
-    assert (result["duplicate"], result["duplicate_queries"]) == (0.5, 2)
-    assert result["self_rate"] == pytest.approx(1 / 7)
-
-
-def test_one_word_sentence_has_no_word_level_trial():
-    sentence = ref.Sentence(["cat"], [0], ["root"])
-    result = summary(one_hot([1, 1, 1]), ref.Encoded([101, 3, 102], [None, 0, None], sentence))
-    assert result["syntactic"] == {}
-    assert result["rare"]["queries"] == 0
-    assert result["self_rate"] == 1.0
 
 
 def test_statistics_are_scipys():

@@ -101,25 +101,6 @@ def test_only_the_head_that_follows_the_trees_is_labelled(corpus):
     assert swapped[0, GOLD]["obj", ref.UP]["accuracy"] < 0.3
 
 
-def test_first_and_last_word_miss_where_they_ask_themselves(corpus):
-    one = corpus.observed[0]
-    last = len(one.pieces) - 1
-    pairs = [(0, 1), (0, last), (2, 0), (last, 0), (last, 1), (1, last)]
-    trials = [ref.Trial("obj", ref.UP, query, frozenset([target])) for query, target in pairs]
-    found = labels.outcomes([(one, trial) for trial in trials])
-    assert found.first.tolist() == [False, False, True, True, False, False]
-    assert found.last.tolist() == [False, True, False, False, False, True]
-
-
-def test_too_few_trials_on_the_second_half_are_no_selection(corpus):
-    """Every even sentence, but only ten of the odd ones."""
-    fewer = [one for one in corpus.observed if one.in_a or one.index < 20]
-    few = choices.Corpus(corpus.sentences, fewer, corpus.heads, corpus.kernel)
-    entry = labels.label(few)[0, GOLD]["obj", ref.UP]
-    assert entry["half_a"]["trials"] >= 50 > entry["half_b"]["trials"]
-    assert not entry["selected"]
-
-
 def test_accuracy_and_best_offset_are_those_of_the_first_oracle():
     random = np.random.default_rng(5)
     sentences = [random_tree(9, random) for _ in range(20)]
@@ -152,15 +133,6 @@ def test_word_choices_agree_with_the_plain_loops():
         assert choices.choose(slow[None])[0].tolist() == ref.word_argmax(slow)
 
 
-def test_the_mean_asks_for_the_best_piece_rate():
-    """0.6 on a word of three pieces against 0.4 on a word of one."""
-    attention = np.array([[0.0, 0.6, 0.4], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
-    kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
-    one = encoded(flat(3), [1, 3, 1])
-    seen = choices.observe_one(0, one, spread(attention, [1, 3, 1])[None], kernels)
-    assert (seen.choice[0, 0], seen.choice_mean[0, 0]) == (1, 2)
-
-
 def test_the_kernel_averages_pairs_per_piece():
     attention = np.array([[0.0, 0.6, 0.4], [0.5, 0.0, 0.5], [0.2, 0.8, 0.0]])
     kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
@@ -175,29 +147,11 @@ def test_the_kernel_averages_pairs_per_piece():
     assert choices.kernel_choice(value[None], np.array([1, 1, 1]))[0, 2] == 1
 
 
-def test_the_kernel_knows_half_a_only_and_clips():
-    kernels = choices.Kernels(np.zeros((1, 41)), np.zeros(41))
-    one = encoded(flat(23), [1] * 23)
-    pattern = looking([1, *range(22)], [1] * 23)[None]
-    choices.observe_one(1, one, pattern, kernels)
-    assert kernels.pairs.sum() == 0
-    choices.observe_one(0, one, pattern, kernels)
-    assert kernels.pairs.sum() == 23 * 22
-    assert kernels.pairs[0] == kernels.pairs[40] == 3 + 2 + 1  # distances 20, 21 and 22
-
-
 def test_uniform_shares_ties_and_leaves_the_query_out():
     pieces = np.array([1, 3, 2, 2])
     assert choices.uniform_words(pieces, 0) == [1]
     assert choices.uniform_words(pieces, 1) == [2, 3]
     assert choices.uniform_hit(pieces, 1, frozenset([3, 0])) == 0.5
-
-
-def test_previous_sentence_of_the_same_length():
-    lengths = [3, 4, 3, 3, 4, 5]
-    sentences = [ref.Sentence([str(i)] * n, [0] * n, ["dep"] * n) for i, n in enumerate(lengths)]
-    found = labels.previous_of_same_length(sentences)
-    assert [one and one.forms[0] for one in found] == [None, None, "0", "2", "1", None]
 
 
 def test_paired_z_is_the_one_sample_test():
@@ -226,13 +180,6 @@ def test_every_part_of_the_rule_can_refuse(change, verdict):
     assert not labels.exceeds(0.599, 0.5)
 
 
-def test_clustered_ratio_of_equal_sentences_is_the_error_of_their_mean():
-    rates = np.random.default_rng(3).random(50)
-    share, error = roles.clustered_ratio(7 * rates, np.full(50, 7.0))
-    assert share == pytest.approx(rates.mean())
-    assert error == pytest.approx(scipy.stats.sem(rates))
-
-
 def test_clustered_ratio_covers_when_queries_share_a_target():
     """Sentences that hit with all queries or none: 95% of the intervals hold the truth."""
     random = np.random.default_rng(4)
@@ -242,25 +189,6 @@ def test_clustered_ratio_covers_when_queries_share_a_target():
         share, error = roles.clustered_ratio(size * (random.random(200) < 0.3), size)
         covered += abs(share - 0.3) < 1.96 * error
     assert 0.91 <= covered / 400 <= 0.98
-
-
-def rare_corpus(sentences: int, forms: list[str], looks: list[list[int]]) -> choices.Corpus:
-    pieces = [1] * len(forms)
-    words = ref.Sentence(forms, [0] * len(forms), ["dep"] * len(forms))
-    patterns = np.stack([looking(look, pieces) for look in looks])
-    run = ((index, encoded(words, pieces), patterns) for index in range(sentences))
-    return choices.gather([words] * sentences, PLACES[: len(looks)], run)
-
-
-def test_a_rare_word_head_is_labelled_and_another_is_not():
-    corpus = rare_corpus(60, ["the", "quark", "is", "small"], [[1, 0, 1, 1], [2, 0, 1, 0]])
-    frequency = {"the": 1.0, "quark": 0.0, "is": 0.9, "small": 0.1}
-    result = roles.rare_words(corpus, frequency.__getitem__, {"the", "is"})
-    rare, other = result[0, 0], result[0, 1]
-    assert (rare["rate"], rare["queries"], rare["labelled"]) == (1.0, 180, True)
-    assert rare["chance"] == rare["uniform"] == pytest.approx(1 / 3)
-    assert rare["interval"] == (1.0, 1.0)
-    assert (other["rate"], other["labelled"]) == (pytest.approx(1 / 3), False)
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,10 @@ import pytest
 from tiny_models import VOCABULARY, TextOnly
 
 from headscope.data.conllu import read_treebank
-from headscope.data.corpus import SAMPLE, as_corpus, open_text, open_treebank, sample_corpus
+from headscope.data.corpus import as_corpus, open_text, open_treebank
 from headscope.data.examples import read_texts
-from headscope.data.lines import read_lines
 from headscope.data.plain import as_plain, encode_lines, open_plain, sample_plain
 from headscope.data.sentence import Sentence, split_words
-from headscope.digest import sha256_of
 from headscope.errors import CorpusError
 
 TREE = "1\tBirds\t_\t_\t_\t_\t2\tnsubj\t_\t_\n2\tfly\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
@@ -96,12 +94,6 @@ def test_errors_name_the_line(change, line, tmp_path):
         read(tmp_path, BANK.replace(*change))
 
 
-def test_lines_are_counted_from_one(tmp_path):
-    data = b"\xef\xbb\xbfone\r\n\ntwo\x0c\xc2\x85still two\nlast"
-    lines = [(1, "one"), (2, ""), (3, "two\x0c\x85still two"), (4, "last")]
-    assert list(read_lines(written(tmp_path, data))) == lines
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -112,9 +104,7 @@ def test_lines_are_counted_from_one(tmp_path):
         ("well-known 3.14 $5", "well|-|known|3|.|14|$|5"),
         ("na\u00efve cafe\u0301 \u4f60\u597d", "na\u00efve|cafe\u0301|\u4f60\u597d"),
         ("wait... what?!", "wait|.|.|.|what|?|!"),
-        ("snake_case", "snake_case"),
         ("\U0001f600 \u200b", "\U0001f600"),
-        ("", ""),
         (" \u00a0\t", ""),
     ],
 )
@@ -130,17 +120,12 @@ def test_files_are_read_again_and_again_one_sentence_at_a_time(tmp_path):
     assert list(text) == list(text) == expected
     assert (text.name, text.n_sentences, text.has_trees) == (str(path), 3, False)
     assert (text.sha256, text.language) == (hashlib.sha256(data).hexdigest(), None)
-    one, other = iter(text), iter(open_text(path))  # passes are independent
-    assert next(one) == next(other) == expected[0]
-    assert next(one) == next(other) == expected[1]
-    stream = open_text(path).read()
+    stream = text.read()
     assert iter(stream) is stream, "the file is not held in memory"
-
     bank = open_treebank(written(tmp_path, TREE * 2, "bank.conllu"))
     tree = Sentence(("Birds", "fly"), (1, -1), ("nsubj", "root"))
     assert list(bank) == list(bank) == [tree] * 2
     assert (bank.n_sentences, bank.has_trees) == (2, True)
-    assert bank.sha256 == hashlib.sha256((TREE * 2).encode()).hexdigest()
     broken = read_treebank(written(tmp_path, BANK + "not a row\n", "bank.conllu"))
     assert [next(broken), next(broken)] == SENTENCES
     with pytest.raises(CorpusError, match=r"bank\.conllu, line 16: 1 columns"):
@@ -149,7 +134,6 @@ def test_files_are_read_again_and_again_one_sentence_at_a_time(tmp_path):
     plain = open_plain(written(tmp_path, "\ufeffthe cat\n\n  \t\nça va?\r\nlast without end"))
     assert list(plain) == list(plain) == ["the cat", "ça va?", "last without end"]
     assert (plain.n_lines, plain.name) == (3, str(path))
-    assert plain.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_language_of_a_file_name(tmp_path):
@@ -160,14 +144,13 @@ def test_language_of_a_file_name(tmp_path):
 
 
 def test_no_path_is_the_sample():
+    """Whoever changes the sample changes every number that was ever measured on it."""
     corpus = as_corpus(None)
+    assert corpus.sha256 == "a90b0241e55842b53e69e607cb1e288190f160d999eee92d7deaa9b2338dc9b1"
     assert corpus.name == "built-in sample (mostly generated)"
     assert (corpus.language, corpus.has_trees) == ("en", True)
-    assert corpus.sha256 == hashlib.sha256(SAMPLE.read_bytes()).hexdigest()
     text = open_plain(None)
     assert text.n_lines == len(list(corpus)) == corpus.n_sentences == len(list(text))
-    assert as_plain(None).n_lines == text.n_lines
-    assert next(iter(text)) == " ".join(next(iter(sample_corpus())).words)
     assert (text.name, text.sha256) == (sample_plain().name, corpus.sha256)
 
 
@@ -184,7 +167,6 @@ def test_paths_by_their_suffix_and_sentences_in_memory(tmp_path):
     assert as_corpus([tree]).has_trees
     other = as_corpus(["Birds fly!", tree])
     assert corpus.sha256 == as_corpus(["Birds fly.", tree]).sha256 != other.sha256
-    assert sha256_of("abc") == sha256_of(b"abc") == hashlib.sha256(b"abc").hexdigest()
     text = as_plain(["the cat", " ", "a dog"])
     assert list(text) == list(text) == ["the cat", "a dog"]
     assert as_plain(text) is text
@@ -201,10 +183,6 @@ def test_what_holds_no_text_or_cannot_be_read_is_refused(tmp_path):
             open_plain(written(tmp_path, data))
     with pytest.raises(CorpusError, match="line 2: not UTF-8"):
         open_plain(written(tmp_path, b"fine\n\xff\xfe\n"))
-    with pytest.raises(CorpusError, match="There is no file"):
-        open_plain(tmp_path / "nowhere.txt")
-    with pytest.raises(CorpusError, match="cannot be read"):
-        open_plain(tmp_path)
 
 
 def test_lines_become_ids_with_special_tokens_and_long_ones_none():
@@ -212,9 +190,6 @@ def test_lines_become_ids_with_special_tokens_and_long_ones_none():
     encoded = list(encode_lines(TextOnly(max_length=6), lines))
     read = [ids and " ".join(VOCABULARY[i] for i in ids) for ids in encoded]
     assert read == ["[CLS] the cat [SEP]", None, "[CLS] the cat ##s sat [SEP]"]
-    many = ["the cat" if i % 3 else "a big red dog" for i in range(600)]
-    encoded = list(encode_lines(TextOnly(), iter(many)))
-    assert [len(ids or ()) for ids in encoded] == [4 if i % 3 else 6 for i in range(600)]
     with pytest.raises(CorpusError, match=r"embedding has\s+10 rows"):
         list(encode_lines(TextOnly(vocab_size=10), ["the cat sat"]))
 

@@ -1,7 +1,6 @@
 """Encoding and batches, against naive recomputations sentence by sentence."""
 
 import itertools
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 from headscope.data.batches import buckets, collate, uniform_weight, windows
 from headscope.data.encode import EncodedSentence, Encoder, Rarity
 from headscope.data.frequencies import Frequencies
-from headscope.data.sentence import Sentence, is_punctuation
+from headscope.data.sentence import Sentence
 from headscope.errors import CorpusError
 from headscope.measures.batch import Batch
 
@@ -69,13 +68,6 @@ def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_i
         encode("the zebra", vocab_size=20)
 
 
-def test_punctuation():
-    words = [".", "...", "?!", "-", "$", "¿", "+", "…", "a", "a.", "3", "_", "'s", "你"]
-    for word in words:
-        expected = all(unicodedata.category(char).startswith(("P", "S")) for char in word)
-        assert is_punctuation(word) is expected
-
-
 def test_rarity():
     for line, expected in {
         # rarest, two rarest, candidates
@@ -92,12 +84,6 @@ def test_rarity():
         "zebra": None,  # no other word to look from
     }.items():
         assert one(line).rarity == (None if expected is None else Rarity(*expected)), line
-
-
-def test_skipped_when_a_tied_rarest_word_is_frequent():
-    counts, frequent = {"cat": 1.0, "dog": 1.0, "the": 9.0}, frozenset({"the", "dog"})
-    assert one("the cat", counts=counts, frequent=frequent).rarity is not None
-    assert one("the cat dog", counts=counts, frequent=frequent).rarity is None
 
 
 def brute_uniform(pieces: Sequence[int], query: int, target: int) -> float:
@@ -179,35 +165,6 @@ def cells(
         yield from (((row, position), s, word) for position, word in enumerate(words))
 
 
-def test_tokens_and_masks(batch, encoded):
-    assert batch.size == (len(encoded), max(map(len, encoded)))
-    for at, s, word in cells(batch, encoded):
-        position = at[1]
-        assert int(batch.input_ids[at]) == (PAD if word == -2 else s.ids[position])
-        assert int(batch.attention_mask[at]) == (word != -2)
-        assert bool(batch.content[at]) == (word >= 0)
-        assert bool(batch.special[at]) == (word == -1)
-        assert bool(batch.first_special[at]) == (position == 0)
-        assert bool(batch.last_special[at]) == (position == len(s) - 1)
-        assert bool(batch.first_piece[at]) == (word >= 0 and s.first[word] == position)
-        text = s.sentence.words[word] if word >= 0 else "x"
-        assert bool(batch.punctuation[at]) == (text in (".", "...", "?!"))
-
-
-def test_folds_gather_the_pieces_of_every_word(batch, encoded):
-    values = torch.rand(batch.size, dtype=torch.float64)
-    folded = values.clone()
-    for row, piece, target in batch.folds:
-        assert len(set(zip(row.tolist(), target.tolist(), strict=True))) == len(row)
-        assert row.tolist() == sorted(row.tolist())
-        folded[row, target] += folded[row, piece]
-    assert len(batch.folds) == 3  # "unseen" has six pieces: steps of 1, 2 and 4
-    for row, s in enumerate(encoded):
-        for word, first in enumerate(s.first):
-            pieces = values[row, : len(s)][torch.from_numpy(s.word_of) == word]
-            assert float(folded[row, first]) == pytest.approx(float(pieces.sum()))
-
-
 Trial = tuple[str, str, int, int, frozenset[tuple[int, int]], float]
 
 
@@ -257,15 +214,6 @@ def test_trials(batch, encoded):
     assert sorted(found, key=key) == sorted(naive_trials(encoded), key=key)
     assert len(set(edges.relation_names)) == len(edges.relation_names)
     assert len(set(edges.offset_names)) == len(edges.offset_names)
-
-
-def test_text_and_trees_without_an_edge_have_no_trials():
-    assert collate([one("the cat")], PAD).edges is None
-    (found,) = encoder().encode(iter([Sentence(("zebra",), (-1,), ("root",))]))
-    assert found is not None
-    edges = collate([found], PAD).edges
-    assert edges is not None
-    assert (len(edges.trial), len(edges.relation_key), edges.relation_names) == (0, 0, ())
 
 
 def test_rare_marks(batch, encoded):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tiny_models import VOCABULARY, TextOnly, framed_tokenizer, tiny_tokenizer
+from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
 from headscope.data.pairs import as_pairs, may_be_pairs
@@ -48,12 +48,6 @@ def test_any_text_is_cut_as_defined(lines, length):
     assert arrays == [windows.stream], "memory holds the stream and nothing else"
 
 
-def test_a_window_is_what_the_tokenizer_makes_of_its_text():
-    line = "the cat sat on the mat in the house"
-    ids = TOKENIZER(line)["input_ids"]
-    assert packed([line], len(ids)).batch([0]).tolist() == [ids]
-
-
 def test_sequences_are_spread_over_the_text_or_drawn_without_replacement():
     windows = packed(LINES * 3, 8)
     w = len(windows)
@@ -78,21 +72,6 @@ def test_bad_lengths_and_texts():
         packed(["the cat sat on the mat"], 9)
     with pytest.raises(CorpusError, match="do not belong together"):
         packed(LINES, 8, vocab_size=10)
-    with pytest.raises(CorpusError, match="no line"):
-        packed(["  ", ""], 8)
-    with pytest.raises(InputError, match="give 1 or more"):
-        packed(LINES, 8).spread(0)
-    with pytest.raises(IndexError):
-        packed(LINES, 8).batch([99])
-
-
-def test_tokenizers_with_many_special_tokens_and_with_none():
-    with pytest.raises(InputError, match="4 of those are special tokens"):
-        pack(as_plain(LINES), TextOnly(framed_tokenizer("[CLS] [CLS] $A [SEP] [SEP]")), 4)
-    windows = pack(as_plain(LINES), TextOnly(framed_tokenizer("$A")), 4)
-    assert windows.n_special == 0
-    inner = [piece for row in by_hand(LINES, 6) for piece in row[1:-1]]
-    assert windows.batch(range(len(windows))).ravel().tolist() == inner
 
 
 PAIRS = [
@@ -118,8 +97,8 @@ def pairs_by_hand(length: int, start: int) -> list[tuple[list[int], list[int]]]:
     return found
 
 
-@pytest.mark.parametrize("length", [4, 9, 14])
-def test_windows_of_pairs_hold_the_same_pairs_on_both_sides(length):
+def test_windows_of_pairs_hold_the_same_pairs_on_both_sides():
+    length = 9
     windows = pack_pairs(as_pairs(PAIRS), TextOnly(TOKENIZER), length, 3)
     expected = pairs_by_hand(length, 3)
     assert len(windows) == len(expected) > 1

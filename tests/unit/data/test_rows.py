@@ -12,11 +12,10 @@ from tiny_models import SPECIAL, VOCABULARY, TextOnly, framed_tokenizer
 from transformers import MBartTokenizer
 
 from headscope.data.batches import buckets
-from headscope.data.halving import halve, sentences_of, shared_sentences
+from headscope.data.halving import halve, shared_sentences
 from headscope.data.pair_rows import Ends, PairRow, encode_pairs, pad_pairs, padded
 from headscope.data.swapped_sources import with_swapped_sources
-from headscope.data.token_rows import Row, encode_rows, mask_row, pad_rows, window_rows
-from headscope.errors import CorpusError
+from headscope.data.token_rows import Row, encode_rows, mask_row, pad_rows
 
 MASK, SEP = SPECIAL.index("[MASK]"), SPECIAL.index("[SEP]")
 #: As if [MASK] were a decoder's start token and [SEP] its end token.
@@ -33,28 +32,6 @@ def test_pairs_are_one_row_and_too_long_ones_are_left_out():
     assert rows[0] is not None
     assert pieces(rows[0].ids) == "[CLS] the cat [SEP] sat [SEP]"
     assert rows[0].content == (1, 2, 4)
-
-
-def test_windows_are_the_stream_cut_up():
-    lines = ["the cat sat on a mat", "she saw", "he ran to it"]
-    rows = window_rows(TextOnly(), lines, length=6, count=99)
-    stream = " ".join(lines).split()
-    assert len(rows) == len(stream) // 4
-    for i, row in enumerate(rows):
-        assert pieces(row.ids) == " ".join(["[CLS]", *stream[4 * i : 4 * i + 4], "[SEP]"])
-        assert (row.index, row.content) == (i, (1, 2, 3, 4))
-    assert window_rows(TextOnly(), lines, length=6, count=2) == rows[:2]
-
-
-def test_ids_that_the_embedding_lacks():
-    small = TextOnly(max_length=9, vocab_size=20)
-    for encode in (
-        lambda: list(encode_rows(small, ["zoo"], None)),
-        lambda: window_rows(small, ["zoo"], length=4, count=1),
-        lambda: list(encode_pairs(small, ["the"], ["zoo"], ENDS)),
-    ):
-        with pytest.raises(CorpusError, match="do not belong together"):
-            encode()
 
 
 def test_masks_are_fixed_by_seed_and_index_and_spread_evenly():
@@ -206,24 +183,6 @@ def test_halves_are_drawn_at_random_and_what_they_share_is_counted():
     first, second = halve(pairs, 0)
     assert len(first) == len(second) == 15
     assert shared_sentences(pairs, first, second) == 1
-
-
-@pytest.mark.parametrize("second", [None, ["it was red", "it is red", "the cat sat"]])
-def test_a_row_gives_its_texts_whatever_is_masked(second):
-    first = ["the cat sat", "a dog ran to the house", "it was red"]
-    rows = [row for row in encode_rows(TextOnly(), first, second) if row is not None]
-    found = [list(sentences_of(row)) for row in rows]
-    masked = [list(sentences_of(mask_row(row, 4, random.randrange(99)))) for row in rows]
-    assert found == masked
-    texts = [[a, *b] for a, *b in zip(first, *([second] if second else []), strict=True)]
-    token = {
-        text: ids
-        for row, ids_of in zip(texts, found, strict=True)
-        for text, ids in zip(row, ids_of, strict=True)
-    }
-    assert len(set(token.values())) == len(token)
-    if second:
-        assert found[0][::-1] == found[2]  # the cat sat, it was red
 
 
 def from_source(index: int, source: tuple[int, ...]) -> PairRow:

@@ -19,8 +19,6 @@ from headscope.models.card import CardFacts, model_card
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.onnx.graph import check_exportable, need_packages, write_graph
-from headscope.models.onnx.quantisation import quantize
-from headscope.models.onnx.session import Graph
 from headscope.results import DropLook, DropPart, MaxDrop, PruneResult, ValidationSummary
 from headscope.show.prune.words import verdict
 
@@ -181,29 +179,6 @@ def test_heads_are_gone_from_the_file_and_no_path_of_this_machine_is_there(path)
     content = path.read_bytes()
     assert b".py" not in content
     assert str(Path(headscope.__file__).parent).encode() not in content
-
-
-def test_quantized_graphs_are_smaller_and_near(path, tmp_path):
-    small = tmp_path / "small.onnx"
-    quantize(path, small)
-    assert small.stat().st_size < path.stat().st_size
-    weights = [tensor.data_type for tensor in onnx.load(small).graph.initializer]
-    assert weights.count(onnx.TensorProto.INT8) > 10
-    rows = texts((5, 9, 20))
-    (near, _), (exact, _) = run(small, rows), run(path, rows)
-    assert 0 < abs(near - exact).max() < 0.3
-    assert np.corrcoef(near.ravel(), exact.ravel())[0, 1] > 0.99
-
-
-def test_the_profile_is_of_attention(path):
-    graph = Graph(path, profile=True)
-    ids = torch.randint(5, 61, (2, 30))
-    for _ in range(5):
-        hidden, logits = graph(ids, torch.ones_like(ids))
-    assert hidden.shape == (2, 30, 32)
-    assert logits is None
-    assert 0 < graph.attention_seconds() < 1
-    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
 
 
 def test_what_cannot_be_exported_is_said(full, monkeypatch):

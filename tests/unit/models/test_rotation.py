@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from headscope.models.layouts import AttentionInput, Heads
-from headscope.models.layouts.esm import ScaledMap
 from headscope.models.layouts.rotary import GroupRows
 from headscope.models.layouts.rotation import rotate, rotated
 
@@ -70,13 +69,3 @@ def test_rows_go_with_the_last_head_that_reads_them(there, heads, places):
     """Six heads read three keys in pairs; each key has two rows."""
     rows = GroupRows(nn.Linear(4, 6), "weight", 2, group=2)
     assert rows.rows(there, heads).tolist() == [2 * p + i for p in places for i in range(2)]
-
-
-def test_a_scaled_map_is_scaled_in_every_way():
-    linear = nn.Linear(5, 6)
-    scaled = ScaledMap(linear, factor=0.25)
-    x = torch.randn(2, 3, 5)
-    torch.testing.assert_close(scaled(x), linear(x) / 4)
-    torch.testing.assert_close(x @ scaled.weight.t() + scaled.bias, linear(x) / 4)
-    bare = ScaledMap(nn.Linear(5, 6, bias=False), factor=0.25)
-    assert bare.bias is None

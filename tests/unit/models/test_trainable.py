@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModel
 
 from headscope.errors import UnsupportedModelError
 from headscope.models.loading import wrap
-from headscope.models.trainable import TRAINED, choose, count
+from headscope.models.trainable import choose
 
 
 def names(model: nn.Module, way: str) -> dict[str, int]:
@@ -66,16 +66,6 @@ def test_draws_depend_on_the_seed_and_are_all_different():
         assert int(chosen.entries.max()) < chosen.parameter.numel()
 
 
-def test_choosing_leaves_no_trace():
-    model = tiny("bert")
-    model.embeddings.word_embeddings.weight.requires_grad_(False)
-    before = {name: p.requires_grad for name, p in model.named_parameters()}
-    for way in TRAINED:
-        choose(wrap(model), way)
-    assert {name: p.requires_grad for name, p in model.named_parameters()} == before
-    assert all(p.grad is None for p in model.parameters())
-
-
 def test_of_a_translator_the_encoder_alone_and_rms_norms_or_none():
     torch.manual_seed(0)
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 4, "num_layers": 2}
@@ -92,9 +82,3 @@ def test_of_a_translator_the_encoder_alone_and_rms_norms_or_none():
                 setattr(module, name, nn.Identity())
     with pytest.raises(UnsupportedModelError, match="no LayerNorm or RMSNorm"):
         choose(wrap(model), "layernorm")
-
-
-def test_shared_layers_count_once():
-    model = tiny("albert")
-    assert count(choose(wrap(model), "all")) <= sum(p.numel() for p in model.parameters())
-    assert sum(names(model, "layernorm").values()) == 2 * 16 + 2 * 2 * 32

@@ -194,41 +194,6 @@ def test_a_stack_alone_is_as_among_all(bart, folders):
     assert headscope.classify(loaded.only("cross"), PAIRS).heads == bart.only("cross").heads
 
 
-def test_all_stacks_are_counted_apart(bart):
-    stacks = [head.stack for head in bart.heads]
-    assert stacks == ["encoder"] * 4 + ["decoder"] * 12 + ["cross"] * 12
-    assert len({head.name for head in bart.heads}) == 28
-    assert bart.corpus.pairs
-    assert [item.stack for item in bart.corpus.by_stack] == ["encoder", "decoder", "cross"]
-    assert "syntactic" in bart.untestable
-    assert "cross:broad" in bart.untestable
-    assert "cross:syntactic" not in bart.untestable
-    counts = {stack: n["heads"] for stack, n in bart.control.by_stack.items()}
-    assert counts == {"encoder": 4, "decoder": 12, "cross": 12}
-    assert "monotonic" not in bart.control.by_stack["encoder"]
-    frame = bart.to_frame()
-    assert len(frame) == len(bart.heads)
-    assert list(frame.columns[:3]) == ["stack", "layer", "head"]
-    cross = frame[frame["stack"] == "cross"]
-    assert cross.alignment.notna().all()
-    assert cross.alignment_swapped.notna().all()
-    assert frame[frame["stack"] != "cross"].alignment.isna().all()
-    assert "stack" not in bart.only("encoder").to_frame().columns
-
-
-def test_pairs_come_from_tables_and_from_memory(tmp_path, folders):
-    model = headscope.load(str(folders["bart"]))
-    wanted = headscope.classify(model, PAIRS, stack="cross", limit=30).heads
-    write_pairs(tmp_path / "pairs.tsv", PAIRS)
-    headed = "target\tsource\n" + "".join(f"{b}\t{a}\n" for a, b in PAIRS)
-    (tmp_path / "headed.tsv").write_text(headed)
-    lines = "".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in PAIRS)
-    (tmp_path / "pairs.jsonl").write_text(lines)
-    for name in ("pairs.tsv", "headed.tsv", "pairs.jsonl"):
-        found = headscope.classify(model, tmp_path / name, stack="cross", limit=30)
-        assert found.heads == wanted, name
-
-
 def test_a_decoder_alone_reads_sentences(tmp_path):
     """gpt2 has one stack; no row sees a token to its right."""
     folder = write_tiny(tmp_path / "gpt2", "gpt2")

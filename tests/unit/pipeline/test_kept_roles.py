@@ -8,10 +8,10 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.corpus import sample_corpus
-from headscope.data.examples import Examples, sample_texts
+from headscope.data.examples import sample_texts
 from headscope.errors import InputError
 from headscope.pipeline.insights import kept_roles
-from headscope.pipeline.insights.kept_roles import _halves, _unseen, measure_kept_roles
+from headscope.pipeline.insights.kept_roles import _halves, measure_kept_roles
 from headscope.pipeline.tasks import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.
@@ -65,14 +65,6 @@ def test_value_is_that_of_the_model_without_the_other_heads(tiny, classified, mo
     assert len(set(map(tuple, drawn))) > 10
 
 
-def test_nothing_to_compare_or_few_draws(tiny, classified):
-    heads = (dataclasses.replace(h, roles=("syntactic",)) for h in classified.heads)
-    everything = dataclasses.replace(classified, heads=tuple(heads))
-    assert measure_kept_roles(tiny, everything).value is None
-    with pytest.raises(InputError, match="39 or more"):
-        measure_kept_roles(tiny, classified, draws=38)
-
-
 @pytest.mark.parametrize("shift", [0, 1])
 def test_examples_that_were_classified_on_are_left_out(shift, tiny, classified, tmp_path):
     """By sentence, whatever the file is called, and however its words are spaced and written."""
@@ -86,12 +78,3 @@ def test_examples_that_were_classified_on_are_left_out(shift, tiny, classified, 
     path.write_text("\n".join([*words[:21], *mine]) + "\n")
     with pytest.raises(InputError, match=r"21 of the 41 examples .* classified on"):
         measure_kept_roles(tiny, classified, data=path)
-
-
-def test_pairs_and_labels_stay_together():
-    examples = Examples(
-        "x", "0", ("a b", "c", "d"), ("e", "F g", "h"), scores=(1.0, 2.0, 3.0), lines=(1, 2, 3)
-    )
-    left = _unseen(examples, ["f G", "zzz"])
-    assert (left.first, left.second) == (("a b", "d"), ("e", "h"))
-    assert (left.scores, left.lines, left.labels) == ((1.0, 3.0), (1, 3), None)

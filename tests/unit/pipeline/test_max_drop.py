@@ -161,17 +161,6 @@ def test_even_counts_heads_of_every_layer():
     assert tries.heads(chosen.candidate, 3) == 6
 
 
-def test_the_list_of_smaller_numbers_is_short_and_falls():
-    assert smaller(1) == ()
-    assert smaller(36) == (35, 34, 32, 28, 20, 4)
-    for number in range(2, 150):
-        rungs = smaller(number)
-        assert list(rungs) == sorted(set(rungs), reverse=True)
-        assert rungs[0] == number - 1
-        assert rungs[-1] > 0
-        assert len(rungs) <= number.bit_length()
-
-
 def test_an_interval_is_of_one_half_only():
     """What happens on the other half does not touch the choice."""
     quiet, loud = Planted(noise=0.1), Planted(noise=0.1)

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 import headscope
 from headscope.cli.output import time_left
 from headscope.errors import InputError
-from headscope.pipeline.insights.expected import Whole, announcement
+from headscope.pipeline.insights.expected import Whole
 from headscope.pipeline.progress import SECONDS
 from headscope.pipeline.prune.speed import _work, benchmark
 from headscope.pipeline.prune.steps import Cost, Steps
@@ -65,54 +65,11 @@ def test_what_was_done_prices_what_is_left():
     assert run.left == pytest.approx(2 * 4 + 4 * (10 / 3) + (2 * 10 / 3 + 3), abs=1)
 
 
-def test_fixed_seconds_do_not_grow_with_the_pace():
-    run = Run(("", {"measured": 2, "shape 0": 1}))
-    run.spend("measured", 200.0)
-    assert run.left == 200 + 12
-    run.steps.price("shape 0", Cost(seconds=50.0))
-    run.spend("measured", 200.0)
-    assert run.left == 50
-
-
-def test_a_search_that_ends_early_drops_what_it_did_not_need():
-    run = Run(("", {"measured": 8, "scale": 3}), ("", {"save": 1}))
-    run.spend("measured", 2.0)
-    run.steps.expect({"measured": 1})
-    run.spend("measured", 2.0)
-    assert run.left == 2 * 2 + 3
-    run.steps.begin()
-    assert run.left == 2 * 2 + 3
-
-
-def test_a_long_step_counts_by_its_own_share():
-    run = Run(("encoder", {"gates": 1, "measured": 1}))
-    run.now += 30.0
-    run.steps("gates", 1, 4)
-    assert ("encoder, gates", 1, 4) in run.said
-    assert run.left == 90 + 2
-
-
-def test_nothing_is_left_only_at_the_end():
-    """A run that takes far longer than its steps were priced."""
-    run = Run(("", {"measured": 2}), ("", {"save": 1}))
-    for kind in ("measured", "measured", "measured", "unknown", "save", "save"):
-        run.spend(kind, 300.0)
-        assert run.left >= 1
-    run.steps.begin()
-    run.steps.begin()
-    run.steps.finish()
-    assert run.said[-1] == (SECONDS, 1800, 1800)
-    so_far = [done for what, done, _ in run.said if what == SECONDS]
-    assert so_far == sorted(so_far)
-
-
 @pytest.mark.parametrize(
     ("done", "total", "since", "says"),
     [
         (0, 400, 0, "about 6:40 left"),
-        (0, 400, 100, "about 5:00 left"),
         (10, 3700, 0, "about 1:01:30 left"),
-        (395, 400, 4, "about 0:01 left"),
         (395, 400, 300, "about 0:30 left"),  # late: it will take some time yet
         (400, 400, 0, "done"),
     ],
@@ -150,11 +107,6 @@ def test_what_insights_promises_follows_the_pace_and_the_budget(pace, budget, tr
     assert halfway == pytest.approx([true] * len(halfway), rel=0.3)
 
 
-def test_transfer_is_named_with_what_leaves_it_out():
-    assert "Skip transfer" in announcement({"classify": 20.0, "transfer": 50.0}, 100.0)
-    assert "Skip" not in announcement({"classify": 20.0}, 100.0)
-
-
 REMOVED = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 2), (2, 0)]
 
 
@@ -165,7 +117,7 @@ def counted(run: Callable[[], object]) -> int:
     return counter.get_total_flops() // 2
 
 
-@pytest.mark.parametrize("family", ["bert", "albert, two groups", "distilbert", "electra"])
+@pytest.mark.parametrize("family", ["bert", "albert, two groups"])
 def test_multiplications_are_those_that_torch_counts(family):
     full = headscope.wrap(tiny(family, auto=AutoModelForSequenceClassification))
     shared = family == "albert, two groups"

@@ -1,19 +1,27 @@
+"""Sharing of work and meetings at the store, without further processes."""
+
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+from torch.distributed import TCPStore
 
+from headscope.errors import InputError, LostProcessError
 from headscope.measures.classify.syntactic import Syntactic
+from headscope.processes.group import Group, launched
 from headscope.processes.sharing import (
     Array,
     Processes,
     alone,
     current,
     in_order,
-    joined_rows,
     merged,
     own_file,
     share,
@@ -47,9 +55,8 @@ def test_every_item_belongs_to_one_process():
 
 
 def test_one_process_gets_its_own_things_back_and_files_have_its_name():
-    part, sums, path = torch.ones(2), Syntactic(1, 1), Path("out/.classify.state.safetensors")
+    part, path = torch.ones(2), Path("out/.classify.state.safetensors")
     assert summed("x", part)[0] is part
-    assert merged(sums, lambda: Syntactic(1, 1), "x") is sums
     assert own_file(path) == path
     with shared_by(Recorded(1, {0: {}})):
         assert own_file(path) == Path("out/.classify.state.2-of-2.safetensors")
@@ -99,19 +106,63 @@ def test_sums_with_names_are_merged_by_name():
     assert sums == {"nsubj": 11, "det": 2, "obj": 4}
 
 
-def test_rows_go_where_they_belong():
-    theirs = {"place": np.array([2, 0]), "value": np.array([[2.0], [0.0]])}
-    nothing = {"place": np.zeros(0, dtype=np.int64)}
-    with shared_by(Recorded(1, {0: theirs, 2: nothing})):
-        found = joined_rows("x", [np.array([1])], {"value": [np.array([[1.0]])]}, 3)
-        assert found["value"].tolist() == [[0.0], [1.0], [2.0]]
-    with shared_by(Recorded(2, {0: theirs, 1: {"place": np.array([1]), "value": np.ones((1, 1))}})):
-        assert joined_rows("x", [], {}, 3)["value"].tolist() == [[0.0], [1.0], [2.0]]
-
-
 def test_batches_and_texts_come_back_in_their_order():
     with shared_by(Recorded(0, {1: {"1": np.array([1.0]), "10": np.array([10.0])}})):
         parts = in_order("x", {0: torch.tensor([0.0]), 2: torch.tensor([2.0])})
         assert [float(part) for part in parts] == [0.0, 1.0, 2.0, 10.0]
     with shared_by(Recorded(0, {1: {"1": np.frombuffer("é".encode(), dtype=np.uint8)}})):
         assert texts_in_order("x", {0: "a", 2: ""}) == ["a", "é", ""]
+
+
+@contextmanager
+def pair(patience: float = 60.0) -> Iterator[tuple[Group, Group]]:
+    """Two processes of one run; the patience is that of both."""
+    first = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    second = TCPStore("127.0.0.1", first.port, is_master=False, timeout=timedelta(seconds=5))
+    groups = Group(first, 0, 2, patience), Group(second, 1, 2, patience)
+    try:
+        yield groups
+    finally:
+        for group in reversed(groups):
+            group.leave()
+
+
+def test_processes_that_have_come_apart_end():
+    with pair() as (first, second):
+        second._store.set("meeting 1 1", "b")
+        with pytest.raises(LostProcessError, match="process 1 is at 'a' and process 2 at 'b'"):
+            first.meet("a")
+
+
+def test_a_failure_or_silence_reaches_whoever_waits():
+    with pair() as (first, second):
+        second.fail("no more memory")
+        with pytest.raises(LostProcessError, match=r"Process 2 of 2, on .*: no more memory"):
+            first.meet("a")
+        assert first.speak()
+        assert not second.speak()
+    with pair(patience=0.3) as (first, second):
+        second._pulse.stop()
+        with pytest.raises(LostProcessError, match="Process 2 of 2 has given no sign of life"):
+            first.meet("the sums")
+
+
+def test_a_slow_process_is_waited_for():
+    with pair(patience=0.3) as (first, second):
+        late = threading.Timer(0.8, lambda: second.meet("a"))
+        late.start()
+        first.meet("a")
+        late.join()
+
+
+def test_what_a_launcher_must_say(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert launched() == 1
+    for name, value in (("WORLD_SIZE", "3"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="MASTER_ADDR and MASTER_PORT cannot be found"):
+        launched()
+    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")):
+        monkeypatch.setenv(name, value)
+    assert launched() == 3

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections import Counter
 
 import pytest
 import torch
@@ -16,14 +15,7 @@ from headscope.pruning.importance import importance_example, importance_token
 from headscope.pruning.joint import JointRanking, eliminate, fisher_joint
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import METHODS, rank
-from headscope.pruning.normalise import per_layer
-from headscope.pruning.relinearised import (
-    Form,
-    Path,
-    RelinearisedRanking,
-    fisher_mean,
-    fisher_relinearised,
-)
+from headscope.pruning.relinearised import fisher_mean, fisher_relinearised
 from headscope.pruning.units import Units
 
 
@@ -62,12 +54,6 @@ def test_importance_by_example_is_the_mean_absolute_derivative_of_single_example
     for method in ("importance-token", "importance-example"):
         with pytest.raises(InputError, match="label"):
             rank(method, toy_given(labels=False))
-
-
-def test_layers_compete_on_equal_terms_after_normalisation():
-    values = torch.tensor([3.0, 4.0, 300.0, 400.0, 0.0, 0.0])
-    found = per_layer(values, torch.tensor([0, 0, 1, 1, 2, 2]))
-    torch.testing.assert_close(found, torch.tensor([0.6, 0.8, 0.6, 0.8, 0.0, 0.0]))
 
 
 def test_labelled_fisher_is_the_sum_of_outer_products_of_single_gradients():
@@ -143,17 +129,6 @@ def _minimum(matrix: torch.Tensor, strength: float, removed: list[int]) -> float
     return float(((design @ solved)[:, 0] - target).pow(2).sum())
 
 
-def test_joint_elimination_removes_one_of_two_equal_heads_first():
-    given = toy_given(2, 3, labels=False, n=200, d=20)
-    a = given.calibration._a
-    a[:, 1, 2] = 1.5 * a[:, 0, 0]  # heads of different layers that say the same
-    order = fisher_joint(given, directions=30).remove(1)
-    assert order[0] in (0, 5)
-    a[:, [0, 1], [0, 2]] *= 3.0  # louder than all others, so that the diagonal would keep both
-    assert fisher_joint(given, directions=30).remove(1)[0] in (0, 5)
-    assert not {0, 5} & set(fisher(given).remove(4))
-
-
 def test_every_method_is_deterministic_and_removes_as_many_as_asked():
     for name, info in METHODS.items():
         if info.needs_roles or name in ("gates", "topk"):
@@ -202,15 +177,6 @@ LAYERS = torch.tensor([0] * 5 + [1] * 5 + [2] * 5)
 VALUES = torch.randperm(15, generator=torch.Generator().manual_seed(1)).double()
 
 
-class Unnested(Ranking):
-    """Sets of even size leave out the unit that sets of odd size begin with."""
-
-    def remove(self, count: int) -> tuple[int, ...]:
-        order = [int(i) for i in self.values.argsort()]
-        kept = order[1 : count + 1] if count % 2 == 0 and count < len(order) else order[:count]
-        return tuple(sorted(kept))
-
-
 @pytest.mark.parametrize("each", range(6))
 def test_the_lowest_or_the_first_of_each_layer_go(each):
     found = EvenRanking(Ranking(VALUES), LAYERS).remove(3 * each)
@@ -223,17 +189,6 @@ def test_the_lowest_or_the_first_of_each_layer_go(each):
     found = EvenRanking(Ranking(VALUES, order), LAYERS).remove(3 * each)
     first = [[unit for unit in order if unit in layer][:each] for layer in layers]
     assert set(found) == {unit for units in first for unit in units}
-
-
-def test_sets_that_are_not_nested_still_fill_every_layer():
-    even = EvenRanking(Unnested(VALUES), LAYERS)
-    for each in range(6):
-        sizes = Counter(unit // 5 for unit in even.remove(3 * each))
-        assert sizes == Counter({layer: each for layer in range(3) if each})
-    # Of two sizes the one that leaves the lowest unit out keeps it where its layer has other units.
-    lowest = int(VALUES.argmin())
-    assert lowest in even.remove(3)
-    assert lowest not in even.remove(6)
 
 
 def test_a_layer_that_every_unit_belongs_to_loses_what_the_ranking_says():
@@ -313,20 +268,6 @@ def test_a_head_that_says_the_same_of_every_text_goes_first_if_it_leaves_its_mea
     assert 3 not in fisher_relinearised(given, directions=20).remove(4)
 
 
-def test_each_size_is_answered_by_the_last_linearisation_at_fewer_heads():
-    orders = [[0, 1, 2, 3, 4, 5], [3, 4, 5, 0, 1, 2], [1, 3, 5, 2, 4, 0]]
-    nothing = torch.zeros(0)
-    forms = [Form(nothing, nothing, nothing, tuple(order)) for order in orders]
-    path = Path(toy_given(2, 3, labels=False), directions=1)
-    ranking = RelinearisedRanking(path, forms, [0, 2, 4], rounds=0)
-    found = [ranking.remove(count) for count in range(7)]
-    # From the second to the third both that had gone are back.
-    assert found[:4] == [(), (0,), (0, 1), (3, 4, 5)]
-    assert found[4:] == [(0, 3, 4, 5), (1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 5)]
-    # Unit 3 goes fourth, first and second: mean place 4 / 3 of at most 5.
-    assert float(ranking.values[3]) == pytest.approx(4 / 3 / 5)
-
-
 def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before():
     rising, falling = (fisher_relinearised(toy_given(2, 6, labels=False)) for _ in range(2))
     up = [rising.remove(n) for n in range(13)]
@@ -334,13 +275,3 @@ def test_what_a_size_is_given_does_not_depend_on_what_was_asked_before():
     before = dict(rising.passes)
     assert rising.remove(5) == falling.remove(5)
     assert rising.passes == before  # asked again, it costs nothing
-
-
-def test_no_pass_is_made_beyond_the_largest_size_that_is_asked_for():
-    given = toy_given(2, 8, labels=False)
-    whole = fisher_relinearised(given)
-    for largest, stages in ((2, 1), (3, 2), (8, 4), (15, 8)):
-        part = fisher_relinearised(toy_given(2, 8, labels=False, largest=largest))
-        assert part.passes["backward"] == 2 + 3 * (stages - 1)
-        for count in range(largest + 1):
-            assert part.remove(count) == whole.remove(count)

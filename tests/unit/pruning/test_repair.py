@@ -11,7 +11,7 @@ from toy_calibration import toy_given
 from headscope.pruning import surgery
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.gates import gates
-from headscope.pruning.hard_concrete import STRETCH, TEMPERATURE, draw_gates, open_probability
+from headscope.pruning.hard_concrete import draw_gates, open_probability
 from headscope.pruning.refit import RidgeSums
 from headscope.pruning.scale import distance, full_outputs, scale_gates
 from headscope.pruning.topk import hard_sample, relaxed_sample, topk
@@ -72,22 +72,6 @@ def test_ridge_matches_a_stacked_least_squares_problem():
     solved = torch.linalg.lstsq(design, torch.cat([t * share, pull @ now])).solution
     torch.testing.assert_close(W, solved[:6])
     torch.testing.assert_close(b, solved[6])
-
-
-def test_an_infinite_ridge_fits_the_bias_alone():
-    sums, now = RidgeSums(2, 1), torch.tensor([[1.0], [0.0]])
-    sums.update(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[4.0], [4.0]]), torch.ones(2))
-    W, b = sums.solve(now, float("inf"))
-    torch.testing.assert_close(W, now.double())
-    torch.testing.assert_close(b, torch.tensor([2.0]).double())
-
-
-def test_constants_are_those_of_the_papers():
-    assert TEMPERATURE == 0.33
-    assert STRETCH == (-0.1, 1.1)
-    log_a = torch.tensor([-3.0, 0.0, 2.5])
-    expected = [1 / (1 + math.exp(-(x - 0.33 * math.log(0.1 / 1.1)))) for x in log_a.tolist()]
-    torch.testing.assert_close(open_probability(log_a), torch.tensor(expected))
 
 
 @pytest.mark.parametrize("log_a", [-2.0, 0.0, 1.5])
@@ -200,11 +184,3 @@ def test_heads_left_out_are_gates_of_zero_and_come_back_as_zeros(kept, bias):
         assert linear.bias is None or not bool(linear.bias[gone].any())
     assert torch.equal(out.weight[:, rows], whole_out.weight[:, rows])
     assert not bool(out.weight[:, gone].any())
-
-
-def test_scaling_makes_a_gate_permanent():
-    inputs, out = layer()
-    gates = [0.5, 1.0, 0.0, 2.0]
-    expected = attend(inputs, out, X, gates)
-    surgery.scale_heads(out.weight, torch.tensor(gates), D_HEAD)
-    torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)

@@ -1,6 +1,7 @@
-"""The page and the Markdown of a report, without a browser; each section shows itself."""
+"""Pages and Markdown of a report and of ``explain``, without a browser, whatever they hold."""
 
 import dataclasses
+import io
 import json
 import re
 import sys
@@ -10,16 +11,23 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hostile import HOSTILE, hostile
+from hostile import HOSTILE, hostile, hostile_sentence
 from markdown_it import MarkdownIt
+from rich.console import Console
+from tiny_models import tiny_tokenizer
+from transformers import BertConfig, BertModel
 
-from headscope.results import SECTIONS, ReportResult, SamplePatterns
+import headscope
+from headscope.results import ExplainResult, ReportResult, SamplePatterns
+from headscope.results.explain import Matrix
+from headscope.show.explain import VIEW
+from headscope.show.explain.grids import corner, square, weight_text
 from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Line, chart
 from headscope.show.report.files import report_json
-from headscope.show.view import KeyNumber, View, view_of
+from headscope.show.view import KeyNumber, View
 
 
 def grid(
@@ -122,15 +130,9 @@ def facts(result: NormResult, places: Sequence[Place]) -> Iterator[Card]:
         yield Card(*place, facts=[("Norm", f"{norm:.2f}")], values={"norm": norm})
 
 
-def test_a_new_section_appears_on_the_page_and_in_the_markdown(
-    monkeypatch,
-):
+def test_a_new_section_appears_on_the_page_and_in_the_markdown(monkeypatch):
     """What it puts there comes through its view alone, and a view may leave the report alone."""
-    least: dict[str, Any] = {
-        "human": lambda result: (),
-        "csv": lambda result: "",
-        "files": lambda result: {},
-    }
+    least = {"human": lambda result: (), "csv": lambda result: "", "files": lambda result: {}}
     module = ModuleType("headscope.show.norm")
     module.VIEW = View(  # type: ignore[attr-defined]
         **least,
@@ -152,6 +154,46 @@ def test_a_new_section_appears_on_the_page_and_in_the_markdown(
     assert view.section(result) is None
 
 
-def test_scales_of_sections_have_names_of_their_own():
-    keys = [scale.key for section in SECTIONS for scale in view_of(section).scales]
-    assert len(set(keys)) == len(keys)
+@pytest.fixture(scope="module")
+def explained() -> ExplainResult:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 180}
+    config = BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
+    model = headscope.wrap(BertModel(config).eval(), tiny_tokenizer())
+    return headscope.explain(model, "the cat sat on the mat and she ran", validate=False)
+
+
+def text_of(*shown: object) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(*shown, sep="\n")
+    return console.export_text()
+
+
+def test_hostile_tokens_are_inert_on_the_page(explained):
+    made = {**explained.provenance, "model": {**explained.provenance["model"], "id": HOSTILE[0]}}
+    files = VIEW.files(hostile_sentence(explained, made))
+    page = files["explain.html"].decode()
+    assert HOSTILE[0] not in page
+    assert not re.search(r"<[^>]*onerror=", page)
+    assert page.count("<script") == 2  # the data, and the page's own
+    assert not re.search(r"<(img|svg onload)", page)
+    assert "\u202e" not in page
+    data = re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert not set("<>&\u2028\u2029") & set(data[1])
+    shown = text_of(*VIEW.human(hostile_sentence(explained, made)))
+    assert "\u202e" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_square_says_how_much_of_it_is_shown():
+    names = [f"t{i}" for i in range(20)]
+    rows = tuple(tuple(1.0 if i == j else 0.0 for j in range(20)) for i in range(20))
+    matrix = Matrix("pattern", (20, 20), tuple(names), tuple(names), rows)
+    text = text_of(square(matrix, names, weight_text, cell=5))
+    assert "queries down, keys across, first 14 of 20 tokens" in text
+    expected = [[f"t{i}", *"." * i, "1.00", *"." * (13 - i)] for i in range(14)]
+    assert [line.split() for line in text.splitlines()[2:]] == expected
+    given = (None, 0.0, 0.0049, 0.005, 0.123, 0.994, 0.996, 1.0)
+    assert [weight_text(v) for v in given] == [".", ".", ".", ".01", ".12", ".99", "1.00", "1.00"]
+    wide = Matrix("x", (3, 20), ("a", "b", "c"), (), tuple(row for row in rows[:3]))
+    assert "x (3 x 20), first 8 of 20 columns" in text_of(corner(wide, ("a", "b", "c")))

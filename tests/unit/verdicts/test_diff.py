@@ -1,6 +1,7 @@
 """Planted differences in real results are found, named and nothing else is; equal is silent."""
 
 import copy
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,11 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from result_files import changed
+from rich.console import Console
 
 from headscope.errors import InputError
+from headscope.results import to_json
 from headscope.results.diff import DiffResult
-from headscope.show.diff.tables import diff_markdown, diff_report
+from headscope.show.diff.tables import diff_files, diff_markdown, diff_report
 from headscope.verdicts.diff.compare import compare
+from headscope.verdicts.diff.rules import RULES, parse_rules, undecided, with_fired
+from headscope.verdicts.limits import Limits, limit_failures
 from headscope.verdicts.reading import results_of
 
 COMMANDS = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
@@ -78,12 +83,6 @@ def test_no_number_changes_in_silence(documents, data):
     assert not diff_of(new, documents[command]).equal, place
 
 
-def test_what_agrees_to_six_digits_is_equal(documents):
-    for by, equal in ((1e-9, True), (1e-7, True), (1e-4, False)):
-        new = changed(documents["rank"], "heads", 3, "qk", "stable_rank", to=lambda v, b=by: v + b)
-        assert diff_of(documents["rank"], new).equal is equal
-
-
 def test_a_head_that_gains_or_loses_a_role(documents):
     plain = documents["classify"]
     roles = {"primary": "positional", "roles": ["positional"]}
@@ -147,9 +146,7 @@ def test_whose_interval_it_is(documents):
     [
         (0.5, 0.509, 0.01, False),
         (0.5, 0.511, 0.01, True),
-        (30.0, 30.29, 0.01, False),
         (30.0, 30.5, 0.01, True),
-        (30.0, 30.5, 0.05, False),
         (0.5, 0.5001, 0.0, True),
     ],
 )
@@ -159,17 +156,6 @@ def test_the_tolerance_decides_where_there_is_no_interval(old, new, tolerance, b
     found = diff_of(*sides, tolerance=tolerance)
     assert [(c.where, c.name) for c in found.scores] == [("L0H1", "ov effective")] * beyond
     assert found.within == (not beyond)
-
-
-def test_numbers_of_rank(documents):
-    rank = documents["rank"]
-    new = changed(rank, "heads", 1, "asymmetry", to=None)  # one that goes, or appears, has moved
-    assert [c.new for c in diff_of(rank, new).scores] == [None]
-    assert [c.old for c in diff_of(new, rank).scores] == [None]
-    new = changed(rank, "heads", 7, "qk", "dims", "90", to=lambda v: v - 1)
-    new = changed(new, "layers", 1, "w_q", "numerical_rank", "value", to=1)
-    moved = {(c.where, c.name) for c in diff_of(rank, new).scores}
-    assert moved == {("L1H3", "qk dims 90"), ("layer 1", "w_q numerical")}
 
 
 def test_a_curve_of_pruning(documents):
@@ -276,3 +262,71 @@ def test_what_cannot_be_compared(documents):
     sides = ({"rank": rank, other: documents[other]} for other in ("depth", "prune"))
     found = diff_of(*sides)
     assert (found.missing, found.added, found.compared) == (("depth",), ("prune",), ("rank",))
+
+
+JUNK: list[Any] = [
+    *(None, [], {}, "", 1e149, -1e149, "x\x1b[2J|<b>\u202e", -1, 0, 3, 1e308, -1e308, 10**40, True),
+    *([[1]], {"a": [None]}, [0.9, 0.1], [1e308, 1e308]),
+]
+LIMITS = Limits.parse(
+    {
+        **{"validation": True, "min_self": 1, "max_false_positives": 0, "max_without_role": 1},
+        **{"metric_min": 0.1, "metric_at_50_percent_drop": 0.1, "insights": {"0": "holds"}},
+        **{"baseline": "old", "fail_on": list(RULES)},
+    }
+)
+
+
+def nodes(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Paths of everything in a document."""
+    if path:
+        yield path
+    if isinstance(data, dict | list):
+        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from nodes(value, (*path, key))
+
+
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), junk=st.sampled_from(JUNK), reverse=st.booleans())
+def test_junk_anywhere(documents, data, junk, reverse):
+    command = data.draw(st.sampled_from(sorted(documents)))
+    place = data.draw(st.sampled_from(list(nodes(documents[command]))))
+    whole = copy.deepcopy(documents[command])
+    sides = [whole, changed(whole, *place, to=copy.deepcopy(junk))]
+    if reverse:
+        sides.reverse()
+    try:
+        old, new = (results_of(side, name) for side, name in zip(sides, "ab", strict=True))
+        found = with_fired(compare(old, new), parse_rules(RULES))
+    except InputError:
+        return
+    finally:
+        assert whole == documents[command], "what is compared is not changed"
+    limit_failures(new, LIMITS, old)
+    undecided(found, parse_rules(RULES))
+    with open("/dev/null", "w") as nowhere:
+        Console(file=nowhere, width=80).print(*diff_report(found))
+    for text in diff_files(found).values():
+        assert b"\x1b" not in text
+    json.loads(to_json(found))
+    assert whole == documents[command], "what is shown is not changed"
+
+
+@pytest.mark.parametrize("junk", [[], [{"name": "heads", "shape": [], "rows": [], "columns": []}]])
+def test_a_step_without_its_matrix_is_refused(junk, documents):
+    steps = documents["explain"]["steps"]
+    mix = [step["key"] for step in steps].index("mix")
+    document = changed(documents["explain"], "steps", mix, "matrices", to=junk)
+    with pytest.raises(InputError, match=r"new \(explain\) is damaged"):
+        results_of(document, "new")
+
+
+def test_provenance_of_another_shape(documents):
+    for command in ("classify", "rank", "spectrum", "depth", "prune"):
+        old = results_of(documents[command], "old")
+        for junk in ({}, {"model": 3, "data": "x"}, {"model": {"removed_heads": 7}, "data": []}):
+            document = changed(documents[command], "provenance", to=junk)
+            found = compare(old, results_of(document, "new"))
+            assert found.identity
+            assert list(diff_report(found))

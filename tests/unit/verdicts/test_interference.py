@@ -76,10 +76,7 @@ def parts(found: Finding) -> dict[str, str]:
         (UP, DOWN, UP, "mixed"),
         (UP, UP, DOWN, "mixed"),
         (BOTH, UP, UP, "mixed"),
-        (BOTH, DOWN, DOWN, "mixed"),
-        (Estimated(0.4), UP, UP, "not measured"),
         (Estimated(None), UP, UP, "not measured"),
-        (UP, Estimated(0.2), UP, "not measured"),
         (UP, UP, None, "not measured"),  # no random weights
         (UP, Estimated(None), UP, "not measured"),  # a result of an older version
     ],

