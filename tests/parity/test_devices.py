@@ -1,4 +1,4 @@
-"""Every command runs on a second device, here a simulated one, and finds what it finds on a CPU."""
+"""Every command finds on a second device, simulated or real, what it finds on a CPU."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import FAMILIES, tiny
 from simulated_device import NAME, Simulated, simulated_device
 from tiny_models import tiny_bert
 
 import headscope
 from headscope import widest
 from headscope.errors import InputError
+from headscope.models.certificate import validate_model
 from headscope.models.loading import pick_device, widest_dtype
 from headscope.results import to_dict
 
@@ -159,3 +161,64 @@ def test_devices_and_types_that_are_there_are_named(monkeypatch):
         headscope.load("demo", device="mps", dtype="float64")
     with pytest.raises(InputError, match="dtype int8 is not available on cpu; give float64"):
         headscope.load("demo", device="cpu", dtype="int8")
+
+
+# On a real accelerator; without one, these are skipped.
+
+DEVICES = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+
+
+@pytest.fixture(params=DEVICES)
+def gpu(request: pytest.FixtureRequest) -> str:
+    if not DEVICES[request.param]():
+        pytest.skip(f"torch sees no device {request.param} here")
+    return str(request.param)
+
+
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+
+
+@pytest.mark.gpu
+@each_dtype
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_certified(family, dtype, gpu):
+    result = validate_model(headscope.wrap(tiny(family, dtype).to(gpu)))
+    assert result.passed, result.reasons
+
+
+@pytest.mark.gpu
+@each_dtype
+def test_the_demo_is_certified_with_reduced_precision_asked_for(dtype, gpu):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        result = headscope.validate("demo", device=gpu, dtype=dtype)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert result.passed, result.reasons
+
+
+@pytest.mark.gpu
+def test_classify_counts_what_a_cpu_counts(gpu):
+    """Up to ties within a rounding: one argmax in a thousand queries may fall the other way."""
+    here, there = (headscope.classify("demo", device=d, limit=120) for d in ("cpu", gpu))
+    assert [head.roles for head in there.heads] == [head.roles for head in here.heads]
+    for ours, theirs in zip(there.heads, here.heads, strict=True):
+        assert ours.positional.rates == pytest.approx(theirs.positional.rates, abs=1e-3)
+        assert ours.entropy == pytest.approx(theirs.entropy, abs=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("section", ["rank", "spectrum", "depth", "flow", "linear", "symmetric"])
+def test_the_other_sections_run(section, gpu):
+    less = {
+        "rank": {},
+        "spectrum": {"length": 32, "sequences": 4},
+        "depth": {"length": 32, "sequences": 4},
+        "flow": {"limit": 24, "control": False},
+        "linear": {"sentences": 8},
+        "symmetric": {"sentences": 8},
+    }
+    result = getattr(headscope, section)("demo", device=gpu, **less[section])
+    assert result.validation.passed
+    assert result.provenance["device"].startswith(gpu)

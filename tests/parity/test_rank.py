@@ -12,12 +12,10 @@ from tiny_models import VOCABULARY, tiny_tokenizer
 from transformers import T5Config, T5EncoderModel
 
 import headscope
-from headscope.attention import stream_attention
 from headscope.data.plain import as_plain
 from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.rank import rank
-from headscope.pipeline.replaced_attention import PooledStates
 from headscope.results import RankResult
 
 EPS64 = 2.0**-52
@@ -131,23 +129,6 @@ def test_data_aware_form_with_biases():
         same(head.qk_data, np.linalg.svd(query @ key.T)[1][:8], 1e-8)
 
 
-def test_batching_and_padding_do_not_matter(monkeypatch):
-    from headscope.pipeline import texts
-
-    def one_by_one(window: list[Any], tokens: int) -> list[list[Any]]:
-        return [[ids] for ids in window if ids is not None]
-
-    loaded = opened("bert")
-    together = measured(loaded)
-    monkeypatch.setattr(texts, "buckets", one_by_one)
-    single = measured(loaded)
-    for a, b in zip(together.heads, single.heads, strict=True):
-        np.testing.assert_allclose(
-            a.qk_data.singular_values, b.qk_data.singular_values, rtol=1e-7, atol=1e-9
-        )
-        assert a.pattern_asymmetry.mean == pytest.approx(b.pattern_asymmetry.mean, rel=1e-9)
-
-
 def test_limit_and_lines_that_do_not_fit():
     loaded = opened("bert")
     text = as_plain([LINES[0], "the " * 60, *LINES[1:]])
@@ -157,22 +138,8 @@ def test_limit_and_lines_that_do_not_fit():
     assert one.heads[0].pattern_asymmetry.sem is None
 
 
-def test_fidelity_of_the_identity_is_one_and_of_something_else_is_not():
-    loaded = opened("bert")
-    states = PooledStates(loaded, as_plain(LINES))
-    same = states.cosines(
-        lambda site, q, k, v, mask, scale: stream_attention(q, k, v, mask=mask, scale=scale)
-    )
-    assert same.shape == (len(LINES),)
-    np.testing.assert_allclose(same, 1, atol=1e-12)
-    other = states.cosines(lambda site, q, k, v, mask, scale: v)
-    assert bool((other < 0.999).all())
-    assert (states.lines, states.skipped) == (len(LINES), 0)
-
-
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_a_model_without_some_heads(family):
-    whole = opened(family)
+def test_a_model_without_some_heads():
+    whole = opened("bert")
     compact = headscope.remove_heads(whole, [(0, 1), (1, 0), (1, 1), (1, 2), (2, 3)])
     full, rest = (
         rank(loaded, text=as_plain(LINES), control_seeds=2) for loaded in (whole, compact)
@@ -207,36 +174,23 @@ def test_a_layer_without_any_head():
     assert len(result.shared.widths[0].layer_score_errors) == 2
 
 
-ROTARY = ("esm", "roformer", "modernbert", "modernbert, wrongly configured")
-
-
 @pytest.mark.parametrize("validate", [True, False])
-@pytest.mark.parametrize("name", ROTARY)
-def test_rotary_models_are_refused(name, validate):
-    kind = name.partition(",")[0]
+@pytest.mark.parametrize("kind", ["esm", "roformer", "modernbert"])
+def test_rotary_models_are_refused(kind, validate):
     model = tiny(kind)
-    if "wrongly" in name:  # as its published config says
+    if kind == "modernbert":  # as its published config says, wrongly
         model.config.position_embedding_type = "absolute"
-    with pytest.raises(UnsupportedModelError, match=f"{kind}.*rotates queries and keys") as caught:
+    with pytest.raises(UnsupportedModelError, match=f"{kind}.*rotates queries and keys"):
         rank(model, validate=validate)
-    assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
-def test_relative_keys_in_a_config(kind):
+def test_relative_keys_in_a_config():
     model = tiny("bert")
-    model.config.position_embedding_type = kind
-    with pytest.raises(UnsupportedModelError, match=kind):
+    model.config.position_embedding_type = "relative_key_query"
+    with pytest.raises(UnsupportedModelError, match="relative_key_query"):
         rank(model)
-    assert kind in rank(model, validate=False, control_seeds=2, fresh=False).not_covered[0]
-
-
-def test_a_model_without_rotation_is_no_rotary_model():
-    model = tiny("esm, absolute")
-    # Its queries come scaled already, so the certificate of the weights fails: measured without.
-    result = rank(model, control_seeds=2, fresh=False, validate=False)
-    assert result.not_covered == ()
-    assert len(result.heads) == 12
+    result = rank(model, validate=False, control_seeds=2, fresh=False)
+    assert "relative_key_query" in result.not_covered[0]
 
 
 def test_from_a_text_the_relative_bias_stays_as_it_is():
