@@ -19,7 +19,7 @@ from headscope.errors import CorpusError, InputError
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
-from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
+from headscope.pipeline.tasks.decoding import decode_greedily, token_limit
 from headscope.pipeline.tasks.seq2seq import Seq2Seq, ends_of, seq2seq_task
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
@@ -175,11 +175,12 @@ def test_pairs_that_do_not_fit_are_counted():
 def test_where_targets_start_and_end(tmp_path):
     loaded = opened()
     assert (ends_of(loaded).start, ends_of(loaded).stop) == (CLS, SEP)
-    for settings in (loaded.network.config, loaded.network.generation_config):
+    both = (loaded.network.config, loaded.network.generation_config)
+    for settings in both:
         settings.decoder_start_token_id, settings.bos_token_id = None, 7
         settings.eos_token_id = [SEP, 9]
     assert (ends_of(loaded).start, ends_of(loaded).stop) == (7, SEP)
-    for settings in (loaded.network.config, loaded.network.generation_config):
+    for settings in both:
         settings.eos_token_id = None
     with pytest.raises(InputError, match="config of tiny has no eos_token_id"):
         ends_of(loaded)
@@ -306,12 +307,5 @@ def test_the_checkpoints_own_end_tokens():
     assert min(map(len, expected)) < STEPS
 
 
-def test_how_much_may_be_written_and_as_what_text():
+def test_how_much_may_be_written():
     assert [token_limit(12, 256), token_limit(12, 20), token_limit(1, 512)] == [34, 20, 12]
-
-    class Speller:
-        def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-            assert skip_special_tokens
-            return " " + " ".join(map(str, ids)) + "\n"
-
-    assert text_of(Speller(), [1, 2]) == "1 2"
