@@ -124,9 +124,6 @@ def test_every_type_has_a_fingerprint(dtype):
     assert fingerprint(network) != first
 
 
-# Training mode.
-
-
 def test_training_mode_is_refused(loaded):
     assert validate_model(loaded).passed
     loaded.model.train()
@@ -203,9 +200,6 @@ def test_a_state_of_changed_weights_is_refused(name, tmp_path):
     with pytest.raises(InputError, match=r"changed after loading.*save the changed model"):
         getattr(headscope, name)(loaded, **arguments, **small)
     assert not (tmp_path / "state").exists()
-
-
-# Products are computed in the type that a certificate states, whatever the caller had set.
 
 
 def settings() -> tuple[object, ...]:

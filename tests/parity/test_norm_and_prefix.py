@@ -16,6 +16,7 @@ import headscope
 from headscope.measures.activations import Activations
 from headscope.measures.prefix_matching import PLACES, PrefixWeights
 from headscope.pipeline.classify.norm_weighted import compare
+from headscope.pipeline.classify.prefix_matching import Repeats
 from headscope.results import ClassifyResult
 
 
@@ -76,26 +77,24 @@ def test_roles_are_compared_by_name(planted):
         str(planted.folder), planted.treebank, limit=60, validate=False
     )
     other = tuple(plain.heads[:4])
-    found = compare(plain.heads, other)
-    for role in found.roles:
+    found, control = compare(plain.heads, other), compare(other, other, (plain.heads, other))
+    for role, again in zip(found.roles, control.roles, strict=True):
         mine = [h.name for h in plain.heads if role.role in h.roles]
-        assert role.heads == len(mine)
-        assert role.kept == tuple(name for name in mine if name.startswith("L0"))
-        assert role.gained == ()
-        assert role.control_heads is None
-    again = compare(other, plain.heads, (plain.heads, other))
-    for role in again.roles:
-        assert all(not name.startswith("L0") for name in role.gained)
-        mine = [h.name for h in plain.heads if role.role in h.roles]
-        assert role.control_heads == len(mine)
-        assert role.control_kept == sum(name.startswith("L0") for name in mine)
-        assert (role.interval == ()) is (role.heads == 0)
-        low, high = role.interval or (0.0, 1.0)
-        share = len(role.kept) / role.heads if role.heads else np.nan
-        assert low <= share <= high or not role.heads
+        first = tuple(name for name in mine if name.startswith("L0"))
+        assert (role.heads, role.kept, role.gained) == (len(mine), first, ())
+        assert (again.control_heads, again.control_kept) == (len(mine), len(first))
+        if mine:
+            low, high = role.interval
+            assert low <= len(first) / len(mine) <= high
 
 
-# Repeated tokens.
+def test_sentences_repeat_a_copy_without_doubles():
+    repeats = Repeats.draw(headscope.wrap(tiny("bert"), tiny_tokenizer(38)), 0)
+    for ours, theirs in zip(repeats.repeated, repeats.control, strict=True):
+        first, second = (ours[1 + i * repeats.copy : 1 + (i + 1) * repeats.copy] for i in (0, 1))
+        assert first == second == theirs[1 + repeats.copy : -1]
+        assert len(set(theirs)) == len(theirs)
+
 
 COPY = 5
 

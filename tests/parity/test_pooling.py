@@ -183,10 +183,8 @@ def test_a_result_records_how_texts_were_embedded(bert, tmp_path):
 
 def test_notes_say_what_is_read_otherwise(bert, tmp_path):
     folder = by_hand(bert, tmp_path / "m", ["Pooling"])
-    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
-    (folder / "config_sentence_transformers.json").write_text(
-        '{"prompts": {"q": "a dog "}, "default_prompt_name": "q"}'
-    )
+    _write(folder, _READING, '{"max_seq_length": 9}')
+    _write(folder, _SETTINGS, '{"prompts": {"q": "a dog "}, "default_prompt_name": "q"}')
     loaded = headscope.load(str(folder))
     task = make_task("fidelity", Examples("texts", "", first=TEXTS), loaded)
     prompt, longer = task.notes
@@ -197,6 +195,11 @@ def test_notes_say_what_is_read_otherwise(bert, tmp_path):
 
 def test_embeddings_can_be_exported_with_any_batch_and_length():
     """One graph serves every size: nothing in it depends on the numbers that were traced."""
+
+    def drawn(rows: int, pos: int, left: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        real = (torch.arange(pos) < pos - torch.arange(rows)[:, None] % 3).long()
+        return torch.randn(rows, pos, 8), real.flip(1) if left else real
+
     weight = torch.arange(3 * 8 * len(MODES), dtype=torch.float32).sin().reshape(3, -1)
     pooling = Pooling(tuple(MODES), (Dense(weight), Normalize()))
 
@@ -206,18 +209,9 @@ def test_embeddings_can_be_exported_with_any_batch_and_length():
 
     batch, pos = torch.export.Dim("batch"), torch.export.Dim("pos")
     shapes = {"hidden": {0: batch, 1: pos}, "real": {0: batch, 1: pos}}
-    made = torch.export.export(Head(), drawn(3, 7, "right"), dynamic_shapes=shapes).module()
-    for sizes in ((3, 7, "right"), (5, 4, "left"), (2, 11, "right")):
-        hidden, real = drawn(*sizes)
+    made = torch.export.export(Head(), drawn(3, 7), dynamic_shapes=shapes).module()
+    for hidden, real in (drawn(3, 7), drawn(5, 4, left=True), drawn(2, 11)):
         torch.testing.assert_close(made(hidden, real), pooling.embed(hidden, real))
-
-
-def drawn(rows: int, pos: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw states of width 8, with padding in two of three rows."""
-    generator = torch.Generator().manual_seed(rows)
-    real = (torch.arange(pos) < pos - torch.arange(rows)[:, None] % 3).long()
-    hidden = torch.randn(rows, pos, 8, generator=generator)
-    return hidden, real.flip(1) if side == "left" else real
 
 
 def _module(folder: Path, place: int, **values: str) -> None:
