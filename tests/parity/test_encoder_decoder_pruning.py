@@ -159,8 +159,6 @@ def test_gates_of_a_view_are_those_of_its_rows_and_so_are_their_gradients(kind):
     ("view", "heads", "words"),
     [
         ("all", [(0, 1)], r"several stacks: name a head as \(stack, layer, head\)"),
-        ("all", [("sideways", 0, 1)], "stack 'sideways'; it has encoder and decoder and cross"),
-        ("all", [("encoder", 2, 0)], "no head L2H0: tiny bart has layers 0 to 1 with heads 0 to 3"),
         ("all", [("cross", 0, 4)], "no head cross:L0H4.*layers 0 to 2"),
         ("all", [(stack, n, h) for stack, n in SITES for h in range(4)], "every head"),
         ("cross", [("encoder", 0, 0)], "no stack 'encoder'; it has cross"),

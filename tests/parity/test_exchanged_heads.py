@@ -112,15 +112,10 @@ def by_loops(model: Any, weigh: Callable[[list[list[float]]], list[list[float]]]
         return out.flatten(1)[None], None
 
     def run(ids: Tensor) -> Tensor:
-        modules = [layer.attention.self for layer in model.encoder.layer]
-        for module in modules:
-            module.forward = attention.__get__(module)
-        try:
-            with torch.no_grad():
-                return model(input_ids=ids).last_hidden_state.mean(1)
-        finally:
-            for module in modules:
-                del module.forward
+        with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+            for module in (layer.attention.self for layer in model.encoder.layer):
+                patch.setattr(module, "forward", attention.__get__(module))
+            return model(input_ids=ids).last_hidden_state.mean(1)
 
     return run
 
@@ -173,11 +168,7 @@ def test_tied_queries_and_keys_make_symmetric_scores_the_models_own():
 
 @torch.no_grad()
 def test_a_head_that_is_linear_already_errs_by_its_scale_alone():
-    """Values that are zero but at one token: z is the weight of that token times its value.
-
-    Scores so small that the softmax is a straight line there leave z = (1 + S - mean S) v / n; the
-    linear form has S v. With an offset it errs by nothing more than the row's mean.
-    """
+    """Of scores so small, the softmax is a straight line: z = (1 + S - mean S) v / n."""
     loaded = opened(num_hidden_layers=1)
     attention = loaded.model.encoder.layer[0].attention.self
     for part in (attention.query, attention.key):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import COVERED
+from families import BY_NAME
 from tiny_models import tiny_bert
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
@@ -25,7 +25,6 @@ from headscope.models.loaded import LoadedModel
 TEXTS = ["the big dog ran to the house", "she saw it", "a red cat sat on the mat and it was red"]
 #: Of a model of 2 layers and 4 heads: some of one layer, and all of the other.
 REMOVED = [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]
-BY_NAME = {family.name: family for family in COVERED}
 #: Runs in an interpreter that cannot import headscope: opens folders, compares with stored states.
 CHILD = """
 import json, sys, warnings

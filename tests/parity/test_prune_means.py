@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from families import tiny
 from tiny_models import (
     SOURCES,
+    VOCABULARY,
     framed_tokenizer,
     own_pairs,
     tiny_tokenizer,
@@ -14,7 +16,6 @@ from tiny_models import (
     write_pairs,
 )
 from torch import Tensor
-from transformers import AlbertConfig, AlbertModel, BertConfig, BertModel
 
 import headscope
 from headscope.models.output_maps import replaced_outputs
@@ -31,16 +32,8 @@ OTHERS = ["it is a red house", "the dog and the cat"]
 def _network(family: str) -> Any:
     if family == "bart":
         return translator("bart").double()
-    build, config = {"bert": (BertModel, BertConfig), "albert": (AlbertModel, AlbertConfig)}[family]
-    torch.manual_seed(3)
-    sizes = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32}
-    sizes |= {"vocab_size": len(tiny_tokenizer()), "num_hidden_layers": 3}
-    extra = {"embedding_size": 8} if family == "albert" else {}
-    network = build(config(initializer_range=0.4, **sizes, **extra))
-    for name, parameter in network.named_parameters():
-        if name.endswith("bias"):
-            torch.nn.init.normal_(parameter, std=0.3)
-    return network.double().eval()
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": len(VOCABULARY)}
+    return tiny(family, "float64", **sizes)
 
 
 def _output_maps(family: str, network: Any) -> list[torch.nn.Linear]:
