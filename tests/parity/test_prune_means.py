@@ -33,7 +33,7 @@ def _network(family: str) -> Any:
     if family == "bart":
         return translator("bart").double()
     sizes = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": len(VOCABULARY)}
-    return tiny(family, "float64", **sizes)
+    return tiny(family, "float64", initializer_range=0.4, **sizes)
 
 
 def _output_maps(family: str, network: Any) -> list[torch.nn.Linear]:
