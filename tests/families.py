@@ -225,8 +225,6 @@ def padded_batch() -> tuple[Tensor, Tensor]:
     return ids, valid
 
 
-# Encoder-decoder models: a batch that is padded on both sides, heads zeroed by name.
-
 KINDS = ("bart", "marian", "pegasus", "mbart", "t5")
 each_kind = pytest.mark.parametrize("kind", KINDS)
 #: Stacks, layers and how many of each: two layers in the encoder, three in the decoder.

@@ -133,8 +133,6 @@ def tiny_unknown(folder: Path) -> Path:
     return _written(folder, AutoModel, "ctrl", 0, vocab_size=len(VOCABULARY), **sizes)
 
 
-# Models that read pairs, or nothing but what stands before.
-
 #: Of [PAD], [CLS] and [SEP].
 _ENDS = {"pad_token_id": 0, "decoder_start_token_id": 2, "bos_token_id": 2, "eos_token_id": 3}
 _READERS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -182,8 +180,6 @@ def some_pairs(n: int, seed: int = 0, longest: int = 9) -> list[tuple[str, str]]
 
     return [(text(), text()) for _ in range(n)]
 
-
-# Encoder-decoder models that write words, and pairs of which they know many.
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
 SOURCES = (
@@ -261,8 +257,6 @@ def write_translator(folder: Path, kind: str = "marian") -> Path:
     write_pairs(folder.parent / "others.tsv", own_pairs(network, OTHERS))
     return folder
 
-
-# Folders of sentence-transformers as its older versions wrote them, around a tiny model.
 
 #: Width of the last states of a tiny BERT.
 D_MODEL = 32

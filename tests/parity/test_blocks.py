@@ -68,7 +68,6 @@ def test_full_variant_is_transformers_own_hidden_states(family):
         last = final(last)
     torch.testing.assert_close(last, theirs.last_hidden_state, rtol=0, atol=1e-12)
     if "groups" not in family:  # transformers lists a state per group there
-        torch.testing.assert_close(ours[0], theirs.hidden_states[0], rtol=0, atol=1e-12)
         torch.testing.assert_close(ours[1], theirs.hidden_states[1], rtol=0, atol=1e-12)
     # Placement is watched, not known by name.
     loaded.model.config.model_type = "something-else"
@@ -93,8 +92,6 @@ def test_placement_is_right_even_where_attention_gives_nothing():
         nn.init.zeros_(site.projections.out.bias)
     assert norm_placement(find_blocks(loaded)) == "post"
 
-
-# The parts, against plain loops.
 
 _SELF = "attention.self.query attention.self.key attention.self.value attention.output.dense"
 _FFN = "intermediate.dense output.dense"
@@ -202,9 +199,6 @@ def test_variant_is_a_plain_loop(family, variant):
             torch.testing.assert_close(ours[layer + 1][1], expected, rtol=0, atol=1e-10 * size)
 
 
-# Planted answers.
-
-
 def planted(query_key: float) -> LoadedModel:
     """A BERT whose one head copies what it attends to: W_V = W_O = 1, W_Q = W_K = query_key."""
     sizes = {"num_hidden_layers": 4, "num_attention_heads": 1, "initializer_range": 1.0}
@@ -236,9 +230,6 @@ def test_uniform_attention_collapses_at_once_and_identity_never(query_key):
         assert max(found[1:]) < 1e-14
 
 
-# Failing closed.
-
-
 def test_a_layer_with_an_unknown_part_is_refused():
     loaded = tiny("bert")
     layer = loaded.model.encoder.layer[1]
@@ -247,14 +238,9 @@ def test_a_layer_with_an_unknown_part_is_refused():
     blocks = find_blocks(loaded)
     _, gap = _ratios(loaded, blocks, own_states(loaded, blocks, ids()))
     assert gap > 1e-8
-    with pytest.raises(ValidationFailedError, match="do not give its own hidden states"):
-        _check_rebuilt(loaded, gap)
-
-
-@pytest.mark.parametrize("gap", [float("nan"), float("inf"), 1.0])
-def test_what_is_not_small_fails(gap):
-    with pytest.raises(ValidationFailedError):
-        _check_rebuilt(tiny("bert"), gap)
+    for wrong in (gap, float("nan"), float("inf"), 1.0):
+        with pytest.raises(ValidationFailedError, match="do not give its own hidden states"):
+            _check_rebuilt(loaded, wrong)
 
 
 def test_unknown_layers_are_named():
@@ -266,7 +252,7 @@ def test_unknown_layers_are_named():
         find_blocks(loaded)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_other_dtypes_are_put_together_too(dtype):
     loaded = tiny("bert", dtype)
     blocks = find_blocks(loaded)

@@ -39,12 +39,13 @@ class Hand:
     causal: bool = False
     transposed: bool = False
     factor: float | None = None  # of the scores; None: 1 / sqrt(d_head)
+    stack: str = ""  # of a model that has several
     lengths: tuple[int, ...] = (9, 4, 7)
     atol: float = 1e-10
 
     @property
     def name(self) -> str:
-        return f"{self.family} {self.layer}"
+        return " ".join(filter(None, (self.family, self.stack, str(self.layer))))
 
 
 _BERT = "encoder.layer.{}.attention"
@@ -55,6 +56,8 @@ _DISENTANGLED = "self.query_proj self.key_proj self.value_proj output.dense"
 _SQUEEZE = "attention.query attention.key attention.value post_attention.conv1d"
 _HALVES = {"lengths": (19, 11), "atol": 1e-5}  # angles are made in float32
 _ROFORMER = {"theta": 1e4, "interleaved": True, "atol": 1e-6}  # and so are RoFormer's sines
+_BART = "q_proj k_proj v_proj out_proj"
+_T5 = {"factor": 1.0, "lengths": (30, 7), "atol": 1e-6}  # wide buckets, and a softmax of float32
 _GPT2 = {"causal": True, "transposed": True, "lengths": (19, 11), "atol": 1e-10}
 HANDS = [
     Hand("bert", 0, _BERT),
@@ -84,6 +87,14 @@ HANDS = [
     Hand("esm, absolute", 0, _BERT, **_HALVES),
     Hand("gpt2", 1, "h.1.attn", "c_attn c_proj", **_GPT2),
     Hand("gpt2, by layer", 2, "h.2.attn", "c_attn c_proj", factor=8**-0.5 / 3, **_GPT2),
+    Hand("bart", 1, "decoder.layers.{}.self_attn", _BART, stack="decoder", causal=True),
+    Hand("bart", 0, "decoder.layers.{}.encoder_attn", _BART, stack="cross"),
+    Hand("t5", 0, "encoder.block.{}.layer.0.SelfAttention", "q k v o", stack="encoder", **_T5),
+    Hand(
+        *("t5", 1, "decoder.block.{}.layer.0.SelfAttention", "q k v o"),
+        **{"stack": "decoder", "causal": True, **_T5},
+    ),
+    Hand("t5", 1, "decoder.block.{}.layer.1.EncDecAttention", "q k v o", stack="cross", **_T5),
     Hand("mpnet, long", 0, _BERT, "attn.q attn.k attn.v attn.o", lengths=(150, 7)),
     Hand("deberta, short", 0, _BERT, "self.in_proj output.dense", lengths=(30, 7), atol=1e-7),
     Hand("deberta-v2, as v3, short", 0, _BERT, _DISENTANGLED, lengths=(30, 7), atol=1e-7),
@@ -151,6 +162,11 @@ class Layer:
         if kind == "mpnet":
             table = self.state["encoder.relative_attention_bias.weight"]
             return lambda h, i, j, q, k: float(q @ k * factor + table[mpnet_bucket(j - i), h])
+        if kind == "t5" and self.hand.stack != "cross":  # no bias where the decoder reads
+            first = f"{self.hand.stack}.block.0.layer.0.SelfAttention"
+            table = self.state[f"{first}.relative_attention_bias.weight"]
+            bucket = t5_decoder_bucket if self.hand.causal else t5_encoder_bucket
+            return lambda h, i, j, q, k: float(q @ k + table[bucket(i, j), h])
         if kind in ("deberta", "deberta-v2"):
             at = deberta_row(self.hand.family)
             pos_k, pos_q = (
@@ -168,6 +184,20 @@ def mpnet_bucket(away: int) -> int:
     if away < 8:
         return side + away
     return side + min(15, 8 + math.floor(8 * math.log2(away / 8) / 4))
+
+
+def t5_decoder_bucket(i: int, j: int) -> int:
+    """Of 32 for keys that lie behind: one each up to 15, then wider ones up to 128."""
+    back = i - j
+    return back if back < 16 else min(31, 16 + int(math.log(back / 16) / math.log(8) * 16))
+
+
+def t5_encoder_bucket(i: int, j: int) -> int:
+    """Of 32: 16 for keys that lie behind (or here), 16 for those ahead."""
+    away, ahead = abs(i - j), 16 if j > i else 0
+    if away < 8:
+        return ahead + away
+    return ahead + min(15, 8 + int(math.log(away / 8) / math.log(16) * 8))
 
 
 def table_row(away: int, buckets: int, far: int) -> int:
@@ -207,20 +237,23 @@ def soft(row: Array) -> Array:
 
 
 def by_hand(layer: Layer, xs: list[Array], real: Array, n_heads: int) -> tuple[Array, Array]:
-    """Attend head by head and query by query: pattern (batch, heads, n, n) and output."""
+    """Attend head by head and query by query: pattern (batch, heads, n_q, n_k) and output.
+
+    ``real`` says which keys are no padding.
+    """
     hand = layer.hand
     q, k, v = layer.qkv(xs, n_heads)
     score = layer.score(q.shape[-1])
     if hand.theta is not None:
         q, k, v = layer.turned(q), layer.turned(k), layer.turned(v) if hand.rotated_values else v
-    batch, n = real.shape
-    pattern, z = np.zeros((batch, n_heads, n, n)), np.zeros((batch, n, n_heads, v.shape[-1]))
-    z = z.astype(v.dtype)
-    for b, h, i in np.ndindex(batch, n_heads, n):
+    (batch, n_q), n_k = q.shape[:2], real.shape[1]
+    pattern = np.zeros((batch, n_heads, n_q, n_k))
+    z = np.zeros((batch, n_q, n_heads, v.shape[-1]), v.dtype)
+    for b, h, i in np.ndindex(batch, n_heads, n_q):
         key = h // hand.heads_per_key
         keys = [
             j
-            for j in range(n)
+            for j in range(n_k)
             if (j <= i if hand.causal else real[b, j])
             and (hand.window is None or abs(i - j) <= hand.window)
         ] or [i]
@@ -229,7 +262,7 @@ def by_hand(layer: Layer, xs: list[Array], real: Array, n_heads: int) -> tuple[A
         z[b, i, h] = weights @ v[b, keys, key]
     if hand.rotated_values:
         z = np.stack([z.real, z.imag], axis=-1)
-    flat = z.reshape(batch, n, -1)
+    flat = z.reshape(batch, n_q, -1)
     if layer.config.model_type == "convbert":
         flat = np.concatenate([flat, beside_convbert(layer, xs[0], n_heads)], axis=-1)
     return pattern, layer.mapped(hand.maps.split()[-1], flat)
@@ -255,10 +288,11 @@ def beside_convbert(layer: Layer, x: Array, n_heads: int) -> Array:
 
 
 def batch(loaded: LoadedModel, *lengths: int) -> Probe:
-    """Random sentences of these lengths, right-padded."""
+    """Random sentences of these lengths, right-padded; a decoder reads them in another order."""
     draw = torch.Generator().manual_seed(3)
     rows = [torch.randint(5, 61, (n,), generator=draw).tolist() for n in lengths]
-    return Probe("batch", *loaded.pad(rows))
+    decoder = () if loaded.start_id is None else ([[loaded.start_id, *r] for r in rows[::-1]],)
+    return Probe("batch", *loaded.pad(rows), *(x for r in decoder for x in loaded.pad(r)))
 
 
 def own_run(loaded: LoadedModel, site: AttentionSite, probe: Probe) -> tuple[list[Any], Tensor]:
@@ -284,16 +318,20 @@ def test_one_layer_by_hand(hand):
     spread = {"initializer_range": 0.2} if hand.lengths == (19, 11) else {}
     model = tiny(hand.family, "float64", **spread)
     loaded = headscope.wrap(model)
-    site = loaded.sites[hand.layer]
+    site = [s for s in loaded.sites if hand.stack in ("", s.stack)][hand.layer]
     probe = batch(loaded, *hand.lengths)
     entered, own = own_run(loaded, site, probe)
     squeezed = "squeeze" in hand.family  # its states are (batch, channels, pos)
-    xs = [x.transpose(1, 2).numpy() if squeezed else x.numpy() for x in entered[:3] if _is_state(x)]
-    xs = xs[:3] if "mobile" in hand.family else xs[:1] * 3
-    pattern, out = by_hand(Layer(model, hand), xs, probe.real.numpy(), site.n_heads)
+    states = [x for x in entered[:3] if isinstance(x, Tensor) and x.dim() == 3]
+    x, *others = (x.transpose(1, 2).numpy() if squeezed else x.numpy() for x in states)
+    xs = [x, *others] if "mobile" in hand.family else [x, x, x]
+    if hand.stack == "cross":
+        xs = [x, *others * 2]
+    keys = probe.real_keys(site.stack).numpy()
+    pattern, out = by_hand(Layer(model, hand), xs, keys, site.n_heads)
     theirs, ours = (run(loaded, probe).site(site) for run in (run_eager, run_ours))
     near = {"rtol": 0, "atol": hand.atol}
-    real = probe.real.numpy()
+    real = probe.real_queries(site.stack).numpy()
     size = max(1.0, float(np.abs(out[real]).max()))
     own_out = (own.transpose(1, 2) if squeezed else own).numpy()
     np.testing.assert_allclose(own_out[real] / size, out[real] / size, **near)
@@ -301,10 +339,6 @@ def test_one_layer_by_hand(hand):
         np.testing.assert_allclose(record.out.numpy()[real] / size, out[real] / size, **near)
         found = record.pattern.numpy().swapaxes(1, 2)[real]
         np.testing.assert_allclose(found, pattern.swapaxes(1, 2)[real], **near)
-
-
-def _is_state(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dim() == 3
 
 
 @pytest.mark.parametrize(("buckets", "far"), [(256, 512), (16, 40), (8, 16), (6, 40)])

@@ -28,7 +28,6 @@ from headscope.models.random_writes import less_random_write
 from headscope.pipeline.classify.causes import CauseSource, find_causes, mean_loss
 from headscope.pipeline.progress import silent
 from headscope.results import ClassifyResult, HeadResult
-from headscope.show.classify import VIEW
 
 LINES = [
     *SOURCES,
@@ -163,9 +162,6 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
         any_missed += not all(inside)
     assert missed <= stats.binom.ppf(0.999, runs * heads, 0.06)
     assert any_missed <= stats.binom.ppf(0.999, runs, 0.07)
-    one = mean_loss([1.0], [0.5], [0.25], heads=1)
-    assert (one.loss, one.interval) == (1.0, (0.5, 1.25))
-    assert one.all_heads == pytest.approx((0.5, 1.25))
     same = mean_loss([1.0] * 5, [0.5] * 5, [0.25] * 5, heads=72)  # rotations that agree
     assert same.interval == pytest.approx((0.5, 1.25))
     assert same.all_heads[0] < 0.5 < 1.25 < same.all_heads[1]
@@ -179,9 +175,6 @@ def test_noise_is_the_mean_over_rotations(tmp_path, text):
     assert all(torch.equal(before[name], t) for name, t in loaded.model.state_dict().items())
     cause = result.heads[5].cause
     assert cause.beyond_noise.loss == pytest.approx(cause.zero.loss - cause.noise.loss, abs=1e-6)
-    for effect in (cause.zero, cause.noise, cause.beyond_noise):
-        assert effect.all_heads[0] < effect.interval[0] <= effect.loss
-        assert effect.loss <= effect.interval[1] < effect.all_heads[1]
 
 
 def test_noise_has_the_size_of_the_head(tmp_path):
@@ -199,21 +192,13 @@ def test_noise_has_the_size_of_the_head(tmp_path):
 
 
 Pick = Callable[[HeadResult], bool]
-MORE = "Heads with a role cost more than heads without: of a pair in one layer"
-LESS = "Heads with a role cost less than heads without: of a pair in one layer"
-#: Which heads have a role, the verdict, and the sentence.
-VERDICTS: list[tuple[Pick, str, str]] = [
-    (lambda head: head.head >= 4, "costs more", MORE),
-    (lambda head: head.head < 4, "costs less", LESS),
-    (
-        *(lambda head: head.head % 2 == 0, "not told apart"),
-        "Heads with a role and heads without are not told apart",
-    ),
-    (
-        *(lambda head: head.layer > 0, "not measured"),
-        "is not measured: no layer has both kinds",
-    ),
-]
+#: Which heads have a role.
+VERDICTS: dict[str, Pick] = {
+    "costs more": lambda head: head.head >= 4,
+    "costs less": lambda head: head.head < 4,
+    "not told apart": lambda head: head.head % 2 == 0,
+    "not measured": lambda head: head.layer > 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -228,9 +213,10 @@ def uneven(tmp_path_factory: pytest.TempPathFactory, text: Path) -> tuple[Any, C
     return loaded, plain
 
 
-@pytest.mark.parametrize(("which", "verdict", "sentence"), VERDICTS)
-def test_what_a_role_costs_is_said(which, verdict, sentence, uneven, text):
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_what_a_role_costs_is_said(verdict, uneven, text):
     loaded, plain = uneven
+    which = VERDICTS[verdict]
     heads = tuple(
         dataclasses.replace(head, roles=("broad",) if which(head) else ()) for head in plain.heads
     )
@@ -239,12 +225,6 @@ def test_what_a_role_costs_is_said(which, verdict, sentence, uneven, text):
     test = next(t for t in found.causes.tests if (t.role, t.removal) == ("any", "zero"))
     assert test.verdict == verdict
     assert found.causes.rotations >= 5
-    shown = dataclasses.replace(
-        plain,
-        heads=tuple(dataclasses.replace(h, cause=found.by_head[h.name]) for h in heads),
-        causes=found.causes,
-    )
-    assert sentence in "".join(str(part) for part in VIEW.human(shown))
 
 
 def test_labels_give_a_first_order_estimate(tmp_path):

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -58,9 +58,6 @@ def test_the_untouched_model_passes(loaded):
     assert calls(result) == [1, 1, 1]
 
 
-# Models that bypass us.
-
-
 def own_attention(module: Any, scale: float = 8**-0.5) -> Callable[..., Any]:
     """Write BERT's attention out, as a module that asks nobody for it computes it."""
 
@@ -106,7 +103,6 @@ def test_a_class_of_attention_that_never_calls_us(loaded):
     assert_failed(result, "bert", "never calls it", "1 of 3")
 
 
-@dataclass(frozen=True)
 class BypassingLayout(Layout):
     bypasses = True  # BERT's maps, in modules whose forward is exchanged
 
@@ -135,26 +131,15 @@ def test_an_exchanged_forward_must_be_what_the_own_one_computes(scale, loaded):
     assert "forward" not in vars(loaded.sites[0].module)
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("bloom", {"n_layer": 3, "n_head": 4}),
-        ("ctrl", {"n_embd": 32, "n_layer": 3, "n_head": 4, "dff": 48, "n_positions": 40}),
-    ],
-)
-def test_family_with_an_unknown_layout(family, changes):
-    ends = {"bos_token_id": 1, "eos_token_id": 2}
-    result = validate_model(headscope.wrap(Family(family).model("float64", **ends, **changes)))
+def test_unknown_layouts_of_a_family_and_of_a_layer():
+    sizes = {"n_embd": 32, "n_layer": 3, "n_head": 4, "dff": 48, "n_positions": 40}
+    result = validate_model(headscope.wrap(Family("ctrl").model("float64", **sizes)))
     assert calls(result) == [0, 0, 0]
-    assert_failed(result, "no attention layout", family)
-
-
-def test_layer_with_an_unknown_layout():
+    assert_failed(result, "no attention layout", "ctrl")
     model = bert()
     maps = model.encoder.layer[1].attention.self
     maps.query = nn.Sequential(maps.query)
-    result = validate_model(headscope.wrap(model))
-    assert_failed(result, "found in 2 of 3 layers")
+    assert_failed(validate_model(headscope.wrap(model)), "found in 2 of 3 layers")
 
 
 def test_module_that_scales_its_queries_first(loaded):
@@ -183,9 +168,6 @@ def test_families_that_cannot_be_covered_are_refused_by_name(family, tmp_path):
     with pytest.raises(UnsupportedModelError, match=f"{tmp_path} is a {family} model") as caught:
         headscope.load(str(tmp_path), device="cpu", need_tokenizer=False)
     assert "\n" not in str(caught.value)
-
-
-# Layers that run too often or not at all.
 
 
 def twice(once: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,7 +203,7 @@ def skip(model: Any, layer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model.encoder.layer[layer], "forward", lambda hidden, *_, **__: hidden)
 
 
-@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("layer", [0, 2])
 def test_layer_that_is_skipped(layer, loaded, monkeypatch):
     """After the model was opened, and before."""
     skip(loaded.model, layer, monkeypatch)
@@ -236,8 +218,6 @@ def test_layer_with_another_attention(loaded):
     loaded.sites = loaded.sites[:2]
     assert_failed(validate_model(loaded), "BertSelfAttention", "does not know")
 
-
-# Masks.
 
 MASKS = AttentionMaskInterface._global_mapping
 
@@ -260,11 +240,9 @@ def test_mask_that_is_dropped(registered, loaded, monkeypatch):
 def test_mask_that_is_lost_in_one_layer(lost, loaded, monkeypatch):
     attend = Router.attend
 
-    def forgetful(
-        self: Router, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *more: Any
-    ) -> Tensor:
+    def forgetful(router: Any, module: Any, q: Any, k: Any, v: Any, mask: Any, *more: Any) -> Any:
         mask = None if module is loaded.sites[lost].module else mask
-        return attend(self, module, q, k, v, mask, *more)
+        return attend(router, module, q, k, v, mask, *more)
 
     monkeypatch.setattr(Router, "attend", forgetful)
     result = validate_model(loaded)
@@ -293,13 +271,6 @@ def test_mask_that_arrives_but_is_wrong(wrong, loaded, monkeypatch):
     assert_failed(result, "max |hidden - SDPA|")
 
 
-# A wrong mechanism.
-
-
-def mixed_heads(*qkv: Tensor, **options: Any) -> Tensor:
-    return stream_attention(*qkv, **options).roll(1, dims=1)
-
-
 def with_entry(value: float) -> Any:
     def wrong(*qkv: Tensor, **options: Any) -> Tensor:
         z = stream_attention(*qkv, **options)
@@ -322,7 +293,7 @@ def wrong_scale(*qkv: Tensor, scale: float, **options: Any) -> Tensor:
 
 BROKEN: dict[str, tuple[Any, str]] = {
     "wrong scale": (wrong_scale, "pattern"),
-    "mixed heads": (mixed_heads, "out"),
+    "mixed heads": (lambda *qkv, **more: stream_attention(*qkv, **more).roll(1, dims=1), "out"),
     "transposed scores": (lambda q, k, v, **more: stream_attention(k, q, v, **more), "pattern"),
     "not a number": (with_entry(math.nan), "not comparable"),
     "infinite": (with_entry(math.inf), "not comparable"),
@@ -347,20 +318,16 @@ def test_wrong_installed_attention(what, loaded, monkeypatch):
 @pytest.mark.parametrize(("layer", "value"), [(0, math.nan), (2, math.inf)])
 def test_model_that_is_not_finite(layer, value, loaded):
     """Our NaN is where the model's is; that is no agreement."""
-    with torch.no_grad():
-        loaded.model.encoder.layer[layer].attention.output.dense.weight[3, 3] = value
+    layers = loaded.model.encoder.layer
+    layers[layer].attention.output.dense.weight.data[3, 3] = value
     result = validate_model(loaded)
     assert_failed(result, f"encoder layer {layer}", "out", "not comparable")
     assert_failed(result, "hidden - eager", "not comparable")
-    with torch.no_grad():  # at its very end alone
-        loaded.model.encoder.layer[layer].attention.output.dense.weight[3, 3] = 0.0
-        loaded.model.encoder.layer[2].output.LayerNorm.bias[0] = value
+    layers[layer].attention.output.dense.weight.data[3, 3] = 0.0
+    layers[2].output.LayerNorm.bias.data[0] = value  # at its very end alone
     result = validate_model(loaded)
     assert all(check.max_abs_out is not None for check in result.layers)
     assert_failed(result, "hidden - eager", "not comparable")
-
-
-# Wrong canonical weights.
 
 
 WEIGHTS: list[tuple[Callable[[AttentionWeights], AttentionWeights], str]] = [
@@ -390,9 +357,6 @@ def test_wrong_canonical_weights_of_one_layer(change, what, loaded, monkeypatch)
     assert all("layer 1" in reason for reason in result.reasons)  # the installed run is right
 
 
-# The routing itself.
-
-
 def test_our_implementation_runs_only_inside_routed(loaded):
     for _ in range(2):  # before, and after
         with (
@@ -404,8 +368,7 @@ def test_our_implementation_runs_only_inside_routed(loaded):
             loaded.forward(IDS, VALID)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("before", ["eager", "sdpa"])
+@pytest.mark.parametrize(("before", "fails"), [("eager", False), ("sdpa", True)])
 def test_model_is_left_as_it_was(before, fails, loaded):
     loaded.model.set_attn_implementation(before)
     expected = loaded.forward(IDS, VALID)
@@ -428,33 +391,26 @@ def test_check_calls_wants_exactly_one_call_per_site(loaded, monkeypatch):
     with pytest.raises(ValidationFailedError, match=r"0 times.*layer 0"):
         router.check_calls()
     with routed(loaded.model, router):
-        for _ in range(2):
-            loaded.forward(IDS, VALID)
+        loaded.forward(IDS, VALID)
+        router.check_calls()
+        loaded.forward(IDS, VALID)
+        with pytest.raises(ValidationFailedError, match=r"2 times.*layer 0"):
             router.check_calls()
-            loaded.forward(IDS, VALID)
-            with pytest.raises(ValidationFailedError, match=r"2 times.*layer 0"):
-                router.check_calls()
-            router.begin()
+        router.begin()
         skip(loaded.model, 1, monkeypatch)
         loaded.forward(IDS, VALID)
         with pytest.raises(ValidationFailedError, match=r"0 times.*encoder layer 1"):
             router.check_calls()
-    assert router.masks_seen == 2
 
 
 def test_what_is_not_covered_is_refused_without_a_certificate_too(loaded):
-    for extra in ("softcap", "s_aux", "sinks"):  # they change scores
-        with (
-            routed(loaded.model, Router(loaded.sites)),
-            pytest.raises(UnsupportedModelError, match=extra),
-        ):
-            loaded.model(IDS, VALID, **{extra: torch.ones(1)})
-    loaded.model.train()
-    with (
-        routed(loaded.model, Router(loaded.sites)),
-        pytest.raises(UnsupportedModelError, match="dropout"),
-    ):
-        loaded.forward(IDS, VALID)
+    with routed(loaded.model, Router(loaded.sites)):
+        for extra in ("softcap", "s_aux", "sinks"):  # they change scores
+            with pytest.raises(UnsupportedModelError, match=extra):
+                loaded.model(IDS, VALID, **{extra: torch.ones(1)})
+        loaded.model.train()
+        with pytest.raises(UnsupportedModelError, match="dropout"):
+            loaded.forward(IDS, VALID)
 
 
 def test_a_bias_on_the_scores_that_the_layout_does_not_know(loaded, monkeypatch):

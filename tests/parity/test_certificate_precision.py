@@ -92,9 +92,6 @@ def test_nothing_planted_passes(loaded):
         assert abs(check.z_scale - 1) < max(1e-3, 3 * check.z_scale_error)
 
 
-# A scale that is wrong by one percent.
-
-
 def assert_scale_is_seen(result: ValidationResult, program: str, factor: float) -> None:
     """Not by luck of a largest difference: the fitted scale says it, with the right number."""
     assert not result.passed
@@ -141,9 +138,6 @@ def test_scores_too_flat_to_tell_are_no_false_alarm(start, dtype):
     """All queries of such a head are its bias, so all its rows are rounded alike."""
     result = validate_model(headscope.wrap(tiny("bert", dtype, initializer_range=start)))
     assert result.passed, result.reasons
-
-
-# Single heads, values and masks.
 
 
 def scaled(part: int, head: int, factor: float) -> Attention:
@@ -225,9 +219,6 @@ def test_values_that_the_layout_misreads_are_refused(loaded, monkeypatch):
     assert any("z" in reason for reason in result.reasons)
 
 
-# The probe.
-
-
 def test_the_probe_has_a_long_sequence_without_padding(monkeypatch):
     """It comes without a mask and in more than one chunk."""
     loaded = cast(opened("demo"), "float32")
@@ -235,11 +226,11 @@ def test_the_probe_has_a_long_sequence_without_padding(monkeypatch):
     seen: list[tuple[int, bool, int]] = []
 
     def watch(q: Tensor, *kv: Tensor, mask: Tensor | None, visit: Any, **options: Any) -> Tensor:
-        chunks: list[slice] = []
+        chunks = []
 
-        def count(rows: slice, heads: slice, *shown: Tensor) -> None:
-            chunks.append(heads)
-            visit(rows, heads, *shown)
+        def count(*shown: Any) -> None:
+            chunks.append(shown[1])
+            visit(*shown)
 
         z = stream_attention(q, *kv, mask=mask, visit=count, **options)
         seen.append((q.shape[2], mask is None, len(chunks)))
@@ -248,8 +239,6 @@ def test_the_probe_has_a_long_sequence_without_padding(monkeypatch):
     monkeypatch.setattr(routing, "stream_attention", watch)
     result = validate_model(loaded)
     assert result.passed
-    assert [probe.name for probe in result.probes] == ["right-padded", "unpadded"]
-    assert result.probes[0].padded > 0
     assert (result.probes[1].length, result.probes[1].padded) == (LONG, 0)
     assert [place for place in seen if place[0] == LONG] == [(LONG, True, 6)] * loaded.n_layers
 

@@ -1,7 +1,7 @@
-"""A certificate is of the weights it was made on, and so is the checksum of a file."""
+"""A certificate is of the weights it was made on, and of products computed exactly."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,16 @@ from families import tiny
 
 import headscope
 from headscope.errors import InputError, ValidationFailedError
-from headscope.models import certificate
+from headscope.models import certificate, loading
 from headscope.models.casting import cast
 from headscope.models.certificate import validate_model
 from headscope.models.fingerprint import fingerprint
+from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.opening import open_model
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
+from headscope.results.sections import SECTIONS
 
 Change = Callable[[Any], object]
 
@@ -112,7 +114,7 @@ def test_what_breaks_after_validation_is_refused(loaded):
         require_valid(loaded, True)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_every_type_has_a_fingerprint(dtype):
     network = tiny("bert", dtype)
     first = fingerprint(network)
@@ -120,9 +122,6 @@ def test_every_type_has_a_fingerprint(dtype):
     assert fingerprint(tiny("bert", "float32" if "16" in dtype else "float16")) != first
     network.embeddings.LayerNorm.weight.data[0] += 0.5
     assert fingerprint(network) != first
-
-
-# Training mode.
 
 
 def test_training_mode_is_refused(loaded):
@@ -178,16 +177,6 @@ def test_every_measuring_function_asks_for_the_certificate(name, demo, monkeypat
         MEASURES[name](demo)
 
 
-def test_measure_asks_for_the_certificate_of_the_reference(demo):
-    other = cast(demo, "float64")
-    other.model.train()
-    with pytest.raises(ValidationFailedError, match="training mode"):
-        headscope.measure(demo, limit=8, reference=other)
-
-
-# Provenance.
-
-
 def test_weights_that_came_back_have_it_again(loaded):
     before = weight(loaded).detach().clone()
     copy_in_place(loaded)
@@ -211,3 +200,79 @@ def test_a_state_of_changed_weights_is_refused(name, tmp_path):
     with pytest.raises(InputError, match=r"changed after loading.*save the changed model"):
         getattr(headscope, name)(loaded, **arguments, **small)
     assert not (tmp_path / "state").exists()
+
+
+def settings() -> tuple[object, ...]:
+    """Everything that says how products are computed."""
+    b = torch.backends
+    kinds = (b.cuda.matmul, b.cudnn.conv, b.mkldnn.matmul, b.mkldnn.conv)
+    sums = b.cuda.matmul.allow_fp16_reduced_precision_reduction
+    also = b.cuda.matmul.allow_bf16_reduced_precision_reduction
+    whole = torch.get_float32_matmul_precision(), b.cudnn.allow_tf32
+    return (*(kind.fp32_precision for kind in kinds), sums, also, *whole)
+
+
+@pytest.fixture(params=["highest", "high", "medium"])
+def chosen(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    torch.set_float32_matmul_precision(before)
+
+
+def test_inside_everything_is_exact_and_afterwards_as_before(chosen):
+    before = settings()
+    with full_precision():
+        cuda, conv, *own, sums, also, whole, tf32 = settings()
+        assert not {cuda, conv, *own} - {"ieee", "none"}
+        assert (sums, also, whole, tf32) == (False, False, "highest", False)
+        with full_precision():
+            pass
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert settings() == before
+    with pytest.raises(ZeroDivisionError), full_precision():
+        raise ZeroDivisionError
+    assert settings() == before
+
+
+def test_a_setting_of_one_backend_alone_comes_back():
+    """torch refuses to read the setting for all backends then."""
+    cuda = torch.backends.cuda.matmul
+    before = cuda.fp32_precision
+    cuda.fp32_precision = "tf32"
+    try:
+        with full_precision():
+            assert cuda.fp32_precision == "ieee"
+        assert cuda.fp32_precision == "tf32"
+    finally:
+        cuda.fp32_precision = before
+
+
+class _OpenedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", [*SECTIONS, "report", "scores", "measure"])
+def test_every_function_that_measures_is_inside(name, monkeypatch):
+    def opens(*_: object, **__: object) -> None:
+        raise _OpenedError(torch.get_float32_matmul_precision())
+
+    monkeypatch.setattr(loading, "find_source", opens)
+    torch.set_float32_matmul_precision("high")
+    try:
+        with pytest.raises(_OpenedError, match="highest"):
+            getattr(headscope, name)("demo")
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_a_certificate_is_the_same_whatever_was_set(chosen):
+    """On CPUs with bfloat16 units, "medium" alone would fail it by far."""
+    seen = []
+    loaded = headscope.wrap(tiny("bert"))
+    loaded.model.register_forward_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
+    result = validate_model(loaded)
+    assert result.passed, result.reasons
+    assert set(seen) == {"highest"}
+    assert result.max_abs_pattern < 1e-5

