@@ -28,7 +28,7 @@ IGNORED = [
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def sent(path: str) -> bool:
+def sent(path):
     """Whether docker sends a path: the last line decides that matches it or a folder above it."""
     decided = True
     for line in IGNORED:
@@ -51,7 +51,7 @@ def test_the_build_sees_only_what_it_copies():
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+def followed(tmp_path_factory):
     """Copy what COPY copies, run what RUN runs with a stub of each program; return the calls."""
     folder = tmp_path_factory.mktemp("build")
     programs, source = folder / "bin", folder / "src"
@@ -80,7 +80,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
     return _calls(folder)
 
 
-def _copy(text: str, source: Path) -> None:
+def _copy(text, source):
     *names, target = text.split()
     for name in names:
         path = ROOT / name
@@ -94,12 +94,12 @@ def _copy(text: str, source: Path) -> None:
             shutil.copy(path, source / target / path.name)
 
 
-def _calls(folder: Path) -> list[list[str]]:
+def _calls(folder):
     text = (folder / "calls").read_text()
     return [call.split("\n") for call in text.split("\n\n") if call]
 
 
-def _check_paths(call: list[str], source: Path) -> None:
+def _check_paths(call, source):
     """Every file that a call names is there by then."""
     for before, word in itertools.pairwise(call):
         if before == "-c":

@@ -4,16 +4,13 @@ import doctest
 import functools
 import importlib
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import headscope
 from headscope.cli.app import app
 from headscope.models import loading
-from headscope.models.loaded import LoadedModel
 from headscope.pipeline import opening
 from headscope.pipeline.prune import keeping
 
@@ -25,13 +22,13 @@ WITH_EXAMPLES = (
 )
 
 
-def _blocks(page: Path, language: str) -> list[str]:
+def _blocks(page, language):
     text = page.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def _once(demo: LoadedModel) -> Iterator[None]:
+def _once(demo):
     """Open the demo model once for all examples, and call what they call in the same way once."""
     load = loading.load
     opened = functools.cache(
@@ -41,16 +38,16 @@ def _once(demo: LoadedModel) -> Iterator[None]:
     same = {"task_head": ("auto", None), "need_tokenizer": (True, False), "pooling": (None,)}
     same |= {"device": ("auto", "cpu"), "dtype": ("float32", "float64")}
 
-    def load_once(model: str, **options: Any) -> LoadedModel:
+    def load_once(model, **options):
         if model == "demo" and all(value in same.get(key, ()) for key, value in options.items()):
             return opened(options.get("dtype", "float32"))
         return load(model, **options)
 
-    def once(function: Callable[..., Any]) -> Callable[..., Any]:
-        results: dict[str, Any] = {}
+    def once(function):
+        results = {}
 
         @functools.wraps(function)
-        def call(*given: Any, **options: Any) -> Any:
+        def call(*given, **options):
             key = repr((given, options))
             if key not in results:
                 results[key] = function(*given, **options)

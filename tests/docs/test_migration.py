@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding=
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -47,14 +47,14 @@ HEADS = {0: [1], 1: [0, 3]}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     """A classifier, so that its labelled examples can be read."""
     folder = tmp_path_factory.mktemp("migration")
     return tiny_bert(folder / "my-bert", task_head="classification")
 
 
 @pytest.fixture(scope="module")
-def pruned(model: Path) -> Path:
+def pruned(model):
     """The same folder as transformers 4 saved it after ``prune_heads``: rows and columns gone."""
     folder = model.parent / "pruned-by-transformers-4"
     headscope_free = AutoModel.from_pretrained(model)
@@ -77,7 +77,7 @@ def pruned(model: Path) -> Path:
     return folder
 
 
-def masked_as_before(folder: Path) -> torch.Tensor:
+def masked_as_before(folder):
     """Return the states that head_mask gave: columns of W_O that read a masked head are zeros."""
     network = AutoModel.from_pretrained(folder)
     for layer, gone in HEADS.items():
@@ -118,12 +118,7 @@ def test_what_was_written_before_is_python():
         compile(block, "docs/migration.md", "exec")
 
 
-def test_the_commands_run(
-    model,
-    pruned,
-    monkeypatch,
-    capsys,
-):
+def test_the_commands_run(model, pruned, monkeypatch, capsys):
     monkeypatch.chdir(model.parent)
     for name in ("dev", "train"):
         texts = [f"the {word} {name} sat\t{i % 2}" for i, word in enumerate(["cat", "dog"] * 20)]
