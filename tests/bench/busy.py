@@ -2,11 +2,9 @@
 
 Run from the repository: ``python tests/bench/busy.py [TREEBANK.conllu]``. It runs ``headscope
 classify demo`` on a quiet machine (make it so: no other program should run), beside one spinning
-program, and beside one on every core; the programs are its own. All settings are run in turn; one
-that takes 15 times as long as the fastest quiet one is cut off. Prints medians and ratios.
-
-On an ideal machine, whose threads share the cores fairly and never wait for one that does not run,
-the ratio would be 1.5 beside one program on two cores and 2 beside a program on each.
+program of its own, and beside one on every core, all settings in turn; one that takes 15 times as
+long as the fastest quiet one is cut off. Where threads share the cores fairly, the ratio is 1.5
+beside one program on two cores and 2 beside a program on each.
 """
 
 import os

@@ -4,10 +4,7 @@ Run from the repository: ``python tests/bench/depth.py [TEXT.txt]``. Prints and 
 
 1. BERT-base geometry (BertConfig's defaults: 12 layers, d_model 768) with random weights, windows
    of 128 tokens: the ratios over several initialisations, on random token ids and, if a text is
-   given, on windows of it (the demo model's vocabulary is BERT's), beside the reference: attention
-   only .612 .018 0 0 ..., attention + skip .449 and full .345 at layer 12. The composite norm takes
-   the largest column and the largest row, so the one most extreme feature of an initialisation
-   moves it: the spread over initialisations is far above that over windows.
+   given, on windows of it (the demo model's vocabulary is BERT's), beside the reference.
 2. The pass of ``depth`` (six variants, the model's own states, every ratio) against one bare
    forward pass of the model per variant and one for the model, on the demo model.
 """

@@ -3,12 +3,9 @@
 Run: python tests/bench/growth.py TEXT.txt [FOLDER] [--rounds 3]
 
 Prints a table with the exponent of each axis (the slope of log seconds over log size: 1 is linear)
-and draws one panel an axis. Models are random weights of width 384; what is grown is the one axis,
-all else stays. Every point is a median; the processor's seconds of one thread are counted.
-
-Ends with an estimate on paper, from what was measured, for 1e9 tokens on N cores and on N GPUs.
-Every process reads and tokenises the whole corpus, so that part is not divided. A GPU does the
-operators of a batch one after the other: each takes at least its launch, which is assumed.
+and draws one panel an axis. Every point is a median of processor seconds of one thread. Ends with
+an estimate for 1e9 tokens: every process reads and tokenises the whole corpus, and a GPU does the
+operators of a batch one after the other, each in at least its launch, which is assumed.
 """
 
 import itertools

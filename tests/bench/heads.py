@@ -6,9 +6,7 @@ asserts nothing.
 The same d_model is split into 1, 2, 4 ... heads. For each: parameters and floating-point operations
 (a multiplication with its addition counts as two), exponentials of the softmax, and the time of
 attention.py's two forms, the loop over heads and the fused one, as ratios to one head of the same
-form and length. The forms and all numbers of heads run in turn, so that a drift of the machine
-meets all of them; a time is the median of the rounds, in processor time where one thread runs, so
-that other programs hardly count.
+form and length; medians, in processor time where one thread runs.
 """
 
 import time

@@ -144,23 +144,13 @@ low-rank-none | verdicts/insights/low_rank.py | open counts as low rank
 LIKELY = {
     "attention.py": "unit/test_attention.py",
     "measures/": "unit/measures",
-    "measures/bleu.py": "unit/measures/test_metrics.py",
     "measures/classify/": "unit/measures/classify planted/test_classification.py",
-    "measures/linear/": "unit/measures/linear",
     "measures/rank/": "unit/measures/rank parity/test_rank.py",
     "measures/spectrum/": "unit/measures/spectrum",
-    "measures/statistics.py": "unit/measures/test_statistics.py unit/measures/classify",
-    "models/": "parity/test_compact.py",
-    "models/card.py": "unit/models/test_card.py",
-    "models/gating.py": "parity/test_prune_means.py",
-    "models/layouts/relative.py": "parity/test_relative.py",
-    "models/layouts/rotation.py": "unit/models/test_rotation.py parity/test_rotary.py",
-    "models/onnx/": "unit/models/test_onnx.py",
-    "pipeline/flow/": "cli/test_flow.py",
-    "pipeline/prune/": "unit/pipeline/test_max_drop.py unit/pruning",
+    "models/": "unit/models parity",
+    "pipeline/": "unit/pipeline unit/pruning cli/test_flow.py",
     "pruning/": "unit/pruning",
-    "verdicts/": "unit/verdicts",
-    "verdicts/alike.py": "unit/verdicts cli/test_compare.py",
+    "verdicts/": "unit/verdicts cli/test_compare.py",
 }
 
 

@@ -1,12 +1,9 @@
 """Is the same machine better used by one process with all threads, or by several with fewer?
 
 Run from the repository: ``python tests/bench/processes.py [TREEBANK.conllu] [--copies N]``. It runs
-``headscope classify demo`` in one process with as many threads as there are processes, and under
-``torchrun`` in that many processes of one thread each, in turn. A corpus that is so short that
-starting takes most of the time can be read several times over. Prints medians of whole runs.
-
-``efficiency`` is the time of one process over that of several, both with the same threads in all:
-1 where sharing costs nothing. ``after the start`` takes off what a run on one sentence takes.
+``headscope classify demo`` in one process with N threads and under ``torchrun`` in N processes of
+one, in turn. ``efficiency`` is the time of one process over that of several: 1 where sharing costs
+nothing. ``after the start`` takes off what a run on one sentence takes.
 """
 
 import tempfile

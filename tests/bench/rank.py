@@ -3,11 +3,9 @@
 Run from the repository: ``python tests/bench/rank.py``. Prints medians and ratios, and asserts
 nothing: machines differ.
 
-1. BERT-base geometry (12 layers x 12 heads of 64, d_model 768), weights of a freshly initialised
-   BertModel: the singular values of W_Q W_K^T of all 144 heads, from the model's weights. Against
-   what a user would do: form the product in float64 and take ``torch.linalg.svdvals`` or
-   ``numpy.linalg.svd(compute_uv=False)``; on ``--heads``, scaled up to 144. Largest relative
-   difference of any singular value that rank and float64 allow to compare.
+1. BERT-base geometry (12 layers x 12 heads of 64, d_model 768), fresh weights: the singular values
+   of W_Q W_K^T of all 144 heads, against those of the product in float64 (on ``--heads``, scaled
+   up), and their largest relative difference.
 2. BERT-large geometry (24 x 16 x 64, d_model 1024): our time per head over BERT-base's.
 """
 

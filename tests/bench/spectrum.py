@@ -3,13 +3,11 @@
 Run from the repository: ``python tests/bench/spectrum.py TEXT.txt``. Prints medians, ratios and
 errors measured side by side in one run, and asserts nothing: machines differ.
 
-1. Routes to the singular values of real patterns, a matrix at a time, against a plain loop of
-   ``numpy.linalg.svd(compute_uv=False)``; errors against the float64 decomposition.
-2. The same errors on patterns that are hard for a Gram matrix: nearly rank one, nearly identity.
+1. Routes to the singular values of real patterns, against a plain loop of ``numpy.linalg.svd``.
+2. Their errors on patterns that are hard for a Gram matrix: nearly rank one, nearly identity.
 3. Thread layouts: one matrix per core, threads inside LAPACK, both.
 4. What a user would write (output_attentions, then that loop) against our streamed pass.
-5. The adaptive mode: sequences until every head is within 0.01, against 10,000; and how many of its
-   means lie within 0.01 of the mean over all windows of the text.
+5. The adaptive mode: sequences until every head is within 0.01, and whether its means are.
 """
 
 import itertools

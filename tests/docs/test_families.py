@@ -31,19 +31,10 @@ def test_the_table_is_what_the_tests_say(name):
     assert standing(name) == TABLES[name](), f"write it anew with: {markers(name)[0]}"
 
 
-def test_every_family_is_in_the_table():
+def test_the_page_names_every_family_and_layout_and_what_a_layout_may_override():
     table = standing("families")
     for family in COVERED:
         assert re.search(rf"[ ,]{re.escape(family.kind)}[ ,]", table), family.name
-
-
-def test_the_page_is_linked():
-    for page in ("README.md", "CONTRIBUTING.md"):
-        assert "(docs/families.md)" in (ROOT / page).read_text(encoding="utf-8")
-    assert "(families.md)" in (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
-
-
-def test_the_page_names_every_layout_and_what_a_layout_may_override():
     listed = PAGE.partition("## Models that are refused")[0]
     for layout in LAYOUTS:
         assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
