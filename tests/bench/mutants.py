@@ -19,10 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 _CORE = ("unit", "planted", "parity")
@@ -154,15 +154,8 @@ LIKELY = {
 }
 
 
-class Mutant(NamedTuple):
+class Mutant(namedtuple("Mutant", "name file start end new what")):
     """A fault: bytes ``start`` to ``end`` of a file of headscope/ become ``new``."""
-
-    name: str
-    file: str
-    start: int
-    end: int
-    new: bytes
-    what: str
 
     @property
     def faulty(self):

@@ -22,8 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import namedtuple
 from pathlib import Path
-from typing import NamedTuple
 
 from timing import options
 
@@ -32,18 +32,8 @@ BEGIN, END = "<!-- peers:begin -->", "<!-- peers:end -->"
 LENGTHS = (128, 512)
 
 
-class Peer(NamedTuple):
-    """A program to compare with: its job in peer_scripts.py, and headscope's beside it."""
-
-    job: str
-    title: str
-    package: str
-    ours: str
-    what: str
-    cannot: str
-
-
-#: Columns are those of Peer; the last is what a peer leaves to its user, in README's words.
+#: Its job in peer_scripts.py, headscope's beside it, what it leaves to its user in README's words.
+Peer = namedtuple("Peer", "job title package ours what cannot")
 PEERS = [
     Peer(*(cell.strip() for cell in line.split("|")))
     for line in """

@@ -32,13 +32,12 @@ def ours(layers):
     return [product_singular_values(factors.W_Q, factors.W_K) for factors in layers]
 
 
-def dense_torch(heads):
-    return [torch.linalg.svdvals(W_Q @ W_K.T)[:64] for W_Q, W_K in heads]
+def with_torch(W_Q, W_K):
+    return torch.linalg.svdvals(W_Q @ W_K.T)[:64].numpy()
 
 
-def dense_numpy(heads):
-    products = [W_Q.numpy() @ W_K.numpy().T for W_Q, W_K in heads]
-    return [np.linalg.svd(product, compute_uv=False)[:64] for product in products]
+def with_numpy(W_Q, W_K):
+    return np.linalg.svd(W_Q.numpy() @ W_K.numpy().T, compute_uv=False)[:64]
 
 
 def main():
@@ -49,18 +48,15 @@ def main():
     print(f"{torch.get_num_threads()} threads; dense SVDs of {len(pairs)} of 144 heads, scaled up")
 
     found = torch.cat(ours(base))[chosen].numpy()  # once before the clock
-    jobs = {
-        "base": lambda: ours(base),
-        "large": lambda: ours(large),
-        "torch": lambda: dense_torch(pairs),
-        "numpy": lambda: dense_numpy(pairs),
-    }
+    dense = {"torch": with_torch, "numpy": with_numpy}
+    jobs = {name: lambda way=way: [way(*pair) for pair in pairs] for name, way in dense.items()}
+    jobs |= {"base": lambda: ours(base), "large": lambda: ours(large)}
     times = medians(jobs, given.repeats)
     print(f"BERT-base, all 144 heads: ours {times['base']:.3f} s")
-    for name, dense in (("torch", dense_torch), ("numpy", dense_numpy)):
+    for name in dense:
         seconds = times[name] * 144 / len(pairs)
         print(f"dense {name} {seconds:.1f} s, as a multiple of ours: {seconds / times['base']:.0f}")
-        gap = np.abs(found - np.stack([np.asarray(sigma) for sigma in dense(pairs)])) / found
+        gap = np.abs(found - np.stack(jobs[name]())) / found
         print(f"largest relative difference to dense {name}: {gap.max():.1e}")
     one, other = times["base"] / 144, times["large"] / 384
     per_head = f"BERT-base {1e3 * one:.2f} ms, BERT-large {1e3 * other:.2f} ms"

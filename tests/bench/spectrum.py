@@ -20,6 +20,7 @@ from functools import partial
 import numpy as np
 import scipy.linalg
 import torch
+from scipy.special import softmax
 from threadpoolctl import threadpool_limits
 from timing import medians, options, print_head, print_row
 
@@ -67,27 +68,23 @@ ROUTES = {
 NUMPY, *_, OURS = ROUTES
 
 
-def real_patterns(loaded, windows, sequences):
+def patterns_of(loaded, ids):
     """(sequences * heads, n, n), float32."""
-    ids = torch.from_numpy(windows.batch(windows.spread(sequences)))
     with use_implementation(loaded.model, "eager"), torch.no_grad():
         attentions = loaded.model(input_ids=ids, output_attentions=True).attentions
     return torch.cat([layer.flatten(0, 1) for layer in attentions]).numpy()
 
 
 def hard_patterns(n):
-    generator = np.random.default_rng(0)
-    logits = generator.standard_normal((n, n))
-    noise = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    sharp = np.exp(12 * logits) / np.exp(12 * logits).sum(1, keepdims=True)
-    distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    smooth = np.exp(-(distance**2) / 1000.0)
+    logits = np.random.default_rng(0).standard_normal((n, n))
+    noise = softmax(logits, axis=1)
+    distance = np.subtract.outer(np.arange(n), np.arange(n))
     return {
         "uniform": np.full((n, n), 1.0 / n),
         "one key + 0.1% noise": 0.999 * np.eye(n)[:1] + 0.001 * noise,
         "identity + 0.1% noise": 0.999 * np.eye(n) + 0.001 * noise,
-        "nearly one-hot rows": sharp,
-        "smooth band": smooth / smooth.sum(1, keepdims=True),
+        "nearly one-hot rows": softmax(12 * logits, axis=1),
+        "smooth band": softmax(-(distance**2) / 1000.0, axis=1),
     }
 
 
@@ -154,12 +151,9 @@ def threads_table(patterns, cores):
 
 def script(loaded, ids):
     """What a user would write."""
-    with use_implementation(loaded.model, "eager"), torch.no_grad():
-        for sequence in ids:
-            attentions = loaded.model(input_ids=sequence[None], output_attentions=True).attentions
-            for layer in attentions:
-                for pattern in layer[0].numpy():
-                    np.linalg.svd(pattern, compute_uv=False)
+    for sequence in ids:
+        for pattern in patterns_of(loaded, sequence[None]):
+            np.linalg.svd(pattern, compute_uv=False)
 
 
 def ours(loaded, ids):
@@ -170,22 +164,20 @@ def ours(loaded, ids):
             router.run(lambda: loaded.forward(ids, torch.ones_like(ids)))
 
 
-def side_by_side(loaded, windows, sequences, repeats):
-    ids = torch.from_numpy(windows.batch(windows.spread(sequences)))
+def side_by_side(loaded, ids, repeats):
     jobs = {"script": lambda: script(loaded, ids), "ours": lambda: ours(loaded, ids)}
     theirs, mine = medians(jobs, repeats).values()
+    sequences, length = ids.shape
     each = f"ours {mine / sequences:.2f} s a sequence, script {theirs / sequences:.2f} s"
-    print(f"\nn = {windows.length}, {sequences} sequences, whole pass with the model: {each};")
+    print(f"\nn = {length}, {sequences} sequences, whole pass with the model: {each};")
     print(f"ratio {theirs / mine:.2f}", flush=True)
 
 
 def adaptive(loaded, text, length, check):
     found = headscope.spectrum(loaded, text, length=length, precision=0.01)
-    half = found.sampling.half_width or 0.0
-    print(
-        f"\nn = {length}: every head within 0.01 after {found.sequences} sequences (widest "
-        f"{half:.4f}); 10,000 are {10_000 / found.sequences:.0f} times the work"
-    )
+    n, half = found.sequences, found.sampling.half_width
+    print(f"\nn = {length}: every head within 0.01 after {n} sequences (widest {half:.4f});")
+    print(f"10,000 are {10_000 / n:.0f} times the work")
     if check:
         full = headscope.spectrum(loaded, text, length=length, sequences=10_000)
         pairs = zip(found.heads, full.heads, strict=True)
@@ -206,13 +198,14 @@ def main():
     plain = open_plain(given.text)
     for length, sequences in ((128, 4), (512, 1)):
         windows = pack(plain, loaded, length)
-        patterns = real_patterns(loaded, windows, sequences)
+        some, two = (torch.tensor(windows.batch(windows.spread(n))) for n in (sequences, 2))
+        patterns = patterns_of(loaded, some)
         torch.set_num_threads(1)
         routes_table(patterns)
         torch.set_num_threads(cores)
         hard_table(length)
         threads_table(patterns[:: max(1, len(patterns) // 24)], cores)
-        side_by_side(loaded, windows, 2, given.repeats)
+        side_by_side(loaded, two, given.repeats)
         adaptive(loaded, given.text, length, check=length == 128)
 
 

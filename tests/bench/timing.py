@@ -7,10 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import namedtuple
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it
 
@@ -61,13 +61,8 @@ def print_head(titles):
     print("|" + "---|" * len(titles), flush=True)
 
 
-class Cost(NamedTuple):
-    """Of one command: seconds on the clock and of the processor, and its peak in MiB."""
-
-    wall: float
-    cpu: float
-    peak: float
-    cut_off: bool = False
+#: Of one command: seconds on the clock and of the processor, and its peak in MiB.
+Cost = namedtuple("Cost", "wall cpu peak cut_off")
 
 
 def cost(command, settings=None, limit=3600.0, stderr=None):

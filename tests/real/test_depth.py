@@ -17,8 +17,8 @@ from headscope.results import DepthResult, from_dict, to_json
 
 
 @pytest.fixture(scope="module")
-def result(measured):
-    return measured("depth", sequences=4)
+def result():
+    return headscope.depth("demo", sequences=4)  # in float64
 
 
 def test_attention_alone_collapses_and_the_skip_prevents_it(result):
