@@ -11,7 +11,7 @@ Run from the repository: ``python tests/bench/depth.py [TEXT.txt]``. Prints and 
 
 import numpy as np
 import torch
-from timing import medians, options
+from timing import medians, options, print_head, print_row
 from transformers import BertConfig, BertModel
 
 import headscope
@@ -36,14 +36,10 @@ def ratios(loaded, input_ids):
     return [*curves["attention"][:3], curves["attention+skip"][12], curves["full"][12]]
 
 
-def print_row(name, cells, end=""):
-    print(f"{name:24}" + "".join(f"{cell:>18}" for cell in cells), end, flush=True)
-
-
 def reference_curve(seeds, windows):
     reference = np.array(list(REFERENCE.values()))
-    print_row("", REFERENCE)
-    print_row("reference", (f"{value:.3f}" for value in reference))
+    print_head(("weights", *REFERENCE, "of the reference"))
+    print_row(("reference", *(f"{value:.3f}" for value in reference), ""))
     found = {}
     for seed in range(seeds):
         torch.manual_seed(seed)
@@ -55,10 +51,10 @@ def reference_curve(seeds, windows):
             values = ratios(loaded, ids)
             found.setdefault(data, []).append(values)
             near = "within 0.05" if np.all(np.abs(values - reference) <= 0.05) else ""
-            print_row(f"seed {seed}, {data}", (f"{value:.3f}" for value in values), near)
+            print_row((f"seed {seed}, {data}", *(f"{value:.3f}" for value in values), near))
     for data, rows in found.items():
         both = zip(np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1), strict=True)
-        print_row(f"mean +-std, {data}", (f"{mean:.3f} +-{std:.3f}" for mean, std in both))
+        print_row((f"mean +-std, {data}", *(f"{m:.3f} +-{std:.3f}" for m, std in both), ""))
 
 
 def print_cost():

@@ -26,8 +26,6 @@ from headscope.pipeline.classify.sentences import Sentences
 from headscope.show.drawing import BLUE, figure_files, new_figure, plain_axes
 
 WIDTH = 384
-#: The estimate's corpus, and what is assumed: the seconds of one launch on a GPU.
-TOKENS, LAUNCH = 1e9, 10e-6
 #: What stays while another axis grows.
 SENTENCES, WORDS, LAYERS, HEADS = 500, 24, 6, 12
 AXES = {
@@ -105,10 +103,11 @@ def estimate(text, rounds):
         f"\nThe demo model, one core: {1e6 * whole:.1f} microseconds a token, of which reading and "
         f"tokenising {1e6 * reading:.1f}; {calls:.2f} operators a token\n"
     )
+    launch = 10e-6  # seconds on a GPU, assumed
     print_head(("processes", "hours, a core each", "hours, a GPU each"))
     for n in (1, 2, 8, 32, 128):
-        a_token = (reading + (whole - reading) / n, reading + calls * LAUNCH / n)
-        print_row((n, *(f"{TOKENS * each / 3600:,.1f}" for each in a_token)))
+        a_token = (reading + (whole - reading) / n, reading + calls * launch / n)
+        print_row((n, *(f"{1e9 * each / 3600:,.1f}" for each in a_token)))
 
 
 def draw(found, folder):

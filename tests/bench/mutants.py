@@ -19,10 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from queue import SimpleQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 _CORE = ("unit", "planted", "parity")
@@ -295,18 +295,13 @@ def main():
     if options.only and not (mutants := [m for m in mutants if m.name in options.only]):
         parser.error(f"no row is called {' or '.join(options.only)}")
     stages = 1 if options.quick else 3 if options.all else 2
-    missed, trees = 0, SimpleQueue()
+    missed, own = 0, threading.local()
 
     def attempt(mutant):
-        tree = trees.get()
-        try:
-            return mutant, tree.caught_by(mutant, stages, options.timeout)
-        finally:
-            trees.put(tree)
+        own.tree = getattr(own, "tree", None) or Tree(folder)
+        return mutant, own.tree.caught_by(mutant, stages, options.timeout)
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-        for _ in range(options.jobs):
-            trees.put(Tree(folder))
         for done in as_completed(pool.submit(attempt, mutant) for mutant in mutants):
             mutant, by = done.result()
             missed += by.startswith(_MISSED)

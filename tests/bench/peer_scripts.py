@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ class HeadCounts:
     """Position, entropy, mass on special tokens, dependency relations, rarest word; by head."""
 
     def __init__(self):
-        self.hits = {}
+        self.hits = Counter()
 
     def add(self, patterns, encoded, sentence):
         """Count one sentence; patterns are a layer's (n_heads, pos, pos) each."""
@@ -52,18 +53,15 @@ class HeadCounts:
             for head, pattern in enumerate(heads):
                 self._head((layer, head), np.asarray(pattern), word_of, sentence)
 
-    def _more(self, key, value):
-        self.hits[key] = self.hits.get(key, 0.0) + value
-
     def _head(self, place, pattern, word_of, sentence):
         content = np.flatnonzero(word_of >= 0)
         argmax = content[pattern[np.ix_(content, content)].argmax(axis=1)]
         for r in (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5):
-            self._more((place, r), int((argmax - content == r).sum()))
+            self.hits[place, r] += int((argmax - content == r).sum())
         entropy = -(pattern * np.log(pattern + 1e-12)).sum(axis=1)
-        self._more((place, "entropy"), float(entropy[content].sum()))
-        self._more((place, "queries"), len(content))
-        self._more((place, "special"), float(pattern[content][:, word_of < 0].sum()))
+        self.hits[place, "entropy"] += float(entropy[content].sum())
+        self.hits[place, "queries"] += len(content)
+        self.hits[place, "special"] += float(pattern[content][:, word_of < 0].sum())
 
         member = (word_of[None, :] == np.arange(len(sentence["words"]))[:, None]).astype(np.float32)
         attention = member @ pattern @ member.T / member.sum(axis=1, keepdims=True)
@@ -72,9 +70,9 @@ class HeadCounts:
         tree = zip(sentence["heads"], sentence["relations"], strict=True)
         for word, (head, name) in enumerate(tree):
             if head >= 0:
-                self._more((place, name, "to head"), int(best[word] == head))
-                self._more((place, name, "from head"), int(best[head] == word))
-        self._more((place, "rare"), int((best == sentence["rarest"]).sum()))
+                self.hits[place, name, "to head"] += int(best[word] == head)
+                self.hits[place, name, "from head"] += int(best[head] == word)
+        self.hits[place, "rare"] += int((best == sentence["rarest"]).sum())
 
     def entropies(self):
         """Mean entropy of the rows of every head, in nats; heads in order."""

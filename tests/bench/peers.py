@@ -1,17 +1,9 @@
 """How do headscope's commands compare with what a user would take instead? Side by side in one run.
 
-Once, in an environment of the peers' own::
-
-    python -m venv PEERS && PEERS/bin/pip install -r tests/bench/peers-requirements.txt
-
-Then, from the repository and headscope's environment::
-
-    python tests/bench/peers.py --python PEERS/bin/python --write docs/peers.md --readme README.md
-
-Every job runs in a process of its own, in turn with headscope's, several times; the table has
-medians. Timed is the job alone: imports and the loading of the model are left out on both sides,
-headscope's certificate is not. A peer that is not installed, or fails, is a row that says so. It
-asserts nothing about time: machines differ.
+docs/peers.md says how to run it. Every job runs in a process of its own, in turn with headscope's,
+several times; the table has medians. Timed is the job alone: imports and the loading of the model
+are left out on both sides, headscope's certificate is not. A peer that is not installed, or fails,
+is a row that says so. It asserts nothing about time: machines differ.
 """
 
 import json
