@@ -50,7 +50,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 #: Files whose tests take longest, first: what starts last would run alone at the end.
-_LONGEST = ("test_memory.py", "test_resume.py", "test_prune_stacks.py", "test_docs.py")
+_LONGEST = ("test_resume.py", "test_prune_stacks.py", "test_docs.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,14 +1,13 @@
 """Big models: time and memory of whole commands on random BERT-base and BERT-large geometries.
 
 Run: python tests/bench/big.py [--sizes base large] [--text FILE] [--browser /usr/bin/chromium]
-     [--keep FOLDER]
+     [--keep FOLDER]; without a text, on the built-in sample. Models and reports go to the folder.
 
 Each command is a process of its own, so that its peak of memory is its own. The report is opened in
 a real browser: its size, and the time from a click on a head to its card. Random weights take as
 long as trained ones; the tokenizer is the demo model's.
 """
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -16,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from timing import cost, load, print_head, print_row
+from timing import cost, load, options, print_head, print_row
 
 #: Layers, heads, d_model, width of the feed-forward layers.
 GEOMETRIES = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096)}
@@ -27,85 +26,75 @@ COMMANDS = {
     "spectrum": ["--sequences", "32"],
     "report": ["--config", str(Path(__file__).parents[2] / "configs" / "quick.toml")],
 }
-CLICKS = 20
 _BUILD = """
 import sys
 import torch
-from transformers import BertConfig, BertModel
+from transformers import AutoTokenizer, BertConfig, BertModel
 from headscope.models.demo import demo_folder
-from transformers import AutoTokenizer
 folder, (layers, heads, width, hidden) = sys.argv[1], map(int, sys.argv[2:])
 torch.manual_seed(0)
 BertModel(BertConfig(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=width,
     intermediate_size=hidden), add_pooling_layer=False).save_pretrained(folder)
 AutoTokenizer.from_pretrained(demo_folder(), model_max_length=512).save_pretrained(folder)
 """
+_HEADS = "[...document.querySelectorAll('button.cell[data-head]')].map(c => c.dataset.head)"
+_CLICK = """name => new Promise(done => {
+    const cell = document.querySelector(`button.cell[data-head=${name}]`);
+    const start = performance.now();
+    cell.click();
+    requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
+})"""
 
 
-def clicks(page_file: Path, browser_path: str, picture: Path) -> list[float]:
+def clicks(page_file, browser_path, picture):
     """Milliseconds from a click on a head to its card, drawn; and a picture of the map."""
     from playwright.sync_api import sync_playwright
 
-    measure = """name => new Promise(done => {
-        const cell = document.querySelector(`button.cell[data-head=${name}]`);
-        const start = performance.now();
-        cell.click();
-        requestAnimationFrame(() => setTimeout(() => done(performance.now() - start)));
-    })"""
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(page_file.as_uri())
         page.locator("button.cell").first.scroll_into_view_if_needed()
         page.screenshot(path=picture)
-        names = page.evaluate(
-            "[...document.querySelectorAll('button.cell[data-head]')].map(c => c.dataset.head)"
-        )
-        found = []
-        for name in names[:: max(1, len(names) // CLICKS)]:
-            found.append(page.evaluate(measure, name))
+        names, found = page.evaluate(_HEADS), []
+        for name in names[:: max(1, len(names) // 20)]:
+            found.append(page.evaluate(_CLICK, name))
             assert page.locator("dialog#card").is_visible()
             page.keyboard.press("Escape")
         browser.close()
     return found
 
 
-def main() -> None:
-    """Print one row a command and geometry."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", nargs="+", choices=list(GEOMETRIES), default=list(GEOMETRIES))
-    parser.add_argument(
-        "--text", help="plain text for all commands; the built-in sample if missing"
-    )
-    parser.add_argument("--browser", default="/usr/bin/chromium")
-    parser.add_argument("--keep", type=Path, help="a folder for the models and reports")
-    given = parser.parse_args()
-    text = ["--text", given.text] if given.text else []
+def main():
+    chosen = {"sizes": list(GEOMETRIES), "browser": "/usr/bin/chromium"}
+    given = options(__doc__, text="", keep="", **chosen)
     print(f"{os.cpu_count()} cores, load {load()} at the start\n")
     print_head(("geometry", "command", "seconds", "processor seconds", "peak MiB"))
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.keep or Path(temporary)
-        notes = []
+        folder, notes = Path(given.keep or temporary), []
         for size in given.sizes:
-            layers, heads, *_ = GEOMETRIES[size]
-            model = folder / size
-            numbers = map(str, GEOMETRIES[size])
-            subprocess.run([sys.executable, "-c", _BUILD, str(model), *numbers], check=True)
+            geometry = "{} x {}".format(*GEOMETRIES[size])
+            model, numbers = str(folder / size), map(str, GEOMETRIES[size])
+            subprocess.run([sys.executable, "-c", _BUILD, model, *numbers], check=True)
             for command, more in COMMANDS.items():
-                out = folder / f"{size}-{command}"
-                reads = [] if command in ("rank", "report") else text
-                words = ["-m", "headscope", command, str(model), *more, *reads]
-                found = cost([*words, "-o", str(out)])
+                reads = given.text and command not in ("rank", "report")
+                words = [
+                    "headscope",
+                    command,
+                    model,
+                    *more,
+                    "-o",
+                    str(folder / f"{size}-{command}"),
+                ]
+                found = cost(["-m", *words, *(("--text", given.text) if reads else ())])
                 figures = f"{found.wall:.0f}", f"{found.cpu:.0f}", f"{found.peak:,.0f}"
-                print_row((f"{layers} x {heads}", command, *figures))
+                print_row((geometry, command, *figures))
             page = folder / f"{size}-report" / "report.html"
-            note = f"{layers} x {heads}: report.html {page.stat().st_size / 2**20:.2f} MiB"
+            note = f"{geometry}: report.html {page.stat().st_size / 2**20:.2f} MiB"
             if Path(given.browser).exists():
                 times = clicks(page, given.browser, folder / f"{size}-map.png")
-                note += (
-                    f"; a card within {statistics.median(times):.0f} ms of a click (median of "
-                    f"{len(times)}), {max(times):.0f} ms at most"
-                )
+                median = f"{statistics.median(times):.0f} ms of a click (median of {len(times)})"
+                note += f"; a card within {median}, {max(times):.0f} ms at most"
             notes.append(note)
     print("", *notes, sep="\n")
 

@@ -2,22 +2,18 @@
 
 Run from the repository: ``python tests/bench/busy.py [TREEBANK.conllu]``. It runs ``headscope
 classify demo`` on a quiet machine (make it so: no other program should run), beside one spinning
-program, and beside one on every core; the programs are its own. All settings are run in turn; one
-that takes 15 times as long as the fastest quiet one is cut off. Prints medians and ratios.
-
-On an ideal machine, whose threads share the cores fairly and never wait for one that does not run,
-the ratio would be 1.5 beside one program on two cores and 2 beside a program on each.
+program of its own, and beside one on every core, all settings in turn; one that takes 15 times as
+long as the fastest quiet one is cut off. Where threads share the cores fairly, the ratio is 1.5
+beside one program on two cores and 2 beside a program on each.
 """
 
-import argparse
 import os
-from pathlib import Path
 
-from timing import Cost, competitors, cost, load, median_cost
+from timing import competitors, cost, load, median_cost, options
 
 #: As it is shipped; the runtime left alone (a variable that GNU's does not know keeps headscope
 #: from setting any); and what else could be set.
-SETTINGS: dict[str, dict[str, str]] = {
+SETTINGS = {
     "headscope's default": {},
     "the runtime's default": {"KMP_LIBRARY": "throughput"},
     "sleep at once": {"OMP_WAIT_POLICY": "passive"},
@@ -25,26 +21,20 @@ SETTINGS: dict[str, dict[str, str]] = {
     "spin 30000 times": {"GOMP_SPINCOUNT": "30000"},
     "one thread": {"OMP_NUM_THREADS": "1"},
 }
-CUT_OFF = 15
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("treebank", nargs="?", type=Path, help="default: the built-in sample")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=int, help="only the first sentences")
-    parser.add_argument("--only", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
-    parser.add_argument("--busy", nargs="*", type=int, help="default: 1, and one per core")
-    given = parser.parse_args()
+def main():
+    cores = os.cpu_count() or 1
+    chosen = {"only": list(SETTINGS), "busy": sorted({1, cores})}
+    given = options(__doc__, "treebank?", repeats=3, limit="", **chosen)
     command = ["-m", "headscope", "classify", "demo", "--format", "json"]
     command += ["--treebank", str(given.treebank)] if given.treebank else []
-    command += ["--limit", str(given.limit)] if given.limit else []
-    cores = os.cpu_count() or 1
+    command += ["--limit", given.limit] if given.limit else []
     print(f"{cores} cores, load before the first run {load()}")
     cost(command)  # files come from the disk once
     limit, yardstick = 600.0, 0.0
-    for programs in (0, *(given.busy if given.busy is not None else sorted({1, cores}))):
-        runs: dict[str, list[Cost]] = {name: [] for name in given.only}
+    for programs in (0, *given.busy):
+        runs = {name: [] for name in given.only}
         with competitors(programs):
             for _ in range(given.repeats):
                 for name, costs in runs.items():
@@ -53,15 +43,13 @@ def main() -> None:
         found = {name: median_cost(costs) for name, costs in runs.items()}
         if not programs:
             yardstick = found[given.only[0]].wall
-            limit = CUT_OFF * min(one.wall for one in found.values())
+            limit = 15 * min(one.wall for one in found.values())
         print(f"\nbeside {programs} programs (load {load()}); ratio to the first, quiet")
         for name, one in found.items():
             more = "more than " if one.cut_off else ""
-            print(
-                f"  {name:22} {more}{one.wall:.1f} s, processor time {one.cpu:.1f} s, "
-                f"ratio {more}{one.wall / yardstick:.2f}",
-                flush=True,
-            )
+            ratio = f"ratio {more}{one.wall / yardstick:.2f}"
+            times = f"{more}{one.wall:.1f} s, processor time {one.cpu:.1f} s"
+            print(f"  {name:22} {times}, {ratio}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,38 +5,27 @@ ratios, and asserts nothing: machines differ.
 
 1. Ours against the bare SDPA forward pass over the same batches, and against a script that takes
    ``output_attentions=True`` sentence by sentence and counts what peer_scripts.py counts (on every
-   k-th sentence, scaled up).
+   k-th sentence, ``--every``, scaled up).
 2. bfloat16 against float32: time, and how far the rates move.
 """
-
-import argparse
-import os
-from pathlib import Path
-
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 import numpy as np
 import torch
 import wordfreq
 from peer_scripts import HeadCounts
-from timing import medians
+from timing import medians, options
 
 import headscope
 from headscope.data.batches import buckets, collate, windows
-from headscope.data.corpus import Corpus, as_corpus
+from headscope.data.corpus import as_corpus
 from headscope.data.encode import Encoder
 from headscope.data.frequencies import find_frequencies
 from headscope.data.places import placed
-from headscope.data.sentence import Sentence
-from headscope.measures.batch import Batch
 from headscope.measures.classify.sums import HeadMeasures
-from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 
-REPEATS = 3
 
-
-def batches_of(loaded: LoadedModel, corpus: Corpus) -> list[Batch]:
+def batches_of(loaded, corpus):
     encoder = Encoder(loaded, find_frequencies(corpus, None, "en"))
     return [
         collate(batch, loaded.pad_id)
@@ -45,7 +34,7 @@ def batches_of(loaded: LoadedModel, corpus: Corpus) -> list[Batch]:
     ]
 
 
-def ours(loaded: LoadedModel, batches: list[Batch]) -> None:
+def ours(loaded, batches):
     reducer = HeadMeasures(loaded.n_layers, loaded.n_heads).reducer()
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
         for batch in batches:
@@ -53,13 +42,13 @@ def ours(loaded: LoadedModel, batches: list[Batch]) -> None:
             router.run(lambda batch=batch: loaded.forward(batch.input_ids, batch.attention_mask))
 
 
-def bare_sdpa(loaded: LoadedModel, batches: list[Batch]) -> None:
+def bare_sdpa(loaded, batches):
     with use_implementation(loaded.model, "sdpa"), torch.no_grad():
         for batch in batches:
             loaded.forward(batch.input_ids, batch.attention_mask)
 
 
-def script(loaded: LoadedModel, sentences: list[Sentence]) -> None:
+def script(loaded, sentences):
     """What a user would write."""
     counts = HeadCounts()
     with use_implementation(loaded.model, "eager"), torch.no_grad():
@@ -73,38 +62,33 @@ def script(loaded: LoadedModel, sentences: list[Sentence]) -> None:
             counts.add((layer[0].numpy() for layer in attentions), encoded, given)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("treebank", nargs="?", type=Path, help="default: the built-in sample")
-    parser.add_argument("--every", type=int, default=8, help="k of the per-sentence script")
-    given = parser.parse_args()
+def main():
+    given = options(__doc__, "treebank?", every=8)
     corpus = as_corpus(given.treebank)
     loaded, half = headscope.load("demo"), headscope.load("demo", dtype="bfloat16")
-    batches = batches_of(loaded, corpus)
-    threads, some = torch.get_num_threads(), list(corpus)[:: given.every]
-    print(f"{corpus.n_sentences} sentences in {len(batches)} batches, {threads} threads")
+    batches, some = batches_of(loaded, corpus), list(corpus)[:: given.every]
+    size = f"{corpus.n_sentences} sentences in {len(batches)} batches"
+    print(f"{size}, {torch.get_num_threads()} threads")
     jobs = {
         "ours": lambda: ours(loaded, batches),
         "sdpa": lambda: bare_sdpa(loaded, batches),
         "script": lambda: script(loaded, some),
         "bfloat16": lambda: ours(half, batches),
     }
-    times = medians(jobs, REPEATS)
-    print(f"ours {times['ours']:.2f} s, bare SDPA {times['sdpa']:.2f} s")
-    print(f"ours / bare SDPA: {times['ours'] / times['sdpa']:.2f}")
-    seconds = times["script"] * corpus.n_sentences / len(some)
-    print(f"per-sentence script {seconds:.1f} s, of ours: {seconds / times['ours']:.1f}")
+    a, bare, plain, short = medians(jobs, 3).values()
+    plain *= corpus.n_sentences / len(some)
+    print(f"ours {a:.2f} s, bare SDPA {bare:.2f} s\nours / bare SDPA: {a / bare:.2f}")
+    print(f"per-sentence script {plain:.1f} s, of ours: {plain / a:.1f}")
 
-    rates = [
+    single, brief = (
         headscope.classify(model, given.treebank, language="en").relations_frame()
         for model in (loaded, half)
-    ]
-    moved = (rates[0].accuracy - rates[1].accuracy).abs()[rates[0].trials >= 50]
-    labels = (rates[0].labelled != rates[1].labelled).sum()
+    )
+    moved = (single.accuracy - brief.accuracy).abs()[single.trials >= 50]
     print(
-        f"bfloat16: {times['ours'] / times['bfloat16']:.2f} times as fast; accuracies with 50 "
-        f"trials or more move by {moved.mean():.4f} on average, {moved.max():.3f} at most; "
-        f"{labels} syntactic labels differ"
+        f"bfloat16: {a / short:.2f} times as fast; accuracies with 50 trials or more move by "
+        f"{moved.mean():.4f} on average, {moved.max():.3f} at most; "
+        f"{(single.labelled != brief.labelled).sum()} syntactic labels differ"
     )
 
 

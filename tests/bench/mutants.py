@@ -19,12 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 _CORE = ("unit", "planted", "parity")
@@ -145,51 +143,27 @@ low-rank-none | verdicts/insights/low_rank.py | open counts as low rank
 #: Start of a file's name in headscope/: the tests that are tried first.
 LIKELY = {
     "attention.py": "unit/test_attention.py",
-    "measures/": "unit/measures/test_statistics.py",
-    "measures/bleu.py": "unit/measures/test_metrics.py",
+    "measures/": "unit/measures",
     "measures/classify/": "unit/measures/classify planted/test_classification.py",
-    "measures/depth.py": "unit/measures/test_depth.py",
-    "measures/linear/": "unit/measures/linear",
-    "measures/metrics.py": "unit/measures/test_metrics.py",
-    "measures/paired_change.py": "unit/measures/test_paired_change.py",
     "measures/rank/": "unit/measures/rank parity/test_rank.py",
     "measures/spectrum/": "unit/measures/spectrum",
-    "measures/statistics.py": "unit/measures/test_statistics.py unit/measures/classify",
-    "measures/symmetric.py": "unit/measures/test_symmetric.py",
-    "measures/tango.py": "unit/measures/test_paired_change.py",
-    "models/": "parity/test_compact.py",
-    "models/card.py": "unit/models/test_card.py",
-    "models/gating.py": "parity/test_prune_means.py",
-    "models/layouts/relative.py": "parity/test_relative.py",
-    "models/layouts/rotation.py": "unit/models/test_rotation.py parity/test_rotary.py",
-    "models/onnx/": "unit/models/test_onnx.py",
-    "pipeline/flow/": "cli/test_flow.py",
-    "pipeline/prune/": "unit/pipeline/test_max_drop.py unit/pruning",
+    "models/": "unit/models parity",
+    "pipeline/": "unit/pipeline unit/pruning cli/test_flow.py",
     "pruning/": "unit/pruning",
-    "verdicts/": "unit/verdicts",
-    "verdicts/alike.py": "unit/verdicts cli/test_compare.py",
+    "verdicts/": "unit/verdicts cli/test_compare.py",
 }
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(namedtuple("Mutant", "name file start end new what")):
     """A fault: bytes ``start`` to ``end`` of a file of headscope/ become ``new``."""
 
-    name: str
-    file: str
-    start: int
-    end: int
-    new: bytes
-    what: str
-
     @property
-    def likely(self) -> list[str]:
-        """Tests that have most to do with the file."""
-        place = max((name for name in LIKELY if self.file.startswith(name)), key=len)
-        return ["unit/test_faults_caught.py", *LIKELY[place].split()]
+    def faulty(self):
+        text = read(self.file)
+        return text[: self.start] + self.new + text[self.end :]
 
 
-def rows() -> Iterator[Mutant]:
+def rows():
     """Yield the table; raise where a row does not fit the code as it is."""
     lines = ROWS.strip().splitlines()
     for head, change in zip(lines[::2], lines[1::2], strict=True):
@@ -200,35 +174,31 @@ def rows() -> Iterator[Mutant]:
         if len(found) < int(number or 1) or (len(found) > 1 and not number):
             raise SystemExit(f"row {name} no longer applies: {len(found)} x {old!r} in {file}")
         start = found[int(number or 1) - 1]
-        ast.parse(read(file)[:start] + new + read(file)[start + len(old) :])
-        yield Mutant(name, file, start, start + len(old), new, what)
+        mutant = Mutant(name, file, start, start + len(old), new, what)
+        ast.parse(mutant.faulty)
+        yield mutant
 
 
-def read(file: str) -> bytes:
-    """Return a file of the package, or nothing where there is none."""
-    path = ROOT / "headscope" / file
-    return path.read_bytes() if path.is_file() else b""
+def read(file):
+    return (ROOT / "headscope" / file).read_bytes()
 
 
 # A comparison, a sum, a whole number, a `not`, the arguments of where, min for max.
 _FLIPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+"}
-_NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
-_NAMES |= {"amin": "amax", "amax": "amin", "argmin": "argmax", "argmax": "argmin"}
+_NAMES = {"min": "max", "minimum": "maximum", "amin": "amax", "argmin": "argmax"}
+_NAMES |= {new: old for old, new in _NAMES.items()}
 
 
-def faults_of(file: str) -> Iterator[Mutant]:
+def faults_of(file):
     """Yield every fault that the rules make of a file."""
     text = read(file)
     starts = [0, *(m.end() for m in re.finditer(b"\n", text))]
 
-    def place(line: int, column: int) -> int:
-        return starts[line - 1] + column
+    def span(node):
+        first, last = starts[node.lineno - 1], starts[node.end_lineno - 1]
+        return first + node.col_offset, last + node.end_col_offset
 
-    def span(node: ast.expr) -> tuple[int, int]:
-        end = place(node.end_lineno or 0, node.end_col_offset or 0)
-        return place(node.lineno, node.col_offset), end
-
-    def fault(start: int, end: int, new: bytes) -> Mutant:
+    def fault(start, end, new):
         line = text[:start].count(b"\n") + 1
         here, to = starts[line - 1], text.index(b"\n", end)
         shown = (text[here:start], b"[[", text[start:end], b" => ", new, b"]]", text[end:to])
@@ -261,45 +231,45 @@ def faults_of(file: str) -> Iterator[Mutant]:
 class Tree:
     """A copy of the project in which faults are made, one at a time."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder):
         self.path = Path(tempfile.mkdtemp(dir=folder), "project")
         shutil.copytree(ROOT, self.path, ignore=_SKIPPED)
         shared = os.environ.get("HEADSCOPE_SHARED", str(ROOT.parent / "shared"))
         own = {"PYTHONPATH": str(self.path), "HEADSCOPE_SHARED": shared, "OMP_NUM_THREADS": "1"}
         self.environment = {**os.environ, **own, "HF_HUB_OFFLINE": "1"}
 
-    def change(self, file: str, text: bytes) -> None:
+    def change(self, file, text):
         """Write a file of the package; what was compiled of it could be taken for the new one."""
         path = self.path / "headscope" / file
         path.write_bytes(text)
         for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
             compiled.unlink()
 
-    def run(self, tests: list[str], seconds: float) -> str:
+    def run(self, tests, seconds):
         """Run tests until one fails; return its name, and nothing if all pass."""
         command = [sys.executable, "-c", _PYTEST, *tests]
-        options: dict[str, Any] = {"cwd": self.path, "env": self.environment, "timeout": seconds}
+        own = {"cwd": self.path, "env": self.environment, "timeout": seconds}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, **own)
         except subprocess.TimeoutExpired:
             return "timeout"
         if done.returncode == 0:
             return ""
         found = re.search(r"^(?:FAILED|ERROR) (tests/\S+\.py.*?)(?: - .*)?$", done.stdout, re.M)
         if done.returncode == 5 or (found is None and done.returncode != 4):
-            raise RuntimeError(
-                f"pytest gave {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"
-            )
+            said = (done.stdout + done.stderr)[-2000:]
+            raise RuntimeError(f"pytest gave {done.returncode}: {said}")
         return found[1] if found else "an import that fails"
 
-    def caught_by(self, mutant: Mutant, stages: int, seconds: float) -> str:
+    def caught_by(self, mutant, stages, seconds):
         """Return which test catches a fault."""
-        text = read(mutant.file)
-        for part in (mutant.likely, _CORE, ("",))[:stages]:
+        place = max((name for name in LIKELY if mutant.file.startswith(name)), key=len)
+        likely = ("unit/test_faults_caught.py", *LIKELY[place].split())
+        for part in (likely, _CORE, ("",))[:stages]:
             tests = [str(Path("tests", t)) for t in part if (self.path / "tests" / t).exists()]
-            self.change(mutant.file, text[: mutant.start] + mutant.new + text[mutant.end :])
+            self.change(mutant.file, mutant.faulty)
             found = self.run(tests, seconds) if tests else ""
-            self.change(mutant.file, text)
+            self.change(mutant.file, read(mutant.file))
             if "::" in found and self.run([found], seconds):
                 return f"{_MISSED[1]}: {found} fails without the fault, too"
             if found:
@@ -307,9 +277,8 @@ class Tree:
         return _MISSED[0]
 
 
-def main() -> int:
-    """Try the faults that were asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="ID", action="append", help="this row; may be repeated")
     parser.add_argument("--quick", action="store_true", help="the likely tests of each row alone")
     parser.add_argument("--all", action="store_true", help="at last the whole suite")
@@ -326,18 +295,13 @@ def main() -> int:
     if options.only and not (mutants := [m for m in mutants if m.name in options.only]):
         parser.error(f"no row is called {' or '.join(options.only)}")
     stages = 1 if options.quick else 3 if options.all else 2
-    missed, trees = 0, SimpleQueue[Tree]()
+    missed, own = 0, threading.local()
 
-    def attempt(mutant: Mutant) -> tuple[Mutant, str]:
-        tree = trees.get()
-        try:
-            return mutant, tree.caught_by(mutant, stages, options.timeout)
-        finally:
-            trees.put(tree)
+    def attempt(mutant):
+        own.tree = getattr(own, "tree", None) or Tree(folder)
+        return mutant, own.tree.caught_by(mutant, stages, options.timeout)
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-        for _ in range(options.jobs):
-            trees.put(Tree(folder))
         for done in as_completed(pool.submit(attempt, mutant) for mutant in mutants):
             mutant, by = done.result()
             missed += by.startswith(_MISSED)

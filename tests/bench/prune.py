@@ -4,7 +4,9 @@ Run: ``python tests/bench/prune.py [SENTENCES]``. The yardstick is a user's loop
 backward over the same padded batches, with eager attention, timed in turn with each method.
 """
 
+import dataclasses
 import sys
+from functools import partial
 
 import torch
 from timing import medians
@@ -15,32 +17,26 @@ from headscope.models.routing import use_implementation
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task
-from headscope.pruning.method import Given
 from headscope.pruning.methods import rank
 
-ROUNDS = 5
-METHODS = (
-    *("importance-token", "importance-example", "fisher", "fisher-joint"),
-    *("fisher-relinearised", "fisher-mean"),
-)
+METHODS = ("importance-token", "importance-example", "fisher", "fisher-joint")
+METHODS += ("fisher-relinearised", "fisher-mean")
 
 
-def main(sentences: int) -> None:
-    """Print medians and ratios."""
-    loaded = headscope.load("demo")
+def main(sentences):
+    loaded, rounds = headscope.load("demo"), 5
     task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), loaded)
     given = make_given(loaded, task, roles={}, use_labels=False, budget=36, largest=54, seed=0)
-    yardstick = "forward + backward"
-    methods = {name: lambda name=name: choose(name, given) for name in METHODS}
-    times = medians({yardstick: lambda: user_loop(given), **methods}, ROUNDS)
-    print(f"{task.n_examples} sentences, {torch.get_num_threads()} threads, {ROUNDS} rounds")
+    methods = {name: partial(choose, name, given) for name in METHODS}
+    times = medians({"forward + backward": partial(user_loop, given), **methods}, rounds)
+    print(f"{task.n_examples} sentences, {torch.get_num_threads()} threads, {rounds} rounds")
     for name, seconds in times.items():
-        print(f"{name:20s} {seconds:7.2f} s  {seconds / times[yardstick]:5.2f} x")
+        print(f"{name:20s} {seconds:7.2f} s  {seconds / times['forward + backward']:5.2f} x")
 
 
-def user_loop(given: Given) -> None:
+def user_loop(given):
     """Differentiate the pooled states once by the input embeddings' output, as any script would."""
-    loaded, task = given.calibration.loaded, given.calibration.task  # type: ignore[attr-defined]
+    loaded, task = given.calibration.loaded, given.calibration.task
     with use_implementation(loaded.network, "eager"):
         for batch in task.batches(loaded):
             x = loaded.model.get_input_embeddings()(batch.input_ids).detach().requires_grad_(True)
@@ -51,19 +47,18 @@ def user_loop(given: Given) -> None:
 class Labelled:
     """The same calibration data, whose distance to a shifted target stands in for a label."""
 
-    def __init__(self, inner: object) -> None:
+    def __init__(self, inner):
         self.inner, self.has_labels = inner, True
 
-    def batches(self, *, labels: bool) -> object:
+    def batches(self, *, labels):
         """Yield the label-free batches: their loss costs what a labelled one does."""
-        return self.inner.batches(labels=False)  # type: ignore[attr-defined]
+        return self.inner.batches(labels=False)
 
 
-def choose(name: str, given: Given) -> None:
+def choose(name, given):
     """Run one method without what it remembers."""
     calibration = Labelled(given.calibration) if "importance" in name else given.calibration
-    fields = {**vars(given), "memo": {}, "calibration": calibration}
-    rank(name, Given(**fields)).remove(54)
+    rank(name, dataclasses.replace(given, memo={}, calibration=calibration)).remove(54)
 
 
 if __name__ == "__main__":

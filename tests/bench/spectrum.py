@@ -3,54 +3,40 @@
 Run from the repository: ``python tests/bench/spectrum.py TEXT.txt``. Prints medians, ratios and
 errors measured side by side in one run, and asserts nothing: machines differ.
 
-1. Routes to the singular values of real patterns, a matrix at a time, against a plain loop of
-   ``numpy.linalg.svd(compute_uv=False)``; errors against the float64 decomposition.
-2. The same errors on patterns that are hard for a Gram matrix: nearly rank one, nearly identity.
+1. Routes to the singular values of real patterns, against a plain loop of ``numpy.linalg.svd``.
+2. Their errors on patterns that are hard for a Gram matrix: nearly rank one, nearly identity.
 3. Thread layouts: one matrix per core, threads inside LAPACK, both.
 4. What a user would write (output_attentions, then that loop) against our streamed pass.
-5. The adaptive mode: sequences until every head is within 0.01, against 10,000; and how many of its
-   means lie within 0.01 of the mean over all windows of the text.
+5. The adaptive mode: sequences until every head is within 0.01, and whether its means are.
 """
 
-import argparse
 import itertools
-import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
-
-os.environ["HF_HUB_OFFLINE"] = "1"
+from functools import partial
 
 import numpy as np
 import scipy.linalg
 import torch
+from scipy.special import softmax
 from threadpoolctl import threadpool_limits
-from timing import medians, print_head, print_row
+from timing import medians, options, print_head, print_row
 
 import headscope
-from headscope.data.packing import Windows, pack
+from headscope.data.packing import pack
 from headscope.data.plain import open_plain
 from headscope.measures.spectrum.decompositions import MatrixPool, singular_values
 from headscope.measures.spectrum.shares import PatternSpectra, Spectrum, shares
-from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
 
-Route = Callable[[Any], Any]
 
-
-def roots(eigenvalues: Any) -> Any:
+def roots(eigenvalues):
     return np.sqrt(np.clip(eigenvalues[::-1], 0, None))
 
 
-def gram_float32(p: Any) -> Any:
-    return roots(scipy.linalg.eigvalsh(p.T @ p, check_finite=False))
-
-
-def gram_tridiagonal(p: Any) -> Any:
+def gram_tridiagonal(p):
     """The two LAPACK steps that are needed, and nothing else; scipy holds the GIL meanwhile."""
     double = p.astype(np.float64)
     gram = (double.T @ double).T
@@ -58,90 +44,84 @@ def gram_tridiagonal(p: Any) -> Any:
     return roots(scipy.linalg.lapack.dsterf(diagonal, beside)[0])
 
 
-def gram_torch(p: Any) -> Any:
+def gram_torch(p):
     double = torch.from_numpy(p).double()
     return roots(torch.linalg.eigvalsh(double.mT @ double).numpy())
 
 
+svd = partial(scipy.linalg.svd, compute_uv=False, check_finite=False)
+eigvalsh = partial(scipy.linalg.eigvalsh, check_finite=False)
 #: All take one float32 pattern.
-ROUTES: dict[str, Route] = {
+ROUTES = {
     "numpy.linalg.svd (float64 inside)": lambda p: np.linalg.svd(p, compute_uv=False),
     "torch.linalg.svdvals, float32": lambda p: torch.linalg.svdvals(torch.from_numpy(p)).numpy(),
     "torch.linalg.svdvals, float64": lambda p: torch.linalg.svdvals(
         torch.from_numpy(p).double()
     ).numpy(),
-    "scipy gesdd, float32": lambda p: scipy.linalg.svd(p, compute_uv=False, check_finite=False),
-    "scipy gesvd, float32": lambda p: scipy.linalg.svd(
-        p, compute_uv=False, check_finite=False, lapack_driver="gesvd"
-    ),
-    "Gram, scipy eigvalsh, float32": gram_float32,
+    "scipy gesdd, float32": svd,
+    "scipy gesvd, float32": partial(svd, lapack_driver="gesvd"),
+    "Gram, scipy eigvalsh, float32": lambda p: roots(eigvalsh(p.T @ p)),
     "Gram, torch eigvalsh, float64": gram_torch,
     "Gram, scipy dsytrd + dsterf, float64": gram_tridiagonal,
     "Gram, numpy eigvalsh, float64 (ours)": lambda p: singular_values(p.astype(np.float64)),
 }
+NUMPY, *_, OURS = ROUTES
 
 
-def real_patterns(loaded: LoadedModel, windows: Windows, sequences: int) -> Any:
+def patterns_of(loaded, ids):
     """(sequences * heads, n, n), float32."""
-    ids = torch.from_numpy(windows.batch(windows.spread(sequences)))
     with use_implementation(loaded.model, "eager"), torch.no_grad():
         attentions = loaded.model(input_ids=ids, output_attentions=True).attentions
     return torch.cat([layer.flatten(0, 1) for layer in attentions]).numpy()
 
 
-def hard_patterns(n: int) -> dict[str, Any]:
-    generator = np.random.default_rng(0)
-    logits = generator.standard_normal((n, n))
-    noise = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    sharp = np.exp(12 * logits) / np.exp(12 * logits).sum(1, keepdims=True)
-    distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
-    smooth = np.exp(-(distance**2) / 1000.0)
-    one_key = np.zeros((n, n))
-    one_key[:, 0] = 1.0
+def hard_patterns(n):
+    logits = np.random.default_rng(0).standard_normal((n, n))
+    noise = softmax(logits, axis=1)
+    distance = np.subtract.outer(np.arange(n), np.arange(n))
     return {
         "uniform": np.full((n, n), 1.0 / n),
-        "one key + 0.1% noise": 0.999 * one_key + 0.001 * noise,
+        "one key + 0.1% noise": 0.999 * np.eye(n)[:1] + 0.001 * noise,
         "identity + 0.1% noise": 0.999 * np.eye(n) + 0.001 * noise,
-        "nearly one-hot rows": sharp,
-        "smooth band": smooth / smooth.sum(1, keepdims=True),
+        "nearly one-hot rows": softmax(12 * logits, axis=1),
+        "smooth band": softmax(-(distance**2) / 1000.0, axis=1),
     }
 
 
-def errors(route: Route, patterns: Any) -> tuple[float, float, float]:
+def errors(route, patterns):
     """Largest error of the share at n/4, of the curve, and of the share of squares at n/4."""
     worst = np.zeros(3)
     for pattern in patterns:
         exact = np.linalg.svd(pattern.astype(np.float64), compute_uv=False)
-        ours = np.asarray(route(pattern), dtype=np.float64)
-        gap = np.abs(shares(ours) - shares(exact))
+        found = np.asarray(route(pattern), dtype=np.float64)
+        gap = np.abs(shares(found) - shares(exact))
         at = len(pattern) // 4 - 1
-        squares = np.abs(shares(ours**2) - shares(exact**2))[at]
+        squares = np.abs(shares(found**2) - shares(exact**2))[at]
         worst = np.maximum(worst, [gap[at], gap.max(), squares])
-    return tuple(worst.tolist())
+    return worst.tolist()
 
 
-def routes_table(patterns: Any) -> None:
+def routes_table(patterns):
     """Time every route on every pattern in turn, so that a drift of the machine meets all."""
     patterns_in_turn = {name: itertools.cycle(patterns) for name in ROUTES}
     jobs = {name: lambda n=name: ROUTES[n](next(patterns_in_turn[n])) for name in ROUTES}
     with threadpool_limits(limits=1, user_api="blas"):
         # Processor time of this thread: other work on the machine does not distort it.
         times = medians(jobs, len(patterns), time.thread_time)
-        base = next(iter(times.values()))
-        n = patterns.shape[-1]
         print(
-            f"\n{len(patterns)} real patterns, n = {n}, one thread: median processor ms a matrix, "
-            "times as fast as the numpy loop, largest errors against the float64 SVD\n"
+            f"\n{len(patterns)} real patterns, n = {patterns.shape[-1]}, one thread: median "
+            "processor ms a matrix, times as fast as the numpy loop, largest errors against the "
+            "float64 SVD\n"
         )
         print_head(("route", "ms", "ratio", "share at n/4", "curve", "share of squares"))
         for name, route in ROUTES.items():
             worst = errors(route, patterns[:: max(1, len(patterns) // 24)])
-            figures = f"{1e3 * times[name]:.2f}", f"{base / times[name]:.2f}"
+            figures = f"{1e3 * times[name]:.2f}", f"{times[NUMPY] / times[name]:.2f}"
             print_row((name, *figures, *(f"{error:.0e}" for error in worst)))
 
 
-def hard_table(n: int) -> None:
-    chosen = ("scipy gesdd, float32", "Gram, scipy eigvalsh, float32", list(ROUTES)[-1])
+def hard_table(n):
+    chosen = ("scipy gesdd, float32", "Gram, scipy eigvalsh, float32", OURS)
     print(f"\nlargest error of the curve on hard patterns, n = {n}\n")
     print_head(("pattern", *chosen))
     with threadpool_limits(limits=1, user_api="blas"):
@@ -150,17 +130,15 @@ def hard_table(n: int) -> None:
             print_row((name, *(f"{e:.0e}" for e in found)))
 
 
-def threads_table(patterns: Any, cores: int) -> None:
-    n = patterns.shape[-1]
+def threads_table(patterns, cores):
     print(
-        f"\nthread layouts, n = {n}, over {len(patterns)} matrices: processor ms a matrix of all "
-        "threads together (ms on the clock)\n"
+        f"\nthread layouts, n = {patterns.shape[-1]}, over {len(patterns)} matrices: processor ms "
+        "a matrix of all threads together (ms on the clock)\n"
     )
     print_head(("layout", "numpy svd loop", "Gram eigenvalues"))
-    numpy_svd, ours = ROUTES[next(iter(ROUTES))], ROUTES[list(ROUTES)[-1]]
     for workers, inside in dict.fromkeys(((1, 1), (cores, 1), (1, cores), (cores, cores))):
         cells = []
-        for route in (numpy_svd, ours):
+        for route in (ROUTES[NUMPY], ROUTES[OURS]):
             with ThreadPoolExecutor(workers) as pool, threadpool_limits(inside, user_api="blas"):
                 list(pool.map(route, patterns[:workers]))
                 before, started = time.process_time(), time.perf_counter()
@@ -171,17 +149,14 @@ def threads_table(patterns: Any, cores: int) -> None:
         print_row((f"{workers} matrices at a time, {inside} BLAS threads in each", *cells))
 
 
-def script(loaded: LoadedModel, ids: Any) -> None:
+def script(loaded, ids):
     """What a user would write."""
-    with use_implementation(loaded.model, "eager"), torch.no_grad():
-        for sequence in ids:
-            attentions = loaded.model(input_ids=sequence[None], output_attentions=True).attentions
-            for layer in attentions:
-                for pattern in layer[0].numpy():
-                    np.linalg.svd(pattern, compute_uv=False)
+    for sequence in ids:
+        for pattern in patterns_of(loaded, sequence[None]):
+            np.linalg.svd(pattern, compute_uv=False)
 
 
-def ours(loaded: LoadedModel, ids: Any) -> None:
+def ours(loaded, ids):
     sums = Spectrum(loaded.n_layers, loaded.n_heads, ids.shape[1])
     with MatrixPool() as pool:
         observer = PatternSpectra(sums, pool, lambda _: slice(1, -1))
@@ -189,31 +164,24 @@ def ours(loaded: LoadedModel, ids: Any) -> None:
             router.run(lambda: loaded.forward(ids, torch.ones_like(ids)))
 
 
-def side_by_side(loaded: LoadedModel, windows: Windows, sequences: int, repeats: int) -> None:
-    ids = torch.from_numpy(windows.batch(windows.spread(sequences)))
+def side_by_side(loaded, ids, repeats):
     jobs = {"script": lambda: script(loaded, ids), "ours": lambda: ours(loaded, ids)}
     theirs, mine = medians(jobs, repeats).values()
-    print(
-        f"\nn = {windows.length}, {sequences} sequences, whole pass with the model: ours "
-        f"{mine / sequences:.2f} s a sequence, script {theirs / sequences:.2f} s; "
-        f"ratio {theirs / mine:.2f}",
-        flush=True,
-    )
+    sequences, length = ids.shape
+    each = f"ours {mine / sequences:.2f} s a sequence, script {theirs / sequences:.2f} s"
+    print(f"\nn = {length}, {sequences} sequences, whole pass with the model: {each};")
+    print(f"ratio {theirs / mine:.2f}", flush=True)
 
 
-def adaptive(loaded: LoadedModel, text: Path, length: int, check: bool) -> None:
+def adaptive(loaded, text, length, check):
     found = headscope.spectrum(loaded, text, length=length, precision=0.01)
-    half = found.sampling.half_width or 0.0
-    print(
-        f"\nn = {length}: every head within 0.01 after {found.sequences} sequences (widest "
-        f"{half:.4f}); 10,000 are {10_000 / found.sequences:.0f} times the work"
-    )
+    n, half = found.sequences, found.sampling.half_width
+    print(f"\nn = {length}: every head within 0.01 after {n} sequences (widest {half:.4f});")
+    print(f"10,000 are {10_000 / n:.0f} times the work")
     if check:
         full = headscope.spectrum(loaded, text, length=length, sequences=10_000)
-        gaps = [
-            abs(one.share_at_k.mean - other.share_at_k.mean)
-            for one, other in zip(found.heads, full.heads, strict=True)
-        ]
+        pairs = zip(found.heads, full.heads, strict=True)
+        gaps = [abs(one.share_at_k.mean - other.share_at_k.mean) for one, other in pairs]
         inside = sum(gap < 0.01 for gap in gaps)
         print(
             f"against all {full.sequences} windows: {inside} of {len(gaps)} heads within 0.01, "
@@ -221,29 +189,24 @@ def adaptive(loaded: LoadedModel, text: Path, length: int, check: bool) -> None:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("text", nargs="?", type=Path, help="default: the built-in sample")
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--repeats", type=int, default=3)
-    arguments = parser.parse_args()
-    loaded = headscope.load(arguments.model)
+def main():
+    given = options(__doc__, "text?", model="demo", repeats=3)
+    loaded = headscope.load(given.model)
     cores = torch.get_num_threads()
-    print(
-        f"{sys.platform}, torch uses {cores} threads; numpy {np.__version__}, "
-        f"scipy {scipy.__version__}, torch {torch.__version__}"
-    )
-    plain = open_plain(arguments.text)
+    versions = ", ".join(f"{kind.__name__} {kind.__version__}" for kind in (np, scipy, torch))
+    print(f"{sys.platform}, torch uses {cores} threads; {versions}")
+    plain = open_plain(given.text)
     for length, sequences in ((128, 4), (512, 1)):
         windows = pack(plain, loaded, length)
-        patterns = real_patterns(loaded, windows, sequences)
+        some, two = (torch.tensor(windows.batch(windows.spread(n))) for n in (sequences, 2))
+        patterns = patterns_of(loaded, some)
         torch.set_num_threads(1)
         routes_table(patterns)
         torch.set_num_threads(cores)
         hard_table(length)
         threads_table(patterns[:: max(1, len(patterns) // 24)], cores)
-        side_by_side(loaded, windows, 2, arguments.repeats)
-        adaptive(loaded, arguments.text, length, check=length == 128)
+        side_by_side(loaded, two, given.repeats)
+        adaptive(loaded, given.text, length, check=length == 128)
 
 
 if __name__ == "__main__":

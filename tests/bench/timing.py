@@ -1,75 +1,71 @@
 """What the benchmarks share: jobs timed in turn, whole commands timed from outside, tables."""
 
+import argparse
 import os
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import namedtuple
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-Name = TypeVar("Name", bound=Hashable)
-Result = TypeVar("Result")
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it
 
 #: Variables that say how many threads run and how they wait; each run sets its own.
 _OF_THREADS = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
 _SPIN = "import os, sys\nparent = int(sys.argv[1])\nwhile os.getppid() == parent: pass"
 
 
-def in_turn(jobs: Mapping[Name, Callable[[], Result]], rounds: int) -> dict[Name, list[Result]]:
+def options(doc, *files, **settings):
+    """Read the command line: files ("?" for one that may be missing), settings by their default."""
+    parser = argparse.ArgumentParser(description=doc)
+    for name in files:
+        parser.add_argument(name.rstrip("?"), nargs="?" if "?" in name else None, type=Path)
+    for name, default in settings.items():
+        several = isinstance(default, list)
+        how = {"type": type(default[0] if several else default), "nargs": "+" if several else None}
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, **how)
+    return parser.parse_args()
+
+
+def in_turn(jobs, rounds):
     """Run all jobs, then all again: a drift of the machine meets all of them."""
-    found: dict[Name, list[Result]] = {name: [] for name in jobs}
+    found = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, job in jobs.items():
             found[name].append(job())
     return found
 
 
-def medians(
-    jobs: Mapping[Name, Callable[[], object]],
-    rounds: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[Name, float]:
+def medians(jobs, rounds, clock=time.perf_counter):
     """Median seconds of each job, run in turn."""
 
-    def timed(job: Callable[[], object]) -> float:
+    def timed(job):
         start = clock()
         job()
         return clock() - start
 
-    times = in_turn({name: lambda job=job: timed(job) for name, job in jobs.items()}, rounds)
+    times = in_turn({name: partial(timed, job) for name, job in jobs.items()}, rounds)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def print_row(cells: Iterable[object]) -> None:
+def print_row(cells):
     print("|", " | ".join(map(str, cells)), "|", flush=True)
 
 
-def print_head(titles: Sequence[str]) -> None:
+def print_head(titles):
     print_row(titles)
     print("|" + "---|" * len(titles), flush=True)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of one command: seconds on the clock and of the processor, and its peak in MiB."""
-
-    wall: float
-    cpu: float
-    peak: float
-    cut_off: bool = False
+#: Of one command: seconds on the clock and of the processor, and its peak in MiB.
+Cost = namedtuple("Cost", "wall cpu peak cut_off")
 
 
-def cost(
-    command: Sequence[str],
-    settings: Mapping[str, str] | None = None,
-    limit: float = 3600.0,
-    stderr: int | None = None,
-) -> Cost:
+def cost(command, settings=None, limit=3600.0, stderr=None):
     """Run ``python COMMAND`` with these settings alone for threads; the peak is its own."""
     started = time.perf_counter()
     child = start(command, settings, stderr)
@@ -84,26 +80,21 @@ def cost(
     return Cost(wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, wall >= limit)
 
 
-def start(
-    command: Sequence[str], settings: Mapping[str, str] | None = None, stderr: int | None = None
-) -> subprocess.Popen[bytes]:
+def start(command, settings=None, stderr=None):
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OF_THREADS)}
-    return subprocess.Popen(
-        [sys.executable, *command],
-        env={**inherited, "HF_HUB_OFFLINE": "1", **(settings or {})},
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-    )
+    own = {**inherited, **(settings or {})}
+    words = [sys.executable, *command]
+    return subprocess.Popen(words, env=own, stdout=subprocess.DEVNULL, stderr=stderr)
 
 
-def median_cost(costs: Sequence[Cost]) -> Cost:
+def median_cost(costs):
     """Medians of each figure; cut off if any run was."""
-    figures = ([getattr(one, name) for one in costs] for name in ("wall", "cpu", "peak"))
-    return Cost(*map(statistics.median, figures), any(one.cut_off for one in costs))
+    *figures, cut_off = zip(*costs, strict=True)
+    return Cost(*map(statistics.median, figures), any(cut_off))
 
 
 @contextmanager
-def competitors(n: int) -> Iterator[None]:
+def competitors(n):
     """Keep ``n`` programs busy beside what runs in the block; they end with it, or with us."""
     spinning = [subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())]) for _ in range(n)]
     try:
@@ -114,7 +105,7 @@ def competitors(n: int) -> Iterator[None]:
             process.wait()
 
 
-def load() -> str:
+def load():
     """How many programs wanted a core in the last minute, where the system tells."""
     path = Path("/proc/loadavg")
     return path.read_text(encoding="ascii").split()[0] if path.exists() else "unknown"

@@ -1,23 +1,18 @@
 """A small report of the demo model, and Debian's chromium to open it in."""
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hostile import hostile
 
 import headscope
-from headscope.models.loaded import LoadedModel
-from headscope.results import ReportResult
 from headscope.show.page.html import report_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
+def browser():
     """Headless chromium."""
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine (apt-get install chromium)")
@@ -29,9 +24,9 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def small(demo: LoadedModel) -> ReportResult:
+def small(demo):
     """A report of the demo model: most of its sections, little of each."""
-    settings: dict[str, dict[str, Any]] = {
+    settings = {
         "classify": {"limit": 128, "control": False, "ablate_limit": 2},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 32, "sequences": 6},
@@ -44,14 +39,14 @@ def small(demo: LoadedModel) -> ReportResult:
 
 
 @pytest.fixture(scope="session")
-def page_file(small: ReportResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page_file(small, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(report_html(small), encoding="utf-8")
     return path
 
 
 @pytest.fixture(scope="session")
-def hostile_file(small: ReportResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile_file(small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile") / "<img src=x onerror=alert(1)>"
     folder.mkdir()
     path = folder / "report.html"

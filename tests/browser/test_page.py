@@ -2,8 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,12 +16,12 @@ Open = Callable[..., Any]
 
 
 @pytest.fixture
-def show(browser: Any) -> Iterator[Open]:
+def show(browser):
     """Open a file; the test fails at any console message, error, dialog or request."""
-    seen: list[str] = []
+    seen = []
     contexts = []
 
-    def call(path: Path, **options: Any) -> Any:
+    def call(path, **options):
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()

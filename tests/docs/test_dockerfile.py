@@ -13,22 +13,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: Instructions with their lines joined, comments left out.
-LINES = [
-    (words[0], words[1])
-    for line in re.sub(
-        r"\\\n\s*", "", re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.M)
-    ).splitlines()
-    if (words := line.split(maxsplit=1))
-]
-IGNORED = [
-    line
-    for line in (ROOT / ".dockerignore").read_text().splitlines()
-    if line and not line.startswith("#")
-]
+TEXT = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.M))
+LINES = [line.split(maxsplit=1) for line in TEXT.splitlines() if line]
+IGNORED = re.findall(r"^[^#\n].*", (ROOT / ".dockerignore").read_text(), re.M)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def sent(path: str) -> bool:
+def sent(path):
     """Whether docker sends a path: the last line decides that matches it or a folder above it."""
     decided = True
     for line in IGNORED:
@@ -51,7 +42,7 @@ def test_the_build_sees_only_what_it_copies():
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+def followed(tmp_path_factory):
     """Copy what COPY copies, run what RUN runs with a stub of each program; return the calls."""
     folder = tmp_path_factory.mktemp("build")
     programs, source = folder / "bin", folder / "src"
@@ -62,50 +53,31 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
             f'#!/bin/sh\nprintf "%s\\n" {name} "$@" >> "{folder}/calls"; echo >> "{folder}/calls"\n'
         )
         (programs / name).chmod(0o755)
-    arguments = {}
+    arguments, calls = {}, []
     for instruction, text in LINES:
         if instruction == "ARG":
             arguments |= dict([text.split("=", 1)])
         elif instruction == "COPY":
-            _copy(text, source)
+            *names, target = text.split()
+            for name in names:
+                assert sent(name.rstrip("/")), f"{name} is in .dockerignore"
+                if (ROOT / name).is_dir():
+                    ignore = shutil.ignore_patterns("__pycache__")
+                    shutil.copytree(ROOT / name, source / target, ignore=ignore, dirs_exist_ok=True)
+                else:
+                    (source / target).mkdir(exist_ok=True)
+                    shutil.copy(ROOT / name, source / target / Path(name).name)
         elif instruction == "RUN":
-            subprocess.run(
-                ["/bin/sh", "-c", text],
-                cwd=source,
-                env={"PATH": f"{programs}:/usr/bin:/bin", **arguments},
-                check=True,
-            )
-            for call in _calls(folder):
-                _check_paths(call, source)
-    return _calls(folder)
-
-
-def _copy(text: str, source: Path) -> None:
-    *names, target = text.split()
-    for name in names:
-        path = ROOT / name
-        assert path.exists(), name
-        assert sent(name.rstrip("/")), f"{name} is in .dockerignore"
-        if path.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(path, source / target, ignore=ignore, dirs_exist_ok=True)
-        else:
-            (source / target).mkdir(exist_ok=True)
-            shutil.copy(path, source / target / path.name)
-
-
-def _calls(folder: Path) -> list[list[str]]:
-    text = (folder / "calls").read_text()
-    return [call.split("\n") for call in text.split("\n\n") if call]
-
-
-def _check_paths(call: list[str], source: Path) -> None:
-    """Every file that a call names is there by then."""
-    for before, word in itertools.pairwise(call):
-        if before == "-c":
-            assert (source / word).is_file(), word
-        elif word.startswith("."):
-            assert (source / word.partition("[")[0] / "pyproject.toml").is_file(), word
+            own = {"PATH": f"{programs}:/usr/bin:/bin", **arguments}
+            subprocess.run(["/bin/sh", "-c", text], cwd=source, env=own, check=True)
+            said = (folder / "calls").read_text()
+            calls = [call.split("\n") for call in said.split("\n\n") if call]
+            for before, word in itertools.pairwise(itertools.chain(*calls)):
+                if before == "-c":  # every file that a call names is there by then
+                    assert (source / word).is_file(), word
+                elif word.startswith("."):
+                    assert (source / word.partition("[")[0] / "pyproject.toml").is_file(), word
+    return calls
 
 
 def test_it_installs_with_the_pinned_versions(followed):

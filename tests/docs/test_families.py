@@ -3,8 +3,6 @@
 import importlib.util
 import re
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,11 +14,10 @@ import headscope
 from headscope.models.certificate import validate_model
 from headscope.models.gating import gated
 from headscope.models.layouts import LAYOUTS, Layout, sites
-from headscope.models.loaded import LoadedModel
 
 PAGE = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
 FILE = "headscope/models/layouts/mpt.py"
-SIZES: dict[str, dict[str, Any]] = {
+SIZES = {
     "mpt": {"d_model": 32, "n_heads": 4, "n_layers": 3, "max_seq_len": 300},
     "ctrl": {"n_embd": 32, "n_head": 4, "n_layer": 3, "dff": 48, "n_positions": 40},
 }
@@ -34,19 +31,10 @@ def test_the_table_is_what_the_tests_say(name):
     assert standing(name) == TABLES[name](), f"write it anew with: {markers(name)[0]}"
 
 
-def test_every_family_is_in_the_table():
+def test_the_page_names_every_family_and_layout_and_what_a_layout_may_override():
     table = standing("families")
     for family in COVERED:
         assert re.search(rf"[ ,]{re.escape(family.kind)}[ ,]", table), family.name
-
-
-def test_the_page_is_linked():
-    for page in ("README.md", "CONTRIBUTING.md"):
-        assert "(docs/families.md)" in (ROOT / page).read_text(encoding="utf-8")
-    assert "(families.md)" in (ROOT / "docs" / "validate.md").read_text(encoding="utf-8")
-
-
-def test_the_page_names_every_layout_and_what_a_layout_may_override():
     listed = PAGE.partition("## Models that are refused")[0]
     for layout in LAYOUTS:
         assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
@@ -56,13 +44,13 @@ def test_the_page_names_every_layout_and_what_a_layout_may_override():
     assert {*re.findall(r"`(\w+)`", methods)} == public - fields
 
 
-def block(info: str) -> str:
+def block(info):
     (found,) = re.findall(rf"^```python {re.escape(info)}\n(.*?)^```$", PAGE, re.DOTALL | re.M)
     return str(found)
 
 
 @pytest.fixture
-def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def listed(tmp_path, monkeypatch):
     """Both examples in the list of layouts."""
     path = tmp_path / "mpt_layout.py"
     path.write_text(block(FILE), encoding="utf-8")
@@ -76,7 +64,7 @@ def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "LAYOUTS", (*LAYOUTS, line, module.MptLayout("mpt")))
 
 
-def opened(family: str) -> LoadedModel:
+def opened(family):
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, vocab_size=61, initializer_range=0.3, **SIZES[family])
     return headscope.wrap(AutoModel.from_config(config).eval())

@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding=
 IDS = torch.tensor([[5, 6, 7, 8, 9]])
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -38,23 +38,18 @@ def test_masks_of_heads_are_ignored_in_silence(name):
     assert not hasattr(model, "get_head_mask")
 
 
-def test_helpers_that_are_gone_and_one_that_is_left():
-    assert not hasattr(pytorch_utils, "find_pruneable_heads_and_indices")
-    assert hasattr(pytorch_utils, "prune_linear_layer")
-
-
 HEADS = {0: [1], 1: [0, 3]}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     """A classifier, so that its labelled examples can be read."""
     folder = tmp_path_factory.mktemp("migration")
     return tiny_bert(folder / "my-bert", task_head="classification")
 
 
 @pytest.fixture(scope="module")
-def pruned(model: Path) -> Path:
+def pruned(model):
     """The same folder as transformers 4 saved it after ``prune_heads``: rows and columns gone."""
     folder = model.parent / "pruned-by-transformers-4"
     headscope_free = AutoModel.from_pretrained(model)
@@ -77,53 +72,40 @@ def pruned(model: Path) -> Path:
     return folder
 
 
-def masked_as_before(folder: Path) -> torch.Tensor:
-    """Return the states that head_mask gave: columns of W_O that read a masked head are zeros."""
-    network = AutoModel.from_pretrained(folder)
+def test_it_is_what_the_mask_did(model, pruned):
+    """With head_mask, columns of W_O that read a masked head were zeros."""
+    network = AutoModel.from_pretrained(model)
     for layer, gone in HEADS.items():
         weight = network.encoder.layer[layer].attention.output.dense.weight.data
         for head in gone:
             weight[:, 8 * head : 8 * head + 8] = 0
+    whole, old = (headscope.load(str(folder)) for folder in (model, pruned))
+    heads = [(layer, head) for layer, some in HEADS.items() for head in some]
+    gates = torch.ones(whole.n_layers, whole.n_heads)
+    gates[tuple(zip(*heads, strict=True))] = 0
+    removed = headscope.remove_heads(whole, heads)
     with torch.no_grad():
-        return network(IDS).last_hidden_state
-
-
-@pytest.mark.parametrize("how", ["gated", "removed", "old folder"])
-def test_it_is_what_the_mask_did(how, model, pruned):
-    loaded = headscope.load(str(pruned if how == "old folder" else model))
-    gates, heads = None, [(layer, head) for layer, some in HEADS.items() for head in some]
-    if how == "gated":
-        gates = torch.ones(loaded.n_layers, loaded.n_heads)
-        gates[tuple(zip(*heads, strict=True))] = 0
-    if how == "removed":
-        loaded = headscope.remove_heads(loaded, heads)
-    with torch.no_grad(), gated(loaded, gates) as run:
-        hidden, _ = run(IDS, torch.ones_like(IDS))
-    torch.testing.assert_close(hidden, masked_as_before(model), rtol=0, atol=1e-5)
+        expected = network(IDS).last_hidden_state
+        for loaded, some in ((whole, gates), (removed, None), (old, None)):
+            with gated(loaded, some) as run:
+                hidden, _ = run(IDS, torch.ones_like(IDS))
+            torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_transformers_5_and_the_old_folder(pruned):
+def test_transformers_5_and_what_was_written_before(pruned):
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         AutoModel.from_pretrained(pruned)
-    _, found = AutoModel.from_pretrained(
-        pruned, ignore_mismatched_sizes=True, output_loading_info=True
-    )
-    assert len(found["mismatched_keys"]) == 2 * 7
-
-
-def test_what_was_written_before_is_python():
+    told = {"ignore_mismatched_sizes": True, "output_loading_info": True}
+    assert len(AutoModel.from_pretrained(pruned, **told)[1]["mismatched_keys"]) == 2 * 7
+    assert not hasattr(pytorch_utils, "find_pruneable_heads_and_indices")
+    assert hasattr(pytorch_utils, "prune_linear_layer")
     assert len(blocks("py")) >= 3
     for block in blocks("py"):
         compile(block, "docs/migration.md", "exec")
 
 
-def test_the_commands_run(
-    model,
-    pruned,
-    monkeypatch,
-    capsys,
-):
+def test_the_commands_run(model, pruned, monkeypatch, capsys):
     monkeypatch.chdir(model.parent)
     for name in ("dev", "train"):
         texts = [f"the {word} {name} sat\t{i % 2}" for i, word in enumerate(["cat", "dog"] * 20)]

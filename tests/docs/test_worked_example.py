@@ -36,7 +36,7 @@ FILES = {path: text for kind, path, text in BLOCKS if kind != "diff"}
 LINES = [(path, text) for kind, path, text in BLOCKS if kind == "diff"]
 
 
-def _insert(text: str, patch: str) -> str:
+def _insert(text, patch):
     """Put the added lines after the lines that stand before them, which the text has once."""
     before = "".join(f"{line[1:]}\n" for line in patch.splitlines() if line[0] == " ")
     added = "".join(f"{line[1:]}\n" for line in patch.splitlines() if line[0] == "+")
@@ -45,7 +45,7 @@ def _insert(text: str, patch: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory):
     """A copy of the project with the worked example in it."""
     copy = tmp_path_factory.mktemp("project")
     leave = shutil.ignore_patterns("__pycache__")
@@ -78,7 +78,7 @@ def test_the_command_of_the_page_works(project, tmp_path):
     registry = ("pytest", "-q", "-n", "0", *quiet, "tests/unit/test_registry.py")
     tests = ("tests/unit/measures/test_reach.py", "tests/unit/test_house.py")
     tests += ("tests/docs/test_pages.py", "-k", "not links_and_names")
-    steps: dict[str, tuple[object, ...]] = {
+    steps = {
         "reach": ("headscope", "reach", model, "--limit", 20, "-o", out),
         "same": ("headscope", "diff", out, out),
         "shorter": ("headscope", "reach", model, "--limit", 10, "-o", other),
@@ -114,7 +114,7 @@ def test_the_command_of_the_page_works(project, tmp_path):
     assert "reach: there is no headscope.verdicts.diff.facts.reach" in said["incomplete"]
 
 
-def _run(project: Path, steps: dict[str, tuple[object, ...]]) -> dict[str, str]:
+def _run(project, steps):
     """Run each step in turn; return what each said. All but the last must succeed."""
     words = json.dumps([[str(word) for word in step] for step in steps.values()])
     done = subprocess.run(

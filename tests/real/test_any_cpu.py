@@ -7,18 +7,16 @@ label, role, verdict, choice of heads may, and nothing may become "not measured"
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 import torch
 
 import headscope
-from headscope.models.loaded import LoadedModel
 from headscope.results import Sections
 
 #: What is measured, each on as little as shows every kind of decision.
-MEASURED: dict[str, Callable[[LoadedModel], Any]] = {
+MEASURED = {
     "classify": lambda m: headscope.classify(m, validate=False),
     "rank": lambda m: headscope.rank(m, fresh=False, control_seeds=2, validate=False),
     "spectrum": lambda m: headscope.spectrum(m, length=32, sequences=4, validate=False),
@@ -35,11 +33,11 @@ METHODS = ("magnitude", "fisher", "fisher-joint", "fisher-relinearised", "ablati
 _ASIDE = {"provenance", "validation"}
 
 #: Near-ties that this does move, by measurement, with the gap that decides them.
-MOVED: dict[str, dict[str, str]] = {}
+MOVED = {}
 
 
 @pytest.fixture(scope="module")
-def moved() -> LoadedModel:
+def moved():
     """The demo model with every parameter at one of its neighbours."""
     loaded = headscope.load("demo")
     generator = torch.Generator().manual_seed(0)
@@ -52,12 +50,12 @@ def moved() -> LoadedModel:
 
 
 @pytest.fixture(scope="module")
-def both(demo: LoadedModel, moved: LoadedModel) -> Callable[[str], tuple[Any, Any]]:
+def both(demo, moved):
     """Results of both models by measurement, each made once."""
     return functools.cache(lambda name: (MEASURED[name](demo), MEASURED[name](moved)))
 
 
-def said(value: Any, path: str = "") -> Iterator[tuple[str, object]]:
+def said(value, path=""):
     """Yield what is no number of a result: names, labels, yes and no, and what was not measured."""
     if hasattr(value, "__dataclass_fields__"):
         value = vars(value)

@@ -19,8 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import headscope
 from headscope.data.corpus import SAMPLE
 from headscope.models.demo import demo_folder
-from headscope.results import ClassifyResult, HeadResult, SwappedControl
-from headscope.results.role_scores import Confirmation
+from headscope.results import ClassifyResult, SwappedControl
 
 TOLERANCE = 1e-6
 ORACLE = (reference, reference_choices, reference_labels, reference_roles)
@@ -29,7 +28,7 @@ Measured = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def english(measured: Measured, ewt: Path) -> ClassifyResult:
+def english(measured, ewt):
     """All of UD English-EWT test, with the control."""
     result = measured("classify", corpus=ewt, language="en", control=True)
     assert isinstance(result, ClassifyResult)
@@ -37,7 +36,7 @@ def english(measured: Measured, ewt: Path) -> ClassifyResult:
 
 
 @pytest.fixture(scope="module")
-def parallel(measured: Measured, shared: Path) -> ClassifyResult:
+def parallel(measured, shared):
     """All of UD English-PUD."""
     path = shared / "data" / "en_pud-ud-test.conllu"
     result = measured("classify", corpus=path, language="en", control=True)
@@ -45,7 +44,7 @@ def parallel(measured: Measured, shared: Path) -> ClassifyResult:
     return result
 
 
-def labels_of(result: ClassifyResult) -> set[tuple[str, str, str]]:
+def labels_of(result):
     return {
         (h.name, s.relation, s.direction) for h in result.heads for s in h.syntactic if s.labelled
     }
@@ -113,7 +112,7 @@ def test_every_label_carries_what_a_reader_needs(english):
     assert all(s.accuracy - s.uniform >= 0.1 for s in lists if s.labelled)
 
 
-def _frequency(word: str) -> float:
+def _frequency(word):
     return float(wordfreq.word_frequency(word, "en"))
 
 
@@ -169,7 +168,7 @@ def test_every_number_is_the_oracles(which, request):
         _compare_head(head, slow["heads"][f"{head.layer} {head.head}"], slow)
 
 
-def _compare_head(head: HeadResult, slow: dict[str, Any], everything: dict[str, Any]) -> None:
+def _compare_head(head, slow, everything):
     near = 1.5 / everything["queries"]  # of thousands of rows one has two keys as near as rounding
     theirs, rare = slow["positional"], slow["rare"]
     assert head.positional.rates == pytest.approx(theirs["rates"], abs=near)
@@ -274,7 +273,7 @@ def test_labels_agree_with_the_oracle(parallel, shared):
     assert parallel.control.swapped.labels == slow["swapped_labels"]
 
 
-def _compare_confirmed(ours: Confirmation, held_out: dict[str, Any]) -> None:
+def _compare_confirmed(ours, held_out):
     near = 1.5 / ours.trials
     assert (ours.trials, ours.strongest) == (held_out["trials"], held_out["strongest"])
     assert ours.accuracy == pytest.approx(held_out["accuracy"], abs=near)
@@ -283,7 +282,7 @@ def _compare_confirmed(ours: Confirmation, held_out: dict[str, Any]) -> None:
     assert ours.p_adjusted == pytest.approx(held_out["p_adjusted"], rel=0.2, abs=1e-9)
 
 
-def _compare_roles(head: HeadResult, rare: dict[str, Any], broad: dict[str, Any]) -> None:
+def _compare_roles(head, rare, broad):
     assert (head.rare.sentences, head.rare.queries) == (rare["sentences"], rare["queries"])
     assert head.rare.rate == pytest.approx(rare["rate"], abs=2e-4)
     assert head.rare.uniform == pytest.approx(rare["uniform"], abs=TOLERANCE)

@@ -8,6 +8,8 @@ import torch
 from transformers import BertConfig, BertModel
 
 import headscope
+from headscope.data.packing import pack
+from headscope.data.plain import open_plain
 from headscope.measures.depth import VARIANTS, residual_ratio
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.routing import Router
@@ -15,8 +17,8 @@ from headscope.results import DepthResult, from_dict, to_json
 
 
 @pytest.fixture(scope="module")
-def result() -> DepthResult:
-    return headscope.depth("demo", sequences=4)
+def result():
+    return headscope.depth("demo", sequences=4)  # in float64
 
 
 def test_attention_alone_collapses_and_the_skip_prevents_it(result):
@@ -28,13 +30,12 @@ def test_attention_alone_collapses_and_the_skip_prevents_it(result):
     assert (full[-1] or 0) > 0.5
     skip = next(p for p in result.protected if (p.part, p.way) == ("skip", "removed"))
     assert skip.mean[-1] == pytest.approx(1.0)
+    assert from_dict(DepthResult, json.loads(to_json(result))) == result
+    assert len(result.to_frame()) == len(result.protected_frame()) == 2 * 6 * 7
 
 
 def test_full_variant_is_the_residual_of_transformers_states(result, demo):
     """By NumPy on the hidden states that transformers gives, float32, its own attention."""
-    from headscope.data.packing import pack
-    from headscope.data.plain import open_plain
-
     windows = pack(open_plain(None), demo, 128)
     ids = torch.from_numpy(windows.batch(windows.spread(4)))
     with torch.no_grad():
@@ -51,12 +52,6 @@ def test_full_variant_is_the_residual_of_transformers_states(result, demo):
         assert result.std["full"][point] == pytest.approx(np.std(ratios, ddof=1), rel=1e-3)
 
 
-def test_round_trip(result):
-    assert from_dict(DepthResult, json.loads(to_json(result))) == result
-    assert len(result.to_frame()) == 2 * 6 * 7
-    assert len(result.protected_frame()) == 2 * 6 * 7
-
-
 def test_untrained_bert_base_gives_the_reference_curve():
     """12 layers, d_model 768, 128 tokens; tests/bench/depth.py shows other initialisations.
 
@@ -67,7 +62,7 @@ def test_untrained_bert_base_gives_the_reference_curve():
     input_ids = torch.randint(0, loaded.vocab_size, (2, 128))
     blocks = find_blocks(loaded)
     embeddings = own_states(loaded, blocks, input_ids)[0]
-    curves: dict[str, list[float]] = {}
+    curves = {}
     with torch.no_grad():
         for variant in VARIANTS:
             states = run_variant(blocks, Router(loaded.sites), embeddings, variant)

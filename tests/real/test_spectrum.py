@@ -9,23 +9,21 @@ import torch
 import headscope
 from headscope.data.packing import pack
 from headscope.data.plain import open_plain
-from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
 from headscope.pipeline.spectrum import efficient
-from headscope.results import SpectrumResult
 from headscope.show.spectrum.figures import share_map
 from headscope.show.spectrum.words import control_sentence, verdict_sentence
 
 
 @pytest.fixture(scope="module")
-def result(demo: LoadedModel) -> SpectrumResult:
+def result(demo):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(efficient, "TOKENS", 256)
         return headscope.spectrum(demo, length=64, sequences=6, efficient=True)
 
 
 @pytest.fixture(scope="module")
-def little() -> list[str]:
+def little():
     """A text of some thousand tokens, in memory."""
     return list(itertools.islice(open_plain(None), 150))
 
