@@ -111,7 +111,7 @@ def test_the_command_of_the_page_works(project, tmp_path):
     assert "Measure how far each head looks" in said["help"]
     assert "passed" in said["tests"]
     # Without one of its files, the registry test names the section and what it lacks.
-    assert "reach: there is no headscope.verdicts.diff.facts.reach" in said["incomplete"]
+    assert "No module named 'headscope.verdicts.diff.facts.reach'" in said["incomplete"]
 
 
 def _run(project, steps):

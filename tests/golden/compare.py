@@ -14,6 +14,8 @@ UNITS = 1.01
 #: A probability is a tail, which moves far more than what it is computed from.
 P_VALUE = re.compile(r"(.*_)?(p|p_value|p_adjusted|q)")
 P_RELATIVE = 0.02
+#: A correlation may be near zero; its size is that of 1.
+CORRELATION = re.compile(r"pearson|spearman")
 #: Whole hundredths of attention that a page draws: the next one is the same, too.
 COARSE = "patterns"
 
@@ -64,6 +66,8 @@ def _near_at(where: str, old: float, new: float) -> bool:
     name = re.sub(r"(\[\d+\])+$", "", where).rpartition(" > ")[2]
     if isinstance(old, int) and isinstance(new, int):
         return COARSE in where and abs(old - new) == 1
+    if CORRELATION.search(where):
+        return abs(old - new) <= RELATIVE
     return near(old, new, P_RELATIVE if P_VALUE.fullmatch(name) else RELATIVE)
 
 

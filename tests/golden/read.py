@@ -32,12 +32,19 @@ _MASKS = [
     (re.compile(r"\babout \d[\d.]* (s|seconds|min|minutes|h)\b"), "about <time>"),
     # The speed in a model card: two times in ms, and how many times as fast.
     (re.compile(r"(\| \d+ x \d+ \| \w+ \|)( [\d.]+ \|){3}"), r"\1 <times> |"),
+    # Rounding errors of the certificate, by layer, and of the steps of an explanation.
+    (
+        re.compile(r"^((?:\w+ )?\d+ +)(?=.*e[-+]\d\d)[-+]?\d\S*( +[-+]?\d\S*){3}$", re.M),
+        r"\1<error>",
+    ),
+    (re.compile(r"nearest to its tolerance: .{,60}?\s+a difference of\s+\S+", re.S), "<error>"),
+    (re.compile(r"line \d+ column \d+ \(char \d+\)"), "<place>"),
     # What hangs on rounding, such as weights that were repaired; inputs have names by now.
     (re.compile(r"\b[0-9a-f]{64}\b"), "<hash>"),
     (re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*\d)[0-9a-f]{12}\b"), "<hash>"),
 ]
-#: Fields of JSON and columns of CSV that hold times, or are made of them.
-_MASKED = re.compile(r"created|.*_ms|.*seconds|onnxruntime|threads")
+#: Fields of JSON and columns of CSV that hold times and rounding errors, or are made of them.
+_MASKED = re.compile(r"rounding_.*|created|.*_ms|.*seconds|onnxruntime|threads")
 _TIMED = re.compile(r"speed|benchmark|onnx")
 _LARGE = 300_000
 
