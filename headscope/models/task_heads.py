@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 import transformers
 from torch import Tensor, nn
 
@@ -28,6 +30,26 @@ _AUTO = {"seq2seq": "AutoModelForSeq2SeqLM"}
 
 #: Picks what the task head gets from the last hidden state (batch, pos, d_model).
 Select = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A selection that puts another model's states behind the picked ones, for one run of the head.
+
+    ``logits`` makes what that head gives of the others, for a graph that has run its head already.
+    """
+
+    pick: Select
+    others: Tensor
+    logits: Callable[[], Tensor]
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Join states: (1, picked + others, d_model)."""
+        return torch.cat([self.pick(hidden), self.others.to(hidden.dtype)])[None]
+
+    def of_logits(self, logits: Tensor) -> Tensor:
+        """Join logits: (1, picked + others, classes)."""
+        return torch.cat([self.pick(logits), self.logits().to(logits)])[None]
 
 
 def task_head_of(architecture: object) -> str | None:

@@ -150,6 +150,18 @@ def test_a_graph_that_differs_is_refused(room, exported, run, monkeypatch):
     assert (room / "new" / "model.onnx").is_file()
 
 
+def test_a_masked_model_without_labels(run, tmp_path):
+    """In torch one run of the head reads both models' states; a graph has run its own already."""
+    model = tiny_bert(tmp_path / "model", task_head="mlm")
+    (tmp_path / "lines.txt").write_text("".join(f"{a}\n{b}\n" for a, b in TEXTS[:4]))
+    data = ("--data", tmp_path / "lines.txt", "--heads", "L0H1,L1H0", "--no-roles")
+    found = run("prune", model, *data, "--export", "onnx", tmp_path / "graph", "--format", "json")
+    assert found.code == 0, found.stderr
+    (graph,) = json.loads(found.stdout)["exported"]
+    assert graph["measured"] == pytest.approx(graph["value"], abs=1e-4)
+    assert graph["max_difference"] < 1e-4
+
+
 def test_without_the_extra(run, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = run("prune", "nowhere", "--heads", "L0H0", "--export", "onnx", "graph")

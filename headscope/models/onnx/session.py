@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.models.onnx.graph import ATTENTION, HIDDEN, INPUTS, LOGITS
-from headscope.models.task_heads import Select
+from headscope.models.task_heads import Joined, Select
 
 __all__ = ["Graph", "runtime_version"]
 
@@ -58,7 +58,7 @@ class Graph:
         found = self.run(input_ids, attention_mask, token_type_ids)
         logits = found.get(LOGITS)
         if logits is not None and select is not None and logits.dim() == 3:
-            logits = select(logits)
+            logits = select.of_logits(logits) if isinstance(select, Joined) else select(logits)
         return found[HIDDEN], logits
 
     def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from headscope.data.token_rows import Padded, Row
 from headscope.measures.pooling import cosine, wide
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
-from headscope.models.task_heads import Select
+from headscope.models.task_heads import Joined, Select
 
 #: Task heads that make a token at each position that a batch asks for.
 TOKEN_HEADS = ("mlm", "seq2seq")
@@ -45,7 +46,16 @@ class Distance:
             return None
         self._prepared()
         theirs = torch.cat([self._outputs[i] for i in batch.index])
-        return lambda hidden: torch.cat([at_masks(batch, hidden), theirs.to(hidden.dtype)])[None]
+        return Joined(partial(at_masks, batch), theirs, partial(self._logits, batch, theirs))
+
+    def _logits(self, batch: Padded, states: Tensor) -> Tensor:
+        """Let the unpruned model's head read its states once more: (masked, classes)."""
+        with torch.no_grad():
+            _, logits = self._reference.run(
+                *batch.inputs, **batch.decoder_inputs, select=lambda hidden: states[None]
+            )
+        assert logits is not None
+        return logits[0]
 
     def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
