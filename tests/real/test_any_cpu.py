@@ -28,7 +28,7 @@ MEASURED = {
     "symmetric": lambda m: headscope.symmetric(m, sentences=4, alone=False, validate=False),
 }
 #: Ways of choosing heads.
-METHODS = ("magnitude", "fisher", "fisher-joint", "fisher-relinearised", "ablation", "roles")
+METHODS = ("magnitude", "fisher-joint", "fisher-relinearised", "roles")
 #: What tells one run from another and is no result.
 _ASIDE = {"provenance", "validation"}
 
