@@ -17,6 +17,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["OMP_WAIT_POLICY"] = "passive"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # without a network torch remarks on each socket
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -58,6 +58,8 @@ def launched_together() -> Iterator[None]:
     if not several():
         yield
         return
+    # Where a machine has no network, torch remarks on the name of each socket; read on its import.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from headscope.processes.group import Group, launched
     from headscope.processes.sharing import shared_by
 
