@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from headscope.pipeline.flow import flow as flow
     from headscope.pipeline.insights import insights as insights
     from headscope.pipeline.linear import linear as linear
-    from headscope.pipeline.prune import measure as measure
-    from headscope.pipeline.prune import prune as prune
-    from headscope.pipeline.prune import scores as scores
     from headscope.pipeline.rank import rank as rank
     from headscope.pipeline.report import report as report
     from headscope.pipeline.spectrum import spectrum as spectrum
     from headscope.pipeline.symmetric import symmetric as symmetric
     from headscope.pipeline.transfer import transfer as transfer
     from headscope.pipeline.validate import validate as validate
+    from headscope.pruning.run import prune as prune
+    from headscope.pruning.scores import measure as measure
+    from headscope.pruning.scores import scores as scores
     from headscope.results import ClassifyResult as ClassifyResult
     from headscope.results import DepthResult as DepthResult
     from headscope.results import ExplainResult as ExplainResult
@@ -66,7 +66,8 @@ _MODULES = {
     "pipeline.symmetric": "symmetric",
     "pipeline.transfer": "transfer",
     "pipeline.validate": "validate",
-    "pipeline.prune": "prune scores measure",
+    "pruning.run": "prune",
+    "pruning.scores": "scores measure",
     "pipeline.report": "report",
     "pipeline.insights": "insights",
     "models.loading": "load wrap",

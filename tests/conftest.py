@@ -70,9 +70,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session", autouse=True)
 def _short_timing() -> None:
     """Let each model that is saved be timed five times for its card, on a short text."""
-    from headscope.pipeline.prune import keeping
+    from headscope.pruning import keep
 
-    keeping.CARD_TOKENS, keeping.CARD_BATCH, keeping.CARD_SECONDS = 16, 1, 0.0
+    keep.CARD_TOKENS, keep.CARD_BATCH, keep.CARD_SECONDS = 16, 1, 0.0
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from headscope.pruning.method import Given
-from headscope.pruning.units import Units
+from headscope.pruning.ranking import Context
+from headscope.tasks.units import Units
 
 Function = Callable[[Tensor], Tensor]
 
@@ -41,7 +41,7 @@ class ToyBatch:
 
 
 class Toy:
-    """Some such batches, as :class:`headscope.pruning.method.Calibration`."""
+    """Some such batches, as :class:`headscope.tasks.calibration.Calibration`."""
 
     def __init__(self, a: Tensor, y: Tensor | None, f: Function, batch_size: int = 7) -> None:
         self._a, self._y, self._f, self._batch_size = a, y, f, batch_size
@@ -75,7 +75,7 @@ def toy_given(
     d: int = 5,
     n: int = 40,
     **fields: object,
-) -> Given:
+) -> Context:
     """Random toy data (or ``a`` (n, n_layers, n_heads, d)) with everything that methods look at."""
     generator = torch.Generator().manual_seed(3)
     if a is None:
@@ -84,4 +84,4 @@ def toy_given(
     units = Units([a.shape[2]] * a.shape[1], [(i,) for i in range(a.shape[1])])
     toy = Toy(a, y if labels else None, f)
     fields = {"largest": len(units), "budget": len(units) // 2, **fields}
-    return Given(units=units, calibration=toy, **fields)
+    return Context(units=units, calibration=toy, **fields)

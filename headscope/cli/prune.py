@@ -157,9 +157,9 @@ def prune(
     """
     arguments = call.arguments()
 
-    from headscope.pipeline.prune.options import PruneOptions
-    from headscope.pipeline.prune.run import prune_with
+    from headscope.pruning.options import PruneOptions
+    from headscope.pruning.run import run
 
     names = {field.name for field in dataclasses.fields(PruneOptions)} & arguments.keys()
-    choices = PruneOptions(**{name: arguments.pop(name) for name in names})
-    call.run({"choices": choices, **arguments}, function=prune_with)
+    options = PruneOptions(**{name: arguments.pop(name) for name in names})
+    call.run({"options": options, **arguments}, function=run)

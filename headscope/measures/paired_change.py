@@ -63,20 +63,13 @@ _ARITHMETIC = 1e-12
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric of one model with its interval.
+    """A metric of one model with its interval."""
 
-    Attributes
-    ----------
-    value, low, high : float
-        In the metric's unit; the ends are infinite where the interval is unknown.
-    level : float
-        Of the interval, such as 0.95.
-    """
-
+    #: In the metric's unit; the ends are infinite where the interval is unknown.
     value: float
     low: float
     high: float
-    level: float
+    level: float  # of the interval, such as 0.95
 
     @property
     def ci(self) -> tuple[float, float] | None:
@@ -86,29 +79,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Change:
-    """A metric of two models on the same examples.
+    """A metric of two models on the same examples."""
 
-    Attributes
-    ----------
-    examples : int
-        Examples that both were measured on.
-    baseline, value : float
-        The metric of the first model and of the other.
-    difference, low, high : float
-        ``value - baseline`` with its paired interval; the ends are infinite where it is unknown.
-    level : float
-        Of the interval, such as 0.95.
-    p_value : float
-        Two-sided, of no difference: below 1 - level exactly where the interval leaves 0 out.
-    """
-
-    examples: int
+    examples: int  # examples that both were measured on
+    #: The metric of the first model and of the other.
     baseline: float
     value: float
+    #: ``value - baseline`` with its paired interval; the ends are infinite where it is unknown.
     difference: float
     low: float
     high: float
-    level: float
+    level: float  # of the interval, such as 0.95
+    #: Two-sided, of no difference: below 1 - level exactly where the interval leaves 0 out.
     p_value: float
 
     @property

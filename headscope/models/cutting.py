@@ -9,7 +9,7 @@ from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE, AttentionModule, at
 from headscope.models.layouts.layout import extend
 from headscope.models.layouts.maps import HeadRows
 from headscope.models.layouts.without_heads import WithoutHeads
-from headscope.pruning.surgery import replace_stored, with_rows, without_rows
+from headscope.models.surgery import replace_stored, with_rows, without_rows
 
 #: Attributes that hold a number of heads, and those that hold the width of all heads together.
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads")

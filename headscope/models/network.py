@@ -20,8 +20,8 @@ from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.sizes import check_built
 from headscope.models.source import Source
+from headscope.models.surgery import with_rows
 from headscope.models.task_heads import class_for, missing_task_head, task_head_of
-from headscope.pruning.surgery import with_rows
 
 #: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)

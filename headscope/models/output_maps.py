@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headscope.models.layouts import AttentionSite, bias_of
 from headscope.models.loaded import LoadedModel
-from headscope.pruning.surgery import head_rows, scale_heads
+from headscope.models.surgery import head_rows, scale_heads
 
 
 @dataclass(frozen=True)

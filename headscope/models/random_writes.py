@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headscope.models.layouts import AttentionSite
 from headscope.models.output_maps import OutputMap, output_map
-from headscope.pruning.surgery import head_rows
+from headscope.models.surgery import head_rows
 
 
 def less_random_write(site: AttentionSite, head: int, generator: torch.Generator) -> OutputMap:

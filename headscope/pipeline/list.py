@@ -55,7 +55,7 @@ def entries_of(kind: str | None = None) -> ListResult:
 
 
 def _methods(page: str) -> Iterator[Entry]:
-    from headscope.pruning.methods import METHODS
+    from headscope.pruning.options import METHODS
 
     for name, method in METHODS.items():
         yield Entry(name, method.words, method.source, page)

@@ -1,1 +1,1 @@
-"""Choosing heads and taking them out: pure tensors, no files, no models."""
+"""``headscope prune``: choose heads, remove them, repair and measure what is left, keep a model."""

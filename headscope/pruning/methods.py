@@ -1,130 +1,291 @@
-"""Every way of choosing heads, by name."""
+r"""Every way of scoring heads that is no search over sets of them.
+
+First order (Michel et al.): with gates ``z_h -> xi_h z_h`` the derivative of an example's loss
+splits into its tokens::
+
+    dL/dxi_h = sum over tokens t of z_h[t] . dL/dz_h[t]
+
+``importance-token`` takes the absolute value before the sum over tokens, ``importance-example``
+after it; the two rank heads differently. Every example has gates of its own, so no gradient is ever
+added to another example's before the absolute value.
+
+Second order (``fisher``, Kwon et al.): with labels ``F = sum over examples of g g^T`` with
+``g = dL/dxi``; without, the Gauss-Newton matrix of the distance to the unpruned model's outputs.
+Removing the heads R changes the loss by about ``sum over i, j in R of F[i, j]``. The diagonal says
+how many heads each layer loses; inside a layer heads are then exchanged until no exchange of one
+removed head for one kept head lowers that sum.
+
+Both take one forward and one backward pass over the calibration data.
+
+References
+----------
+Michel et al. 2019, arXiv:1905.10650: equation 2 (example) and the published code (token), section
+4.1 (normalisation, after Molchanov et al. 2017), tables 1 to 3 (ablation).
+Kwon et al. 2022, arXiv:2204.09656, sections 4.1 (diagonal search) and 4.2 (rearrangement).
+Voita et al. 2019, arXiv:1905.09418: section 4 (confidence), and which roles survive pruning.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
-from headscope.errors import InputError
-from headscope.pruning.ablation import ablation, ablation_greedy
-from headscope.pruning.baselines import magnitude, random
-from headscope.pruning.by_role import confidence, roles
-from headscope.pruning.fisher import fisher
-from headscope.pruning.gates import gates
-from headscope.pruning.importance import importance_example, importance_token
-from headscope.pruning.joint import fisher_joint
-from headscope.pruning.method import Given, Ranking
-from headscope.pruning.relinearised import fisher_mean, fisher_relinearised
-from headscope.pruning.topk import topk
+import torch
+from torch import Tensor
 
-#: The method of a run that names none.
-DEFAULT = "fisher-joint"
-
-
-@dataclass(frozen=True)
-class MethodInfo:
-    """One method and what it needs.
-
-    Attributes
-    ----------
-    run : callable
-        From :class:`Given` (and ``normalise``, where it can) to a :class:`Ranking`.
-    words : str
-        What a head is worth by it, on one line.
-    source : str
-        Where it comes from; empty where it has no source.
-    needs_labels : bool
-        A loss whose gradient does not vanish at the unpruned model.
-    needs_roles : bool
-        The classification of the heads.
-    can_normalise : bool
-        Whether it takes ``normalise``.
-    control : bool
-        Whether it is there to be compared with only: no model that it makes is ever kept.
-    """
-
-    run: Callable[..., Ranking]
-    words: str
-    source: str = ""
-    needs_labels: bool = False
-    needs_roles: bool = False
-    can_normalise: bool = False
-    control: bool = False
+from headscope.measures.rounding import EPS, ROUNDING, tied
+from headscope.processes.sharing import share, summed
+from headscope.pruning.elimination import (
+    fisher_joint,
+    fisher_mean,
+    fisher_relinearised,
+    information,
+)
+from headscope.pruning.options import METHODS
+from headscope.pruning.ranking import Context, Ranking
+from headscope.pruning.trained_gates import gates, topk
+from headscope.results import HeadResult
+from headscope.tasks.gauss_newton import GradientBatch
+from headscope.tasks.units import Head, Units
+from headscope.widest import exact, widest
 
 
-_VOITA = "Voita et al. 2019, arXiv:1905.09418"
-_MICHEL = "Michel et al. 2019, arXiv:1905.10650"
-_KWON = "Kwon et al. 2022, arXiv:2204.09656"
-_HASSIBI = "Hassibi & Stork 1993, on gates; Kwon et al. 2022, arXiv:2204.09656"
-
-METHODS: dict[str, MethodInfo] = {
-    "fisher-joint": MethodInfo(
-        fisher_joint, "place in joint elimination on the Gauss-Newton matrix of all heads", _HASSIBI
-    ),
-    "fisher-relinearised": MethodInfo(
-        fisher_relinearised,
-        "the same, with the matrix taken again after each eighth of the heads",
-        _HASSIBI,
-    ),
-    "fisher-mean": MethodInfo(
-        fisher_mean,
-        "the same for heads that leave their mean behind; goes with the repair mean",
-        _HASSIBI,
-    ),
-    "fisher": MethodInfo(
-        fisher,
-        "diagonal of the Fisher matrix, then exchanges inside each layer",
-        _KWON,
-        can_normalise=True,
-    ),
-    "importance-token": MethodInfo(
-        importance_token,
-        "mean over tokens of the absolute derivative of the loss by the head",
-        _MICHEL,
-        needs_labels=True,
-        can_normalise=True,
-    ),
-    "importance-example": MethodInfo(
-        importance_example,
-        "mean over examples of the absolute derivative of the loss by the head",
-        _MICHEL,
-        needs_labels=True,
-        can_normalise=True,
-    ),
-    "gates": MethodInfo(gates, "gates trained to be few; the weights stay as they are", _VOITA),
-    "topk": MethodInfo(
-        topk,
-        "gates trained with exactly as many heads as are to stay",
-        "Li et al. 2021, arXiv:2108.04657",
-    ),
-    "ablation": MethodInfo(ablation, "drop of the metric without this head", _MICHEL),
-    "ablation-greedy": MethodInfo(ablation_greedy, "the same, measured again after every removal"),
-    "roles": MethodInfo(
-        roles,
-        "heads with a role before those without, the clearest first",
-        _VOITA,
-        needs_roles=True,
-    ),
-    "magnitude": MethodInfo(magnitude, "norm of the head's weights"),
-    "confidence": MethodInfo(
-        confidence, "mean largest attention weight on a content token", _VOITA, needs_roles=True
-    ),
-    "random": MethodInfo(
-        random, "drawn at random: the control that every method must beat", control=True
-    ),
-}
-
-
-def check_methods(names: tuple[str, ...]) -> None:
-    """Refuse names that are no method; the message lists those there are."""
-    for name in names:
-        if name not in METHODS:
-            raise InputError(f"There is no method {name!r}; choose {', '.join(METHODS)}.")
-
-
-def rank(name: str, given: Given, *, normalise: bool | None = None) -> Ranking:
+def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranking:
     """Run a method by name; ``normalise`` by layer as the method itself does, if None."""
-    info = METHODS[name]
-    if normalise is None or not info.can_normalise:
-        return info.run(given)
-    return info.run(given, normalise=normalise)
+    if normalise is None or not METHODS[name].can_normalise:
+        return _RUN[name](context)
+    return _RUN[name](context, normalise=normalise)
+
+
+# --- derivatives of the loss ----------------------------------------------------------------------
+
+
+def importance_token(context: Context, *, normalise: bool = True) -> Ranking:
+    """Mean over real tokens of ``abs(z . dL/dz)``, divided by each layer's l2 norm by default."""
+    return _importance(context, "token", normalise)
+
+
+def importance_example(context: Context, *, normalise: bool = True) -> Ranking:
+    """Mean over examples of ``abs(dL/dxi)``, normalised as :func:`importance_token` is."""
+    return _importance(context, "example", normalise)
+
+
+def _importance(context: Context, kind: str, normalise: bool) -> Ranking:
+    name = f"importance-{kind}"
+    context.need_labels(name)
+    total = torch.zeros(len(context.units), dtype=torch.float64)
+    count = torch.zeros_like(total)
+    for batch in share(context.calibration.batches(labels=True)):
+        sizes, real = _absolute_derivatives(batch, kind, context.units)
+        total += (sizes * real).sum(dim=0)
+        count += real.sum(dim=0)
+    total, count = summed(name, total, count)
+    values = total / count
+    if normalise:
+        values = per_layer(values, context.units.layers)
+    return Ranking(values, passes={"forward": 1, "backward": 1})
+
+
+def _absolute_derivatives(batch: GradientBatch, kind: str, units: Units) -> tuple[Tensor, Tensor]:
+    """Absolute derivatives of a batch, and 1 where they count: (examples or tokens, n_units).
+
+    A stack's tokens are those that its queries are made from (of the source for the encoder, of the
+    target for the decoder and cross-attention), so units of different stacks count different ones.
+    """
+    ones = batch.gates(kind)
+    (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
+    if kind == "token":  # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads)
+        gradient = gradient.permute(0, 3, 1, 2)
+    sizes = units.contract(exact(gradient)).abs().cpu()
+    if kind != "token":
+        return sizes, torch.ones_like(sizes)
+    real = batch.query_mask.cpu()[:, units.layers].transpose(1, 2)  # (rows, pos, n_units)
+    return sizes.flatten(0, 1), widest(real.flatten(0, 1))
+
+
+def per_layer(values: Tensor, layers: Tensor) -> Tensor:
+    """Divide each layer's scores by their l2 norm, so that layers compete on equal terms.
+
+    ``layers`` holds the layer of each unit. Scores that are zero beside another layer's become 0.
+    """
+    squares = values.new_zeros(int(layers.max()) + 1).index_add(0, layers, values**2)
+    norm = squares.sqrt()[layers]
+    return values / norm.where(norm > EPS * norm.max(), norm.new_full((), torch.inf))
+
+
+def fisher(context: Context, *, normalise: bool = False) -> Ranking:
+    """Diagonal of the Fisher matrix, refined inside layers when heads are removed.
+
+    A unit's value is about what removing it alone adds to the loss; ``normalise`` divides it by its
+    layer's l2 norm.
+    """
+    matrix, diagonal = information(context, directions=1)
+    layers = context.units.layers
+    values = per_layer(diagonal, layers) if normalise else diagonal
+    return FisherRanking(values, matrix, layers)
+
+
+class FisherRanking(Ranking):
+    """The lowest ``values``, exchanged inside ``layers`` for the other entries of ``matrix``."""
+
+    def __init__(self, values: Tensor, matrix: Tensor, layers: Tensor) -> None:
+        super().__init__(values, passes={"forward": 1, "backward": 1})
+        self._matrix, self._layers = matrix, layers
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        """Return the ``count`` units that go: refined anew for each count."""
+        removed = set(super().remove(count))
+        for layer in sorted(set(self._layers.tolist())):
+            units = (self._layers == layer).nonzero().flatten()
+            inside = self._matrix[units][:, units]
+            start = torch.tensor([unit in removed for unit in units.tolist()])
+            removed -= set(units.tolist())
+            removed |= set(units[exchange(inside, start)].tolist())
+        return tuple(sorted(removed))
+
+
+def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
+    """Swap removed (n,) and kept units while the sum of the matrix among the removed ones falls.
+
+    ``matrix`` (n, n) is symmetric; as many units are removed as before.
+    """
+    removed = removed.clone()
+    while removed.any() and not removed.all():
+        out, kept = removed.nonzero().flatten(), (~removed).nonzero().flatten()
+        pull = matrix[:, out].sum(dim=1)
+        # Change of the sum when unit i comes back and unit j goes instead.
+        back = matrix.diagonal()[out] - 2 * pull[out]
+        away = matrix.diagonal()[kept] + 2 * pull[kept]
+        change = back[:, None] + away[None, :] - 2 * matrix[out][:, kept]
+        i, j = divmod(int(tied(change.flatten().numpy()).argmin()), len(kept))
+        if change[i, j] >= -ROUNDING * matrix.diagonal().abs().max():  # copies of a head: no gain
+            break
+        removed[out[i]], removed[kept[j]] = False, True
+    return removed
+
+
+# --- the metric without heads ---------------------------------------------------------------------
+
+
+def ablation(context: Context) -> Ranking:
+    """Drop in the calibration metric without each head: n_units + 1 forward passes."""
+    n, drops = len(context.units), []
+    before = _quality(context, ())
+    for unit in range(n):
+        drops.append(before - _quality(context, (unit,)))
+        context.progress("ablation", unit + 1, n)
+    values = torch.tensor(drops, dtype=torch.float64)
+    return Ranking(values, passes={"forward": n + 1, "backward": 0}, size=abs(before))
+
+
+def ablation_greedy(context: Context) -> Ranking:
+    """Remove the head whose removal hurts least, measure all others again, and so on.
+
+    About n_units^2 / 2 forward passes, fewer where ``context.largest`` is less than all heads; what
+    is left then stays in the order of the last measurement.
+    """
+    n, order = len(context.units), list[int]()
+    values = torch.zeros(n, dtype=torch.float64)
+    before, passes = _quality(context, ()), 1
+    rounds = min(context.largest, n)
+    total = sum(n - i for i in range(rounds))
+    for _ in range(rounds):
+        qualities = {}
+        for unit in (u for u in range(n) if u not in order):
+            qualities[unit] = _quality(context, (*order, unit))
+            passes += 1
+            context.progress("ablation-greedy", passes - 1, total)
+        level = dict(zip(qualities, tied(list(qualities.values())).tolist(), strict=True))
+        best = max(qualities, key=lambda unit: (level[unit], unit))
+        values[best] = before - qualities[best]
+        before = qualities[best]
+        order.append(best)
+        rest = sorted((u for u in qualities if u != best), key=lambda u: -level[u])
+        values[rest] = torch.tensor([before - qualities[u] for u in rest], dtype=torch.float64)
+    order += [unit for unit in rest if unit not in order] if len(order) < n else []
+    return Ranking(values, order, {"forward": passes, "backward": 0})
+
+
+def _quality(context: Context, removed: tuple[int, ...]) -> float:
+    return context.calibration.quality(context.units.expand(context.units.gates(removed)))
+
+
+# --- what the classification says -----------------------------------------------------------------
+
+
+def roles(context: Context) -> Ranking:
+    """Keep heads with a role, the strongest first.
+
+    The value is the largest gain of a labelled score over its baseline, plus 1 for having a label
+    at all; heads without a role go first, the least confident of them before the others.
+    """
+    context.need_roles("roles")
+
+    def value(head: HeadResult) -> float:
+        if head.labels:
+            return 1.0 + max(label.score - label.baseline for label in head.labels)
+        return (head.confidence or 0.0) - 1.0  # at most 0: never above a head with a role
+
+    return _by_largest(context, value)
+
+
+def confidence(context: Context) -> Ranking:
+    """Mean largest attention weight on a content token."""
+    context.need_roles("confidence")
+    return _by_largest(context, lambda head: head.confidence or 0.0)
+
+
+def _by_largest(context: Context, value: Callable[[HeadResult], float]) -> Ranking:
+    """Rank units by the largest value among their heads; 0 for a head that was not classified."""
+    values = {head: value(result) for head, result in context.roles.items()}
+    largest = [max(values.get(head, 0.0) for head in heads) for heads in context.units.members]
+    return Ranking(torch.tensor(largest, dtype=torch.float64))
+
+
+def without_roles(units: Units, roles: Mapping[Head, HeadResult], wanted: set[str]) -> list[int]:
+    """List the units none of whose heads has a role of ``wanted``."""
+    return [
+        unit
+        for unit, heads in enumerate(units.members)
+        if not any(wanted & set(roles[head].roles) for head in heads if head in roles)
+    ]
+
+
+# --- what any method must beat --------------------------------------------------------------------
+
+
+def magnitude(context: Context) -> Ranking:
+    """Frobenius norm of all weights of a head: W_Q, W_K, W_V and W_O together."""
+    grid = torch.zeros(context.units.shape, dtype=torch.float64)
+    for layer, weights in enumerate(context.weights):
+        maps = (weights.W_Q, weights.W_K, weights.W_V, weights.W_O)
+        squares = sum((exact(W.detach()) ** 2).sum(dim=(1, 2)) for W in maps)
+        grid[layer, : weights.n_heads] = torch.as_tensor(squares).cpu()
+    return Ranking(context.units.contract(grid).sqrt())
+
+
+def random(context: Context) -> Ranking:
+    """Draw an order of all units from the seed."""
+    generator = torch.Generator().manual_seed(context.seed)
+    order = torch.randperm(len(context.units), generator=generator).tolist()
+    values = torch.empty(len(order), dtype=torch.float64)
+    values[torch.tensor(order)] = torch.arange(len(order), dtype=torch.float64)
+    return Ranking(values, order)
+
+
+#: By the names in :data:`headscope.pruning.options.METHODS`.
+_RUN: dict[str, Callable[..., Ranking]] = {
+    "fisher-joint": fisher_joint,
+    "fisher-relinearised": fisher_relinearised,
+    "fisher-mean": fisher_mean,
+    "fisher": fisher,
+    "importance-token": importance_token,
+    "importance-example": importance_example,
+    "gates": gates,
+    "topk": topk,
+    "ablation": ablation,
+    "ablation-greedy": ablation_greedy,
+    "roles": roles,
+    "magnitude": magnitude,
+    "confidence": confidence,
+    "random": random,
+}

@@ -14,10 +14,10 @@ from timing import medians
 import headscope
 from headscope.data.examples import read_texts
 from headscope.models.routing import use_implementation
-from headscope.pipeline.prune.calibrating import make_given
-from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task
 from headscope.pruning.methods import rank
+from headscope.pruning.ranking import Context
+from headscope.tasks.calibration import pick
 
 METHODS = ("importance-token", "importance-example", "fisher", "fisher-joint")
 METHODS += ("fisher-relinearised", "fisher-mean")
@@ -26,7 +26,7 @@ METHODS += ("fisher-relinearised", "fisher-mean")
 def main(sentences):
     loaded, rounds = headscope.load("demo"), 5
     task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), loaded)
-    given = make_given(loaded, task, roles={}, use_labels=False, budget=36, largest=54, seed=0)
+    given = Context.of_task(loaded, task, roles={}, use_labels=False, budget=36, largest=54, seed=0)
     methods = {name: partial(choose, name, given) for name in METHODS}
     times = medians({"forward + backward": partial(user_loop, given), **methods}, rounds)
     print(f"{task.n_examples} sentences, {torch.get_num_threads()} threads, {rounds} rounds")

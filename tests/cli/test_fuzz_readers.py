@@ -26,8 +26,8 @@ from headscope.pipeline import resume
 from headscope.pipeline.known_roles import find_roles, read_classification
 from headscope.pipeline.resume import RunState
 from headscope.pipeline.sections.previous import Previous
-from headscope.pruning.head_list import parse_heads
 from headscope.results import SECTIONS
+from headscope.tasks.head_list import parse_heads
 from headscope.verdicts.reading import read_results
 
 TREES = b"\n".join(SAMPLE.read_bytes().split(b"\n")[:60])

@@ -12,7 +12,7 @@ from headscope.cli.app import COMMANDS, app
 from headscope.models.families import COVERED, REFUSED
 from headscope.pipeline.list import KINDS, entries_of
 from headscope.pipeline.tasks import TASKS
-from headscope.pruning.methods import METHODS
+from headscope.pruning.options import METHODS
 from headscope.results.roles import ROLES
 from headscope.verdicts.limits import LIMIT_NAMES
 

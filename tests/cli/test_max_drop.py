@@ -15,7 +15,7 @@ from tiny_models import tiny_bert
 from torch.nn.functional import normalize
 
 import headscope
-from headscope.pipeline.prune import PruneOptions
+from headscope.pruning.options import PruneOptions
 from headscope.results import PruneResult, from_dict, to_dict
 from headscope.results.metric_words import number
 from headscope.show.prune import words

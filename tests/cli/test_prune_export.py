@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from headscope.models.loaded import LoadedModel
 from headscope.models.onnx.graph import write_graph
-from headscope.pipeline.prune.speed import benchmark
+from headscope.pruning.speed import benchmark
 from headscope.results import PruneResult, from_dict
 from headscope.show.prune.page import section
 from headscope.show.prune.tables import prune_report
@@ -69,11 +69,11 @@ def exported(room: Path, run: Command) -> Any:
         path.write_bytes(written[0])
 
     with pytest.MonkeyPatch.context() as patch:
-        parts = "headscope.pipeline.prune"
+        parts = "headscope.pruning"
         quick = partial(benchmark, lengths=(8, 32), batch_sizes=(2,))
-        patch.setattr(f"{parts}.keeping.benchmark", quick)
+        patch.setattr(f"{parts}.keep.benchmark", quick)
         patch.setattr(f"{parts}.speed._SECONDS", 0.0)
-        patch.setattr(f"{parts}.exporting.write_graph", write_once)
+        patch.setattr(f"{parts}.export.write_graph", write_once)
         more = ("--quantize", "int8", "--benchmark", "-o", str(room / "out"))
         assert run(*words(room, "graph", *more)).code == 0
     return json.loads((room / "out" / "prune.json").read_text(encoding="utf-8"))
@@ -137,9 +137,9 @@ def test_results_show_the_graphs(room, exported, run):
 def test_a_graph_that_differs_is_refused(room, exported, run, monkeypatch):
     """The folder of other heads' graph is what is written here."""
     other = (room / "graph" / "model.onnx").read_bytes()
-    parts = "headscope.pipeline.prune"
+    parts = "headscope.pruning"
     monkeypatch.setattr(f"{parts}.run.check_exportable", lambda _: None)
-    monkeypatch.setattr(f"{parts}.exporting.write_graph", lambda _, p, **o: p.write_bytes(other))
+    monkeypatch.setattr(f"{parts}.export.write_graph", lambda _, p, **o: p.write_bytes(other))
     arguments = [w.replace("L0H1", "L0H0") for w in words(room, "new")]
     found = run(*arguments)
     assert found.code == 1

@@ -25,12 +25,12 @@ from headscope.data.examples import sample_texts
 from headscope.errors import ArtefactError
 from headscope.models.saving import write_model
 from headscope.pipeline.classify import classify
-from headscope.pipeline.prune import PruneOptions
-from headscope.pipeline.prune.sources import open_sources
-from headscope.pipeline.prune.speed import benchmark
+from headscope.pruning.options import PruneOptions
+from headscope.pruning.setup import open_sources
+from headscope.pruning.speed import benchmark
 from headscope.results import PruneResult, to_json
 
-PARTS = "headscope.pipeline.prune"
+PARTS = "headscope.pruning"
 PAIRS = [
     ("the cat sat on the mat", "the big cat sat", 4.0),
     ("a dog ran", "the dog ran to the house", 3.5),
@@ -85,9 +85,9 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{part}.tsv").write_text(text, encoding="utf-8")
     short = partial(benchmark, lengths=(8,), batch_sizes=(1,))
     monkeypatch.setattr("headscope.models.source.demo_folder", lambda: models / "demo")
-    monkeypatch.setattr(f"{PARTS}.sources.sample_texts", lambda: sample_texts(48))
+    monkeypatch.setattr(f"{PARTS}.setup.sample_texts", lambda: sample_texts(48))
     monkeypatch.setattr(f"{PARTS}.run.classify", partial(classify, limit=48))
-    monkeypatch.setattr(f"{PARTS}.keeping.benchmark", short)
+    monkeypatch.setattr(f"{PARTS}.keep.benchmark", short)
     monkeypatch.setattr(f"{PARTS}.speed._SECONDS", 0.0)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -254,7 +254,7 @@ def spoil(
             save_file(weights, room / "model.safetensors", metadata={"format": "pt"})
         return opens
 
-    monkeypatch.setattr(f"{PARTS}.keeping.write_model", spoiled)
+    monkeypatch.setattr(f"{PARTS}.keep.write_model", spoiled)
 
 
 BY_HAND = ("prune", "demo", *SIMILAR, "--no-validate", "--heads", "L0H1,L1H3")
@@ -292,7 +292,7 @@ def test_whatever_a_folder_fails_of_the_numbers_are_kept(desk, monkeypatch):
             raise OSError(28, "No space left on device")
         return write_model(*args, **kwargs)
 
-    monkeypatch.setattr(f"{PARTS}.keeping.write_model", full_disk)
+    monkeypatch.setattr(f"{PARTS}.keep.write_model", full_disk)
     with pytest.raises(ArtefactError, match="No space left") as failed:
         headscope.prune("demo", heads="L0H1", limit=8, roles=False, validate=False, save="small")
     found = failed.value.result
@@ -345,10 +345,10 @@ def test_near_ties_that_swap_are_no_reason_to_refuse(run, desk, monkeypatch):
 def test_what_could_not_be_written_at_the_end_is_refused_before_the_run(
     run, desk, monkeypatch, more, says
 ):
-    monkeypatch.setattr(f"{PARTS}.run.run", None)  # nothing is measured
+    monkeypatch.setattr(f"{PARTS}.run.run_curves", None)  # nothing is measured
     if "full-disk" in more:
         full = SimpleNamespace(free=100)
-        monkeypatch.setattr(f"{PARTS}.keeping.shutil.disk_usage", lambda _: full)
+        monkeypatch.setattr(f"{PARTS}.keep.shutil.disk_usage", lambda _: full)
     before = {path.name for path in desk.iterdir()}
     refused(run(*BY_HAND, *more), says)
     assert {path.name for path in desk.iterdir()} == before

@@ -12,7 +12,7 @@ import headscope
 from headscope.cli.app import app
 from headscope.models import loading
 from headscope.pipeline import opening
-from headscope.pipeline.prune import keeping
+from headscope.pruning import keep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -56,8 +56,8 @@ def _once(demo):
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping, "CARD_BATCH", 1)  # what cards of saved models say of their speed
-        patch.setattr(keeping, "CARD_TOKENS", 16)
+        patch.setattr(keep, "CARD_BATCH", 1)  # what cards of saved models say of their speed
+        patch.setattr(keep, "CARD_TOKENS", 16)
         for module in (loading, opening):
             patch.setattr(module, "load", load_once)
         for name in ("classify", "depth", "linear", "rank", "transfer"):

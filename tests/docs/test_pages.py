@@ -13,7 +13,7 @@ from headscope.cli.app import app
 from headscope.cli.settings import read_settings
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.pipeline.tasks.making import TASKS
-from headscope.pruning.methods import METHODS
+from headscope.pruning.options import METHODS
 from headscope.results.roles import PRIMARY
 from headscope.verdicts.insights.thresholds import InsightThresholds
 

@@ -19,11 +19,11 @@ from torch import Tensor
 
 import headscope
 from headscope.models.output_maps import replaced_outputs
-from headscope.pipeline.prune.calibrating import make_given
-from headscope.pipeline.prune.measuring import compact_model
-from headscope.pipeline.prune.repairing import Repair, Repaired, repair
 from headscope.pipeline.tasks import make_task, read_examples
-from headscope.pruning.scale import distance
+from headscope.pruning.measure import compact_model
+from headscope.pruning.options import Repair
+from headscope.pruning.ranking import Context
+from headscope.pruning.repair import Repaired, repair
 
 LINES = ["the cat sat on the mat", "a big red dog ran", "she saw it", "he was in the house of dogs"]
 OTHERS = ["it is a red house", "the dog and the cat"]
@@ -85,7 +85,7 @@ def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(family, removed, tmp_p
     (tmp_path / "lines.txt").write_text("\n".join(LINES) + "\n")
     loaded = headscope.wrap(_network(family), tiny_tokenizer(), name=family)
     task = make_task("fidelity", read_examples("fidelity", tmp_path / "lines.txt"), loaded)
-    given = make_given(loaded, task, roles={}, use_labels=False, budget=0, largest=0, seed=0)
+    given = Context.of_task(loaded, task, roles={}, use_labels=False, budget=0, largest=0, seed=0)
     made = repair(Repair.mean, loaded, task, given, removed)
     kept = made.gates[made.gates != 0]
     assert float((kept - 1).abs().max()) > 0.01  # the gates that stay are scaled, too
@@ -96,10 +96,10 @@ def test_mean_replaces_z_by_its_mean_and_is_what_is_saved(family, removed, tmp_p
             _hidden(compact.model, text), _hidden(expected, text), rtol=0, atol=1e-9
         )
     # What was minimised is the distance of this very model.
-    unit_gates, targets = given.units.contract(made.gates) / len(given.units.members[0]), [None]
+    unit_gates = given.units.contract(made.gates) / len(given.units.members[0])
     with replaced_outputs(loaded, made.maps):
-        folded = distance(given, unit_gates, targets)
-    assert distance(given.leaving_means(), unit_gates, targets) == pytest.approx(folded, rel=1e-6)
+        folded = given.distance(unit_gates)
+    assert given.leaving_means().distance(unit_gates) == pytest.approx(folded, rel=1e-6)
     # The full model is as it was.
     for text in OTHERS:
         torch.testing.assert_close(_hidden(loaded.model, text), _hidden(_network(family), text))
@@ -114,7 +114,7 @@ def test_mean_of_every_stack_is_over_its_own_queries(tmp_path):
         stack for stack in ("encoder", "decoder", "cross") for _ in range(2)
     ]
     task = make_task("seq2seq", read_examples("seq2seq", path), loaded)
-    given = make_given(loaded, task, roles={}, use_labels=False, budget=0, largest=0, seed=0)
+    given = Context.of_task(loaded, task, roles={}, use_labels=False, budget=0, largest=0, seed=0)
     made = repair(Repair.mean, loaded, task, given, [4 * row + row % 4 for row in range(6)])
     expected = _by_hand("bart", made, _logits, pairs)
     compact = compact_model(loaded, given.units, made)

@@ -26,10 +26,11 @@ from transformers import AutoModelForSeq2SeqLM
 import headscope
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.prune.calibrating import make_given
-from headscope.pipeline.prune.repairing import _solve, _sums
 from headscope.pipeline.tasks import make_task, read_examples
-from headscope.pruning.methods import METHODS, rank
+from headscope.pruning.methods import rank
+from headscope.pruning.options import METHODS
+from headscope.pruning.ranking import Context
+from headscope.pruning.repair import _solve, _sums
 from headscope.results import PruneResult, from_dict, to_dict
 
 STACKS = ("encoder", "decoder", "cross")
@@ -150,7 +151,7 @@ def test_scores_are_those_of_a_loop_over_single_pairs(kind, files):
     for stack in (*STACKS, "all"):
         view = opened(kind).only(stack)
         task = make_task("seq2seq", read_examples("seq2seq", path), view)
-        given = make_given(view, task, roles={}, use_labels=True, budget=1, largest=1, seed=0)
+        given = Context.of_task(view, task, roles={}, use_labels=True, budget=1, largest=1, seed=0)
         found = {
             method: given.units.expand(rank(method, given, normalise=False).values)
             for method in ("importance-token", "importance-example", "fisher")

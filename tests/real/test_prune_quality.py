@@ -9,19 +9,18 @@ import torch
 
 import headscope
 from headscope.data.examples import read_texts
-from headscope.pipeline.prune import keeping
-from headscope.pipeline.prune.calibrating import make_given
-from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.tasks import make_task
-from headscope.pruning.fisher import outputs_matrix
+from headscope.pruning import keep
+from headscope.pruning.ranking import Context
+from headscope.tasks.calibration import pick
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_card():
     """Time a small input for the cards of models that are saved."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping, "CARD_BATCH", 1)
-        patch.setattr(keeping, "CARD_TOKENS", 16)
+        patch.setattr(keep, "CARD_BATCH", 1)
+        patch.setattr(keep, "CARD_TOKENS", 16)
         yield
 
 
@@ -70,12 +69,12 @@ def test_means_of_removed_heads_bring_unseen_text_nearer(demo):
 
 def _given(demo, sentences):
     task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), demo)
-    return make_given(demo, task, roles={}, use_labels=False, budget=36, largest=36, seed=0)
+    return Context.of_task(demo, task, roles={}, use_labels=False, budget=36, largest=36, seed=0)
 
 
 def test_label_free_fisher_agrees_with_finite_differences_of_the_outputs(demo):
     given = _given(demo, 6)
-    matrix = outputs_matrix(given, 100).matrix
+    matrix = given.gauss_newton(100).matrix
     units, step, columns = given.units, 1e-2, {}
     for unit in (2, 43, 65):
         both = []
@@ -101,8 +100,8 @@ def _outputs(given, gates):
 
 def test_scores_are_the_same_whatever_is_remembered(demo):
     given = _given(demo, 8)
-    first = outputs_matrix(given, 1).unit_squares
-    again = outputs_matrix(dataclasses.replace(given, memo={}), 1).unit_squares
+    first = given.gauss_newton(1).unit_squares
+    again = dataclasses.replace(given, memo={}).gauss_newton(1).unit_squares
     torch.testing.assert_close(first, again, rtol=0, atol=0)
 
 

@@ -34,8 +34,8 @@ from headscope.models.gating import gated
 from headscope.models.onnx.graph import INPUTS
 from headscope.models.onnx.session import Graph
 from headscope.models.output_maps import make_permanent
-from headscope.pipeline.prune import repairing
-from headscope.pruning.relinearised import Path
+from headscope.pruning.elimination import Path
+from headscope.pruning.ranking import Context
 from headscope.verdicts.alike import unlike
 from headscope.verdicts.reading import results_of
 
@@ -195,13 +195,14 @@ def test_sentences_of_the_fit_are_not_measured():
 
 def test_a_refit_is_judged_on_examples_that_it_did_not_see(tmp_path, monkeypatch):
     """Every fourth calibration example; the others are what the maps are fitted on."""
-    judges, own = list[int](), repairing.distance
+    judges, own = list[int](), Context.distance
 
-    def judged(*args: Any, wanted: Any) -> float:
-        judges.append(int(torch.cat(list(wanted)).sum()))
+    def judged(*args: Any, wanted: Any = None) -> float:
+        if wanted is not None:
+            judges.append(int(torch.cat(list(wanted)).sum()))
         return own(*args, wanted=wanted)
 
-    monkeypatch.setattr(repairing, "distance", judged)
+    monkeypatch.setattr(Context, "distance", judged)
     model = headscope.load(str(tiny_bert(tmp_path / "full")))
     options: Any = {"limit": 8, "calibration_limit": 16, "roles": False, "ablation": False}
     found = headscope.prune(model, heads="L0H1", repairs=["refit"], **options)

@@ -12,9 +12,8 @@ import typer.main
 import headscope
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
-from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.tasks import TASKS
-from headscope.pruning.methods import METHODS
+from headscope.pruning.options import METHODS, Repair
 from headscope.results import SECTIONS, section_of
 from headscope.show.view import View, view_of
 from headscope.verdicts.diff.facts import collector_of

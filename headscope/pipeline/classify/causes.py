@@ -25,18 +25,16 @@ from headscope.models.random_writes import less_random_write
 from headscope.models.replay import Replay
 from headscope.pipeline.known_roles import places
 from headscope.pipeline.progress import Progress
-from headscope.pipeline.prune.calibrating import TaskCalibration, units_of
-from headscope.pipeline.prune.means import mean_z
-from headscope.pipeline.prune.sources import pick
-from headscope.pipeline.prune.stacks import chosen_stack
 from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
 from headscope.processes.sharing import share
-from headscope.pruning.gauss_newton import labelled_rows, sample
-from headscope.pruning.units import Units
 from headscope.results import HeadResult
 from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
 from headscope.results.roles import ROLES
+from headscope.tasks.calibration import TaskCalibration, chosen_stack, pick
+from headscope.tasks.gauss_newton import labelled_rows, sample
+from headscope.tasks.head_means import mean_z
+from headscope.tasks.units import Units, units_of
 
 #: Random directions of the label-free estimate; each costs a backward pass.
 DIRECTIONS = 2

@@ -11,8 +11,8 @@ from headscope.data.plain import as_plain
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress
-from headscope.pipeline.prune import prune
 from headscope.pipeline.tasks import select
+from headscope.pruning.run import prune
 from headscope.results import PruneResult
 
 #: Every so many-th source is read by the other sections; the task is measured on the others too.

@@ -21,10 +21,9 @@ from headscope.measures.rank.shared_projections import knee
 from headscope.measures.rounding import above, first_largest, tied
 from headscope.measures.seeds import spread_ratio
 from headscope.measures.statistics import normal_p
-from headscope.pruning.fisher import exchange
-from headscope.pruning.joint import eliminate
-from headscope.pruning.method import Ranking
-from headscope.pruning.normalise import per_layer
+from headscope.pruning.elimination import eliminate
+from headscope.pruning.methods import exchange, per_layer
+from headscope.pruning.ranking import Ranking
 from headscope.verdicts.insights.intervals import Estimate
 
 #: Relative noise of a float32 computation, as large as another CPU makes it.

@@ -11,12 +11,10 @@ import torch
 from headscope.data.token_rows import Row
 from headscope.errors import InputError
 from headscope.measures.metrics import mean_of
-from headscope.pipeline.prune.max_drop import choose, confirm, smaller
-from headscope.pipeline.prune.repairing import Repair
-from headscope.pipeline.prune.tries import Candidate, Tries, halves_of
-from headscope.pruning.even import EvenRanking
-from headscope.pruning.method import Ranking
-from headscope.pruning.units import Units
+from headscope.pruning.max_drop import Candidate, Search, choose, confirm, halves_of, smaller
+from headscope.pruning.options import Repair
+from headscope.pruning.ranking import EvenRanking, Ranking
+from headscope.tasks.units import Units
 
 UNITS = Units([6, 6], [(0,), (1,)])
 N = 200
@@ -65,8 +63,8 @@ def candidates(planted: Planted) -> list[Candidate]:
     return [Candidate("fisher", kind, even) for kind in Repair if kind.value in planted._costs]
 
 
-def search(planted: Planted, wanted: float) -> tuple[Tries, Any, Any]:
-    tries = Tries(planted, wanted)
+def search(planted: Planted, wanted: float) -> tuple[Search, Any, Any]:
+    tries = Search(planted, wanted)
     chosen = choose(tries, candidates(planted))
     return tries, chosen, confirm(tries, chosen)
 
@@ -156,7 +154,7 @@ def test_even_counts_heads_of_every_layer():
     planted = Planted(even=True)
     tries, chosen, _ = search(planted, 0.7)
     assert (tries.step, tries.most, chosen.number) == (2, 5, 3)
-    removed = tries.model(chosen.candidate, 3).made.removed
+    removed = tries.model(chosen.candidate, 3)[0].removed
     assert removed == (0, 1, 2, 6, 7, 8)
     assert tries.heads(chosen.candidate, 3) == 6
 
@@ -165,5 +163,5 @@ def test_an_interval_is_of_one_half_only():
     """What happens on the other half does not touch the choice."""
     quiet, loud = Planted(noise=0.1), Planted(noise=0.1)
     loud.surcharge = 5.0
-    first, second = (choose(Tries(p, 0.5), candidates(p)) for p in (quiet, loud))
+    first, second = (choose(Search(p, 0.5), candidates(p)) for p in (quiet, loud))
     assert (first.number, first.judged) == (second.number, second.judged)

@@ -16,7 +16,8 @@ from headscope.errors import InputError, UnusedOptionError
 from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import SECONDS
-from headscope.pipeline.prune import PruneOptions, prune
+from headscope.pruning.options import PruneOptions
+from headscope.pruning.run import prune
 from headscope.results import SECTIONS
 
 #: Every function of the package, and those of sections that it has no name for yet.

@@ -16,8 +16,8 @@ from headscope.cli.output import time_left
 from headscope.errors import InputError
 from headscope.pipeline.insights.expected import Whole
 from headscope.pipeline.progress import SECONDS
-from headscope.pipeline.prune.speed import _work, benchmark
-from headscope.pipeline.prune.steps import Cost, Steps
+from headscope.pruning.speed import _work, benchmark
+from headscope.pruning.steps import Cost, Steps
 from headscope.results import SpeedResult, from_dict, to_dict
 
 COSTS = {
@@ -149,7 +149,7 @@ def test_both_sides_of_an_encoder_decoder_model_are_counted(kind, stack):
 
 
 def test_benchmark(monkeypatch):
-    monkeypatch.setattr("headscope.pipeline.prune.speed._SECONDS", 0.0)
+    monkeypatch.setattr("headscope.pruning.speed._SECONDS", 0.0)
     full = headscope.wrap(tiny("bert", hidden_size=128, intermediate_size=128))
     pruned = headscope.remove_heads(full, REMOVED)
     full.model.set_attn_implementation("eager")

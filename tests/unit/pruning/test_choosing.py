@@ -8,24 +8,34 @@ import torch
 from toy_calibration import toy_given
 
 from headscope.errors import InputError
-from headscope.pruning.baselines import random
-from headscope.pruning.even import EvenRanking
-from headscope.pruning.fisher import exchange, fisher, information
-from headscope.pruning.importance import importance_example, importance_token
-from headscope.pruning.joint import JointRanking, eliminate, fisher_joint
-from headscope.pruning.method import Given, Ranking
-from headscope.pruning.methods import METHODS, rank
-from headscope.pruning.relinearised import fisher_mean, fisher_relinearised
-from headscope.pruning.units import Units
+from headscope.pruning.elimination import (
+    JointRanking,
+    eliminate,
+    fisher_joint,
+    fisher_mean,
+    fisher_relinearised,
+    information,
+)
+from headscope.pruning.methods import (
+    exchange,
+    fisher,
+    importance_example,
+    importance_token,
+    random,
+    rank,
+)
+from headscope.pruning.options import METHODS
+from headscope.pruning.ranking import Context, EvenRanking, Ranking
+from headscope.tasks.units import Units
 
 
-def _example_loss(given: Given, index: int, gates: torch.Tensor) -> float:
+def _example_loss(given: Context, index: int, gates: torch.Tensor) -> float:
     a, y, f = given.calibration._a, given.calibration._y, given.calibration._f
     e = f(torch.einsum("lh,lhd->d", gates, a[index]))
     return float(((e - y[index]) ** 2).sum() / 2)
 
 
-def _differences(given: Given, step: float = 1e-6) -> torch.Tensor:
+def _differences(given: Context, step: float = 1e-6) -> torch.Tensor:
     """dL_i/dxi by central differences, one example and one head at a time."""
     shape = given.units.shape
     found = torch.zeros(len(given.calibration._a), math.prod(shape), dtype=torch.float64)
@@ -228,7 +238,7 @@ def test_fisher_joint_eliminates_while_there_is_room():
     assert even.remove(n) == tuple(range(n))
 
 
-def _spare_wheel() -> Given:
+def _spare_wheel() -> Context:
     """Eight heads: 0 and 1 say the same into a saturated output, the others add a little each.
 
     While both are there neither matters; once one is gone the other matters most of all.
@@ -242,7 +252,7 @@ def _spare_wheel() -> Given:
     return toy_given(a=a.reshape(60, 2, 4, 7), labels=False, f=torch.tanh)
 
 
-def _true_distance(given: Given, removed: tuple[int, ...]) -> float:
+def _true_distance(given: Context, removed: tuple[int, ...]) -> float:
     a, f = given.calibration._a.flatten(1, 2), given.calibration._f
     left = [head for head in range(a.shape[1]) if head not in removed]
     return float(((f(a[:, left].sum(dim=1)) - f(a.sum(dim=1))) ** 2).sum(dim=1).mean())

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headscope.errors import InputError
-from headscope.pruning.head_list import parse_heads
-from headscope.pruning.most_allowed import most_allowed
+from headscope.pruning.max_drop import most_allowed
+from headscope.tasks.head_list import parse_heads
 
 ENCODER = "encoder"
 HEADS = {(ENCODER, 0): (0, 1, 2), (ENCODER, 1): (0, 2), (ENCODER, 2): ()}

@@ -8,25 +8,26 @@ from scipy import integrate
 from torch import Tensor, nn
 from toy_calibration import toy_given
 
-from headscope.pruning import surgery
-from headscope.pruning.fisher import outputs_matrix
-from headscope.pruning.gates import gates
-from headscope.pruning.hard_concrete import draw_gates, open_probability
-from headscope.pruning.refit import RidgeSums
-from headscope.pruning.scale import distance, full_outputs, scale_gates
-from headscope.pruning.topk import hard_sample, relaxed_sample, topk
+from headscope.models import surgery
+from headscope.pruning.repair import RidgeSums, scale_gates
+from headscope.pruning.trained_gates import (
+    draw_gates,
+    gates,
+    hard_sample,
+    open_probability,
+    relaxed_sample,
+    topk,
+)
 
 
 def test_a_surviving_copy_is_turned_up_to_stand_for_both():
     given = toy_given(2, 3, labels=False, n=150, d=12)
     a = given.calibration._a
     a[:, 1, 0] = 0.5 * a[:, 0, 2]  # unit 3 is half of unit 2
-    targets = full_outputs(given)
-    matrix = outputs_matrix(given, 30).matrix
-    found = scale_gates(given, [3], matrix=matrix, targets=targets)
+    found = scale_gates(given, [3], directions=30)
     assert found.tolist() == pytest.approx([1.0, 1.0, 1.5, 0.0, 1.0, 1.0], abs=0.06)
-    plain = distance(given, given.units.gates([3]), targets)
-    assert distance(given, found, targets) < 0.02 * plain
+    plain = given.distance(given.units.gates([3]))
+    assert given.distance(found) < 0.02 * plain
 
 
 def test_scaling_solves_least_squares_where_outputs_are_linear():
@@ -34,8 +35,7 @@ def test_scaling_solves_least_squares_where_outputs_are_linear():
     a = given.calibration._a.flatten(1, 2)
     a += 0.8 * a[:, :1]  # heads that go together
     removed, kept = [1, 4], [0, 2, 3, 5]
-    matrix, targets = outputs_matrix(given, 20).matrix, full_outputs(given)
-    found = scale_gates(given, removed, matrix=matrix, targets=targets, rounds=6)
+    found = scale_gates(given, removed, directions=20, rounds=6)
     design = a[:, kept].transpose(1, 2).reshape(-1, len(kept))
     exact = torch.linalg.lstsq(design, a.sum(dim=1).reshape(-1, 1)).solution[:, 0]
     torch.testing.assert_close(found[kept], exact, atol=0.05, rtol=0)
@@ -45,10 +45,8 @@ def test_scaling_solves_least_squares_where_outputs_are_linear():
 @pytest.mark.parametrize("removed", [[], [0], list(range(6))])
 def test_scaling_never_makes_the_calibration_distance_worse(removed):
     given = toy_given(2, 3, labels=False, f=torch.tanh)
-    targets = full_outputs(given)
-    matrix = outputs_matrix(given, 2).matrix
-    found = scale_gates(given, removed, matrix=matrix, targets=targets)
-    assert distance(given, found, targets) <= distance(given, given.units.gates(removed), targets)
+    found = scale_gates(given, removed, directions=2)
+    assert given.distance(found) <= given.distance(given.units.gates(removed))
     assert (found[removed] == 0).all()
 
 

@@ -1,0 +1,224 @@
+"""Pruned models measured on the evaluation data: points, and the random baseline."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headscope.measures.accumulator import Array
+from headscope.measures.metrics import Outputs
+from headscope.measures.paired_change import Change
+from headscope.models.compact import remove_heads
+from headscope.models.loaded import LoadedModel
+from headscope.models.output_maps import make_permanent, replaced_outputs
+from headscope.pipeline.tasks import Task
+from headscope.pruning.repair import Repaired
+from headscope.pruning.resume import Findings, name_of
+from headscope.results import HeadResult
+from headscope.results.points import Draw, Point
+from headscope.results.prune import Baseline
+from headscope.tasks.units import Head, Units
+
+#: A head's original name: layer and head, perhaps the stack.
+Name = tuple[Any, ...]
+
+
+class Measurer:
+    """Measures pruned models against the full one, each set of removed heads only once.
+
+    Heads are removed for real before a model is measured, so a point of a curve is the value of
+    the very model that is saved. ``task`` is on the evaluation data, ``roles`` go by the heads'
+    positions in the loaded model, ``findings`` are what an interrupted run had measured.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        task: Task,
+        units: Units,
+        seed: int,
+        roles: Mapping[Head, HeadResult],
+        findings: Findings,
+    ) -> None:
+        self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
+        self._roles, self._findings = roles, findings
+        self._examples: Array | None = None
+        self._n_heads = sum(site.n_heads for site in loaded.sites)
+        #: The unpruned model's outputs, example by example.
+        self.full: Outputs = findings.arrays(
+            ["full"], lambda: task.outputs(loaded, all_metrics=True)
+        )
+        self._drawn = task.resampled(self.full, seed=seed)
+        self._points: dict[tuple[tuple[int, ...], bool], Point] = {}
+        self._values: dict[tuple[int, ...], float] = {}
+        #: By id(point): the point, what its model puts out, and its value in every resample.
+        self._measured: dict[int, tuple[Point, Outputs, Array]] = {}
+
+    def on(self, examples: Array) -> Measurer:
+        """Return what measures the same models on some of the examples only."""
+        part = copy.copy(self)
+        part._examples = examples
+        part._drawn = self._task.resampled(at(self.full, examples), seed=self._seed)
+        part._points, part._values, part._measured = {}, {}, {}
+        return part
+
+    def baseline(self) -> Baseline:
+        """Describe the unpruned model."""
+        full = at(self.full, self._examples)
+        value = self._task.interval(full, seed=self._seed)
+        return Baseline(value.value, value.ci, self._task.metrics(full))
+
+    def degenerate(self) -> str | None:
+        """Say why the unpruned model's values mean nothing, if they do not."""
+        return self._task.degenerate(self.full)
+
+    def point(
+        self, repaired: Repaired, *, all_metrics: bool = True, outputs: Outputs | None = None
+    ) -> Point:
+        """Measure one pruned model; one that is not repaired only once.
+
+        Without ``all_metrics`` those that cost far more than the task's value may be missing.
+        ``outputs`` are what :meth:`outputs` gave, if it was asked.
+        """
+        if outputs is not None:
+            lacking = set(self._task.metrics(self.full)) - set(self._task.metrics(outputs))
+            if not (all_metrics and lacking):
+                return self._described(repaired, outputs)
+        bare = Repaired.bare(self._units, repaired.removed)
+        if repaired.maps or not bool((repaired.gates == bare.gates).all()):
+            return self._described(repaired, self.outputs(repaired, all_metrics))
+        for key in ((repaired.removed, True), (repaired.removed, all_metrics)):
+            if key in self._points:
+                return self._points[key]
+        self._points[key] = self._described(repaired, self.outputs(repaired, all_metrics))
+        return self._points[key]
+
+    def random_point(
+        self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], object]
+    ) -> Point:
+        """Measure random sets of one size: mean, extremes and standard deviation over draws."""
+        first = draws[0][1]
+        if len({repaired.removed for _, repaired in draws}) == 1:  # nothing, or everything
+            return self.point(first)
+        measured = []
+        for seed, repaired in draws:
+            if repaired.removed not in self._values:
+                outputs = at(self.outputs(repaired, False), self._examples)
+                self._values[repaired.removed] = self._task.value(outputs)
+            value = self._values[repaired.removed]  # of a single draw no interval is shown
+            measured.append(Draw(seed, self._names(repaired), value))
+            did()
+        values = [draw.value for draw in measured]
+        return Point(
+            fraction=self._fraction(first),
+            heads_removed=self._names(first),
+            value=statistics.fmean(values),
+            ci=(min(values), max(values)),
+            draws=tuple(measured),
+            spread=statistics.stdev(values),
+        )
+
+    def _described(self, repaired: Repaired, outputs: Outputs) -> Point:
+        """Make the point of a model whose outputs on all examples are known."""
+        itself = outputs is self.full  # differs by nothing, whatever the examples
+        outputs, full = at(outputs, self._examples), at(self.full, self._examples)
+        task, seed = self._task, self._seed
+        values = task.resampled(outputs, seed=seed)
+        value = task.interval(outputs, seed=seed, values=values)
+        change = task.change(full, outputs, seed=seed, drawn=self._drawn, values=values)
+        point = Point(
+            fraction=self._fraction(repaired),
+            heads_removed=self._names(repaired),
+            value=value.value,
+            ci=value.ci,
+            difference=change.difference,
+            difference_ci=None if itself else change.ci,
+            p_value=1.0 if itself else change.p_value,
+            metrics=task.metrics(outputs),
+            roles_left=self._roles_left(repaired),
+        )
+        self._measured[id(point)] = (point, outputs, values)
+        return point
+
+    def change(self, baseline: Point, point: Point) -> Change:
+        """Compare two points that :meth:`point` gave, on the same examples."""
+        (_, old, drawn), (_, new, values) = (self._measured[id(each)] for each in (baseline, point))
+        return self._task.change(old, new, seed=self._seed, drawn=drawn, values=values)
+
+    def judged(self, point: Point, change: Change) -> Point:
+        """Return a point with the change that it was judged by, its resamples known as before."""
+        judged = dataclasses.replace(
+            point, difference=change.difference, difference_ci=change.ci, level=change.level
+        )
+        self._measured[id(judged)] = (judged, *self._measured[id(point)][1:])
+        return judged
+
+    def resamples(self, point: Point) -> Array:
+        """Return a point's value in every bootstrap resample, or in every draw of random heads."""
+        if point.draws:
+            return np.array([draw.value for draw in point.draws])
+        return self._measured[id(point)][2]
+
+    def outputs(self, repaired: Repaired, all_metrics: bool) -> Outputs:
+        """Run a pruned model over all evaluation data: its outputs, example by example."""
+        if not repaired.removed:
+            return self.full
+
+        def run() -> Outputs:
+            if len(repaired.removed) == len(self._units):  # no model is left that could be built
+                with replaced_outputs(self._loaded, repaired.maps):
+                    gates = repaired.gates.to(self._loaded.device)
+                    return self._task.outputs(self._loaded, gates, all_metrics=all_metrics)
+            compact = compact_model(self._loaded, self._units, repaired)
+            return self._task.outputs(compact, all_metrics=all_metrics)
+
+        what = ["outputs", all_metrics, *name_of(self._loaded, repaired)]
+        return self._findings.arrays(what, run)
+
+    def _fraction(self, repaired: Repaired) -> float:
+        return len(self._units.heads(repaired.removed)) / self._n_heads
+
+    def _names(self, repaired: Repaired) -> tuple[Name, ...]:
+        return original_names(self._loaded, self._units.heads(repaired.removed))
+
+    def _roles_left(self, repaired: Repaired) -> dict[str, int] | None:
+        if not self._roles:
+            return None
+        removed = set(self._units.heads(repaired.removed))
+        left = Counter({name: 0 for role in self._roles.values() for name in role.roles})
+        for head, role in self._roles.items():
+            if head not in removed:
+                left.update(role.roles)
+        return dict(sorted(left.items()))
+
+
+def at(outputs: Outputs, examples: Array | None) -> Outputs:
+    """Pick examples from outputs; None for all."""
+    if examples is None:
+        return outputs
+    return {name: values[examples] for name, values in outputs.items()}
+
+
+def original_names(loaded: LoadedModel, heads: Sequence[Head]) -> tuple[Name, ...]:
+    """Call heads by what they were born as: (layer, head), or (stack, layer, head).
+
+    The stack is named in models that have more than an encoder.
+    """
+    named = (loaded.whole or loaded).stacks != ("encoder",)
+    sites = ((loaded.sites[row], head) for row, head in heads)
+    return tuple(
+        (*((site.stack,) if named else ()), site.layer, site.head_ids[head]) for site, head in sites
+    )
+
+
+def compact_model(loaded: LoadedModel, units: Units, made: Repaired) -> LoadedModel:
+    """Make the pruned, repaired model for real; it shares what is no attention with ``loaded``."""
+    compact = remove_heads(loaded, original_names(loaded, units.heads(made.removed)), share=True)
+    make_permanent(compact, loaded, made.gates, made.maps)
+    return compact

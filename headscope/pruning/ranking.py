@@ -1,0 +1,180 @@
+"""What a method of choosing heads may look at, and the ranking that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+from torch import Tensor
+
+from headscope.attention import AttentionWeights
+from headscope.errors import InputError
+from headscope.measures.rounding import tied
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.progress import Progress, silent
+from headscope.pipeline.tasks import Task
+from headscope.results import HeadResult
+from headscope.tasks.calibration import Calibration, TaskCalibration
+from headscope.tasks.gauss_newton import GaussNewton, Targets, full_outputs, sample
+from headscope.tasks.gauss_newton import distance as distance_to_full
+from headscope.tasks.units import Head, Units, units_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything that a method may look at."""
+
+    units: Units
+    calibration: Calibration
+    weights: Sequence[AttentionWeights] = ()  # of each layer
+    roles: Mapping[Head, HeadResult] = field(default_factory=dict)  # empty if not classified
+    use_labels: bool = False  # where a method can do with or without
+    budget: int = 0  # units to remove, for methods that are trained for one number of them
+    largest: int = 0  # most units that any point removes; greedy methods may stop there
+    seed: int = 0
+    progress: Progress = silent
+    #: What several methods and repairs would otherwise compute again, by name.
+    memo: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of_task(cls, loaded: LoadedModel, task: Task, **fields: Any) -> Context:
+        """Look at a model through the calibration examples of a task."""
+        weights = [site.weights() for site in loaded.sites]
+        return cls(units_of(loaded), TaskCalibration(loaded, task), weights, **fields)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the loss is the labelled one, and not the distance to the unpruned model."""
+        return self.use_labels and self.calibration.has_labels
+
+    def remember(self, name: str, make: Callable[[], T]) -> T:
+        """Return what ``make`` gives; made once for each name."""
+        if name not in self.memo:
+            self.memo[name] = make()
+        return cast(T, self.memo[name])
+
+    def leaving_means(self) -> Context:
+        """Return the same, where a gate of zero leaves the head's mean z behind; made once."""
+
+        def make() -> Context:
+            memo = {name: self.memo[name] for name in ("full outputs",) if name in self.memo}
+            return replace(self, calibration=self.calibration.leaving_means(), memo=memo)
+
+        return self.remember("leaving means", make)
+
+    def targets(self) -> Targets:
+        """Return the unpruned model's outputs of each batch, as far as they are kept; made once."""
+        return self.remember(
+            "full outputs", lambda: full_outputs(self.calibration.batches(labels=False))
+        )
+
+    def gauss_newton(self, directions: int) -> GaussNewton:
+        """Return the label-free sums at the unpruned model, made once for each ``directions``."""
+        return self.remember(
+            f"gauss-newton {directions}",
+            lambda: sample(
+                self.calibration.batches(labels=False),
+                self.units,
+                directions=directions,
+                seed=self.seed,
+            ),
+        )
+
+    def distance(self, gates: Tensor, *, wanted: Sequence[Tensor] | None = None) -> float:
+        """Mean squared distance of the outputs at gates (n_units,) to the unpruned model's."""
+        batches = self.calibration.batches(labels=False)
+        return distance_to_full(batches, self.units, gates, self.targets(), wanted=wanted)
+
+    def need_labels(self, method: str) -> None:
+        """Refuse calibration data without labels; the message names ``method``."""
+        if not self.calibration.has_labels:
+            raise InputError(
+                f"{method} is made of first derivatives of a loss, and the label-free loss has "
+                "none at the unpruned model (distance 0, gradient 0); choose fisher, or a task "
+                "with labels (mlm needs only text) and calibration data that have them."
+            )
+
+    def need_roles(self, method: str) -> None:
+        """Refuse a model that was not classified; the message names ``method``."""
+        if not self.roles:
+            raise InputError(
+                f"{method} needs to know what the heads do; give roles (the classify.json of "
+                "this model), or let the model be classified."
+            )
+
+
+class Ranking:
+    """Which units go, for every number of them.
+
+    ``values`` (n_units,) are higher for units that are rather kept. Units go in ``order``, or by
+    ascending value: of values that are equal to rounding the later unit goes first. ``passes`` says
+    how often the calibration data were run ``forward`` and ``backward``; ``size`` how large the
+    numbers were whose differences the values are.
+    """
+
+    def __init__(
+        self,
+        values: Tensor,
+        order: Sequence[int] | None = None,
+        passes: Mapping[str, int] | None = None,
+        size: float = 0.0,
+    ) -> None:
+        self.values = values.detach().cpu().double()
+        if order is None:
+            level = tied(self.values.numpy(), size)
+            order = sorted(range(len(level)), key=lambda unit: (level[unit], -unit))
+        #: Units, the first to go first.
+        self.order = tuple(order)
+        self.passes = dict(passes or {})
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        """Return the ``count`` units that go."""
+        return tuple(sorted(self.order[:count]))
+
+
+@runtime_checkable
+class ChoosesEvenly(Protocol):
+    """A ranking that chooses anew where every layer is to lose equally many units."""
+
+    def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...]:
+        """Return ``each`` units of every layer."""
+
+
+class EvenRanking(Ranking):
+    """A ranking whose sets take equally many units of every layer.
+
+    A ranking that can choose anew does so. Otherwise the units of a layer go in the order in which
+    the ``free`` ranking removes them. Where its sets are not nested, the units of the set of the
+    same size come first; among them, and among the others, the smallest set that holds a unit says
+    when it goes. ``layers`` (n_units,) is the layer of each unit.
+    """
+
+    def __init__(self, free: Ranking, layers: Tensor) -> None:
+        super().__init__(free.values, passes=free.passes)
+        self.free, self._layers = free, layers
+        self._by_layer: dict[int, list[int]] = {layer: [] for layer in layers.tolist()}
+        for unit in _order_of_sets(free, len(layers)):
+            self._by_layer[int(layers[unit])].append(unit)
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        """Return the ``count`` units that go; a multiple of the number of layers."""
+        each = count // len(self._by_layer)
+        if isinstance(self.free, ChoosesEvenly):
+            return self.free.remove_evenly(self._layers, each)
+        wanted = set(self.free.remove(count))
+        removed = list[int]()
+        for units in self._by_layer.values():
+            removed += sorted(units, key=lambda unit: unit not in wanted)[:each]
+        return tuple(sorted(removed))
+
+
+def _order_of_sets(ranking: Ranking, n: int) -> Iterator[int]:
+    """Yield all units, those of smaller sets first; of one set the lowest values first."""
+    seen, level = set[int](), tied(ranking.values.numpy())
+    for count in range(1, n + 1):
+        new = set(ranking.remove(count)) - seen
+        seen |= new
+        yield from sorted(new, key=lambda unit: (level[unit], -unit))

@@ -1,0 +1,176 @@
+"""What a run of ``prune`` has measured so far, so that an interrupted one need not do it again.
+
+A run is made of many small measurements: a repair, a pass of one pruned model over the evaluation
+data, the quality of one set of gates. Each is remembered by everything that it depends on within
+the run; the rest (model, data, options) is the same for all of a run, and stands in the identity
+of its saved state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from headscope.digest import sha256_of, sha256_of_file
+from headscope.errors import InputError
+from headscope.measures.accumulator import Array, numpy
+from headscope.models.loaded import LoadedModel
+from headscope.models.output_maps import OutputMap
+from headscope.pipeline.resume import RunState, open_state
+from headscope.processes.sharing import current
+from headscope.pruning.options import PruneOptions
+from headscope.pruning.ranking import Ranking
+from headscope.pruning.repair import Repaired
+from headscope.results import to_dict
+from headscope.results.classify import ClassifyResult
+
+T = TypeVar("T")
+Arrays = Mapping[str, Array]
+#: The one pass that the state of a run of prune holds.
+_PASS = "findings"
+#: Options that no measurement depends on: where files go, what is done with the model that is kept;
+#: and data, which are identified by their content.
+_ELSEWHERE = {
+    *("state", "resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
+    *("validate", "data", "calibration"),
+}
+
+
+class Findings:
+    """Arrays by what they are of; kept only where the run saves itself."""
+
+    def __init__(self, saved: RunState[Findings] | None = None) -> None:
+        self._saved = saved
+        self._arrays: dict[str, dict[str, Array]] = {}
+
+    def state(self) -> dict[str, Array]:
+        """Return everything that was measured, as named arrays."""
+        return {f"{key}.{n}": a for key, arrays in self._arrays.items() for n, a in arrays.items()}
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Go on from a state that :meth:`state` gave."""
+        for name, array in state.items():
+            key, _, part = name.partition(".")
+            self._arrays.setdefault(key, {})[part] = array.copy()
+
+    @classmethod
+    def open(
+        cls, options: PruneOptions, loaded: LoadedModel, data: Sequence[str | None]
+    ) -> Findings:
+        """Return what a run goes on from, and where it saves itself.
+
+        ``data`` are the SHA-256 of what is measured on and of what is chosen on.
+        """
+        several = current().size > 1
+        if several and options.resume:
+            raise InputError("prune goes on from a saved state in one process only; run it as one.")
+        if options.state is None or several:  # processes that have not saved the same never meet
+            return cls()
+        choices: dict[str, Any] = {
+            field.name: getattr(options, field.name)
+            for field in dataclasses.fields(options)
+            if field.name not in _ELSEWHERE
+        }
+        if isinstance(options.roles, ClassifyResult):
+            choices["roles"] = sha256_of(json.dumps(to_dict(options.roles), sort_keys=True))
+        elif not isinstance(options.roles, bool):
+            choices["roles"] = sha256_of_file(Path(options.roles))
+        identity = {"data": list(data), "choices": choices}
+        whole = loaded.whole or loaded
+        saved = open_state(options.state, options.resume, identity, cls, whole, options.seed)
+        findings = cls(saved)
+        findings._arrays = dict(saved.load(findings, _PASS)[1]._arrays)
+        return findings
+
+    def arrays(self, what: Sequence[object], make: Callable[[], Arrays]) -> Arrays:
+        """Return what ``make`` gives; made once for each ``what``, which is plain values."""
+        if self._saved is None:
+            return make()
+        key = sha256_of(json.dumps(what))
+        if key not in self._arrays:
+            self._arrays[key] = {name: np.asarray(array) for name, array in make().items()}
+            self._saved.note(_PASS, len(self._arrays), self)
+        return self._arrays[key]
+
+    def number(self, what: Sequence[object], make: Callable[[], float]) -> float:
+        """Return the number that ``make`` gives; made once for each ``what``."""
+        return float(self.arrays(what, lambda: {"number": np.array(make())})["number"])
+
+    def repaired(
+        self, what: Sequence[object], loaded: LoadedModel, make: Callable[[], Repaired]
+    ) -> Repaired:
+        """Return the repaired model that ``make`` gives; made once for each ``what``."""
+
+        def unpack(arrays: Arrays) -> Repaired:
+            def tensor(name: str) -> torch.Tensor:
+                return torch.from_numpy(arrays[name].copy())
+
+            layers = sorted(int(name[1:]) for name in arrays if name.startswith("W"))
+            device = loaded.device
+            maps = {
+                n: OutputMap(tensor(f"W{n}").to(device), tensor(f"b{n}").to(device)) for n in layers
+            }
+            return Repaired(tuple(arrays["removed"].tolist()), tensor("gates"), maps)
+
+        return self._packed(("repaired", *what), make, _pack_repaired, unpack)
+
+    def ranking(self, what: Sequence[object], make: Callable[[], Ranking]) -> Ranking:
+        """Return the ranking that ``make`` gives; made once if it is no more than an order.
+
+        One that chooses anew for every number of heads is made again.
+        """
+
+        def unpack(arrays: Arrays) -> Ranking:
+            if "order" not in arrays:
+                return make()
+            values = torch.from_numpy(arrays["values"].copy())
+            passes = json.loads(arrays["passes"].tobytes())
+            return Ranking(values, arrays["order"].tolist(), passes)
+
+        return self._packed(("ranking", *what), make, _pack_ranking, unpack)
+
+    def _packed(
+        self,
+        what: Sequence[object],
+        make: Callable[[], T],
+        pack: Callable[[T], Arrays],
+        unpack: Callable[[Arrays], T],
+    ) -> T:
+        made: list[T] = []
+
+        def arrays() -> Arrays:
+            made.append(make())
+            return pack(made[0])
+
+        stored = self.arrays(what, arrays)
+        return made[0] if made else unpack(stored)
+
+
+def name_of(loaded: LoadedModel, made: Repaired) -> list[object]:
+    """Say which pruned model of which stacks this is, in plain values."""
+    maps = {layer: [_digest(map.W), _digest(map.b)] for layer, map in made.maps.items()}
+    return [list(loaded.stacks), list(made.removed), _digest(made.gates), maps]
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return sha256_of(np.ascontiguousarray(numpy(tensor)).tobytes())
+
+
+def _pack_repaired(made: Repaired) -> Arrays:
+    maps = {
+        f"{name}{layer}": numpy(getattr(m, name)) for layer, m in made.maps.items() for name in "Wb"
+    }
+    return {"removed": np.array(made.removed), "gates": numpy(made.gates), **maps}
+
+
+def _pack_ranking(ranking: Ranking) -> Arrays:
+    if type(ranking) is not Ranking:
+        return {"anew": np.array(True)}
+    passes = np.frombuffer(json.dumps(ranking.passes).encode(), dtype=np.uint8)
+    return {"values": numpy(ranking.values), "order": np.array(ranking.order), "passes": passes}

@@ -1,0 +1,212 @@
+"""What every part of a run works with: the data that were read, the opened model, the measurer."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from headscope.data.examples import Examples, sample_texts
+from headscope.data.overlap import overlap
+from headscope.errors import InputError
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.known_roles import KnownRoles
+from headscope.pipeline.tasks import Task, make_task, read_examples, select
+from headscope.pipeline.tasks.making import check_two
+from headscope.pruning.measure import Measurer
+from headscope.pruning.methods import rank
+from headscope.pruning.options import PruneOptions, Repair, needs
+from headscope.pruning.ranking import Context, EvenRanking, Ranking
+from headscope.pruning.repair import Repaired, repair
+from headscope.pruning.resume import Findings
+from headscope.pruning.steps import Steps, counts_of
+from headscope.results.points import Point
+from headscope.results.validate import ValidationSummary
+from headscope.tasks.calibration import open_calibration, pick
+from headscope.tasks.units import Units, units_of
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Examples to choose on and examples to measure on, read but not yet tokenised."""
+
+    options: PruneOptions
+    data: Examples  # to measure on
+    calibration: Examples | None  # to choose on; None where nothing is chosen
+    calibration_task: str  # ``fidelity`` where the calibration file is plain text
+    warnings: tuple[str, ...] = ()
+
+    def evaluation_for(self, loaded: LoadedModel) -> Task:
+        """Tokenise what is measured on for a model."""
+        options = self.options
+        return make_task(options.task, self.data, loaded, seed=options.seed, limit=options.limit)
+
+    def calibration_for(self, loaded: LoadedModel) -> Task | None:
+        """Tokenise what is chosen on for a model."""
+        if self.calibration is None:
+            return None
+        # Other masks than those of the evaluation, should both hold the same text.
+        return make_task(
+            self.calibration_task,
+            self.calibration,
+            loaded,
+            seed=self.options.seed + 1,
+            limit=self.options.calibration_limit // 2,
+        )
+
+
+def open_sources(options: PruneOptions) -> Sources:
+    """Read both files and check that they can serve; without any, each is half of the sample."""
+    task, seed, limit = options.task, options.seed, options.calibration_limit
+    if options.data is None and options.calibration is None and task in ("fidelity", "mlm"):
+        evaluation, other = _halves(sample_texts(), seed)
+        if options.limit is not None and task != "mlm":
+            check_two(options.limit)
+            evaluation = select(evaluation, range(min(options.limit, len(evaluation))))
+        chosen = pick(other, limit, task, seed) if options.needs_calibration else None
+        return Sources(options, evaluation, chosen, task)
+    evaluation = read_examples(task, options.data, options.limit)
+    if not options.needs_calibration:
+        return Sources(options, evaluation, None, task)
+    labelled = needs(options.method_names, "labels")
+    other, other_task = open_calibration(task, options.calibration, labelled)
+    chosen = pick(other, limit, other_task, seed)
+    both = overlap(evaluation.texts, chosen.texts)
+    warning = (
+        f"{both.shared:,} of the {both.sentences:,} different sentences that the values are "
+        f"measured on ({both.share:.1%}) are among those that heads were chosen on; to that "
+        "extent the values are too good: take these sentences out of calibration or data."
+    )
+    return Sources(options, evaluation, chosen, other_task, (warning,) if both.shared else ())
+
+
+def _halves(examples: Examples, seed: int) -> tuple[Examples, Examples]:
+    """Split different texts into two disjoint halves at random."""
+    texts = list(dict.fromkeys(examples.first))
+    order = random.Random(seed).sample(range(len(texts)), len(texts))
+    middle = len(texts) // 2
+
+    def half(lines: Sequence[int], which: str) -> Examples:
+        first = tuple(texts[i] for i in sorted(lines))
+        return dataclasses.replace(examples, name=f"{examples.name}, {which}", first=first)
+
+    return half(order[:middle], "one half"), half(order[middle:], "the other half")
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What was opened for a run: the model, both sets of data, what its heads do."""
+
+    loaded: LoadedModel  # the full model, with the task head that the task needs
+    sources: Sources
+    evaluation: Task
+    calibration: Task | None  # None where nothing is chosen
+    roles: KnownRoles  # empty where nobody asked
+    validation: ValidationSummary
+    findings: Findings = field(default_factory=Findings)
+
+
+@dataclass(frozen=True)
+class Pruner:
+    """Ranks heads, removes and repairs them, and measures what is left."""
+
+    inputs: Inputs
+    options: PruneOptions
+    units: Units
+    counts: tuple[int, ...]  # units that the points of a curve remove
+    context: Context  # what methods look at
+    measure: Measurer  # on the evaluation data
+    steps: Steps
+
+    def rankings(self) -> dict[str, Ranking]:
+        """Rank the units by every method that scores them.
+
+        All of them before anything is measured: a method that cannot be run is refused early.
+        """
+        rankings, context = {}, self.context
+        stacks, normalise = list(self.inputs.loaded.stacks), self.options.normalise
+        for name in self.options.scored:
+            what = [stacks, name, context.budget, context.largest]
+            ranking = self.inputs.findings.ranking(
+                what, partial(rank, name, context, normalise=normalise)
+            )
+            self.steps.did(name)
+            rankings[name] = self.evenly(ranking)
+        return rankings
+
+    def evenly(self, ranking: Ranking) -> Ranking:
+        """Let a ranking take the same number from every layer, where that is asked for."""
+        return EvenRanking(ranking, self.units.layers) if self.options.even else ranking
+
+    def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
+        """Remove units and repair what is left."""
+        loaded, calibration = self.inputs.loaded, self.inputs.calibration
+        made = self.inputs.findings.repaired(
+            [list(loaded.stacks), kind.value, list(removed)],
+            loaded,
+            lambda: repair(kind, loaded, calibration, self.context, removed),
+        )
+        self._did(kind.value, made)
+        return made
+
+    def point(self, made: Repaired) -> Point:
+        """Measure one pruned model."""
+        point = self.measure.point(made)
+        self._did("measured", made)
+        return point
+
+    def _did(self, what: str, made: Repaired) -> None:
+        """Note a step; where nothing or everything is removed, there is nothing to do."""
+        if 0 < len(made.removed) < len(self.units):
+            self.steps.did(what)
+
+
+def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Pruner:
+    """Gather what a run works with, and measure the unpruned model.
+
+    Refuses a fraction that leaves no pruned model to keep, and layers that are to lose equally many
+    heads but do not have equally many.
+    """
+    loaded, units = inputs.loaded, units_of(inputs.loaded)
+    sizes = Counter(site.n_heads for site in loaded.sites)
+    if options.even and len(sizes) > 1:
+        raise InputError(
+            f"even removes the same number of heads in every layer, and the layers of {loaded.name}"
+            f" have between {min(sizes)} and {max(sizes)} heads; leave out even, or start from a "
+            "model whose layers have equally many."
+        )
+    n, counts = len(units), counts_of(units, options)
+    if options.keeps and not options.manual and options.max_drop is None:
+        if counts[-1] == 0:
+            raise InputError("The fraction is so small that no head is removed; give a larger one.")
+        if counts[-1] == n:
+            raise InputError("The fraction is so large that no head is left; give a smaller one.")
+    inner = [count for count in counts if 0 < count < n]
+    context = Context.of_task(
+        loaded,
+        inputs.calibration or inputs.evaluation,
+        roles=inputs.roles.by_place,
+        use_labels=options.labels,
+        budget=inner[0] if len(inner) == 1 else n // 2,
+        largest=max(inner, default=n),
+        seed=options.seed,
+        progress=steps,
+    )
+    measure = Measurer(
+        loaded,
+        inputs.evaluation,
+        units,
+        seed=options.seed,
+        roles=inputs.roles.by_place,
+        findings=inputs.findings,
+    )
+    steps.did("measured")
+    return Pruner(inputs, options, units, counts, context, measure, steps)

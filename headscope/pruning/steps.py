@@ -1,0 +1,282 @@
+"""How long a run will take: every step that is known to come, priced before it begins.
+
+A step costs passes over the evaluation data, seconds that do not depend on them, or both. Passes
+are priced by a short trial before anything else is done. Whatever was done is measured, and what is
+left is priced anew by it: a kind of step that was done by its own time, others by the pace so far.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from headscope.data.batches import buckets
+from headscope.data.pair_rows import padded
+from headscope.models.gating import gated
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.progress import SECONDS, Progress
+from headscope.pipeline.tasks import Task
+from headscope.processes.sharing import current
+from headscope.pruning.options import PruneOptions, Repair
+from headscope.pruning.speed import seconds_of_shape, shapes_of
+from headscope.tasks.units import Units, units_of
+
+#: Passes over the calibration data that a step is worth, a backward pass counted as two.
+_METHOD = {
+    "fisher-joint": 9.0,
+    "fisher": 3.0,
+    "importance-token": 3.0,
+    "importance-example": 3.0,
+    "confidence": 1.0,
+    "fisher-relinearised": 55.0,
+    "fisher-mean": 58.0,
+    "gates": 60.0,
+    "topk": 60.0,
+}
+_REPAIR = {Repair.none: 0.0, Repair.scale: 16.0, Repair.mean: 17.0, Repair.refit: 50.0}
+#: Tokens that finding roles on the built-in sample is worth.
+_CLASSIFIED = 60_000
+#: Writing a folder and opening it, in seconds, and parameters for each second more.
+_SAVED, _PARAMETERS = 2.0, 40e6
+#: How much longer it takes to write a graph and open it than to trace the model, and to make it
+#: small besides.
+_EXPORTED, _QUANTIZED = 7.0, 2.0
+#: Timing the one input of a card, in seconds.
+_CARD = 5.0
+#: Steps of a kind whose mean time is that of the next one.
+_RECENT = 5
+
+
+class Cost(NamedTuple):
+    """What one step of a kind takes: passes over the evaluation data, and seconds besides."""
+
+    passes: float = 0.0
+    seconds: float = 0.0
+
+
+class Steps:
+    """Tells how many seconds a run has taken and will take, from the steps that are left.
+
+    ``progress`` is told (:data:`~headscope.pipeline.progress.SECONDS`, so far, in all) after every
+    step; in all is more than so far until :meth:`finish`.
+    """
+
+    def __init__(self, progress: Progress, clock: Callable[[], float] = time.monotonic) -> None:
+        self._progress, self._clock = progress, clock
+        self._start = self._mark = clock()
+        #: What each kind of step costs, by kind.
+        self.costs: dict[str, Cost] = {}
+        self._parts: list[tuple[str, Counter[str]]] = []
+        self._took: dict[str, list[float]] = {}
+        #: Passes that were timed, and their seconds; the trial counts as one.
+        self._passes, self._seconds = 0.0, 0.0
+        #: A step that says itself how far it has come: its kind and share.
+        self._within: tuple[str, float] | None = None
+
+    def plan(
+        self,
+        costs: Mapping[str, Cost],
+        parts: Sequence[tuple[str, Counter[str]]],
+        pass_seconds: float,
+    ) -> None:
+        """Say what each kind of step costs, and how many come in each named part of the run.
+
+        What is left of a part when the next one begins was not needed. ``pass_seconds`` are those
+        of a pass over the evaluation data, as far as is known.
+        """
+        self.costs.update(costs)
+        self._parts = list(parts)
+        self._passes, self._seconds = 1.0, pass_seconds
+        self._mark = self._clock()
+        self._tell()
+
+    def begin(self) -> None:
+        """Go on to the next part."""
+        del self._parts[:1]
+        self._within, self._mark = None, self._clock()
+        self._tell()
+
+    def expect(self, steps: Mapping[str, float]) -> None:
+        """Say anew what is left of this part."""
+        if self._parts:
+            self._parts[0] = (self._parts[0][0], Counter(steps))
+
+    def did(self, kind: str) -> float:
+        """Note the end of a step, which began where the last one ended; returns its seconds."""
+        now = self._clock()
+        seconds, self._mark, self._within = now - self._mark, now, None
+        if kind in self.costs:
+            passes, fixed = self.costs[kind]
+            self._took.setdefault(kind, []).append(seconds)
+            if passes > 0:
+                self._passes += passes
+                self._seconds += max(0.0, seconds - fixed)
+            if self._parts and self._parts[0][1][kind] > 0:
+                self._parts[0][1][kind] -= 1
+        self._tell()
+        return seconds
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Pass on what a long step tells of itself, and count it by its share."""
+        name = self._parts[0][0] if self._parts else ""
+        self._progress(f"{name}, {what}" if name else what, done, total)
+        if what in self.costs and 0 < done < total:
+            self._within = (what, done / total)
+            self._tell()
+
+    def left(self) -> float:
+        """Return the seconds that are left, as far as is known now."""
+        seconds = sum(
+            count * self._price(kind) for _, steps in self._parts for kind, count in steps.items()
+        )
+        if self._within is not None and self._parts:
+            kind, share = self._within
+            if self._parts[0][1][kind] > 0:
+                spent = self._clock() - self._mark
+                seconds += spent / share * (1 - share) - self._price(kind)
+        return max(seconds, 1.0)
+
+    def finish(self) -> None:
+        """Say that nothing is left."""
+        so_far = round(self._clock() - self._start)
+        self._progress(SECONDS, max(so_far, 1), max(so_far, 1))
+
+    def _price(self, kind: str) -> float:
+        if recent := self._took.get(kind, [])[-_RECENT:]:
+            return sum(recent) / len(recent)
+        cost = self.costs.get(kind, Cost())
+        return cost.passes * self._seconds / max(self._passes, 1e-9) + cost.seconds
+
+    def _tell(self) -> None:
+        so_far = self._clock() - self._start
+        if self._parts:
+            self._progress(SECONDS, int(so_far), max(math.ceil(so_far + self.left()), 2))
+
+
+# --- what the steps cost --------------------------------------------------------------------------
+
+
+def time_a_pass(loaded: LoadedModel, task: Task) -> float:
+    """Return about how many seconds one pass over the rows of a task takes: three batches of it."""
+    batches = list(buckets(task.rows))
+    tried = [batches[i] for i in sorted({0, len(batches) // 2, len(batches) - 1})]
+    tokens, seconds = 0, 0.0
+    with gated(loaded) as run:
+        for i, rows in enumerate([tried[0], *tried]):  # the first fills caches and is not counted
+            start = time.monotonic()
+            task.outputs_of(run, [padded(rows, loaded.pad_id, loaded.device)])
+            if i > 0:
+                seconds += time.monotonic() - start
+                tokens += sum(map(len, rows))
+    return seconds / tokens * sum(map(len, task.rows)) / current().size
+
+
+def costs_of(
+    options: PruneOptions,
+    loaded: LoadedModel,
+    evaluation: Task,
+    calibration: Task | None,
+    pass_seconds: float,
+    traced: float,
+) -> dict[str, Cost]:
+    """Price every kind of step; tracing the model for an export took ``traced`` seconds."""
+    tokens = sum(map(len, evaluation.rows))
+    share = sum(map(len, calibration.rows)) / tokens if calibration is not None else 0.0
+    n_heads = sum(site.n_heads for site in loaded.sites)
+    methods = _METHOD | {"ablation": n_heads, "ablation-greedy": n_heads**2 / 2}
+    costs = {name: Cost(passes * share) for name, passes in methods.items()}
+    costs |= {kind.value: Cost(passes * share) for kind, passes in _REPAIR.items()}
+    costs |= {name: Cost(1.0) for name in ("measured", "alone")}
+    costs |= {name: Cost(share) for name in ("kept alone", "compared")}
+    costs["roles"] = Cost(_CLASSIFIED / tokens)
+    parameters = sum(p.numel() for p in loaded.network.parameters())
+    written = _SAVED + parameters / _PARAMETERS
+    small = options.quantize is not None
+    exported = traced * (_EXPORTED + _QUANTIZED * small)
+    for option in ("save", "save_dense"):
+        costs[f"try {option}"], costs[option] = Cost(seconds=written), Cost(2.0, written)
+    costs["try export"], costs["export"] = Cost(seconds=exported), Cost(1.2 * (1 + small), exported)
+    costs["graph of the full model"] = Cost(seconds=traced * _EXPORTED)
+    costs["card"] = Cost(seconds=_CARD)
+    for i, (length, size) in enumerate(shapes_of(loaded)):
+        one = pass_seconds / tokens * length * size
+        graphs = 0 if options.export is None else 2 + small
+        costs[f"shape {i}"] = Cost(seconds=seconds_of_shape(one, graphs))
+    return costs
+
+
+# --- what a run of prune will do ------------------------------------------------------------------
+
+
+def units_at_once(units: Units, options: PruneOptions) -> int:
+    """Return how many units go together: one of every layer, or each on its own."""
+    return len(set(units.layers.tolist())) if options.even else 1
+
+
+def counts_of(units: Units, options: PruneOptions) -> tuple[int, ...]:
+    """List the units that the points of a curve remove: fractions of them, to the nearest."""
+    step = units_at_once(units, options)
+    each = len(units) // step
+    return tuple(sorted({step * int(share * each + 0.5) for share in options.shares}))
+
+
+def opening_steps(options: PruneOptions, *, classified: bool) -> Counter[str]:
+    """List what comes before the run proper: dry run and roles."""
+    steps = Counter({"roles": int(classified)})
+    tried = (o for o, _ in options.folders if not (o == "export" and options.manual))
+    steps.update(f"try {option}" for option in tried)
+    return steps
+
+
+def running_steps(loaded: LoadedModel, options: PruneOptions) -> Counter[str]:
+    """List what a run over curves, a search or named heads does, on a model or one stack of it."""
+    units, steps = units_of(loaded), Counter({"measured": 1})  # the unpruned model
+    n = len(units)
+    steps.update(options.scored)
+    inner = sum(0 < count < n for count in counts_of(units, options)) or 1
+    if options.max_drop is not None:
+        most = n // units_at_once(units, options) - 1
+        candidates = sorted((kind for _, kind in options.candidates), key=list(Repair).index)
+        for i, kind in enumerate(candidates):  # many models of the first, a few of the others
+            models = most.bit_length() + 1 if i == 0 else 3
+            steps.update({kind.value: models, "measured": models})
+        steps.update(after_search(options, candidates[-1]))
+    else:
+        models = len(options.scored) * inner * (1 + options.even)
+        for kind in options.repair_kinds:
+            steps.update({kind.value: models, "measured": models})
+        if "random" in options.method_names:
+            steps["measured"] += inner * options.draws
+    if options.manual:
+        for kind in options.repair_kinds:
+            steps.update({kind.value: 1, "measured": 1})
+        steps["measured"] += options.draws if options.keep_roles else 0
+    if options.tables:
+        steps.update({"alone": n, "kept alone": n})
+    return steps
+
+
+def after_search(options: PruneOptions, kind: Repair) -> Counter[str]:
+    """List what comes once a search has its number: random heads, one more, even layers."""
+    steps: Counter[str] = Counter()
+    if "random" in options.method_names:
+        steps["measured"] += options.draws
+    if options.even:
+        steps.update({"measured": 1, kind.value: 1})
+    return steps
+
+
+def keeping_steps(options: PruneOptions, loaded: LoadedModel) -> Counter[str]:
+    """List what is done with the model that is kept."""
+    steps: Counter[str] = Counter(option for option, _ in options.folders)
+    if options.keeps and len(options.candidates) > 1 and options.max_drop is None:
+        steps["compared"] = len(options.candidates)
+    if options.benchmark:
+        steps.update(f"shape {i}" for i in range(len(shapes_of(loaded))))
+        steps["graph of the full model"] = int(options.export is not None)
+    elif options.folders:
+        steps["card"] = 1
+    return steps

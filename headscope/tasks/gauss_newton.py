@@ -1,0 +1,162 @@
+r"""How a model's outputs move with the gates of its heads, sampled in one backward pass.
+
+For the output ``e`` (d,) of one example and ``J = de/dxi`` (d, n_units), a random direction r with
+``E[r r^T] = I`` gives a row ``J^T r`` whose outer product has the mean ``J^T J``: the Gauss-Newton
+matrix of the distance ``||e(xi) - e(1)||^2``, whose own first derivative vanishes at ``xi = 1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.processes.sharing import current, in_order, share, summed
+from headscope.tasks.units import Units
+from headscope.widest import exact, widest
+
+#: Stored outputs of a batch are at most this wide: log-probabilities would fill the memory.
+WIDEST = 4096
+#: The unpruned model's outputs (size, d) of each batch; None where they are computed when needed.
+Targets = Sequence[Tensor | None]
+
+
+class GradientBatch(Protocol):
+    """Some calibration examples, differentiable by the gates of heads."""
+
+    @property
+    def size(self) -> int:
+        """Examples."""
+
+    @property
+    def query_mask(self) -> Tensor:
+        """(rows, n_layers, pos), 1 where a layer's query is a real token."""
+
+    def gates(self, kind: str = "example") -> Tensor:
+        """Return gates of one: per ``example`` (size, n_layers, n_heads), or per ``token``."""
+
+    def loss(self, gates: Tensor) -> Tensor:
+        """Return each example's loss, (size,)."""
+
+    def embed(self, gates: Tensor) -> Tensor:
+        """Return each example's output e, (size, d): embedding or log-probabilities."""
+
+    def full(self) -> Tensor:
+        """Return each example's output e of the unpruned model, (size, d), without a gradient."""
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """Means over examples, float64."""
+
+    matrix: Tensor  # (n_units, n_units): J^T J
+    gradient: Tensor  # (n_units,): J^T (e(xi) - e(1)), half the gradient of the squared distance
+    unit_squares: Tensor  # (n_units,): (d(r . e)/dxi)^2 over unit directions r
+    distance: float  # ||e(xi) - e(1)||^2
+
+
+def sample(
+    batches: Iterator[GradientBatch],
+    units: Units,
+    *,
+    at: Tensor | None = None,
+    targets: Targets | None = None,
+    directions: int = 1,
+    seed: int = 0,
+) -> GaussNewton:
+    """Pass over the examples once and sum up derivatives of their outputs at gates ``at``.
+
+    ``at`` (n_units,) are ones by default; ``gradient`` and ``distance`` need ``targets``. Each
+    random direction costs one backward pass. Of several processes each takes its share of the
+    batches; the sums are those of all.
+    """
+    n = len(units)
+    matrix = torch.zeros(n, n, dtype=torch.float64)
+    gradient, squares = torch.zeros(n, dtype=torch.float64), torch.zeros(n, dtype=torch.float64)
+    distance, count = 0.0, 0.0
+    for index, batch in share(enumerate(batches)):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+        gates = batch.gates("example")
+        if at is not None:
+            gates = units.expand(at.to(gates)).expand_as(gates).clone().requires_grad_(True)
+        out = batch.embed(gates)
+        if targets is not None:
+            gap = out.detach() - _full_output(batch, targets[index])
+            gradient += _pull(out, gates, gap, units).sum(dim=0)
+            distance += float((widest(gap) ** 2).sum())
+        for _ in range(directions):
+            drawn = torch.randn(out.shape, generator=generator, dtype=torch.float32)
+            rows = _pull(out, gates, F.normalize(drawn, dim=-1).to(out), units)
+            squares += (rows**2).sum(dim=0) / directions
+            # A unit direction has E[r r^T] = I / d.
+            matrix += rows.t() @ rows * (out.shape[-1] / directions)
+        count += batch.size
+    numbers = torch.tensor([distance, count], dtype=torch.float64)
+    matrix, gradient, squares, numbers = summed("gradients", matrix, gradient, squares, numbers)
+    distance, count = numbers.tolist()
+    return GaussNewton(matrix / count, gradient / count, squares / count, distance / count)
+
+
+def _pull(out: Tensor, gates: Tensor, by: Tensor, units: Units) -> Tensor:
+    """J^T by, of each example: (size, n_units), float64."""
+    (gradient,) = torch.autograd.grad(out, gates, by, retain_graph=True)
+    return units.contract(exact(gradient)).cpu()
+
+
+def labelled_rows(batches: Iterator[GradientBatch], units: Units) -> Tensor:
+    """Return all examples' ``dL_i/dxi`` at the unpruned model: (examples, n_units), float64."""
+    rows = {}
+    for index, batch in share(enumerate(batches)):
+        gates = batch.gates("example")
+        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
+        rows[index] = units.contract(exact(gradient)).cpu()
+    return torch.cat(in_order("labelled gradients", rows))
+
+
+def full_outputs(batches: Iterable[GradientBatch]) -> list[Tensor | None]:
+    """Return the unpruned model's outputs of each batch.
+
+    None for very wide ones, and for batches that another process of the run takes care of.
+    """
+    kept: list[Tensor | None] = []
+    processes = current()
+    for index, batch in enumerate(batches):
+        mine = index % processes.size == processes.rank
+        out = batch.full().detach() if mine else None
+        kept.append(out if out is not None and out.shape[-1] <= WIDEST else None)
+    return kept
+
+
+def distance(
+    batches: Iterable[GradientBatch],
+    units: Units,
+    gates: Tensor,
+    targets: Targets,
+    *,
+    wanted: Sequence[Tensor] | None = None,
+) -> float:
+    """Mean of ||e(xi) - e(1)||^2 over examples, at gates (n_units,).
+
+    ``wanted`` says for each batch which of its examples count, (size,) of bool; all if None.
+    """
+    total, count = 0.0, 0
+    for index, batch in share(enumerate(batches)):
+        ones = batch.gates("example").detach()
+        grid = units.expand(gates.to(ones)).expand_as(ones)
+        gap = batch.embed(grid).detach() - _full_output(batch, targets[index])
+        squares = (widest(gap) ** 2).sum(dim=-1)
+        if wanted is not None:
+            squares = squares[wanted[index].to(squares.device)]
+        total += float(squares.sum())
+        count += len(squares)
+    (numbers,) = summed("distances", torch.tensor([total, count], dtype=torch.float64))
+    total, whole = numbers.tolist()
+    return float(total / whole)
+
+
+def _full_output(batch: GradientBatch, stored: Tensor | None) -> Tensor:
+    return batch.full().detach() if stored is None else stored
