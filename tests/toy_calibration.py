@@ -41,7 +41,7 @@ class ToyBatch:
 
 
 class Toy:
-    """Some such batches, as :class:`headscope.tasks.calibration.Calibration`."""
+    """Some such batches, as :class:`headscope.tasks.calibration.TaskCalibration`."""
 
     def __init__(self, a: Tensor, y: Tensor | None, f: Function, batch_size: int = 7) -> None:
         self._a, self._y, self._f, self._batch_size = a, y, f, batch_size

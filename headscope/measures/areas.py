@@ -16,20 +16,11 @@ from headscope.measures.statistics import standard_error, t_half_width
 
 
 def area_weights(shares: Sequence[float], between: tuple[float, float] | None = None) -> Array:
-    """Return what each point counts in the area by the trapezoidal rule, (points,).
+    """Return what each of two or more points counts in the area by the trapezoidal rule, (points,).
 
-    Parameters
-    ----------
-    shares : sequence of float
-        Ascending, from 0 on; two or more.
-    between : (float, float), optional
-        Only the area between these two shares, which may lie between points: the curve is a
-        straight line there. All of it by default; of one share alone it is the curve's value.
-
-    Returns
-    -------
-    array, (points,)
-        Weights that sum to 1: the area is a mean over the shares, however far they go.
+    ``shares`` ascend from 0 on. ``between`` leaves only the area between two shares, which may lie
+    between points; of one share alone it is the curve's value. The weights sum to 1: the area is a
+    mean over the shares, however far they go.
     """
     points = np.asarray(shares, dtype=float)
     low, high = between or (points[0], points[-1])

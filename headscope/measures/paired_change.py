@@ -122,32 +122,22 @@ def paired_change(
 ) -> Change:
     """Measure a change with its paired interval and p-value.
 
-    Parameters
-    ----------
-    metric : callable
-        From :mod:`headscope.measures.metrics`; its class says which interval it has.
-    baseline, outputs : mapping of str to array, (n, ...)
-        Of two models on the same examples in the same order.
-    level : float
-        Of the interval, above 0 and below 1.
-    seed : int
-        Of the resamples.
-    resamples : int
-        How often examples are drawn anew; more where the level asks for it.
-    drawn, values : array, (resamples,), optional
-        What :func:`resampled` gave for the baseline and the outputs with this seed, where it is
-        known and there are enough; a :class:`Rate` or :class:`Counted` metric has no use for it.
+    Both models' outputs (n, ...) are on the same examples in the same order; the class of the
+    metric says which interval it has. There are more resamples where the level asks for it.
+    ``drawn`` and ``values`` (resamples,) are what :func:`resampled` gave for the baseline and the
+    outputs with this seed, where it is known; a :class:`Rate` or :class:`Counted` metric has no use
+    for it.
     """
     n = size_of(outputs)
     start, value = value_of(metric, baseline), value_of(metric, outputs)
-    found = n, start, value, value - start
+    values_of_both = n, start, value, value - start
     if isinstance(metric, Rate):
         was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))
         gained, lost = int((now & ~was).sum()), int((was & ~now).sum())
         low, high = (100.0 * end for end in tango(gained, lost, n, level))
-        return Change(*found, low, high, level, tango_p(gained, lost))
+        return Change(*values_of_both, low, high, level, tango_p(gained, lost))
     if n < FEWEST:
-        return Change(*found, -math.inf, math.inf, level, 1.0)
+        return Change(*values_of_both, -math.inf, math.inf, level, 1.0)
     enough = max(resamples, _needed(n, level))
     if isinstance(metric, Counted):
         baseline, outputs = (
@@ -163,7 +153,7 @@ def paired_change(
     gaps[np.abs(gaps) <= _ARITHMETIC * scale] = 0.0
     low, high = _ends(gaps, n, level, scale)
     p_value = 1.0 if math.isinf(low) else _p_value(gaps, n)
-    return Change(*found, low, high, level, p_value)
+    return Change(*values_of_both, low, high, level, p_value)
 
 
 def interval_of(

@@ -30,14 +30,7 @@ _PRECISION = 1e-12
 def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Return the interval of the difference (gained - lost) / n, each end between -1 and 1.
 
-    Parameters
-    ----------
-    gained, lost : int
-        Examples that only the second model has right, and only the first.
-    n : int
-        All examples, 1 or more.
-    level : float
-        Such as 0.95.
+    Of ``n`` examples only the second model has ``gained`` right, and only the first ``lost``.
     """
     z = float(stats.norm.isf((1 - level) / 2))
     # The lower end for one model over the other is the upper end the other way round.

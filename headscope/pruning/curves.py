@@ -1,21 +1,26 @@
-"""One run over curves or named heads: rank, repair, measure, tabulate.
+"""Runs over curves or named heads, of a whole model and of its stacks apart.
 
-The tables of single heads are those of Michel et al. 2019, arXiv:1905.10650: each head removed
-alone, and all heads of a layer but one.
+References
+----------
+Michel et al. 2019, arXiv:1905.10650: tables of single heads (each removed alone, and all of a layer
+but one), and section 4 (encoder, decoder and cross-attention apart).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import permutations
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array
+from headscope.measures.areas import area_weights, bootstrap_interval, draws_interval, inner_range
 from headscope.measures.rounding import tied
 from headscope.measures.statistics import adjust
 from headscope.models.loaded import LoadedModel
@@ -26,12 +31,12 @@ from headscope.pruning.options import MANUAL, PruneOptions, Repair
 from headscope.pruning.ranking import EvenRanking, Ranking
 from headscope.pruning.repair import Repaired
 from headscope.pruning.setup import Inputs, Pruner, prepare
-from headscope.pruning.steps import Steps, units_at_once
+from headscope.pruning.steps import Steps, running_steps, units_at_once
 from headscope.results import HeadResult
 from headscope.results.even import EvenPrice
 from headscope.results.max_drop import MaxDrop
 from headscope.results.points import Curve, Point
-from headscope.results.prune import Baseline, HeadEffect, HeadScores
+from headscope.results.prune import Area, AreaGap, Baseline, HeadEffect, HeadScores, StackResult
 from headscope.results.roles import ROLES
 from headscope.tasks.head_list import parse_heads
 from headscope.tasks.units import Head, Units
@@ -293,3 +298,94 @@ def _effects(names: Sequence[tuple[Any, ...]], points: Sequence[Point]) -> tuple
             )
         )
     return tuple(effects)
+
+
+# --- stacks apart ---------------------------------------------------------------------------------
+
+
+class Apart(NamedTuple):
+    """Every stack pruned alone; nothing where there is only one, or heads were named."""
+
+    stacks: tuple[StackResult, ...] = ()
+    areas: tuple[Area, ...] = ()
+    gaps: tuple[AreaGap, ...] = ()
+
+
+def _apart(loaded: LoadedModel, options: PruneOptions) -> tuple[str, ...]:
+    """List the stacks that are pruned alone besides."""
+    stacks = loaded.stacks
+    joint_only = options.manual or options.max_drop is not None
+    return () if len(stacks) < 2 or joint_only else stacks
+
+
+def steps_of_runs(loaded: LoadedModel, options: PruneOptions) -> list[tuple[str, Counter[str]]]:
+    """List the steps of the joint run and of those of each stack alone, in this order, by name."""
+    alone = options.of_one_stack()
+    return [
+        ("", running_steps(loaded, options)),
+        *((stack, running_steps(loaded.only(stack), alone)) for stack in _apart(loaded, options)),
+    ]
+
+
+def run_apart(inputs: Inputs, options: PruneOptions, steps: Steps) -> Apart:
+    """Prune each stack of a model alone, and compare the areas under their curves."""
+    results, swept = [], {}
+    for stack in _apart(inputs.loaded, options):
+        steps.begin()
+        view = inputs.loaded.only(stack)
+        row_of = {(site.stack, site.layer): site.row for site in view.sites}
+        by_place = {}
+        for (row, head), roles in inputs.roles.by_place.items():
+            site = inputs.loaded.sites[row]
+            if site.stack == stack:
+                by_place[row_of[stack, site.layer], head] = roles
+        known = dataclasses.replace(inputs.roles, by_place=by_place)
+        alone = dataclasses.replace(inputs, loaded=view, roles=known)
+        outcome = run_curves(alone, options.of_one_stack(), steps)
+        n_heads = sum(site.n_heads for site in view.sites)
+        results.append(
+            StackResult(stack, n_heads, outcome.curves, scores=outcome.scores, even=outcome.even)
+        )
+        swept[stack] = outcome.swept
+    return Apart(tuple(results), *areas_of(swept))
+
+
+def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tuple[AreaGap, ...]]:
+    """Return the areas under the whole curves of every stack, and the gaps between stacks.
+
+    Inner areas go from the first to the last head removed, over the shares that the curves of one
+    method have in common in all stacks, so that they can be compared.
+    """
+    by_name: dict[tuple[str, str], dict[str, Swept]] = {}
+    for stack, curves in swept.items():
+        for curve in curves:
+            by_name.setdefault((curve.method, curve.repair), {})[stack] = curve
+    areas, gaps = [], []
+    for (method, repair), curves_of in by_name.items():
+        inner = inner_range(curve.shares for curve in curves_of.values())
+
+        def area(
+            curve: Swept, other: Swept | None = None, inner: tuple[float, float] | None = inner
+        ) -> tuple[float, tuple[float, float], float | None, tuple[float, float] | None]:
+            whole = _area(curve, other, None)
+            return (*whole, *((None, None) if inner is None else _area(curve, other, inner)))
+
+        areas += [Area(stack, method, repair, *area(curve)) for stack, curve in curves_of.items()]
+        gaps += [
+            AreaGap(stack, other, method, repair, *area(curves_of[stack], curves_of[other]))
+            for stack, other in permutations(curves_of, 2)
+        ]
+    return tuple(areas), tuple(gaps)
+
+
+def _area(
+    curve: Swept, other: Swept | None, between: tuple[float, float] | None
+) -> tuple[float, tuple[float, float]]:
+    """Return the area under a curve, less that under another, with its interval."""
+    weights = area_weights(curve.shares, between)
+    value, values = float(weights @ np.asarray(curve.means)), weights @ curve.values
+    if other is not None:
+        weights = area_weights(other.shares, between)
+        value -= float(weights @ np.asarray(other.means))
+        values = values - weights @ other.values
+    return value, (draws_interval if curve.random else bootstrap_interval)(values)

@@ -32,7 +32,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from headscope.errors import InputError
 from headscope.measures.rounding import EPS, ROUNDING, tied
+from headscope.pipeline.tasks import LossBatch
 from headscope.processes.sharing import share, summed
 from headscope.pruning.elimination import (
     fisher_joint,
@@ -44,14 +46,25 @@ from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.trained_gates import gates, topk
 from headscope.results import HeadResult
-from headscope.tasks.gauss_newton import GradientBatch
 from headscope.tasks.units import Head, Units
 from headscope.widest import exact, widest
 
 
 def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranking:
     """Run a method by name; ``normalise`` by layer as the method itself does, if None."""
-    if normalise is None or not METHODS[name].can_normalise:
+    info = METHODS[name]
+    if info.needs_labels and not context.calibration.has_labels:
+        raise InputError(
+            f"{name} is made of first derivatives of a loss, and the label-free loss has "
+            "none at the unpruned model (distance 0, gradient 0); choose fisher, or a task "
+            "with labels (mlm needs only text) and calibration data that have them."
+        )
+    if info.needs_roles and not context.roles:
+        raise InputError(
+            f"{name} needs to know what the heads do; give roles (the classify.json of "
+            "this model), or let the model be classified."
+        )
+    if normalise is None or not info.can_normalise:
         return _RUN[name](context)
     return _RUN[name](context, normalise=normalise)
 
@@ -71,7 +84,6 @@ def importance_example(context: Context, *, normalise: bool = True) -> Ranking:
 
 def _importance(context: Context, kind: str, normalise: bool) -> Ranking:
     name = f"importance-{kind}"
-    context.need_labels(name)
     total = torch.zeros(len(context.units), dtype=torch.float64)
     count = torch.zeros_like(total)
     for batch in share(context.calibration.batches(labels=True)):
@@ -85,7 +97,7 @@ def _importance(context: Context, kind: str, normalise: bool) -> Ranking:
     return Ranking(values, passes={"forward": 1, "backward": 1})
 
 
-def _absolute_derivatives(batch: GradientBatch, kind: str, units: Units) -> tuple[Tensor, Tensor]:
+def _absolute_derivatives(batch: LossBatch, kind: str, units: Units) -> tuple[Tensor, Tensor]:
     """Absolute derivatives of a batch, and 1 where they count: (examples or tokens, n_units).
 
     A stack's tokens are those that its queries are made from (of the source for the encoder, of the
@@ -218,7 +230,6 @@ def roles(context: Context) -> Ranking:
     The value is the largest gain of a labelled score over its baseline, plus 1 for having a label
     at all; heads without a role go first, the least confident of them before the others.
     """
-    context.need_roles("roles")
 
     def value(head: HeadResult) -> float:
         if head.labels:
@@ -230,7 +241,6 @@ def roles(context: Context) -> Ranking:
 
 def confidence(context: Context) -> Ranking:
     """Mean largest attention weight on a content token."""
-    context.need_roles("confidence")
     return _by_largest(context, lambda head: head.confidence or 0.0)
 
 

@@ -247,18 +247,20 @@ class PruneOptions:
 
     def check(self) -> None:
         """Refuse choices that contradict each other, or do not name the one model to keep."""
-        if self.heads is not None and self.keep_roles:
-            raise InputError("Give heads or keep_roles, not both.")
-        if self.manual and (self.methods or self.fractions or self.step != STEP):
-            raise InputError(
-                "heads and keep_roles say which heads go; leave out methods, fractions and step."
-            )
-        if self.fractions and self.step != STEP:
-            raise InputError("step makes a whole curve of fractions; leave out step or fractions.")
+        form = None if self.export is None else self.export[0]
+        _refuse(self.heads is not None and self.keep_roles, "Give heads or keep_roles, not both.")
+        _refuse(
+            self.manual and (self.methods or self.fractions or self.step != STEP),
+            "heads and keep_roles say which heads go; leave out methods, fractions and step.",
+        )
+        _refuse(
+            self.fractions and self.step != STEP,
+            "step makes a whole curve of fractions; leave out step or fractions.",
+        )
         check_methods(self.method_names)
         for name in self.repairs or ():
-            if name not in list(Repair):
-                raise InputError(f"There is no repair {name!r}; choose {', '.join(Repair)}.")
+            known = name in list(Repair)
+            _refuse(not known, f"There is no repair {name!r}; choose {', '.join(Repair)}.")
         wanting = needs(self.method_names, "roles") + (["keep_roles"] if self.keep_roles else [])
         if self.task == "seq2seq" and wanting and isinstance(self.roles, bool):
             raise InputError(
@@ -266,96 +268,111 @@ class PruneOptions:
                 "is classified on the way: give roles, the classify.json that 'headscope classify "
                 "MODEL -o DIR' wrote of this model's stacks."
             )
-        if self.manual and self.even:
-            raise InputError(
-                "even says how many heads each layer loses; leave out heads and keep_roles."
-            )
+        _refuse(
+            self.manual and self.even,
+            "even says how many heads each layer loses; leave out heads and keep_roles.",
+        )
         if self.max_drop is not None:
             self._check_search(self.max_drop)
-        if self.draws < FEWEST_DRAWS:
-            raise InputError(
-                f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing."
-            )
-        if self.standalone and not self.save:
-            raise InputError(
-                "standalone writes a file beside the weights of save; give save a folder too."
-            )
-        if self.calibration_limit < 2:
-            raise InputError(
-                f"calibration_limit is {self.calibration_limit}; give 2 or more (1024 is usual)."
-            )
-        if not -(2**62) <= self.seed < 2**62:
-            raise InputError(f"The seed {self.seed} is too large; give one of at most 62 bits.")
-        for fraction in self.fractions or ():
-            if not 0.0 <= fraction <= 1.0:
-                raise InputError(f"The fraction {fraction:g} is not between 0 and 1.")
-        if not 0.01 <= self.step <= 1.0:
-            raise InputError(f"The step {self.step:g} is not between 0.01 and 1 (0.1 is usual).")
-        if self.export is None and self.quantize is not None:
-            raise InputError("quantize needs export: it is the exported graph that it changes.")
-        if self.export is not None and self.export[0] != "onnx":
-            raise InputError(
-                f"There is no form {self.export[0]!r} to export to; give onnx and a folder."
-            )
-        if self.quantize not in (None, "int8"):
-            raise InputError(f"There is no quantize {self.quantize!r}; give int8.")
+        _refuse(
+            self.draws < FEWEST_DRAWS,
+            f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing.",
+        )
+        _refuse(
+            self.standalone and not self.save,
+            "standalone writes a file beside the weights of save; give save a folder too.",
+        )
+        _refuse(
+            self.calibration_limit < 2,
+            f"calibration_limit is {self.calibration_limit}; give 2 or more (1024 is usual).",
+        )
+        _refuse(
+            not -(2**62) <= self.seed < 2**62,
+            f"The seed {self.seed} is too large; give one of at most 62 bits.",
+        )
+        for share in self.fractions or ():
+            _refuse(not 0.0 <= share <= 1.0, f"The fraction {share:g} is not between 0 and 1.")
+        _refuse(
+            not 0.01 <= self.step <= 1.0,
+            f"The step {self.step:g} is not between 0.01 and 1 (0.1 is usual).",
+        )
+        _refuse(
+            form is None and self.quantize is not None,
+            "quantize needs export: it is the exported graph that it changes.",
+        )
+        _refuse(
+            form not in (None, "onnx"),
+            f"There is no form {form!r} to export to; give onnx and a folder.",
+        )
+        _refuse(
+            self.quantize not in (None, "int8"),
+            f"There is no quantize {self.quantize!r}; give int8.",
+        )
         if self.keeps:
             self._check_kept()
 
     def _check_search(self, max_drop: float) -> None:
         """Refuse a search for a number of heads that is impossible, or that is said already."""
-        if not (math.isfinite(max_drop) and max_drop >= 0):
-            raise InputError(
-                f"max_drop is {max_drop:g}; give 0 or more, in the unit of the task's metric "
-                "(0.5 is half a point of accuracy)."
-            )
-        if self.limit is not None and self.limit < FEWEST:
-            raise InputError(
-                f"limit is {self.limit}, and max_drop needs {FEWEST} or more examples (better "
-                "hundreds): one half to choose on and one to confirm on."
-            )
-        if self.manual or self.fractions or self.step != STEP:
-            raise InputError(
-                "max_drop finds out how many heads can go; leave out fractions, step, heads and "
-                "keep_roles."
-            )
-        if not self.candidates:
-            raise InputError(
-                "Random heads are a control, and no number of them is searched for; name another "
-                "method for max_drop, such as fisher-joint."
-            )
+        _refuse(
+            not (math.isfinite(max_drop) and max_drop >= 0),
+            f"max_drop is {max_drop:g}; give 0 or more, in the unit of the task's metric "
+            "(0.5 is half a point of accuracy).",
+        )
+        _refuse(
+            self.limit is not None and self.limit < FEWEST,
+            f"limit is {self.limit}, and max_drop needs {FEWEST} or more examples (better "
+            "hundreds): one half to choose on and one to confirm on.",
+        )
+        _refuse(
+            self.manual or self.fractions or self.step != STEP,
+            "max_drop finds out how many heads can go; leave out fractions, step, heads and "
+            "keep_roles.",
+        )
+        _refuse(
+            not self.candidates,
+            "Random heads are a control, and no number of them is searched for; name another "
+            "method for max_drop, such as fisher-joint.",
+        )
 
     def _check_kept(self) -> None:
         """Refuse, before a long run, what does not name one model or one folder for each form."""
-        if not self.candidates:
-            raise InputError(
-                "Random heads are a control and are never kept; name another method for save, "
-                "save_dense, export and benchmark, such as fisher-joint."
-            )
+        _refuse(
+            not self.candidates,
+            "Random heads are a control and are never kept; name another method for save, "
+            "save_dense, export and benchmark, such as fisher-joint.",
+        )
         if not self.manual and self.max_drop is None:
-            if len(set(self.fractions or ())) != 1:
-                raise InputError(
-                    "save, save_dense, export and benchmark need one model: give one fraction, "
-                    "such as 0.5, or max_drop, or name the heads with heads or keep_roles."
-                )
-            if self.shares in ((0.0,), (0.0, 1.0)):
-                raise InputError(
-                    f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
-                    f"{'everything' if self.shares[-1] else 'nothing'}."
-                )
-        folders = [folder.resolve() for _, folder in self.folders]
-        if len(set(folders)) < len(folders):
-            raise InputError("save, save_dense and export name the same folder; give each its own.")
-        inside = {folder for folder in folders if set(folder.parents) & set(folders)}
-        if inside:
-            raise InputError(
-                f"{', '.join(map(str, sorted(inside)))} lies inside another folder that is to be "
-                "written; give each its own."
+            _refuse(
+                len(set(self.fractions or ())) != 1,
+                "save, save_dense, export and benchmark need one model: give one fraction, such as "
+                "0.5, or max_drop, or name the heads with heads or keep_roles.",
             )
+            _refuse(
+                self.shares in ((0.0,), (0.0, 1.0)),
+                f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
+                f"{'everything' if self.shares[-1] else 'nothing'}.",
+            )
+        folders = [folder.resolve() for _, folder in self.folders]
+        _refuse(
+            len(set(folders)) < len(folders),
+            "save, save_dense and export name the same folder; give each its own.",
+        )
+        inside = sorted(str(folder) for folder in folders if set(folder.parents) & set(folders))
+        _refuse(
+            inside,
+            f"{', '.join(inside)} lies inside another folder that is to be written; give each its "
+            "own.",
+        )
         if self.state is not None:
             output = Path(self.state).resolve().parent
-            if {output, *output.parents} & set(folders):
-                raise InputError(
-                    f"The folder of results {output} is, or lies in, one that a model is saved in; "
-                    "give each its own."
-                )
+            _refuse(
+                {output, *output.parents} & set(folders),
+                f"The folder of results {output} is, or lies in, one that a model is saved in; "
+                "give each its own.",
+            )
+
+
+def _refuse(wrong: object, message: str) -> None:
+    """Refuse the options if anything is ``wrong``."""
+    if wrong:
+        raise InputError(message)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
 from headscope.attention import AttentionWeights
-from headscope.errors import InputError
 from headscope.measures.rounding import tied
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.tasks import Task
 from headscope.results import HeadResult
-from headscope.tasks.calibration import Calibration, TaskCalibration
+from headscope.tasks.calibration import TaskCalibration
 from headscope.tasks.gauss_newton import GaussNewton, Targets, full_outputs, sample
 from headscope.tasks.gauss_newton import distance as distance_to_full
 from headscope.tasks.units import Head, Units, units_of
@@ -28,7 +27,7 @@ class Context:
     """Everything that a method may look at."""
 
     units: Units
-    calibration: Calibration
+    calibration: TaskCalibration
     weights: Sequence[AttentionWeights] = ()  # of each layer
     roles: Mapping[Head, HeadResult] = field(default_factory=dict)  # empty if not classified
     use_labels: bool = False  # where a method can do with or without
@@ -88,23 +87,6 @@ class Context:
         batches = self.calibration.batches(labels=False)
         return distance_to_full(batches, self.units, gates, self.targets(), wanted=wanted)
 
-    def need_labels(self, method: str) -> None:
-        """Refuse calibration data without labels; the message names ``method``."""
-        if not self.calibration.has_labels:
-            raise InputError(
-                f"{method} is made of first derivatives of a loss, and the label-free loss has "
-                "none at the unpruned model (distance 0, gradient 0); choose fisher, or a task "
-                "with labels (mlm needs only text) and calibration data that have them."
-            )
-
-    def need_roles(self, method: str) -> None:
-        """Refuse a model that was not classified; the message names ``method``."""
-        if not self.roles:
-            raise InputError(
-                f"{method} needs to know what the heads do; give roles (the classify.json of "
-                "this model), or let the model be classified."
-            )
-
 
 class Ranking:
     """Which units go, for every number of them.
@@ -134,13 +116,8 @@ class Ranking:
         """Return the ``count`` units that go."""
         return tuple(sorted(self.order[:count]))
 
-
-@runtime_checkable
-class ChoosesEvenly(Protocol):
-    """A ranking that chooses anew where every layer is to lose equally many units."""
-
-    def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...]:
-        """Return ``each`` units of every layer."""
+    def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...] | None:
+        """Return ``each`` units of every layer, if the ranking can choose anew for that."""
 
 
 class EvenRanking(Ranking):
@@ -162,8 +139,8 @@ class EvenRanking(Ranking):
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go; a multiple of the number of layers."""
         each = count // len(self._by_layer)
-        if isinstance(self.free, ChoosesEvenly):
-            return self.free.remove_evenly(self._layers, each)
+        if (anew := self.free.remove_evenly(self._layers, each)) is not None:
+            return anew
         wanted = set(self.free.remove(count))
         removed = list[int]()
         for units in self._by_layer.values():

@@ -46,7 +46,6 @@ from headscope.processes.sharing import share, summed
 from headscope.pruning.elimination import DIRECTIONS, RIDGE, line_search
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import Context
-from headscope.tasks.calibration import TaskCalibration
 from headscope.tasks.gauss_newton import sample
 from headscope.tasks.head_means import with_means
 from headscope.tasks.units import Units
@@ -88,7 +87,6 @@ def repair(
     context.targets()  # the same for heads that leave their mean behind
     if kind is Repair.mean:
         leaving = context.leaving_means()
-        assert isinstance(leaving.calibration, TaskCalibration)
         gates = units.expand(scale_gates(leaving, removed)).float()
         maps = with_means(loaded, leaving.calibration.means or {}, gates)
         return Repaired(tuple(removed), gates, maps)

@@ -28,13 +28,12 @@ from headscope.pipeline.resume import check_resume
 from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.processes.sharing import alone, current
-from headscope.pruning.curves import Outcome, run_curves
+from headscope.pruning.curves import Apart, Outcome, run_apart, run_curves, steps_of_runs
 from headscope.pruning.keep import choose_version, failure, keep, rehearse
 from headscope.pruning.max_drop import check_enough, find_most
 from headscope.pruning.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions, needs
 from headscope.pruning.resume import Findings
 from headscope.pruning.setup import Inputs, open_sources
-from headscope.pruning.stacks import Apart, run_apart, steps_of_runs
 from headscope.pruning.steps import Steps, costs_of, keeping_steps, opening_steps, time_a_pass
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult

@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from torch import Tensor
 
@@ -15,36 +14,15 @@ from headscope.errors import CorpusError, InputError
 from headscope.models.gating import Means
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.tasks import LossBatch, Task, read_examples, select
-from headscope.tasks.gauss_newton import GradientBatch
 from headscope.tasks.head_means import mean_z
 
 #: Files whose columns hold labels; anything else is text.
 _TABLES = (".csv", ".tsv", ".jsonl")
 
 
-class Calibration(Protocol):
-    """What scores are computed on: a model and examples, apart from those of the curves."""
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether there is a loss that does not vanish at the unpruned model."""
-
-    def batches(self, *, labels: bool) -> Iterator[GradientBatch]:
-        """Pass over the examples, always in the same order.
-
-        Without labels the loss is the distance to the full model.
-        """
-
-    def leaving_means(self) -> Calibration:
-        """Return the same examples for heads that leave their mean z behind: m + xi (z - m)."""
-
-    def quality(self, gates: Tensor) -> float:
-        """Measure the task's metric, signed so that higher is better, at gates (layers, heads)."""
-
-
 @dataclass(frozen=True)
 class TaskCalibration:
-    """A model and the examples of a task, as :class:`Calibration`."""
+    """What scores are computed on: a model and examples of a task, apart from those of curves."""
 
     loaded: LoadedModel
     task: Task
@@ -56,12 +34,15 @@ class TaskCalibration:
         return self.task.has_labels
 
     def batches(self, *, labels: bool) -> Iterator[LossBatch]:
-        """Pass over the examples once."""
+        """Pass over the examples once, always in the same order.
+
+        Without labels the loss is the distance to the full model.
+        """
         for batch in self.task.loss_batches(self.loaded, labels=labels):
             yield batch if self.means is None else batch.leaving(self.means)
 
     def leaving_means(self) -> TaskCalibration:
-        """Return the same examples for heads that leave their mean z behind."""
+        """Return the same examples for heads that leave their mean z behind: m + xi (z - m)."""
         return TaskCalibration(self.loaded, self.task, mean_z(self.loaded, self.task))
 
     def quality(self, gates: Tensor) -> float:

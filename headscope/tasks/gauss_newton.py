@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.pipeline.tasks import LossBatch
 from headscope.processes.sharing import current, in_order, share, summed
 from headscope.tasks.units import Units
 from headscope.widest import exact, widest
@@ -23,30 +23,6 @@ from headscope.widest import exact, widest
 WIDEST = 4096
 #: The unpruned model's outputs (size, d) of each batch; None where they are computed when needed.
 Targets = Sequence[Tensor | None]
-
-
-class GradientBatch(Protocol):
-    """Some calibration examples, differentiable by the gates of heads."""
-
-    @property
-    def size(self) -> int:
-        """Examples."""
-
-    @property
-    def query_mask(self) -> Tensor:
-        """(rows, n_layers, pos), 1 where a layer's query is a real token."""
-
-    def gates(self, kind: str = "example") -> Tensor:
-        """Return gates of one: per ``example`` (size, n_layers, n_heads), or per ``token``."""
-
-    def loss(self, gates: Tensor) -> Tensor:
-        """Return each example's loss, (size,)."""
-
-    def embed(self, gates: Tensor) -> Tensor:
-        """Return each example's output e, (size, d): embedding or log-probabilities."""
-
-    def full(self) -> Tensor:
-        """Return each example's output e of the unpruned model, (size, d), without a gradient."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +36,7 @@ class GaussNewton:
 
 
 def sample(
-    batches: Iterator[GradientBatch],
+    batches: Iterator[LossBatch],
     units: Units,
     *,
     at: Tensor | None = None,
@@ -107,7 +83,7 @@ def _pull(out: Tensor, gates: Tensor, by: Tensor, units: Units) -> Tensor:
     return units.contract(exact(gradient)).cpu()
 
 
-def labelled_rows(batches: Iterator[GradientBatch], units: Units) -> Tensor:
+def labelled_rows(batches: Iterator[LossBatch], units: Units) -> Tensor:
     """Return all examples' ``dL_i/dxi`` at the unpruned model: (examples, n_units), float64."""
     rows = {}
     for index, batch in share(enumerate(batches)):
@@ -117,7 +93,7 @@ def labelled_rows(batches: Iterator[GradientBatch], units: Units) -> Tensor:
     return torch.cat(in_order("labelled gradients", rows))
 
 
-def full_outputs(batches: Iterable[GradientBatch]) -> list[Tensor | None]:
+def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:
     """Return the unpruned model's outputs of each batch.
 
     None for very wide ones, and for batches that another process of the run takes care of.
@@ -132,7 +108,7 @@ def full_outputs(batches: Iterable[GradientBatch]) -> list[Tensor | None]:
 
 
 def distance(
-    batches: Iterable[GradientBatch],
+    batches: Iterable[LossBatch],
     units: Units,
     gates: Tensor,
     targets: Targets,
@@ -158,5 +134,5 @@ def distance(
     return float(total / whole)
 
 
-def _full_output(batch: GradientBatch, stored: Tensor | None) -> Tensor:
+def _full_output(batch: LossBatch, stored: Tensor | None) -> Tensor:
     return batch.full().detach() if stored is None else stored

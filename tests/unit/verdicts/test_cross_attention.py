@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from headscope.pruning.curves import Swept
-from headscope.pruning.stacks import areas_of
+from headscope.pruning.curves import Swept, areas_of
 from headscope.results import PruneResult, ValidationSummary
 from headscope.results.points import Curve, Point
 from headscope.results.prune import Area, AreaGap, Baseline, DataInfo
