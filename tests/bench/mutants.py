@@ -94,24 +94,24 @@ bootstrap-n | measures/paired_change.py | small samples are not widened
     n - 1) * math.sqrt(n / (n - 1)) => n - 1)
 brevity | measures/bleu.py | long translations are punished
     1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
-newton-gradient | pruning/relinearised.py | relinearised away from the minimum
-    gates - found.gradient + => gates + found.gradient +
-fisher-square | pruning/gauss_newton.py | derivatives are added up without their squares
+newton-gradient | pruning/elimination.py | relinearised away from the minimum
+    gates - sums.gradient + => gates + sums.gradient +
+fisher-square | tasks/gauss_newton.py | derivatives are added up without their squares
     squares += (rows**2).sum(dim=0) => squares += rows.abs().sum(dim=0)
-keep-the-worst | pruning/method.py | the head with the largest score goes first
+keep-the-worst | pruning/ranking.py | the head with the largest score goes first
     key=lambda unit: (level[unit], -unit) => key=lambda unit: (-level[unit], -unit)
-importance-abs | pruning/importance.py | signs cancel
+importance-abs | pruning/methods.py | signs cancel
     exact(gradient)).abs().cpu() => exact(gradient)).cpu()
-refit-judges | pipeline/prune/repairing.py | judged on the fit
-    judges = [~_fitted(batch) for => judges = [_fitted(batch) for
-budget-end | pipeline/prune/tries.py | the last head may go, too
+refit-judges | pruning/repair.py | judged on the fit
+    held_out = [~_fitted(batch) for => held_out = [_fitted(batch) for
+budget-end | pruning/max_drop.py | the last head may go, too
     // self.step - 1 => // self.step
-confirming-half | pipeline/prune/max_drop.py | confirms itself
-    tries.judge(candidate, chosen.number, "confirming") => chosen.judged
-rungs-level | pipeline/prune/max_drop.py | looks are for free
+confirming-half | pruning/max_drop.py | confirms itself
+    search.judge(candidate, number, "confirming") => chosen.judged
+rungs-level | pruning/max_drop.py | looks are for free
     1 - (1 - LEVEL) / len(rungs) => LEVEL
-drop-bound | pipeline/prune/tries.py | the mean, not the bound
-    not above(most_lost, self.wanted) => not above(-sign * change.difference, self.wanted)
+drop-bound | pruning/max_drop.py | the mean, not the bound
+    not bool(above(most_lost, self.wanted)) => not bool(above(-sign * change.difference, self.wanted))
 permanent-gates | models/output_maps.py | gates of other heads
     gates[site.row, kept] => gates[site.row, : len(kept)]
 half-weights | models/saving.py | weights lose digits
@@ -149,7 +149,8 @@ LIKELY = {
     "measures/spectrum/": "unit/measures/spectrum",
     "models/": "unit/models parity",
     "pipeline/": "unit/pipeline unit/pruning cli/test_flow.py",
-    "pruning/": "unit/pruning",
+    "pruning/": "unit/pruning unit/pipeline/test_max_drop.py",
+    "tasks/": "unit/pruning parity",
     "verdicts/": "unit/verdicts cli/test_compare.py",
 }
 
