@@ -111,7 +111,7 @@ confirming-half | pruning/max_drop.py | confirms itself
 rungs-level | pruning/max_drop.py | looks are for free
     1 - (1 - LEVEL) / len(rungs) => LEVEL
 drop-bound | pruning/max_drop.py | the mean, not the bound
-    not bool(above(most_lost, self.wanted)) => not bool(above(-sign * change.difference, self.wanted))
+    above(most_lost, self.wanted) => above(-sign * change.difference, self.wanted)
 permanent-gates | models/output_maps.py | gates of other heads
     gates[site.row, kept] => gates[site.row, : len(kept)]
 half-weights | models/saving.py | weights lose digits
