@@ -98,7 +98,7 @@ newton-gradient | pruning/elimination.py | relinearised away from the minimum
     gates - sums.gradient + => gates + sums.gradient +
 fisher-square | tasks/gauss_newton.py | derivatives are added up without their squares
     squares += (rows**2).sum(dim=0) => squares += rows.abs().sum(dim=0)
-keep-the-worst | pruning/ranking.py | the head with the largest score goes first
+keep-the-worst | pruning/ranking.py @ 1 | the head with the largest score goes first
     key=lambda unit: (level[unit], -unit) => key=lambda unit: (-level[unit], -unit)
 importance-abs | pruning/methods.py | signs cancel
     exact(gradient)).abs().cpu() => exact(gradient)).cpu()
