@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headscope.pruning.method import Given
-from headscope.pruning.units import Units
+from headscope.tasks.units import Units
 
 Function = Callable[[Tensor], Tensor]
 

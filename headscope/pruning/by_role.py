@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from headscope.pruning.method import Given, Ranking
-from headscope.pruning.units import Head, Units
 from headscope.results import HeadResult
+from headscope.tasks.units import Head, Units
 
 
 def roles(given: Given) -> Ranking:

@@ -1,7 +1,7 @@
 r"""Second-order importance of heads: the Fisher score and its off-diagonal refinement.
 
 With labels, ``F = sum over examples of g g^T`` with ``g = dL/dxi``; without, the Gauss-Newton
-matrix of the distance to the unpruned model's outputs (see :mod:`headscope.pruning.gauss_newton`).
+matrix of the distance to the unpruned model's outputs (see :mod:`headscope.tasks.gauss_newton`).
 Removing the heads R changes the loss by about ``sum over i, j in R of F[i, j]``. The diagonal says
 how many heads each layer loses; inside a layer the heads are then exchanged until no exchange of
 one removed head for one kept head lowers that sum.
@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from headscope.measures.rounding import ROUNDING, tied
-from headscope.pruning.gauss_newton import GaussNewton, labelled_rows, sample
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.normalise import per_layer
+from headscope.tasks.gauss_newton import GaussNewton, labelled_rows, sample
 
 
 class FisherRanking(Ranking):

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from headscope.processes.sharing import share, summed
-from headscope.pruning.method import Given, GradientBatch, Ranking
+from headscope.pruning.method import Given, Ranking
 from headscope.pruning.normalise import per_layer
+from headscope.tasks.gauss_newton import GradientBatch
 from headscope.widest import exact, widest
 
 

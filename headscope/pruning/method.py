@@ -11,34 +11,11 @@ from torch import Tensor
 from headscope.attention import AttentionWeights
 from headscope.errors import InputError
 from headscope.measures.rounding import tied
-from headscope.pruning.units import Head, Units
 from headscope.results import HeadResult
+from headscope.tasks.gauss_newton import GradientBatch
+from headscope.tasks.units import Head, Units
 
 T = TypeVar("T")
-
-
-class GradientBatch(Protocol):
-    """Some calibration examples, differentiable by the gates of heads."""
-
-    @property
-    def size(self) -> int:
-        """Examples."""
-
-    @property
-    def query_mask(self) -> Tensor:
-        """(rows, n_layers, pos), 1 where a layer's query is a real token."""
-
-    def gates(self, kind: str = "example") -> Tensor:
-        """Return gates of one: per ``example`` (size, n_layers, n_heads), or per ``token``."""
-
-    def loss(self, gates: Tensor) -> Tensor:
-        """Return each example's loss, (size,)."""
-
-    def embed(self, gates: Tensor) -> Tensor:
-        """Return each example's output e, (size, d): embedding or log-probabilities."""
-
-    def full(self) -> Tensor:
-        """Return each example's output e of the unpruned model, (size, d), without a gradient."""
 
 
 class Calibration(Protocol):

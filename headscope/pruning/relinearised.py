@@ -41,10 +41,10 @@ from torch import Tensor
 
 from headscope.measures.rounding import ROUNDING
 from headscope.pruning.fisher import outputs_matrix
-from headscope.pruning.gauss_newton import GaussNewton, sample
 from headscope.pruning.joint import RIDGE, one_by_one
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.scale import distance, full_outputs, search
+from headscope.tasks.gauss_newton import GaussNewton, sample
 
 #: Linearisations on the way from all heads to none.
 STAGES = 8

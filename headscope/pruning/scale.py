@@ -23,9 +23,9 @@ from torch import Tensor
 
 from headscope.measures.rounding import ROUNDING
 from headscope.processes.sharing import current, share, summed
-from headscope.pruning.gauss_newton import full_output, sample
 from headscope.pruning.joint import RIDGE
 from headscope.pruning.method import Given
+from headscope.tasks.gauss_newton import full_output, sample
 from headscope.widest import widest
 
 #: Linearisations after the first guess.

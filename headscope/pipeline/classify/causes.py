@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,18 +25,16 @@ from headscope.models.random_writes import less_random_write
 from headscope.models.replay import Replay
 from headscope.pipeline.known_roles import places
 from headscope.pipeline.progress import Progress
-from headscope.pipeline.prune.calibrating import TaskCalibration, units_of
-from headscope.pipeline.prune.means import mean_z
-from headscope.pipeline.prune.sources import pick
-from headscope.pipeline.prune.stacks import chosen_stack
 from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
 from headscope.processes.sharing import share
-from headscope.pruning.gauss_newton import labelled_rows, sample
-from headscope.pruning.units import Units
-from headscope.results import HeadResult
+from headscope.results import ClassifyResult, HeadResult
 from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
 from headscope.results.roles import ROLES
+from headscope.tasks.calibration import TaskCalibration, chosen_stack, pick, units_of
+from headscope.tasks.gauss_newton import labelled_rows, sample
+from headscope.tasks.head_means import mean_z
+from headscope.tasks.units import Units
 
 #: Random directions of the label-free estimate; each costs a backward pass.
 DIRECTIONS = 2
@@ -46,35 +44,22 @@ ROTATIONS = 5
 
 @dataclass(frozen=True)
 class CauseSource:
-    """What the removal of heads is measured on, read but not yet tokenised.
+    """What the removal of heads is measured on, read but not yet tokenised."""
 
-    Attributes
-    ----------
-    task, data : str
-        What the model is measured by, and the name of what was read.
-    measured, calibration : Examples
-        Two halves that share no sentence: losses are measured on the first, means and gradients
-        taken of the second.
-    limit, seed : int
-        Most examples of each half; of the halves and all that is drawn.
-    """
-
+    #: task, data: What the model is measured by, and the name of what was read
     task: str
     data: str
+    #: measured, calibration: Two halves that share no sentence: losses are measured on the first,
+    #: means and gradients taken of the second
     measured: Examples
     calibration: Examples
+    #: limit, seed: Most examples of each half; of the halves and all that is drawn
     limit: int
     seed: int
 
     @classmethod
     def read(cls, task: str, data: str | Path | None, limit: int, seed: int) -> CauseSource:
-        """Read examples as ``prune`` does and deal them into two halves.
-
-        Raises
-        ------
-        InputError, CorpusError
-            If the file cannot serve the task, or holds fewer than four examples.
-        """
+        """Read examples as ``prune`` does and deal them into two halves."""
         examples = read_examples(task, data)
         columns = (examples.first, examples.second) if examples.second else (examples.first,)
         halves = halve(list(zip(*columns, strict=True)), seed)
@@ -87,49 +72,14 @@ class CauseSource:
         return cls(task, examples.name, first, second, limit, seed)
 
 
-@dataclass(frozen=True)
-class Found:
-    """What removing heads showed.
-
-    Attributes
-    ----------
-    causes : Causes
-        How it was measured, and what it says of roles.
-    by_head : dict of str to HeadCause
-        By the heads' names; heads of stacks that the task does not run are missing.
-    """
-
-    causes: Causes
-    by_head: dict[str, HeadCause]
-
-
 def find_causes(
     loaded: LoadedModel,
     stacks: Sequence[str],
     heads: Sequence[HeadResult],
     source: CauseSource,
     progress: Progress,
-) -> Found:
-    """Remove every head alone, in three ways, and hold the losses against the heads' roles.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The whole model, with the task head that the task needs.
-    stacks : sequence of str
-        Those that were classified.
-    heads : sequence of HeadResult
-        What classification found.
-    source : CauseSource
-        What to measure on.
-    progress : callable
-        Told (what, heads done, heads).
-
-    Raises
-    ------
-    InputError
-        If the model cannot do the task, or the task does not run the one stack that was classified.
-    """
+) -> tuple[Causes, dict[str, HeadCause]]:
+    """Remove every head alone, in three ways, and hold the losses against the heads' roles."""
     view = chosen_stack(loaded, stacks[0] if len(stacks) == 1 else None, source.task)
     task, other = (
         make_task(source.task, examples, view, seed=source.seed + i, limit=source.limit)
@@ -165,7 +115,7 @@ def find_causes(
         notes=tuple(_notes(task, removals.full, units)),
         rotations=ROTATIONS,
     )
-    return Found(causes, {h.name: cause for h, cause in zip(there, mine, strict=True)})
+    return causes, {h.name: cause for h, cause in zip(there, mine, strict=True)}
 
 
 class _Removals:
@@ -236,16 +186,6 @@ def mean_loss(
     losses: Sequence[float], downs: Sequence[float], ups: Sequence[float], *, heads: int
 ) -> Loss:
     """Average losses that rotations drawn at random gave, and say how sure the mean is.
-
-    Parameters
-    ----------
-    losses : sequence of float
-        One for each rotation; a single one is no draw.
-    downs, ups : sequence of float
-        How far the 95% interval over examples of each reaches below and above it; infinite where
-        it is unknown.
-    heads : int
-        How many such intervals are read together.
 
     Notes
     -----
@@ -318,3 +258,12 @@ def _notes(task: Task, full: Outputs, units: Units) -> Iterator[str]:
             "roles, which differ from layer to layer, are not tested."
         )
     yield from task.notes
+
+
+def with_causes(
+    result: ClassifyResult, loaded: LoadedModel, source: CauseSource, progress: Progress
+) -> ClassifyResult:
+    """Remove every head alone and add what that does to the output."""
+    causes, by_head = find_causes(loaded, result.stacks, result.heads, source, progress)
+    heads = (replace(head, cause=by_head.get(head.name)) for head in result.heads)
+    return replace(result, heads=tuple(heads), causes=causes)

@@ -2,52 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from torch import Tensor
-
-from headscope.models.gating import Means, shared_layers
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.prune.means import mean_z
-from headscope.pipeline.tasks import LossBatch, Task
+from headscope.pipeline.tasks import Task
 from headscope.pruning.method import Given
-from headscope.pruning.units import Units
 from headscope.results import HeadResult
-
-
-@dataclass(frozen=True)
-class TaskCalibration:
-    """A model and calibration examples, as :class:`headscope.pruning.method.Calibration`."""
-
-    loaded: LoadedModel
-    task: Task
-    means: Means | None = None
-
-    @property
-    def has_labels(self) -> bool:
-        """Whether the task has a loss besides the distance to the unpruned model."""
-        return self.task.has_labels
-
-    def batches(self, *, labels: bool) -> Iterator[LossBatch]:
-        """Pass over the examples once."""
-        for batch in self.task.loss_batches(self.loaded, labels=labels):
-            yield batch if self.means is None else batch.leaving(self.means)
-
-    def leaving_means(self) -> TaskCalibration:
-        """Return the same examples for heads that leave their mean z behind."""
-        return TaskCalibration(self.loaded, self.task, mean_z(self.loaded, self.task))
-
-    def quality(self, gates: Tensor) -> float:
-        """Measure the metric with gates (n_layers, n_heads); higher is better."""
-        value = self.task.value(self.task.outputs(self.loaded, gates.to(self.loaded.device)))
-        return value if self.task.higher_is_better else -value
-
-
-def units_of(loaded: LoadedModel) -> Units:
-    """List what can be removed from a model on its own."""
-    return Units([site.n_heads for site in loaded.sites], shared_layers(loaded.sites))
+from headscope.tasks.calibration import TaskCalibration, units_of
 
 
 def make_given(

@@ -12,10 +12,10 @@ from headscope.pruning.by_role import keep_roles
 from headscope.pruning.head_list import parse_heads
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import METHODS, rank
-from headscope.pruning.units import Units
 from headscope.results import HeadResult
 from headscope.results.prune import HeadScores
 from headscope.results.roles import ROLES
+from headscope.tasks.units import Units
 
 
 def fractions_of(step: float, chosen: Sequence[float] | None) -> tuple[float, ...]:

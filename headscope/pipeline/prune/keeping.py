@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from headscope.data.pair_rows import padded
+from headscope.data.token_rows import padded
 from headscope.errors import ArtefactError, HeadscopeError, InputError
 from headscope.measures.rounding import tied
 from headscope.models.card import CARD, CardFacts, model_card

@@ -29,7 +29,7 @@ from headscope.pipeline.prune.max_drop import find_most
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
 from headscope.pipeline.prune.setting_up import Inputs
 from headscope.pipeline.prune.sources import open_sources
-from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, runs_of
+from headscope.pipeline.prune.stacks import Apart, run_apart, runs_of
 from headscope.pipeline.prune.steps import (
     Steps,
     costs_of,
@@ -43,6 +43,7 @@ from headscope.pipeline.validate import require_valid
 from headscope.processes.sharing import alone, current
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
+from headscope.tasks.calibration import chosen_stack
 
 
 @public_function

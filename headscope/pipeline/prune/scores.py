@@ -9,16 +9,16 @@ from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import Classification, find_roles, read_classification
 from headscope.pipeline.opening import Model, open_for_tasks, public_function
-from headscope.pipeline.prune.calibrating import make_given, units_of
+from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.choosing import by_hand, needs, scores_of
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT
 from headscope.pipeline.prune.repairing import Repaired
-from headscope.pipeline.prune.sources import open_calibration, pick
-from headscope.pipeline.prune.stacks import chosen_stack
+from headscope.pipeline.prune.sources import open_calibration
 from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pipeline.validate import require_valid
 from headscope.pruning.methods import DEFAULT, check_methods, rank
 from headscope.results.prune import Baseline, HeadScores
+from headscope.tasks.calibration import chosen_stack, pick, units_of
 
 
 @public_function

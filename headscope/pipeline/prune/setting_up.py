@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.known_roles import KnownRoles
-from headscope.pipeline.prune.calibrating import make_given, units_of
+from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.choosing import count_for
 from headscope.pipeline.prune.findings import Findings
 from headscope.pipeline.prune.measuring import Measurer
@@ -21,9 +21,10 @@ from headscope.pipeline.tasks import Task
 from headscope.pruning.even import EvenRanking
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import rank
-from headscope.pruning.units import Units
 from headscope.results.points import Point
 from headscope.results.validate import ValidationSummary
+from headscope.tasks.calibration import units_of
+from headscope.tasks.units import Units
 
 
 @dataclass(frozen=True)

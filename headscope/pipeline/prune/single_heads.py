@@ -15,9 +15,9 @@ from headscope.pipeline.prune.findings import Findings
 from headscope.pipeline.prune.measuring import Measurer, original_names
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pruning.method import Given
-from headscope.pruning.units import Units
 from headscope.results.points import Point
 from headscope.results.prune import HeadEffect
+from headscope.tasks.units import Units
 
 #: False discovery rate.
 Q = 0.05

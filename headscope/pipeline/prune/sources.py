@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.data.examples import Examples, read_texts, sample_texts
-from headscope.data.overlap import overlap
+from headscope.data.halving import overlap
 from headscope.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.pipeline.tasks.making import check_two
+from headscope.tasks.calibration import pick
 
 #: Files whose columns hold labels; anything else is text.
 _TABLES = (".csv", ".tsv", ".jsonl")
@@ -85,17 +86,6 @@ def open_sources(choices: PruneOptions) -> Sources:
     other, other_task = open_calibration(task, choices.calibration, choices.needing("labels"))
     chosen = pick(other, choices.calibration_limit, other_task, seed)
     return Sources(choices, evaluation, chosen, other_task, _shared(evaluation, chosen))
-
-
-def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
-    """Draw examples at random, in their order; a pair counts as two sentences.
-
-    The ``mlm`` task takes all of the text: its windows are limited instead.
-    """
-    size = limit // 2 if task == "similarity" else limit
-    if task == "mlm" or len(examples) <= size:
-        return examples
-    return select(examples, sorted(random.Random(seed).sample(range(len(examples)), max(2, size))))
 
 
 def open_calibration(

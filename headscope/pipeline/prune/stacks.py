@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.areas import (
     area_weights,
@@ -28,27 +27,6 @@ from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.setting_up import planned
 from headscope.pipeline.prune.steps import Steps
 from headscope.results.prune import Area, AreaGap, StackResult
-
-
-def chosen_stack(loaded: LoadedModel, stack: str | None, task: str) -> LoadedModel:
-    """Return the view of the stack that heads are removed from.
-
-    Left open, it is every stack that the task runs.
-
-    Raises
-    ------
-    InputError
-        If the model has no such stack, or the task does not run it.
-    """
-    whole = loaded.whole or loaded
-    if stack is None:
-        stack = "all" if task == "seq2seq" or not whole.encoder_decoder else "encoder"
-    if whole.encoder_decoder and task != "seq2seq" and stack != "encoder":
-        raise InputError(
-            f"The task {task} runs the encoder of {loaded.name} only; choose the stack encoder, or "
-            "the task seq2seq with pairs of source and target."
-        )
-    return whole.only(stack)
 
 
 class Apart(NamedTuple):

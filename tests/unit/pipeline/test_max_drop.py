@@ -16,7 +16,7 @@ from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.prune.tries import Candidate, Tries, halves_of
 from headscope.pruning.even import EvenRanking
 from headscope.pruning.method import Ranking
-from headscope.pruning.units import Units
+from headscope.tasks.units import Units
 
 UNITS = Units([6, 6], [(0,), (1,)])
 N = 200

@@ -16,7 +16,7 @@ from headscope.pruning.joint import JointRanking, eliminate, fisher_joint
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import METHODS, rank
 from headscope.pruning.relinearised import fisher_mean, fisher_relinearised
-from headscope.pruning.units import Units
+from headscope.tasks.units import Units
 
 
 def _example_loss(given: Given, index: int, gates: torch.Tensor) -> float:

@@ -9,15 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.processes.sharing import in_order, share, summed
-from headscope.pruning.method import GradientBatch
-from headscope.pruning.units import Units
+from headscope.tasks.units import Units
 from headscope.widest import exact, widest
+
+
+class GradientBatch(Protocol):
+    """Some calibration examples, differentiable by the gates of heads."""
+
+    @property
+    def size(self) -> int:
+        """Examples."""
+
+    @property
+    def query_mask(self) -> Tensor:
+        """(rows, n_layers, pos), 1 where a layer's query is a real token."""
+
+    def gates(self, kind: str = "example") -> Tensor:
+        """Return gates of one: per ``example`` (size, n_layers, n_heads), or per ``token``."""
+
+    def loss(self, gates: Tensor) -> Tensor:
+        """Return each example's loss, (size,)."""
+
+    def embed(self, gates: Tensor) -> Tensor:
+        """Return each example's output e, (size, d): embedding or log-probabilities."""
+
+    def full(self) -> Tensor:
+        """Return each example's output e of the unpruned model, (size, d), without a gradient."""
 
 
 @dataclass(frozen=True)

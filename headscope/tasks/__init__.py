@@ -1,0 +1,1 @@
+"""Tasks: what a model is run on, and what is calibrated on their examples."""
