@@ -154,9 +154,6 @@ def filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     return pad_sequence(tensors, batch_first=True, padding_value=fill)
 
 
-# Sources and targets as token ids, as an encoder-decoder model reads them.
-
-
 #: Label of a padded position.
 NO_LABEL = -100
 
@@ -300,11 +297,8 @@ def _marked(positions: Sequence[Sequence[int]], like: Tensor) -> Tensor:
     return marks.to(like.device)
 
 
-# A control: every target is given the source of another pair.
-
-
 def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | None]:
-    """Give each pair the nearest source before it that has as many content tokens.
+    """Give each pair the nearest source before it that has as many content tokens: a control.
 
     A source that is the same text does not count as another. The first of each length has none and
     becomes None; so does what was None.
@@ -317,10 +311,6 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
             continue
         known = before.get(len(row.content), ())
         other = next((item for item in known if item.ids != row.ids), None)
-        yield None if other is None else _with_source(row, other)
+        yield other and dataclasses.replace(row, ids=other.ids, content=other.content)
         if not known or known[0].ids != row.ids:
             before[len(row.content)] = (row, *known[:1])
-
-
-def _with_source(row: PairRow, other: PairRow) -> PairRow:
-    return dataclasses.replace(row, ids=other.ids, content=other.content)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -60,8 +60,12 @@ MIN_LONG = 50
 class RoleTest(Protocol):
     """All heads of a stack on one kind of role."""
 
-    def fields(self, place: Place) -> dict[str, Any]:
-        """Return the fields of a HeadResult that this fills for one head."""
+    @property
+    def field(self) -> str:
+        """The field of a HeadResult that this fills; may be empty."""
+
+    def score(self, place: Place) -> Any:
+        """Return what it is filled with for one head."""
 
     def labels(self, place: Place) -> Iterator[Label]:
         """Yield what the head earns."""
@@ -74,7 +78,7 @@ def judge(
     stack: str = "encoder",
     *,
     kernel: KernelHits | None = None,
-    swapped: CrossHeads | None = None,
+    swapped: HeadMeasures | CrossHeads | None = None,
 ) -> tuple[HeadResult, ...]:
     """Turn the sums of a stack into one :class:`HeadResult` per head, by layer and head.
 
@@ -87,7 +91,8 @@ def judge(
     exists = existing(means.sums.shape[:2], head_ids)
     tests: list[RoleTest]
     if isinstance(sums, CrossHeads):
-        tests = [_Order(sums, swapped, exists, thresholds), _Sharp(sums, exists, thresholds)]
+        other = swapped if isinstance(swapped, CrossHeads) else None
+        tests = [_Order(sums, other, exists, thresholds), _Sharp(sums, exists, thresholds)]
     else:
         tests = [_Positional(sums, exists, thresholds)]
         if kernel is not None:
@@ -97,16 +102,17 @@ def judge(
     tests += _mean_tests(means, exists, thresholds, stack)
     values = means.means()
     results = []
-    for place in map(tuple, np.argwhere(exists).tolist()):
+    for layer, head in np.argwhere(exists).tolist():
+        place = (layer, head)
         labels = tuple(label for test in tests for label in test.labels(place))
         roles = tuple(dict.fromkeys(label.role for label in labels))
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
         numbers.pop("diagonal", None)  # stands beside the alignment
-        fields = _EMPTY | numbers | {k: v for t in tests for k, v in t.fields(place).items()}
+        fields = _EMPTY | numbers | {t.field: t.score(place) for t in tests if t.field}
         results.append(
             HeadResult(
-                layer=place[0],
-                head=head_ids[place[0]][place[1]],
+                layer=layer,
+                head=head_ids[layer][head],
                 stack=stack,
                 primary=primary_of(roles),
                 roles=roles,
@@ -149,6 +155,8 @@ def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
 class _Positional:
     """Best offset of every head, against looking at any content token at random."""
 
+    field = "positional"
+
     def __init__(self, sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> None:
         acc, self._thresholds = sums.positional, thresholds
         self.rates, self.masses = acc.rates(), acc.masses()
@@ -178,9 +186,6 @@ class _Positional:
             p_adjusted=float(self.p[place]),
         )
 
-    def fields(self, place: Place) -> dict[str, Any]:
-        return {"positional": self.score(place)}
-
     def labels(self, place: Place) -> Iterator[Label]:
         score, p = self.score(place), float(self.p[place])
         if score.score is None or score.chance is None or p > self._thresholds.q:
@@ -193,6 +198,8 @@ class _Positional:
 class _Syntactic:
     """The relations of every head; a head's labels come with the largest gain first."""
 
+    field = "syntactic"
+
     def __init__(self, tests: Sequence[SyntacticTest]) -> None:
         self._tests = tests
         self._scores: dict[Place, tuple[SyntacticScore, ...]] = {}
@@ -201,9 +208,6 @@ class _Syntactic:
         if place not in self._scores:
             self._scores[place] = tuple(test.score(place) for test in self._tests)
         return self._scores[place]
-
-    def fields(self, place: Place) -> dict[str, Any]:
-        return {"syntactic": self.score(place)}
 
     def labels(self, place: Place) -> Iterator[Label]:
         scores = [(s, s.confirmed) for s in self.score(place) if s.labelled and s.confirmed]
@@ -218,6 +222,8 @@ class _Syntactic:
 
 class _Rare:
     """The rarest-word rate of every head against chance and uniform attention, by sentence."""
+
+    field = "rare"
 
     def __init__(self, acc: Rare, exists: Array, thresholds: Thresholds) -> None:
         self._thresholds = thresholds
@@ -248,9 +254,6 @@ class _Rare:
             sentences=self.sentences,
         )
 
-    def fields(self, place: Place) -> dict[str, Any]:
-        return {"rare": self.score(place)}
-
     def labels(self, place: Place) -> Iterator[Label]:
         score, t = self.score(place), self._thresholds
         baseline = max(self.chance, self.uniform)
@@ -272,6 +275,8 @@ def _alignment(sums: CrossHeads) -> tuple[Array, Array, Array]:
 
 class _Order:
     """The alignment of every cross-attention head, against no order at all."""
+
+    field = "alignment"
 
     def __init__(
         self, sums: CrossHeads, swapped: CrossHeads | None, exists: Array, thresholds: Thresholds
@@ -302,9 +307,6 @@ class _Order:
             pairs=pairs,
         )
 
-    def fields(self, place: Place) -> dict[str, Any]:
-        return {"alignment": self.score(place)}
-
     def labels(self, place: Place) -> Iterator[Label]:
         score, t = self.score(place), self._thresholds
         if score.score is None or score.pairs < MIN_PAIRS or score.p_adjusted > t.q:
@@ -317,6 +319,8 @@ class _Order:
 
 class _Sharp:
     """The confidence of every cross-attention head, against uniform attention."""
+
+    field = "sharpness"
 
     def __init__(self, sums: CrossHeads, exists: Array, thresholds: Thresholds) -> None:
         self._sums, self._thresholds = sums, thresholds
@@ -334,9 +338,6 @@ class _Sharp:
             uniform=finite(self._uniform),
             p_adjusted=float(self._p[place]),
         )
-
-    def fields(self, place: Place) -> dict[str, Any]:
-        return {"sharpness": self.score(place)}
 
     def labels(self, place: Place) -> Iterator[Label]:
         score, t = self.score(place), self._thresholds
@@ -378,9 +379,10 @@ class MeanTest:
     against: str  # which baseline that is
     passed: Array
 
-    def fields(self, place: Place) -> dict[str, Any]:
-        """Means are fields of a HeadResult whether they are tested or not."""
-        return {}
+    field: ClassVar[str] = ""  # means are fields whether they are tested or not
+
+    def score(self, place: Place) -> None:
+        """There is nothing to add to the mean."""
 
     def labels(self, place: Place) -> Iterator[Label]:
         """Yield the label of a head that passes."""

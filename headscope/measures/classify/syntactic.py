@@ -340,27 +340,23 @@ class SyntacticTest:
 
     def score(self, place: tuple[int, int]) -> SyntacticScore:
         """Everything about one head."""
-        whole = self.whole.at(place)
+        whole, confirmation = self.whole.at(place), None
+        if self.selected[place]:
+            held_out = self.held_out.at(place)
+            names, rates = zip(*held_out["baselines"].items(), strict=True)
+            strongest = names[int(tied(list(rates)).argmax())]
+            p_adjusted = float(self.p_adjusted[place])
+            confirmation = Confirmation(strongest=strongest, p_adjusted=p_adjusted, **held_out)
         return SyntacticScore(
             relation=self.relation,
             direction=self.direction,
             baseline=whole["baselines"]["offset"],
             baseline_offset=self.offset,
             uniform=whole["baselines"]["uniform"],
-            selected=bool(self.selected[place]),
-            confirmed=self._confirmation(place) if self.selected[place] else None,
+            selected=confirmation is not None,
+            confirmed=confirmation,
             labelled=bool(self.confirmed[place]),
             **whole,
-        )
-
-    def _confirmation(self, place: tuple[int, int]) -> Confirmation:
-        held_out = self.held_out.at(place)
-        baselines = held_out["baselines"]
-        names = list(baselines)
-        return Confirmation(
-            strongest=names[int(tied([baselines[name] for name in names]).argmax())],
-            p_adjusted=float(self.p_adjusted[place]),
-            **held_out,
         )
 
 
@@ -378,42 +374,24 @@ def judge_syntactic(
 
     ``kernel`` counted the same trials; ``exists`` (n_layers, n_heads) marks the places of heads.
     """
-    names = sorted({(relation, direction) for _, relation, direction in sums.relations.names})
-    drafts = [_draft(sums, kernel, *name) for name in names]
-    selected = [
-        exists & _selected(relation, counts, thresholds) for (relation, *_), _, counts in drafts
-    ]
+    drafts, selected = [], []
+    for name in sorted({(relation, way) for _, relation, way in sums.relations.names}):
+        best, from_a = (_best_offset(sums, *name, halves) for halves in (_HALVES, (0,)))
+        parts = ((_HALVES, best), ((0,), from_a), ((1,), from_a))
+        whole, a, b = (_count(sums, kernel, name, halves, offset) for halves, offset in parts)
+        drafts.append((name, best, whole, a, b))
+        asked = name[0] not in NEVER and min(a.trials, b.trials) >= thresholds.min_trials
+        selected.append(exists & asked & _exceeds(a.accuracy, a, tuple(a.baselines), thresholds))
     if not drafts:
         return []
-    p_adjusted = adjust(np.stack([b.p_value() for *_, (_, _, b) in drafts]), np.stack(selected))
-    return [
-        SyntacticTest(
-            relation,
-            direction,
-            offset,
-            *counts,
-            selected=chosen,
-            p_adjusted=p,
-            confirmed=chosen & (p <= thresholds.q) & _exceeds_again(counts[2], thresholds),
-        )
-        for ((relation, direction), offset, counts), chosen, p in zip(
-            drafts, selected, p_adjusted, strict=True
-        )
-    ]
-
-
-Draft = tuple[tuple[str, str], int, tuple[_Counts, _Counts, _Counts]]
-
-
-def _draft(sums: Syntactic, kernel: KernelHits, relation: str, direction: str) -> Draft:
-    """Count one relation and direction on all sentences, on half A and on half B."""
-    best = _best_offset(sums, relation, direction, _HALVES)
-    from_a = _best_offset(sums, relation, direction, (0,))
-    parts = ((_HALVES, best), ((0,), from_a), ((1,), from_a))
-    whole, a, b = (
-        _count(sums, kernel, (relation, direction), halves, offset) for halves, offset in parts
-    )
-    return (relation, direction), best, (whole, a, b)
+    p_adjusted = adjust(np.stack([b.p_value() for *_, b in drafts]), np.stack(selected))
+    tests = []
+    for (name, best, whole, a, b), chosen, p in zip(drafts, selected, p_adjusted, strict=True):
+        again = _exceeds(b.accuracy, b, tuple(b.baselines), thresholds)
+        again &= _exceeds(b.mean_accuracy, b, _POSITIONAL, thresholds)
+        confirmed = chosen & (p <= thresholds.q) & again
+        tests.append(SyntacticTest(*name, best, whole, a, b, chosen, confirmed, p))
+    return tests
 
 
 def _best_offset(sums: Syntactic, relation: str, direction: str, halves: Sequence[int]) -> int:
@@ -445,21 +423,6 @@ def _count(
         },
         uniform_squared=float(sums.uniform_squared[at].sum()),
     )
-
-
-def _selected(
-    relation: str, counts: tuple[_Counts, _Counts, _Counts], thresholds: Thresholds
-) -> Array:
-    _, a, b = counts
-    if relation in NEVER or min(a.trials, b.trials) < thresholds.min_trials:
-        return np.zeros(a.hits.shape, dtype=bool)
-    return _exceeds(a.accuracy, a, tuple(a.baselines), thresholds)
-
-
-def _exceeds_again(b: _Counts, thresholds: Thresholds) -> Array:
-    by_sum = _exceeds(b.accuracy, b, tuple(b.baselines), thresholds)
-    by_mean = _exceeds(b.mean_accuracy, b, _POSITIONAL, thresholds)
-    return by_sum & by_mean
 
 
 def _exceeds(

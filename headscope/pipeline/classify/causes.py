@@ -25,8 +25,9 @@ from headscope.models.random_writes import less_random_write
 from headscope.models.replay import Replay
 from headscope.pipeline.known_roles import places
 from headscope.pipeline.progress import Progress
-from headscope.pipeline.tasks import Task, make_task, read_examples, select
+from headscope.pipeline.tasks import Task, check_task, make_task, read_examples, select
 from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
+from headscope.pipeline.tasks.making import check_two
 from headscope.processes.sharing import share
 from headscope.results import ClassifyResult, HeadResult
 from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
@@ -35,6 +36,8 @@ from headscope.tasks.calibration import TaskCalibration, chosen_stack, pick, uni
 from headscope.tasks.gauss_newton import labelled_rows, sample
 from headscope.tasks.head_means import mean_z
 from headscope.tasks.units import Units
+
+__all__ = ["CauseSource", "check_task", "find_causes", "mean_loss", "with_causes"]
 
 #: Random directions of the label-free estimate; each costs a backward pass.
 DIRECTIONS = 2
@@ -60,6 +63,7 @@ class CauseSource:
     @classmethod
     def read(cls, task: str, data: str | Path | None, limit: int, seed: int) -> CauseSource:
         """Read examples as ``prune`` does and deal them into two halves."""
+        check_two(limit)
         examples = read_examples(task, data)
         columns = (examples.first, examples.second) if examples.second else (examples.first,)
         halves = halve(list(zip(*columns, strict=True)), seed)

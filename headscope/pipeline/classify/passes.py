@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import torch
 
@@ -173,14 +173,14 @@ class StackLabels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading(Generic[Item]):
+class Reading:
     """What some stacks of a model read in one pass."""
 
     stacks: tuple[str, ...]
     corpus: Corpus
-    batches: Batches[Item]
+    batches: Batches[Any]
     name: str = ""  # Added to the name of the pass
-    swapped: Batches[Item] | None = None  # Every target with the source of another pair
+    swapped: Batches[Any] | None = None  # Every target with the source of another pair
 
     def label(self, loaded: LoadedModel, run: Run, name: str) -> Iterator[StackLabels]:
         """Measure a whole model and label the heads of these stacks.
@@ -193,7 +193,8 @@ class Reading(Generic[Item]):
             part = sums.by_stack[stack]
             ids = [tuple(site.head_ids) for site in loaded.only(stack).sites]
             trees = self.corpus.has_trees and stack == "encoder"
-            kernel = swapped_trees = swapped_sources = None
+            kernel = swapped_trees = None
+            swapped_sources: HeadMeasures | CrossHeads | None = None
             if isinstance(part, CrossHeads):
                 queries = int(part.queries[part.quantities.index("confidence")])
                 # Pairs that are too short to show an order are skipped, too.
@@ -201,7 +202,6 @@ class Reading(Generic[Item]):
                 if name == "model" and self.swapped is not None:
                     other = run.measure(loaded, ["cross"], self.swapped, "swapped sources")
                     swapped_sources = other.by_stack[stack]
-                    assert isinstance(swapped_sources, CrossHeads)
             else:
                 queries = int(part.positional.content)
                 read = StackCorpus(stack, int(part.profile.units), skipped, queries)

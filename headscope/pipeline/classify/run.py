@@ -16,7 +16,6 @@ from headscope.errors import UnusedOptionError
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.classify.causes import CauseSource, with_causes
 from headscope.pipeline.classify.passes import (
     Run,
     StackLabels,
@@ -38,7 +37,6 @@ from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import check_resume, open_state
-from headscope.pipeline.tasks.making import check_task, check_two
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -168,13 +166,14 @@ def classify(
     as_given = open_corpus(corpus)
     removal = None
     if ablate:
-        check_two(ablate_limit)
-        removal = CauseSource.read(task, data, ablate_limit, seed)
+        from headscope.pipeline.classify import causes  # with all tasks: not needed otherwise
+
+        removal = causes.CauseSource.read(task, data, ablate_limit, seed)
     words = find_frequencies(as_given, frequencies, language)
     opened = (open_for_tasks if ablate else open_model)(model, **options)
     need_tokenizer(opened, "classify")
-    if ablate:
-        check_task(task, opened)  # before everything else is measured
+    if removal is not None:
+        causes.check_task(task, opened)  # before everything else is measured
     read = corpus_for(opened, as_given)
     if not opened.sites:  # the certificate says why
         require_valid(opened, validate)
@@ -232,7 +231,9 @@ def classify(
         result = replace(result, norms=compare(by_pattern, result.heads, of_twin))
     if prefix_matching:
         result = with_prefix_matching(result, loaded, twin, stacks, seed)
-    return result if removal is None else with_causes(result, loaded, removal, run.progress)
+    if removal is None:
+        return result
+    return causes.with_causes(result, loaded, removal, run.progress)
 
 
 def _heads(items: Sequence[StackLabels]) -> tuple[HeadResult, ...]:
