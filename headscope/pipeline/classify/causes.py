@@ -92,11 +92,11 @@ def find_causes(
     units, means = units_of(view), mean_z(view, other, everywhere=True)
     estimates = [_estimate(view, other, units, given, source.seed) for given in (None, means)]
     removals = _Removals(view, task, units, means, source.seed)
-    found = list(removals.of_all(estimates[0].tolist(), estimates[1].tolist(), progress))
+    by_unit = list(removals.of_all(estimates[0].tolist(), estimates[1].tolist(), progress))
     place_of = places(view)
     there = [h for h in heads if (h.stack, h.layer, h.head) in place_of]
     at = [place_of[h.stack, h.layer, h.head] for h in there]
-    mine = [found[units.unit(place)] for place in at]
+    mine = [by_unit[units.unit(place)] for place in at]
     causes = Causes(
         task=source.task,
         metric=task.metric,
@@ -114,7 +114,7 @@ def find_causes(
             size=abs(task.value(removals.full)),
             seed=0,
         ),
-        fits=tuple(_fits(found, source.seed)),
+        fits=tuple(_fits(by_unit, source.seed)),
         seed=source.seed,
         notes=tuple(_notes(task, removals.full, units)),
         rotations=ROTATIONS,
@@ -197,17 +197,17 @@ def mean_loss(
     up as squares (Zou & Donner 2008): that over examples, mean over rotations, and Student's t of
     the rotations. At the level for all heads the first grows as normal quantiles do.
     """
-    found = np.array(losses)
-    error = found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0.0
+    rotated = np.array(losses)
+    error = rotated.std(ddof=1) / np.sqrt(len(rotated)) if len(rotated) > 1 else 0.0
     ends = []
     for tail in (0.025, 0.025 / heads):
         grown = stats.norm.isf(tail) / stats.norm.isf(0.025)
-        drawn = stats.t.isf(tail, len(found) - 1) * error if len(found) > 1 else 0.0
+        drawn = stats.t.isf(tail, len(rotated) - 1) * error if len(rotated) > 1 else 0.0
         low, high = (float(np.hypot(grown * np.mean(side), drawn)) for side in (downs, ups))
-        ends.append((float(found.mean()) - low, float(found.mean()) + high))
+        ends.append((float(rotated.mean()) - low, float(rotated.mean()) + high))
     if not np.isfinite(ends).all():
-        return Loss(float(found.mean()), None)
-    return Loss(float(found.mean()), *ends)
+        return Loss(float(rotated.mean()), None)
+    return Loss(float(rotated.mean()), *ends)
 
 
 def _estimate(
@@ -220,36 +220,36 @@ def _estimate(
     derivative is zero at the whole model; but d = 1 - cos = |e - e'|^2 / 2 of embeddings e of unit
     length, and e - e' has a first order: its square is estimated along random directions.
     """
-    given = TaskCalibration(loaded, task, means)
+    calibration = TaskCalibration(loaded, task, means)
     if not task.has_labels:
-        batches = given.batches(labels=False)
-        found = sample(batches, units, directions=DIRECTIONS, seed=seed)
-        return found.matrix.diagonal() / 2
-    return -labelled_rows(given.batches(labels=True), units).mean(dim=0)
+        batches = calibration.batches(labels=False)
+        newton = sample(batches, units, directions=DIRECTIONS, seed=seed)
+        return newton.matrix.diagonal() / 2
+    return -labelled_rows(calibration.batches(labels=True), units).mean(dim=0)
 
 
-def _losses(found: Sequence[HeadCause]) -> dict[str, Array]:
+def _losses(causes: Sequence[HeadCause]) -> dict[str, Array]:
     names = ("zero", "mean", "noise")
-    return {name: np.array([getattr(cause, name).loss for cause in found]) for name in names}
+    return {name: np.array([getattr(cause, name).loss for cause in causes]) for name in names}
 
 
 def _labels(heads: Sequence[HeadResult]) -> dict[str, Array]:
     """Say which heads have any role, and which have each."""
-    found = {"any": np.array([bool(head.roles) for head in heads])}
+    has_role = {"any": np.array([bool(head.roles) for head in heads])}
     for role in (role.key for role in ROLES):
-        found[role] = np.array([role in head.roles for head in heads])
-    return found
+        has_role[role] = np.array([role in head.roles for head in heads])
+    return has_role
 
 
-def _fits(found: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
+def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
     """Correlate estimates and losses over the units that can be removed."""
-    losses = _losses(found)
+    losses = _losses(causes)
     for removal in ("zero", "mean"):
-        guessed = np.array([getattr(cause, f"{removal}_estimate") for cause in found])
+        guessed = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
         ranked = {"similarity": guessed, "gold": losses[removal]}
         fit = interval_of(spearman, ranked, seed=seed)
         ends = fit.ci and (fit.low / 100, fit.high / 100)
-        yield EstimateFit(removal, len(found), fit.value / 100, ends)
+        yield EstimateFit(removal, len(causes), fit.value / 100, ends)
 
 
 def _notes(task: Task, full: Outputs, units: Units) -> Iterator[str]:

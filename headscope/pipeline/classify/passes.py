@@ -261,11 +261,11 @@ def readings(
     if not corpus.n_pairs:
         return [_sentences(loaded, stacks[0], corpus, words, limit)]
     deep = tuple(stack for stack in stacks if stack != "encoder")
-    found: list[Reading] = []
+    texts: list[Reading] = []
     if "encoder" in stacks:
         first = _sentences(loaded, "encoder", corpus.sources, words, limit)
-        found.append(dataclasses.replace(first, name=", sources") if deep else first)
-    return [*found, _pairs(loaded, deep, corpus, limit)] if deep else found
+        texts.append(dataclasses.replace(first, name=", sources") if deep else first)
+    return [*texts, _pairs(loaded, deep, corpus, limit)] if deep else texts
 
 
 def _sentences(

@@ -69,13 +69,13 @@ class Repeats:
     def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
         """Run sequences: (places, n_layers, n_heads, sequences)."""
         shape = loaded.n_layers, loaded.n_heads, len(sequences)
-        found = PrefixWeights(*shape, self.start, self.copy)
-        with routed(loaded.model, Router(loaded.sites, [found], others=loaded.others)) as router:
+        matching = PrefixWeights(*shape, self.start, self.copy)
+        with routed(loaded.model, Router(loaded.sites, [matching], others=loaded.others)) as router:
             for first in range(0, len(sequences), _AT_ONCE):
-                found.begin(first)
+                matching.begin(first)
                 batch = loaded.pad(sequences[first : first + _AT_ONCE])
                 router.run(functools.partial(loaded.forward, *batch))
-        return found.weights
+        return matching.weights
 
     def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:
         """Score every head of a model, or of one of its stacks, by its name."""
