@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from headscope.data.batches import collate
-from headscope.data.encode import EncodedSentence
-from headscope.data.places import placed
+from headscope.data.encode import EncodedSentence, placed
 from headscope.data.sentence import Sentence
 from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch

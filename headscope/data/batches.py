@@ -6,6 +6,7 @@ so little is padded; the window bounds what is held, so memory does not grow wit
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from typing import TypeVar
@@ -13,12 +14,21 @@ from typing import TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.data.encode import EncodedSentence
 from headscope.data.sentence import Sentence, is_punctuation
+from headscope.data.token_rows import PairRow, pad_pairs
 from headscope.measures.accumulator import Array, Keys
-from headscope.measures.batch import Batch, EdgeTrials, OffsetName, RareTargets, RelationName
+from headscope.measures.batch import (
+    Batch,
+    EdgeTrials,
+    OffsetName,
+    RareTargets,
+    RelationName,
+    Source,
+)
 
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)
@@ -73,6 +83,32 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         edges=_edges(batch, [s.sentence for s in batch]) if has_trees else None,
         swapped=_edges(batch, [s.swapped for s in batch]) if has_trees else None,
         rare=_rare(batch, longest),
+    )
+
+
+def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
+    """Pad pairs into one :class:`Batch` of what the decoder reads, with the sources beside it."""
+    both = pad_pairs(rows, pad_id, "cpu")
+    sentences = []
+    for row in rows:
+        ids = np.array(row.decoder_ids, dtype=np.int64)
+        first = np.array(row.decoder_content, dtype=np.int64)
+        word_of = np.full(len(ids), -1, dtype=np.int64)
+        word_of[first] = np.arange(len(first))
+        words = Sentence(("a",) * len(first))  # words themselves are not looked at
+        sentences.append(EncodedSentence(ids, word_of, first, words, None))
+    batch = collate(sentences, pad_id)
+    return dataclasses.replace(
+        batch,
+        punctuation=_marked(batch.size[1], [np.array(r.decoder_punctuation, int) for r in rows]),
+        causal=True,
+        source=Source(
+            input_ids=both.input_ids,
+            attention_mask=both.attention_mask,
+            content=both.source_content,
+            # What is written at a position is read at the next one; the last one ends the target.
+            predicts_content=pad(both.decoder_content[:, 1:], (0, 1)),
+        ),
     )
 
 

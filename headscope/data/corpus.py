@@ -1,4 +1,4 @@
-"""A corpus: sentences that can be read again and again without being held in memory."""
+"""A corpus: sentences, or pairs of texts, read again and again without being held in memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscope.data.conllu import read_treebank
-from headscope.data.lines import TREEBANKS, read_prose
-from headscope.data.records import TABLES
+from headscope.data.files import (
+    TABLES,
+    TRANSLATIONS,
+    TREEBANKS,
+    read_prose,
+    read_records,
+    read_treebank,
+)
 from headscope.data.sentence import Sentence, split_words
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError
@@ -23,41 +28,42 @@ ANNOTATED = 68
 _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 
 
+#: A source and its target.
+Pair = tuple[str, str]
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Sentences, where they come from, and what is known about them.
 
-    Attributes
-    ----------
-    name : str
-        The path as given, or that of the built-in sample.
-    sha256 : str
-        Of the file's bytes (of the words and trees, for sentences handed over in memory).
-    n_sentences : int
-        What one pass yields, at least 1.
-    has_trees : bool
-        Whether sentences carry gold dependency trees.
-    language : str or None
-        ISO code, where the corpus states it.
-    read : callable
-        Starts a new pass over the sentences.
-    note : str
-        What a reader of any count on this corpus should know; mostly empty.
-    table : Path or None
-        The file, if its rows may be pairs of source and target for a model that reads such.
+    Pairs of source and target are a corpus with two columns: iterating yields the sentences of the
+    first column, the sources that have a word, and :attr:`pairs` starts a pass over both.
     """
 
-    name: str
-    sha256: str
-    n_sentences: int
-    has_trees: bool
-    language: str | None
-    read: Callable[[], Iterator[Sentence]]
-    note: str = ""
+    name: str  # The path as given, or that of the built-in sample
+    sha256: str  # Of the file's bytes (of the words and trees, for sentences handed over in memory)
+    n_sentences: int  # What one pass yields, at least 1 unless there are pairs
+    has_trees: bool  # Whether sentences carry gold dependency trees
+    language: str | None  # ISO code, where the corpus states it
+    read: Callable[[], Iterator[Sentence]]  # Starts a new pass over the sentences
+    note: str = ""  # What a reader of any count on this corpus should know; mostly empty
+    #: The file, if its rows may be pairs of source and target for a model that reads such
     table: Path | None = None
+    pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
+    n_pairs: int = 0
 
     def __iter__(self) -> Iterator[Sentence]:
         return self.read()
+
+    @property
+    def n_rows(self) -> int:
+        """Pairs where there are pairs, else sentences."""
+        return self.n_pairs or self.n_sentences
+
+    @property
+    def sources(self) -> Corpus:
+        """The sentences alone."""
+        return dataclasses.replace(self, pairs=None, n_pairs=0)
 
 
 def open_treebank(path: str | Path) -> Corpus:
@@ -65,23 +71,51 @@ def open_treebank(path: str | Path) -> Corpus:
 
     The language is taken from the file's name where that follows Universal Dependencies
     (``en_ewt-ud-test.conllu``).
-
-    Raises
-    ------
-    CorpusError
-        With the line number of the first thing that is not a valid tree.
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    corpus = _open(path, lambda: read_treebank(path), str(path), has_trees=True)
+    corpus = _open(path, lambda: read_treebank(path), has_trees=True)
     return dataclasses.replace(corpus, language=stated[1] if stated else None)
 
 
 def open_text(path: str | Path) -> Corpus:
     """Open plain text: one sentence a line, lines without a word skipped, cut by split_words."""
     path = Path(path)
-    corpus = _open(path, lambda: _read_text(path), str(path), has_trees=False)
+    corpus = _open(
+        path,
+        lambda: (Sentence(words) for _, line in read_prose(path) if (words := split_words(line))),
+        has_trees=False,
+    )
     return dataclasses.replace(corpus, table=path) if path.suffix.lower() in TABLES else corpus
+
+
+def open_pairs(path: str | Path) -> Corpus:
+    """Open a table of pairs: columns source and target; the whole file is checked.
+
+    Without a header line, a row of two columns is a source and its target.
+    """
+    path = Path(path)
+
+    def read() -> Iterator[Pair]:
+        for _, cells in read_records(path, TRANSLATIONS):
+            yield cells["source"].strip(), cells["target"].strip()
+
+    return corpus_of_pairs(str(path), sha256_of_file(path), read)
+
+
+def corpus_of_pairs(name: str, sha256: str, pairs: Callable[[], Iterator[Pair]]) -> Corpus:
+    """Count what one pass over pairs yields, and make a corpus of them."""
+    n_pairs = n_sources = 0
+    for source, _ in pairs():
+        n_pairs += 1
+        n_sources += bool(split_words(source))
+    if n_pairs == 0:
+        raise CorpusError(f"{name} holds no pair; give a file with at least one.")
+
+    def sources() -> Iterator[Sentence]:
+        return (Sentence(words) for source, _ in pairs() if (words := split_words(source)))
+
+    return Corpus(name, sha256, n_sources, False, None, sources, pairs=pairs, n_pairs=n_pairs)
 
 
 @functools.cache
@@ -118,17 +152,11 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
     return _in_memory(corpus)
 
 
-def _read_text(path: Path) -> Iterator[Sentence]:
-    return (Sentence(words) for _, line in read_prose(path) if (words := split_words(line)))
-
-
-def _open(
-    path: Path, read: Callable[[], Iterator[Sentence]], name: str, *, has_trees: bool
-) -> Corpus:
+def _open(path: Path, read: Callable[[], Iterator[Sentence]], *, has_trees: bool) -> Corpus:
     n_sentences = sum(1 for _ in read())
     if n_sentences == 0:
         raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
-    return Corpus(name, sha256_of_file(path), n_sentences, has_trees, None, read)
+    return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read)
 
 
 def _in_memory(items: Sequence[Sentence | str]) -> Corpus:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import tee
 from typing import NamedTuple
@@ -18,49 +19,26 @@ IntArray = NDArray[np.int64]
 
 
 class Rarity(NamedTuple):
-    """Which words of one sentence count as rare; indices of words.
+    """Which words of one sentence count as rare; indices of words."""
 
-    Attributes
-    ----------
-    rarest, two_rarest : tuple of int
-        The words of the lowest frequency, and those of the two lowest; ties count.
-    candidates : tuple of int
-        All words with a letter or digit.
-    """
-
+    #: rarest, two_rarest: The words of the lowest frequency, and those of the two lowest; ties
+    #: count
     rarest: tuple[int, ...]
     two_rarest: tuple[int, ...]
-    candidates: tuple[int, ...]
+    candidates: tuple[int, ...]  # All words with a letter or digit
 
 
 @dataclass(frozen=True)
 class EncodedSentence:
-    """One sentence as the model reads it.
+    """One sentence as the model reads it."""
 
-    Attributes
-    ----------
-    ids : array of int, (tokens,)
-        Token ids, special tokens included.
-    word_of : array of int, (tokens,)
-        Index of each token's word, -1 for special tokens.
-    first : array of int, (words,)
-        Position of each word's first piece.
-    sentence : Sentence
-        Its words and tree.
-    rarity : Rarity or None
-        None where the rare-word score skips the sentence.
-    half : int
-        0 or 1: whether the sentence's zero-based index in the corpus is even or odd.
-    swapped : Sentence or None
-        The one before it in the corpus with as many words, whose tree serves as a control.
-    """
-
-    ids: IntArray
-    word_of: IntArray
-    first: IntArray
-    sentence: Sentence
-    rarity: Rarity | None
-    half: int = 0
+    ids: IntArray  # (tokens,): Token ids, special tokens included
+    word_of: IntArray  # (tokens,): Index of each token's word, -1 for special tokens
+    first: IntArray  # (words,): Position of each word's first piece
+    sentence: Sentence  # Its words and tree
+    rarity: Rarity | None  # None where the rare-word score skips the sentence
+    half: int = 0  # 0 or 1: whether the sentence's zero-based index in the corpus is even or odd
+    #: The one before it in the corpus with as many words, whose tree serves as a control
     swapped: Sentence | None = None
 
     def __len__(self) -> int:
@@ -68,15 +46,7 @@ class EncodedSentence:
 
 
 class Encoder:
-    """Tokenises sentences word by word; what cannot be aligned or is too long is left out.
-
-    Parameters
-    ----------
-    model : TextModel
-        Whose tokenizer is used, and whose limit holds.
-    frequencies : Frequencies, optional
-        Tell which words are rare; without them no sentence has a rarity.
-    """
+    """Tokenises sentences word by word; what cannot be aligned or is too long is left out."""
 
     def __init__(self, model: TextModel, frequencies: Frequencies | None = None) -> None:
         self._model = model
@@ -116,3 +86,25 @@ class Encoder:
             return None
         two_rarest = tuple(i for i in candidates if frequency[i] <= second)
         return Rarity(rarest, two_rarest, tuple(candidates))
+
+
+# Where a sentence stands in its corpus: its half, and whose tree it is given as a control.
+
+
+def placed(
+    sentences: Iterable[Sentence], encoded: Iterable[EncodedSentence | None]
+) -> Iterator[EncodedSentence | None]:
+    """Add to each encoded sentence its half and the sentence whose tree it is scored against.
+
+    Labels are chosen on one half of a corpus (even zero-based indices) and confirmed on the other.
+    As a control each sentence is scored against the tree of the sentence before it that has as many
+    words; the first of each length has none. Skipped sentences, None in ``encoded`` and in what is
+    yielded, count for both.
+    """
+    before: dict[int, Sentence] = {}
+    for index, (sentence, item) in enumerate(zip(sentences, encoded, strict=True)):
+        length = len(sentence.words)
+        if item is not None:
+            item = dataclasses.replace(item, half=index % 2, swapped=before.get(length))
+        before[length] = sentence
+        yield item

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias, TypeGuard
 
-from headscope.data.corpus import open_treebank
-from headscope.data.lines import TREEBANKS
+from headscope.data.corpus import Corpus, Pair, as_corpus, corpus_of_pairs, open_treebank
+from headscope.data.files import TABLES, TRANSLATIONS, TREEBANKS, Columns, Record, read_records
 from headscope.data.plain import PlainText, open_plain, plain_of, sample_plain
-from headscope.data.records import TABLES, Columns, Record, read_records
-from headscope.digest import sha256_of_file
+from headscope.data.sentence import Sentence
+from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError, InputError
 
 _FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
@@ -29,12 +30,6 @@ _PAIRS = Columns(
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
 )
-#: Pairs of source and target.
-TRANSLATIONS = Columns(
-    names={"source": ("source",), "target": ("target",)},
-    order={2: ("source", "target")},
-    needed=("source", "target"),
-)
 _TEXTS = Columns(
     names={"sentence": _FIRST, "sentence2": _SECOND},
     order={1: ("sentence",), 2: ("sentence", ""), 3: ("sentence", "sentence2", "")},
@@ -44,33 +39,16 @@ _TEXTS = Columns(
 
 @dataclass(frozen=True)
 class Examples:
-    """Sentences or pairs of them, with what they should give where that is known.
+    """Sentences or pairs of them, with what they should give where that is known."""
 
-    Attributes
-    ----------
-    name : str
-        The path as given, or ``built-in sample``.
-    sha256 : str
-        Of the file's bytes.
-    first : tuple of str
-        The sentences, or the first sentence of each pair, or what is to be translated.
-    second : tuple of str or None
-        The other sentence of each pair, or the translation.
-    labels : tuple of str or None
-        Class names or numbers, as the file spells them.
-    scores : tuple of float or None
-        Gold similarities.
-    lines : tuple of int
-        Where each example stands in the file; empty for the sample.
-    """
-
-    name: str
-    sha256: str
+    name: str  # The path as given, or ``built-in sample``
+    sha256: str  # Of the file's bytes
+    #: The sentences, or the first sentence of each pair, or what is to be translated
     first: tuple[str, ...]
-    second: tuple[str, ...] | None = None
-    labels: tuple[str, ...] | None = None
-    scores: tuple[float, ...] | None = None
-    lines: tuple[int, ...] = ()
+    second: tuple[str, ...] | None = None  # The other sentence of each pair, or the translation
+    labels: tuple[str, ...] | None = None  # Class names or numbers, as the file spells them
+    scores: tuple[float, ...] | None = None  # Gold similarities
+    lines: tuple[int, ...] = ()  # Where each example stands in the file; empty for the sample
 
     def __len__(self) -> int:
         return len(self.first)
@@ -86,13 +64,7 @@ class Examples:
 
 
 def read_labelled(path: str | Path, limit: int | None = None) -> Examples:
-    """Read sentences (or pairs) with a class: columns sentence[, sentence2], label.
-
-    Raises
-    ------
-    CorpusError
-        If labels are missing or all the same, or there are fewer than two examples.
-    """
+    """Read sentences (or pairs) with a class: columns sentence[, sentence2], label."""
     path = Path(path)
     rows = _read(path, _LABELLED, limit)
     labels = tuple(cells["label"].strip() for _, cells in rows)
@@ -116,13 +88,7 @@ def read_labelled(path: str | Path, limit: int | None = None) -> Examples:
 
 
 def read_pairs(path: str | Path, limit: int | None = None) -> Examples:
-    """Read sentence pairs with a similarity: columns sentence1, sentence2, score.
-
-    Raises
-    ------
-    CorpusError
-        If a score is missing or not a number, all are the same, or there are fewer than two pairs.
-    """
+    """Read sentence pairs with a similarity: columns sentence1, sentence2, score."""
     path = Path(path)
     rows = _read(path, _PAIRS, limit)
     scores = tuple(_number(path, line, cells["score"]) for line, cells in rows)
@@ -146,19 +112,6 @@ def read_translations(path: str | Path, limit: int | None = None) -> Examples:
 
     The sources are ``first`` of what is returned, the targets ``second``. Without a header line, a
     row of two columns is a source and its target. White space around either is no part of it.
-
-    Parameters
-    ----------
-    path : path
-        ``.csv``, ``.jsonl``, or any other suffix for columns that tabs separate.
-    limit : int, optional
-        Only the first pairs.
-
-    Raises
-    ------
-    CorpusError
-        With its line, for a row that has no source or no target; or if there are fewer than two
-        pairs.
     """
     path = Path(path)
     rows = _read(path, TRANSLATIONS, limit)
@@ -172,16 +125,7 @@ def read_translations(path: str | Path, limit: int | None = None) -> Examples:
 
 
 def read_texts(path: str | Path | None, limit: int | None = None) -> Examples:
-    """Read text without labels: lines, a treebank's sentences, or the sentences of a table.
-
-    Parameters
-    ----------
-    path : path or None
-        ``.conllu``; ``.csv``, ``.tsv`` or ``.jsonl`` (labels and scores are not looked at); any
-        other suffix is plain text, one sentence or paragraph a line. None is the built-in sample.
-    limit : int, optional
-        Only the first sentences.
-    """
+    """Read text without labels: lines, a treebank's sentences, or the sentences of a table."""
     if path is None:
         return sample_texts(limit)
     path = Path(path)
@@ -197,13 +141,7 @@ def sample_texts(limit: int | None = None) -> Examples:
 
 
 def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
-    """Map labels to the model's class numbers: by name (any case), or as numbers.
-
-    Raises
-    ------
-    InputError
-        At the first label that is neither one of the model's names nor one of its numbers.
-    """
+    """Map labels to the model's class numbers: by name (any case), or as numbers."""
     known = {str(number): number for number in id2label}
     known |= {name.lower(): number for number, name in id2label.items()}
     ids = []
@@ -270,3 +208,66 @@ def _number(path: Path, line: int, text: str) -> float:
     if not math.isfinite(value):
         raise CorpusError(f"{path}, line {line}: the score {text.strip()!r} is not a number.")
     return value
+
+
+# Texts in any form that a caller may have them in.
+
+#: A corpus in any such form.
+AnyCorpus: TypeAlias = (
+    Corpus | Examples | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
+)
+
+
+def open_corpus(corpus: AnyCorpus) -> Corpus:
+    """Take sentences or pairs in any form.
+
+    A table is taken for lines of text here: what its rows are is known once there is a model.
+    """
+    if isinstance(corpus, Examples) and corpus.second is not None:
+        both = tuple(zip(corpus.first, corpus.second, strict=True))
+        return corpus_of_pairs(corpus.name, corpus.sha256, lambda: iter(both))
+    if not isinstance(corpus, list | tuple) or not corpus or not all(map(_is_pair, corpus)):
+        return as_corpus(corpus)  # type: ignore[arg-type]  # pairs are dealt with
+    pairs = [(source.strip(), target.strip()) for source, target in corpus]
+    if "" in (text for pair in pairs for text in pair):
+        place = next(i for i, pair in enumerate(pairs) if "" in pair)
+        raise CorpusError(f"Pair {place} (counted from 0) has no source or no target; give both.")
+    return corpus_of_pairs("in memory", sha256_of(repr(pairs)), lambda: iter(pairs))
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, tuple) and len(item) == 2 and all(isinstance(x, str) for x in item)
+
+
+def may_be_pairs(text: object) -> bool:
+    """Whether a text has the form of pairs: the path of a table, or tuples in memory.
+
+    A table's rows are pairs where a model reads pairs; any other suffix is plain text.
+    """
+    if isinstance(text, str | Path):
+        return Path(text).suffix.lower() in TABLES
+    return isinstance(text, Examples) or (_is_list(text) and isinstance(text[0], tuple))
+
+
+def _is_list(text: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(text, Sequence) and not isinstance(text, str) and bool(text)
+
+
+def as_pairs(text: object) -> Examples:
+    """Return the pairs that a text holds."""
+    if isinstance(text, Examples):
+        return text
+    if isinstance(text, str | Path):
+        return read_translations(text)
+    pairs = [_pair(i, pair) for i, pair in enumerate(text if _is_list(text) else ())]
+    if len(pairs) < 2:
+        raise CorpusError(f"{len(pairs)} pairs in memory; give two or more.")
+    first, second = zip(*pairs, strict=True)
+    return Examples("in memory", sha256_of(repr(pairs)), first=first, second=second)
+
+
+def _pair(i: int, pair: object) -> tuple[str, str]:
+    texts = [str(text).strip() for text in pair] if isinstance(pair, tuple | list) else []
+    if len(texts) != 2 or not all(texts):
+        raise CorpusError(f"Pair {i + 1} in memory is not a source and a target; give both texts.")
+    return texts[0], texts[1]

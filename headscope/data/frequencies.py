@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headscope.data.corpus import Corpus
-from headscope.data.lines import read_filled
+from headscope.data.files import read_filled
 from headscope.digest import sha256_of_file
 from headscope.errors import CorpusError, InputError
 
@@ -22,38 +22,17 @@ _SAME_LIST = {"no": "nb", "tl": "fil", "hr": "sh", "sr": "sh", "bs": "sh"}
 
 @dataclass(frozen=True)
 class Frequencies:
-    """Word frequencies and where they come from.
+    """Word frequencies and where they come from."""
 
-    Attributes
-    ----------
-    source : str
-        Named in every output: the file, ``wordfreq VERSION, language xx`` or the corpus.
-    frequency : callable
-        Lower-cased word to count or relative frequency; 0 for an unseen word.
-    frequent : frozenset of str
-        The 500 most frequent words.
-    sha256 : str or None
-        Of the user's file.
-    """
-
-    source: str
+    source: str  # Named in every output: the file, ``wordfreq VERSION, language xx`` or the corpus
+    #: Lower-cased word to count or relative frequency; 0 for an unseen word
     frequency: Callable[[str], float]
-    frequent: frozenset[str]
-    sha256: str | None = None
+    frequent: frozenset[str]  # The 500 most frequent words
+    sha256: str | None = None  # Of the user's file
 
 
 def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | None) -> Frequencies:
-    """Take the first source there is: the user's file, wordfreq for the language, the corpus.
-
-    Parameters
-    ----------
-    corpus : Corpus
-        Counted when there is no other source; may state its language.
-    path : path, optional
-        Tab-separated ``word count`` lines.
-    language : str, optional
-        ISO code; if None, what the corpus states about itself.
-    """
+    """Take the first source there is: the user's file, wordfreq for the language, the corpus."""
     if path is not None:
         return _from_file(Path(path))
     for code, asked_for in ((language, True), (corpus.language, False)):

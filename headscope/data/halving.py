@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from headscope.data.pair_rows import PairRow
-from headscope.data.token_rows import Row
+from headscope.data.token_rows import PairRow, Row
 
 
 def sentences_of(row: Row) -> Iterator[Hashable]:
@@ -33,18 +33,6 @@ def halve(
 
     Examples that share a sentence, directly or through others, go to the same half. Where more than
     half of all examples hang together like that, those are dealt out one by one.
-
-    Parameters
-    ----------
-    sentences : sequence of sequences
-        What each example consists of.
-    seed : int
-        Of the split.
-
-    Returns
-    -------
-    two tuples of int
-        Places of the examples in ascending order, each example in one of them.
     """
     groups = _connected(sentences)
     whole = [group for group in groups if 2 * len(group) <= len(sentences)]
@@ -84,3 +72,32 @@ def _connected(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
     for i in range(len(sentences)):
         groups.setdefault(find(i), []).append(i)
     return list(groups.values())
+
+
+# How many sentences of one set of data stand in another one too.
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Different sentences of a set of data, and how many of them another set has."""
+
+    #: shared, sentences: Sentences that both sets have, and sentences of the first set
+    shared: int
+    sentences: int
+
+    @property
+    def share(self) -> float:
+        """Shared / sentences, 0 where there is none."""
+        return self.shared / self.sentences if self.sentences else 0.0
+
+
+def overlap(sentences: Iterable[str], others: Iterable[str]) -> Overlap:
+    """Compare two sets of data sentence by sentence, whatever files they came in.
+
+    Each side of a pair is a sentence of its own: a reordered, shortened or re-paired copy of a file
+    has another hash and other pairs, but the same sentences. Runs of white space count as one
+    space, and none at the ends.
+    """
+    ours, theirs = ({" ".join(text.split()) for text in texts} for texts in (sentences, others))
+    ours.discard("")
+    return Overlap(len(ours & theirs), len(ours))

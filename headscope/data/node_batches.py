@@ -24,19 +24,7 @@ def nodes_of(
     *,
     causal: bool = False,
 ) -> WordNodes:
-    """Make nodes of a batch of sentences.
-
-    Parameters
-    ----------
-    sentences : sequence of EncodedSentence
-        At least one.
-    spell : callable
-        From the id of a special token to what it is called; words are called by their lower case.
-    random : numpy Generator
-        Draws another word for every position of a word.
-    causal : bool
-        Whether a position sees only itself and what stands before it.
-    """
+    """Make nodes of a batch of sentences."""
     found = [_node(s.word_of) for s in sentences]
     return WordNodes(
         node=_padded(found, -1),

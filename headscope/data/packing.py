@@ -29,25 +29,16 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Windows:
-    """All windows of one text; only its token stream is held, four bytes a token.
+    """All windows of one text; only its token stream is held, four bytes a token."""
 
-    Attributes
-    ----------
-    name, sha256 : str
-        Of the text.
-    length : int
-        Tokens of every window, special ones included: n.
-    before, after : tuple of int
-        The special tokens around each window.
-    stream : array of int32, (tokens of the text,)
-        Token ids of the whole text, without special ones.
-    """
-
+    #: name, sha256: Of the text
     name: str
     sha256: str
-    length: int
+    length: int  # Tokens of every window, special ones included: n
+    #: before, after: The special tokens around each window
     before: tuple[int, ...]
     after: tuple[int, ...]
+    #: (tokens of the text,): Token ids of the whole text, without special ones
     stream: NDArray[np.int32] = field(repr=False)
 
     @property
@@ -81,13 +72,7 @@ class Windows:
         return windows
 
     def spread(self, sequences: int | None = None) -> IntArray:
-        """Return the indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more.
-
-        Raises
-        ------
-        InputError
-            If N is less than 1.
-        """
+        """Indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more."""
         if sequences is not None and sequences < 1:
             raise InputError(f"{sequences} sequences were asked for; give 1 or more.")
         n = len(self) if sequences is None else min(sequences, len(self))
@@ -105,20 +90,13 @@ class PairWindows(Windows):
     Consecutive pairs are joined, sources with sources and targets with targets, until both sides
     fill a window; what is too much of either is left out, and the next window starts with the next
     pair. So both windows hold the same pairs, as far as they go.
-
-    Attributes
-    ----------
-    starts : array of int, (windows, 2)
-        Where each window begins among the source tokens and among the target tokens.
-    targets : array of int32, (tokens of all targets,)
-        Token ids, without special ones.
-    start_id : int
-        The token that the decoder reads first.
     """
 
+    #: (windows, 2): Where each window begins among the source tokens and among the target tokens
     starts: IntArray = field(repr=False)
+    #: (tokens of all targets,): Token ids, without special ones
     targets: NDArray[np.int32] = field(repr=False)
-    start_id: int
+    start_id: int  # The token that the decoder reads first
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -165,26 +143,7 @@ def check_length(length: int, max_length: int, name: str) -> None:
 
 
 def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) -> PairWindows:
-    """Cut pairs into windows of exactly ``length`` tokens on both sides.
-
-    Parameters
-    ----------
-    pairs : Examples
-        Sources and targets.
-    model : TextModel
-        Whose tokenizer and limits are used.
-    length : int
-        Tokens of a window, special ones included; a decoder reads its start token and no other.
-    start_id : int
-        That token.
-
-    Raises
-    ------
-    InputError
-        If the length does not suit the model.
-    CorpusError
-        If there is not enough text for one window.
-    """
+    """Cut pairs into windows of exactly ``length`` tokens on both sides."""
     check_length(length, model.max_length, model.name)
     around = frame(model, length)
     sources, targets, starts = array.array("i"), array.array("i"), [(0, 0)]
@@ -214,15 +173,7 @@ def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) ->
 
 
 def pack(text: PlainText, model: TextModel, length: int) -> Windows:
-    """Cut a text into windows of exactly ``length`` tokens, special ones included.
-
-    Raises
-    ------
-    InputError
-        If the length does not suit the model.
-    CorpusError
-        If the text is too short for one window, or the tokenizer is of another model.
-    """
+    """Cut a text into windows of exactly ``length`` tokens, special ones included."""
     check_length(length, model.max_length, model.name)
     around = frame(model, length)
     ids = array.array("i", token_stream(model, text))

@@ -48,40 +48,26 @@ class TextModel(Protocol):
 
 
 class Encoding(Protocol):
-    """What a fast tokenizer tells of one text.
+    """What a fast tokenizer tells of one text."""
 
-    Attributes
-    ----------
-    ids, type_ids, special_tokens_mask : list of int, (tokens,)
-        Vocabulary index, 0 or 1 for the first or second text, 1 for special tokens.
-    word_ids : list of int or None, (tokens,)
-        Index of each token's word, None for special tokens.
-    offsets : list of (int, int), (tokens,)
-        Where each token begins and ends in the text.
-    """
-
+    #: ids, type_ids, special_tokens_mask: (tokens,): Vocabulary index, 0 or 1 for the first or
+    #: second text, 1 for special tokens
     ids: list[int]
     type_ids: list[int]
     special_tokens_mask: list[int]
-    word_ids: list[int | None]
+    word_ids: list[int | None]  # (tokens,): Index of each token's word, None for special tokens
+    #: (int, int), (tokens,): Where each token begins and ends in the text
     offsets: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens that a tokenizer puts around a sequence, and the room between them.
+    """The special tokens that a tokenizer puts around a sequence, and the room between them."""
 
-    Attributes
-    ----------
-    before, after : tuple of int
-        Token ids; either may be empty.
-    width : int
-        Tokens of text that a sequence holds besides, at least 1.
-    """
-
+    #: before, after: Token ids; either may be empty
     before: tuple[int, ...]
     after: tuple[int, ...]
-    width: int
+    width: int  # Tokens of text that a sequence holds besides, at least 1
 
 
 def tokenise(
@@ -91,24 +77,7 @@ def tokenise(
     pairs: Iterable[str] | None = None,
     special: bool = True,
 ) -> Iterator[Encoding]:
-    """Yield one encoding per text, in order; nothing is cut and nothing padded.
-
-    Parameters
-    ----------
-    model : TextModel
-        Whose tokenizer is used.
-    texts : iterable of str, or of sequences of words
-        All of one kind. Words keep their borders: a piece never spans two of them.
-    pairs : iterable of str, optional
-        The second text of each sequence.
-    special : bool
-        Whether special tokens are put around each sequence.
-
-    Raises
-    ------
-    CorpusError
-        If the tokenizer gives an id that the embedding lacks, or knows no piece of the first texts.
-    """
+    """Yield one encoding per text, in order; nothing is cut and nothing padded."""
     checked = False
     before = " " if _spells_spaces(model.tokenizer) else ""
     firsts, seconds = iter(texts), None if pairs is None else iter(pairs)
@@ -166,13 +135,7 @@ def tokenise_targets(model: TextModel, texts: Iterable[str]) -> Iterator[Encodin
 def encodings_of(
     model: TextModel, *texts: Sequence[object] | None, **options: Any
 ) -> list[Encoding]:
-    """Call the tokenizer; nothing is cut and nothing padded.
-
-    Raises
-    ------
-    CorpusError
-        If it fails.
-    """
+    """Call the tokenizer; nothing is cut and nothing padded."""
     fixed = {"truncation": False, "padding": False, "verbose": False}
     try:
         return list(model.tokenizer(*texts, **options, **fixed).encodings)
@@ -206,13 +169,7 @@ def token_stream(model: TextModel, lines: Iterable[str]) -> Iterator[int]:
 
 
 def frame(model: TextModel, length: int) -> Frame:
-    """Find the special tokens around a sequence of ``length`` tokens, those included.
-
-    Raises
-    ------
-    InputError
-        If they leave no room, or the tokenizer has no token for a plain letter.
-    """
+    """Find the special tokens around a sequence of ``length`` tokens, those included."""
     (encoding,) = encodings_of(model, ["a"])
     ids, special = encoding.ids, encoding.special_tokens_mask
     inner = [i for i, is_special in enumerate(special) if not is_special]

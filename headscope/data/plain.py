@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.data.corpus import Corpus, sample_corpus
-from headscope.data.lines import read_prose
+from headscope.data.files import read_prose
 from headscope.data.pieces import TextModel, tokenise
 from headscope.digest import sha256_of, sha256_of_file
 from headscope.errors import CorpusError
@@ -15,37 +15,19 @@ from headscope.errors import CorpusError
 
 @dataclass(frozen=True)
 class PlainText:
-    """Lines of text that can be read again and again without being held in memory.
+    """Lines of text that can be read again and again without being held in memory."""
 
-    Attributes
-    ----------
-    name : str
-        The path as given, or ``built-in sample``.
-    sha256 : str
-        Of the file's bytes.
-    n_lines : int
-        Lines that are not blank.
-    read : callable
-        Starts a new pass over those lines.
-    """
-
-    name: str
-    sha256: str
-    n_lines: int
-    read: Callable[[], Iterator[str]]
+    name: str  # The path as given, or ``built-in sample``
+    sha256: str  # Of the file's bytes
+    n_lines: int  # Lines that are not blank
+    read: Callable[[], Iterator[str]]  # Starts a new pass over those lines
 
     def __iter__(self) -> Iterator[str]:
         return self.read()
 
 
 def open_plain(path: str | Path | None) -> PlainText:
-    """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample.
-
-    Raises
-    ------
-    CorpusError
-        If it cannot be read or has no line that is not blank.
-    """
+    """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample."""
     if path is None:
         return sample_plain()
     path = Path(path)
@@ -58,13 +40,7 @@ def open_plain(path: str | Path | None) -> PlainText:
 
 
 def as_plain(text: PlainText | str | Path | Sequence[str] | None) -> PlainText:
-    """Take a text in any form: None (the sample), a path, or lines in memory.
-
-    Raises
-    ------
-    CorpusError
-        If there is no line that is not blank, or the file cannot be read.
-    """
+    """Take a text in any form: None (the sample), a path, or lines in memory."""
     if isinstance(text, PlainText):
         return text
     if text is None or isinstance(text, str | Path):

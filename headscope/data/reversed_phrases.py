@@ -24,13 +24,7 @@ _TEST = (2, 5, 7)
 
 
 def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
-    """Return the training and the test part, 320 and 192 examples that share no sentence.
-
-    Parameters
-    ----------
-    seed : int
-        Of which sentences are reversed: half of each part.
-    """
+    """Return the training and the test part, 320 and 192 examples that share no sentence."""
     corpus = sample_corpus()
     parts: tuple[list[Sentence], list[Sentence]] = ([], [])
     for i, sentence in enumerate(corpus):

@@ -12,20 +12,12 @@ _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words and, in a treebank, their heads.
+    """Words and, in a treebank, their heads."""
 
-    Attributes
-    ----------
-    words : tuple of str
-        In order, punctuation marks included; none is empty.
-    heads : tuple of int, optional
-        For each word the zero-based index of its head, -1 for the root.
-    relations : tuple of str, optional
-        For each word the relation to its head, without subtype (``nsubj:pass`` is ``nsubj``).
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # In order, punctuation marks included; none is empty
+    #: For each word the zero-based index of its head, -1 for the root
     heads: tuple[int, ...] | None = None
+    #: For each word the relation to its head, without subtype (``nsubj:pass`` is ``nsubj``)
     relations: tuple[str, ...] | None = None
 
     @property

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, tee
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.data.pieces import TextModel, frame, token_stream, tokenise
+from headscope.data.pieces import (
+    Encoding,
+    TextModel,
+    frame,
+    token_stream,
+    tokenise,
+    tokenise_targets,
+)
+from headscope.data.sentence import punctuation_spans
 from headscope.measures.accumulator import Array
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
@@ -20,30 +29,14 @@ MASKED_SHARE = 0.15
 
 @dataclass(frozen=True)
 class Row:
-    """One sequence with its special tokens.
+    """One sequence with its special tokens."""
 
-    Attributes
-    ----------
-    index : int
-        Its place among all rows of the task.
-    ids : tuple of int
-        Token ids, special tokens included.
-    types : tuple of int or None
-        Token types, for pairs of models that have them.
-    content : tuple of int
-        Positions that are no special token.
-    masked : tuple of int
-        Positions whose token was replaced by the mask token.
-    gold : tuple of int
-        The tokens that stood there.
-    """
-
-    index: int
-    ids: tuple[int, ...]
-    types: tuple[int, ...] | None
-    content: tuple[int, ...]
-    masked: tuple[int, ...] = ()
-    gold: tuple[int, ...] = ()
+    index: int  # Its place among all rows of the task
+    ids: tuple[int, ...]  # Token ids, special tokens included
+    types: tuple[int, ...] | None  # Token types, for pairs of models that have them
+    content: tuple[int, ...]  # Positions that are no special token
+    masked: tuple[int, ...] = ()  # Positions whose token was replaced by the mask token
+    gold: tuple[int, ...] = ()  # The tokens that stood there
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -51,28 +44,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Padded:
-    """Rows as tensors.
+    """Rows as tensors."""
 
-    Attributes
-    ----------
-    index : array of int, (batch,)
-        The place of each row among all rows of the task.
-    input_ids, attention_mask : Tensor, (batch, pos), int64
-        Token ids; 1 for tokens and 0 for padding.
-    token_type_ids : Tensor, (batch, pos), or None
-        0 or 1 for the first or second text of a pair.
-    masked : Tensor, (2, masked)
-        Row and position of every masked token, row by row.
-    gold : Tensor, (masked,)
-        The token ids that stood there.
-    """
-
-    index: Array
+    index: Array  # (batch,): The place of each row among all rows of the task
+    #: input_ids, attention_mask: (batch, pos), int64: Token ids; 1 for tokens and 0 for padding
     input_ids: Tensor
     attention_mask: Tensor
+    #: (batch, pos), or None: 0 or 1 for the first or second text of a pair
     token_type_ids: Tensor | None
-    masked: Tensor
-    gold: Tensor
+    masked: Tensor  # (2, masked): Row and position of every masked token, row by row
+    gold: Tensor  # (masked,): The token ids that stood there
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -171,3 +152,165 @@ def filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     """Right-pad sequences of numbers: (batch, longest), int64."""
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=fill)
+
+
+#: Label of a padded position.
+NO_LABEL = -100
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where a decoder begins and where it stops."""
+
+    start: int  # Token id that it reads first
+    stop: int  # Token id that ends every target
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairRow(Row):
+    """One source, as :class:`~headscope.data.token_rows.Row` has it, and its target."""
+
+    #: (target_pos,): What the decoder reads: the start token, then all labels but the last
+    decoder_ids: tuple[int, ...]
+    #: (target_pos,): What it should write at each of these positions; ends in one stop token
+    labels: tuple[int, ...]
+    decoder_content: tuple[int, ...]  # Positions at which the decoder reads no special token
+    #: Those at which it reads a piece of nothing but punctuation
+    decoder_punctuation: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids) + len(self.labels)
+
+
+@dataclass(frozen=True)
+class PaddedPairs(Padded):
+    """Pairs as tensors; ``masked`` and ``gold`` are every target position and its label."""
+
+    #: decoder_ids, decoder_mask: (batch, target_pos), int64: What the decoder reads; 1 for tokens
+    #: and 0 for padding
+    decoder_ids: Tensor
+    decoder_mask: Tensor
+    labels: Tensor  # (batch, target_pos), int64: What it should write; :data:`NO_LABEL` at padding
+    #: source_content, decoder_content: (batch, pos) and (batch, target_pos): True where the
+    #: encoder, or the decoder, reads a token that is not special
+    source_content: Tensor
+    decoder_content: Tensor
+
+    @property
+    def decoder_inputs(self) -> dict[str, Tensor]:
+        """What a model with a decoder is called with besides, by name."""
+        return {"decoder_input_ids": self.decoder_ids, "decoder_attention_mask": self.decoder_mask}
+
+    @property
+    def hidden_mask(self) -> Tensor:
+        """The last hidden state is the decoder's."""
+        return self.decoder_mask
+
+    def queries_of(self, stack: str) -> Tensor:
+        """(batch, pos): source tokens for the encoder, what the decoder reads for the others."""
+        return self.attention_mask if stack == "encoder" else self.decoder_mask
+
+
+def encode_pairs(
+    model: TextModel, sources: Iterable[str], targets: Iterable[str], ends: Ends
+) -> Iterator[PairRow | None]:
+    """Tokenise sources and targets; None for a pair that the model cannot read whole.
+
+    Each side gets the special tokens that the tokenizer itself puts there, with one exception:
+    special tokens after a target's text are replaced by one stop token, which some tokenizers add
+    and others do not. Nothing is ever cut.
+    """
+    texts, targets = tee(targets)
+    both = zip(tokenise(model, sources), tokenise_targets(model, targets), texts, strict=True)
+    for i, (source, target, text) in enumerate(both):
+        labels, special = _ended(target.ids, target.special_tokens_mask, ends.stop)
+        if not source.ids or max(len(source.ids), len(labels)) > model.max_length:
+            yield None
+            continue
+        yield PairRow(
+            index=i,
+            ids=tuple(source.ids),
+            types=None,
+            content=_content(source.special_tokens_mask),
+            decoder_ids=(ends.start, *labels[:-1]),
+            labels=labels,
+            decoder_content=_content([1, *special[:-1]]),
+            # The decoder reads a token one place after the one where it writes it.
+            decoder_punctuation=tuple(i + 1 for i in _punctuation(text, target)),
+        )
+
+
+def _ended(
+    ids: Sequence[int], special: Sequence[int], stop: int
+) -> tuple[tuple[int, ...], list[int]]:
+    """Let a target end in one stop token; also says which of its tokens are special."""
+    size = len(ids)
+    while size and (special[size - 1] or ids[size - 1] == stop):
+        size -= 1
+    return (*ids[:size], stop), [*special[:size], 1]
+
+
+def _content(special: Sequence[int]) -> tuple[int, ...]:
+    return tuple(position for position, is_special in enumerate(special) if not is_special)
+
+
+def _punctuation(text: str, encoding: Encoding) -> Iterator[int]:
+    """Yield the tokens all of whose characters belong to words that are punctuation."""
+    marked = punctuation_spans(text)
+    for token, (begin, end) in enumerate(encoding.offsets):
+        inside = [i for i in range(begin, end) if not text[i].isspace()]
+        if inside and all(marked[i] for i in inside) and not encoding.special_tokens_mask[token]:
+            yield token
+
+
+def pad_pairs(rows: Sequence[PairRow], pad_id: int, device: str) -> PaddedPairs:
+    """Right-pad both sides of pairs into one batch."""
+    source = pad_rows(rows, pad_id, device)
+    labels = filled([row.labels for row in rows], NO_LABEL).to(device)
+    real = labels != NO_LABEL
+    return PaddedPairs(
+        index=source.index,
+        input_ids=source.input_ids,
+        attention_mask=source.attention_mask,
+        token_type_ids=None,
+        masked=real.nonzero().t(),
+        gold=labels[real],
+        decoder_ids=filled([row.decoder_ids for row in rows], pad_id).to(device),
+        decoder_mask=real.long(),
+        labels=labels,
+        source_content=_marked([row.content for row in rows], source.input_ids),
+        decoder_content=_marked([row.decoder_content for row in rows], labels),
+    )
+
+
+def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
+    """Pad rows of either kind into one batch."""
+    pairs = [row for row in rows if isinstance(row, PairRow)]
+    return pad_pairs(pairs, pad_id, device) if pairs else pad_rows(rows, pad_id, device)
+
+
+def _marked(positions: Sequence[Sequence[int]], like: Tensor) -> Tensor:
+    """Mark some positions of each row: bool, in the shape of ``like``."""
+    marks = torch.zeros(like.shape, dtype=torch.bool)
+    for row, at in zip(marks, positions, strict=True):
+        row[list(at)] = True
+    return marks.to(like.device)
+
+
+def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | None]:
+    """Give each pair the nearest source before it that has as many content tokens: a control.
+
+    A source that is the same text does not count as another. The first of each length has none and
+    becomes None; so does what was None.
+    """
+    # Of each length the latest source, and the latest before it that differs.
+    before: dict[int, tuple[PairRow, ...]] = {}
+    for row in rows:
+        if row is None:
+            yield None
+            continue
+        known = before.get(len(row.content), ())
+        other = next((item for item in known if item.ids != row.ids), None)
+        yield other and dataclasses.replace(row, ids=other.ids, content=other.content)
+        if not known or known[0].ids != row.ids:
+            before[len(row.content)] = (row, *known[:1])

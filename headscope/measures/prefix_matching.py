@@ -24,21 +24,10 @@ class PrefixWeights:
     The sequences are alike in length: special tokens, a first half, a second half as long, special
     tokens. Queries are the tokens of the second half but its first and last, so that all three
     places are in the first half.
-
-    Parameters
-    ----------
-    n_layers, n_heads, sequences : int
-        Sites, heads of the widest one, and sequences of the pass.
-    start, copy : int
-        Position of the first half's first token, and tokens of a half.
-
-    Attributes
-    ----------
-    weights : array, (places, n_layers, n_heads, sequences)
-        NaN where a layer has fewer heads.
     """
 
     def __init__(self, n_layers: int, n_heads: int, sequences: int, start: int, copy: int) -> None:
+        #: (places, n_layers, n_heads, sequences): NaN where a layer has fewer heads
         self.weights: Array = np.full((len(PLACES), n_layers, n_heads, sequences), np.nan)
         self._queries = torch.arange(start + copy + 1, start + 2 * copy - 1)
         self._copy = copy

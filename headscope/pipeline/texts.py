@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from headscope.data.batches import BATCH_TOKENS, WINDOW, Item, buckets, windows
 from headscope.data.plain import PlainText, encode_lines
-from headscope.errors import CorpusError
+from headscope.data.token_rows import Ends
+from headscope.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
 
 
@@ -36,3 +37,23 @@ def check_measured(text: PlainText, lines: int) -> None:
             f"No line of {text.name} fits into the model's limit; break the text into sentences, "
             "one a line."
         )
+
+
+def ends_of(loaded: LoadedModel) -> Ends:
+    """Return the tokens with which a model's targets start and end."""
+    if loaded.start_id is None:
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
+            "one, such as Marian, BART or T5."
+        )
+    network = loaded.network
+    for settings in (network.config, getattr(network, "generation_config", None)):
+        stop = getattr(settings, "eos_token_id", None)
+        if isinstance(stop, list | tuple):
+            stop = next(iter(stop), None)
+        if stop is not None:
+            return Ends(loaded.start_id, int(stop))
+    raise InputError(
+        f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
+        "end; add it to config.json."
+    )

@@ -8,7 +8,6 @@ from typing import Any
 
 from headscope.data.corpus import Corpus
 from headscope.data.examples import Examples
-from headscope.data.pair_corpus import PairCorpus
 from headscope.data.pieces import count_unknown, tokenise
 from headscope.data.plain import PlainText
 from headscope.models.loaded import LoadedModel
@@ -74,11 +73,11 @@ def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[s
 def _texts(data: object) -> Iterator[Iterable[str | Sequence[str]]]:
     """Yield the texts of any data that a run is measured on, those of one kind together."""
     data = getattr(data, "test", data)  # transfer reads two files, and measures on this one
-    if isinstance(data, Corpus):
+    if isinstance(data, Corpus) and data.pairs is not None:
+        yield chain.from_iterable(data.pairs())
+    elif isinstance(data, Corpus):
         yield (sentence.words for sentence in data)
     elif isinstance(data, PlainText):
         yield data
-    elif isinstance(data, PairCorpus):
-        yield chain.from_iterable(data)
     elif isinstance(data, Examples):
         yield data.texts

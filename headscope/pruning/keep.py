@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.data.pair_rows import padded
-from headscope.data.token_rows import Padded
+from headscope.data.token_rows import Padded, padded
 from headscope.errors import ArtefactError, HeadscopeError, InputError
 from headscope.measures.metrics import Outputs
 from headscope.measures.rounding import tied

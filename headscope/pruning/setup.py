@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from headscope.data.examples import Examples, sample_texts
-from headscope.data.overlap import overlap
+from headscope.data.halving import overlap
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.known_roles import KnownRoles

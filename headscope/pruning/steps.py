@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from headscope.data.batches import buckets
-from headscope.data.pair_rows import padded
+from headscope.data.token_rows import padded
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import SECONDS, Progress

@@ -22,7 +22,7 @@ import headscope
 from headscope.data.corpus import open_text
 from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence, split_words
-from headscope.pipeline.classify.sentences import Sentences
+from headscope.pipeline.classify.passes import readings
 from headscope.show.drawing import BLUE, figure_files, new_figure, plain_axes
 
 WIDTH = 384
@@ -91,7 +91,7 @@ def estimate(text, rounds):
     def read():
         corpus = open_text(text)
         words = find_frequencies(corpus, None, "en")
-        for _ in Sentences.of(demo, corpus, words, n).batches.after(0):
+        for _ in readings(demo, ("encoder",), corpus, words, n)[0].batches.after(0):
             pass
 
     tokens = measured(limit=n).corpus.queries

@@ -56,14 +56,14 @@ binomial-tail | measures/statistics.py | more than the hits, not as many
     np.asarray(hits) - 1, n => np.asarray(hits), n
 cluster-factor | measures/statistics.py | sentences / (sentences - 1) is lost
     residual * sentences / (sentences - 1) => residual * sentences / sentences
-cross-sides | measures/classify/cross_labels.py | p is one-sided
+cross-sides | measures/classify/labels.py | p is one-sided
     both = 2 * normal_p( => both = normal_p(
 best-of-ten | measures/classify/labels.py | ten offsets, tested as one
     len(OFFSETS) * binomial_p( => binomial_p(
-offset-of-both | measures/classify/confirmation.py | B's baseline is chosen on B too
+offset-of-both | measures/classify/syntactic.py | B's baseline is chosen on B too
     ((1,), from_a)) => ((1,), best))
 rare-gain | measures/classify/labels.py | gain over chance, not over uniform
-    found.rate - self.uniform >= => found.rate - self.chance >=
+    score.rate - self.uniform >= => score.rate - self.chance >=
 broad-at-20 | measures/classify/rows.py | rows of 20 keys are left out
     (length >= LONG) => (length > LONG)
 dealt-anywhere | measures/classify/role_tests.py | labels cross layers

@@ -17,9 +17,9 @@ from outcomes import Command
 from safetensors.numpy import save_file
 
 import headscope
-from headscope.data.conllu import read_treebank
 from headscope.data.corpus import SAMPLE, sample_corpus
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
+from headscope.data.files import read_treebank
 from headscope.data.frequencies import find_frequencies
 from headscope.errors import HeadscopeError
 from headscope.pipeline import resume

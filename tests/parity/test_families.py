@@ -24,7 +24,7 @@ from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.replay import Replay
 from headscope.models.routing import Router, routed
-from headscope.pipeline.classify.norm_weighted import NormWeighted
+from headscope.pipeline.classify.value_norms import NormWeighted
 from headscope.pipeline.tasks import make_task
 from headscope.results import ValidationResult
 

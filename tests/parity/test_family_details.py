@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
 import headscope
+from headscope.data.examples import as_pairs
 from headscope.data.packing import pack, pack_pairs
-from headscope.data.pairs import as_pairs
 from headscope.data.plain import as_plain
 from headscope.errors import InputError, UnsupportedModelError
 from headscope.models.certificate import validate_model

@@ -15,8 +15,8 @@ from transformers import BertModel
 import headscope
 from headscope.measures.activations import Activations
 from headscope.measures.prefix_matching import PLACES, PrefixWeights
-from headscope.pipeline.classify.norm_weighted import compare
 from headscope.pipeline.classify.prefix_matching import Repeats
+from headscope.pipeline.classify.value_norms import compare
 from headscope.results import ClassifyResult
 
 

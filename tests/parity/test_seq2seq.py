@@ -14,7 +14,7 @@ from torch import Tensor
 
 import headscope
 from headscope.data.examples import Examples
-from headscope.data.pair_rows import Ends
+from headscope.data.token_rows import Ends
 from headscope.errors import CorpusError, InputError
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel

@@ -18,14 +18,16 @@ import headscope
 from headscope.attention import masked_softmax, with_bias
 from headscope.data.sentence import Sentence
 from headscope.measures.activations import Activations
-from headscope.measures.classify.confirmation import SyntacticTest, judge_syntactic
 from headscope.measures.classify.cross import CrossHeads
-from headscope.measures.classify.cross_labels import judge_cross
 from headscope.measures.classify.labels import judge
-from headscope.measures.classify.profile import QUANTITIES
 from headscope.measures.classify.rows import RowSummary
 from headscope.measures.classify.sums import HeadMeasures
-from headscope.measures.classify.syntactic import KernelHits, Syntactic
+from headscope.measures.classify.syntactic import (
+    KernelHits,
+    Syntactic,
+    SyntacticTest,
+    judge_syntactic,
+)
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.statistics import finite
@@ -45,12 +47,12 @@ def test_an_alignment_may_lie_on_either_side_of_zero(mean):
     """The p-value of the order has two tails: which way a head reads is not said beforehand."""
     pairs, deviation = 50, 0.4
     sums = CrossHeads(1, 1)
-    sums.pairs += pairs
+    sums.units += pairs
     sums.queries += 200
     sums.queries_squared += 800
     sums.alignment += pairs * mean
     sums.alignment_squares += (pairs - 1) * deviation**2 + pairs * mean**2
-    found = judge_cross(sums, None, Thresholds(), [[0]])[0].alignment
+    found = judge(sums, Thresholds(), [[0]], "cross")[0].alignment
     assert found is not None
     expected = 2 * stats.norm.sf(abs(mean) / (deviation / np.sqrt(pairs)))
     assert found.p_adjusted == pytest.approx(expected)
@@ -134,13 +136,13 @@ def test_the_best_of_ten_offsets_is_tested_as_one_of_ten():
     sums.positional.hits[0, 0, 4] = 20
     sums.positional.content += 400
     sums.positional.chance += 120.0
-    found = judge(sums, None, Thresholds(), [[0]])[0].positional
+    found = judge(sums, Thresholds(), [[0]])[0].positional
     assert found is not None
     assert found.p_adjusted == pytest.approx(10 * stats.binom.sf(19, 40, 0.3))
 
 
 def test_where_no_query_has_a_target_no_offset_is_the_best():
-    found = judge(HeadMeasures(1, 1), None, Thresholds(), [[0]])[0].positional
+    found = judge(HeadMeasures(1, 1), Thresholds(), [[0]])[0].positional
     assert found is not None
     assert (found.score, found.offset, found.chance) == (None, None, None)
 
@@ -158,7 +160,7 @@ def test_a_rare_word_head_gains_on_uniform_attention(uniform, roles):
     rare.expected_squared += 50 * expected**2
     rare.expected_queries += 100 * expected
     rare.hits_expected += 60 * expected[:, None, None]
-    head = judge(sums, None, Thresholds(), [[0]])[0]
+    head = judge(sums, Thresholds(), [[0]])[0]
     assert head.roles == roles
     assert head.rare is not None
     assert head.rare.p_adjusted < 0.01
@@ -176,7 +178,7 @@ def test_a_row_of_twenty_keys_is_a_long_one(tokens, long):
     reducer.observe(Activations("encoder", 0, 0, rows, heads, 1, *[pattern] * 5))
     reducer.finish("encoder", 0)
     assert (float(sums.positional.chance), int(sums.positional.content)) == (2.0, tokens - 1)
-    mean = sums.profile.means()[0, 0, QUANTITIES.index("long_entropy")]
+    mean = sums.profile.mean("long_entropy")[0, 0]
     assert finite(mean) == (None if long is None else pytest.approx(long))
 
 

@@ -25,77 +25,55 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
+from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.activations import Activations
-from headscope.measures.classify.rows import LONG, OUT, row_entropy
-from headscope.measures.pair_batch import PairBatch
+from headscope.measures.batch import Batch, Source
+from headscope.measures.classify.rows import LONG, OUT, QueryMeans, row_entropy
 from headscope.measures.rounding import first_largest
-from headscope.measures.statistics import ratio, ratio_error, standard_error
+from headscope.measures.statistics import ratio, standard_error
 from headscope.widest import widest
 
 #: Content queries, and content keys, of a pair that can show an order.
 FEWEST = 3
-#: What is averaged over content queries; ``long_entropy`` (the relative entropy) only over those of
-#: pairs whose source has LONG tokens or more.
-CROSS_QUANTITIES = (
-    "diagonal",
-    "confidence",
-    "entropy",
-    "relative_entropy",
-    "special_mass",
-    "first_special_mass",
-    "last_special_mass",
-    "long_entropy",
-)
-#: Expected values under uniform attention, summed over the same queries; for ``diagonal`` of a key
-#: drawn at random, as uniform attention has no largest weight.
-CROSS_UNIFORM = ("diagonal", "confidence", "special_mass")
 
 
-class CrossHeads(Accumulator):
+class CrossHeads(QueryMeans):
     """Sums over pairs of what the cross-attention heads of a model do.
 
     Sites of other stacks are passed over. As it holds nothing but sums, a second one can take a
     second pass: the control in which every target is given another pair's source.
-
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers with cross-attention, and heads of the layer that has most.
-
-    Attributes
-    ----------
-    alignment, alignment_squares : array of float, (n_layers, n_heads)
-        Sums over pairs of the rank correlation and of its square.
-    constant : array of int, (n_layers, n_heads)
-        Pairs in which all content queries look at the same key.
-    sums, squares, products : array of float, (n_layers, n_heads, len(CROSS_QUANTITIES))
-        Over pairs: of the pair's sum, of its square, and of sum x number of queries.
-    queries, queries_squared : array of int, (len(CROSS_QUANTITIES),)
-        Over pairs: number of queries, and its square.
-    uniform : array of float, (len(CROSS_UNIFORM),)
-        Sum over the same queries of what uniform attention gives.
-    pairs, skipped, long_pairs : array of int, ()
-        Measured, left out because they are too short, and those of long sources.
     """
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
-        self.alignment, self.alignment_squares = zeros(2, n_layers, n_heads)
-        self.constant: Array = np.zeros((n_layers, n_heads), dtype=np.int64)
-        self.sums, self.squares, self.products = zeros(3, n_layers, n_heads, len(CROSS_QUANTITIES))
-        self.queries, self.queries_squared = zeros(2, len(CROSS_QUANTITIES), dtype=np.int64)
-        self.uniform: Array = np.zeros(len(CROSS_UNIFORM))
-        self.pairs, self.skipped, self.long_pairs = zeros(3, dtype=np.int64)
+    quantities = (
+        "diagonal",
+        "confidence",
+        "entropy",
+        "relative_entropy",
+        "special_mass",
+        "first_special_mass",
+        "last_special_mass",
+        "long_entropy",
+    )
+    #: For ``diagonal`` a key drawn at random, as uniform attention has no largest weight.
+    baselines = ("diagonal", "confidence", "special_mass")
 
-    def start(self, batch: PairBatch) -> None:
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        super().__init__(n_layers, n_heads)
+        #: (n_layers, n_heads): Sums over pairs of the rank correlation and of its square
+        self.alignment, self.alignment_squares = zeros(2, n_layers, n_heads)
+        #: (n_layers, n_heads): Pairs in which all content queries look at the same key
+        self.constant: Array = np.zeros((n_layers, n_heads), dtype=np.int64)
+        #: Left out because they are too short
+        self.skipped: Array = np.zeros((), dtype=np.int64)
+
+    def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares, and count what no head changes."""
-        self._shared = shared = _shared_by_heads(batch)
-        self.queries += numpy(shared.n_queries.sum(dim=0))
-        self.queries_squared += numpy(shared.n_queries.square().sum(dim=0))
-        self.uniform += numpy(_uniform(shared))
-        self.pairs += int(shared.used.sum())
+        assert batch.source is not None  # cross-attention reads one
+        self._shared = shared = _shared_by_heads(batch.source)
+        self.count(shared.n_queries, _uniform(shared))
+        self.units += int(shared.used.sum())
         self.skipped += int((~shared.used).sum())
-        self.long_pairs += int((shared.used & shared.long).sum())
+        self.long_units += int((shared.used & shared.long).sum())
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
@@ -108,18 +86,12 @@ class CrossHeads(Accumulator):
         # From positions to places among the content keys: (rows, heads, query_pos)
         looks_at = shared.key_place[:, None].expand(*argmax.shape[:2], -1).gather(2, argmax)
         here = site.layer, site.heads
-        self._add_order(here, looks_at, shared)
-        sums = _sums_of_rows(pattern, top, looks_at, shared)  # (rows, heads, quantities)
-        self.sums[here] += numpy(sums.sum(dim=0))
-        self.squares[here] += numpy(sums.square().sum(dim=0))
-        queries = shared.n_queries.to(sums)
-        self.products[here] += numpy(torch.einsum("bhq,bq->hq", sums, queries))
-
-    def _add_order(self, here: tuple[int, slice], looks_at: Tensor, shared: _Shared) -> None:
         correlation, constant = rank_correlation(looks_at, shared.query_place, shared.query)
         self.alignment[here] += numpy(correlation.sum(dim=0))
         self.alignment_squares[here] += numpy(correlation.square().sum(dim=0))
         self.constant[here] += numpy((constant & shared.used[:, None]).sum(dim=0))
+        sums = _sums_of_rows(pattern, top, looks_at, shared)  # (rows, heads, quantities)
+        self.add(here, sums, shared.n_queries)
 
     def finish(self, stack: str, layer: int) -> None:
         """Nothing is held back between chunks."""
@@ -129,22 +101,8 @@ class CrossHeads(Accumulator):
 
         NaN where there is no pair; errors also for a single one.
         """
-        n = self.pairs
-        return ratio(self.alignment, n), standard_error(self.alignment, self.alignment_squares, n)
-
-    def means(self) -> Array:
-        """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""
-        return ratio(self.sums, self.queries)
-
-    def standard_errors(self) -> Array:
-        """Standard errors of :meth:`means` with pairs as the sampled unit."""
-        sums = (self.sums, self.squares, self.products)
-        return ratio_error(*sums, self.queries, self.queries_squared, int(self.pairs))
-
-    def expected(self, quantity: str) -> float:
-        """Return the mean of a quantity under uniform attention; NaN where there is no query."""
-        queries = self.queries[CROSS_QUANTITIES.index(quantity)]
-        return float(ratio(self.uniform[CROSS_UNIFORM.index(quantity)], queries))
+        sums = (self.alignment, self.alignment_squares)
+        return ratio(self.alignment, self.units), standard_error(*sums, self.units)
 
 
 @dataclass(frozen=True)
@@ -172,12 +130,12 @@ class _Shared:
         return _Shared(**{name: value[rows] for name, value in vars(self).items()})
 
 
-def _shared_by_heads(batch: PairBatch) -> _Shared:
-    query, key = batch.predicts_content, batch.source_content
+def _shared_by_heads(source: Source) -> _Shared:
+    query, key = source.predicts_content, source.content
     m_query, m_key = query.sum(dim=1), key.sum(dim=1)
-    n_keys = batch.source_mask.sum(dim=1)
+    n_keys = source.attention_mask.sum(dim=1)
     used, long = (m_query >= FEWEST) & (m_key >= FEWEST), n_keys >= LONG
-    special = batch.source_mask.bool() & ~key
+    special = source.attention_mask.bool() & ~key
     first = special & (special.cumsum(1) == 1)
     last = special & (special.flip(1).cumsum(1).flip(1) == 1)
     counted = m_query * used
@@ -194,7 +152,10 @@ def _shared_by_heads(batch: PairBatch) -> _Shared:
         n_keys=n_keys,
         special=torch.stack([special, first, last], dim=-1).float(),
         n_queries=torch.stack(
-            [counted * long if name == "long_entropy" else counted for name in CROSS_QUANTITIES],
+            [
+                counted * long if name == "long_entropy" else counted
+                for name in CrossHeads.quantities
+            ],
             dim=1,
         ),
     )
@@ -250,8 +211,8 @@ def _sums_of_rows(pattern: Tensor, top: Tensor, looks_at: Tensor, shared: _Share
     return torch.stack([*sums[:3], relative, *sums[3:], relative * shared.long[:, None]], dim=-1)
 
 
-def _uniform(shared: _Shared) -> Tensor:
-    """Sums of what uniform attention gives, (len(CROSS_UNIFORM),)."""
+def _uniform(shared: _Shared) -> list[Tensor]:
+    """What uniform attention gives, by query."""
     per_pair = (m[:, None, None] for m in (shared.m_query, shared.m_key))
     near = _near_line(shared.key_place[:, None], shared.query_place[..., None], *per_pair)
     near = near & shared.key[:, None]  # (batch, query_pos, key_pos)
@@ -261,4 +222,4 @@ def _uniform(shared: _Shared) -> Tensor:
         (1 / n_keys)[:, None],
         (widest(shared.special[..., 0]).sum(dim=1) / n_keys)[:, None],
     )
-    return torch.stack([(part * shared.query).sum() for part in by_query])
+    return [part * shared.query for part in by_query]

@@ -41,22 +41,7 @@ def role_tests(
     size: float = 1.0,
     seed: int = 0,
 ) -> tuple[CauseTest, ...]:
-    """Compare the losses of labelled heads with those of the others.
-
-    Parameters
-    ----------
-    losses : mapping of str to array, (heads,)
-        By removal.
-    labels : mapping of str to array of bool, (heads,)
-        By role: which heads have it.
-    layers : array of int, (heads,)
-        The layer of each head: heads of different layers differ whatever their roles.
-    size : float
-        Of the metric whose losses these are: what its rounding leaves between two heads is no
-        difference.
-    seed : int
-        Of resamples and random labels.
-    """
+    """Compare the losses of labelled heads with those of the others."""
     asked = {role: has for role, has in labels.items() if _enough(has, FEWEST)}
     return tuple(
         test
@@ -121,24 +106,7 @@ def _verdict(within: float | None, p_adjusted: float | None) -> str:
 def dealt(
     values: Array, has: Array, groups: Array, rng: np.random.Generator
 ) -> tuple[float, Array] | None:
-    """Return the superiority inside groups, and those of labels dealt at random inside them.
-
-    Parameters
-    ----------
-    values : array, (heads,)
-        What is compared.
-    has : array of bool, (heads,)
-        Which heads are labelled.
-    groups : array of int, (heads,)
-        Only heads of one group are compared, and only inside groups are labels dealt.
-    rng : numpy Generator
-        Deals the labels.
-
-    Returns
-    -------
-    (float, array (DEALS,)) or None
-        None where no group has labelled and other heads.
-    """
+    """Return the superiority inside groups, and those of labels dealt at random inside them."""
     wins, pairs, random = 0.0, 0, np.zeros(DEALS)
     for group in np.unique(groups):
         inside = groups == group

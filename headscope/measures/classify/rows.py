@@ -7,16 +7,19 @@ while the chunk is in the processor's cache; what is left is a few times n numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.measures.accumulator import Accumulator
+from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
 from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch
 from headscope.measures.rounding import first_largest
+from headscope.measures.statistics import ratio, ratio_error
 from headscope.widest import widest
 
 #: Tokens, special ones included, that a row must see to tell a broad head from others.
@@ -37,70 +40,107 @@ class RowSummary:
 
     The heads of all layers stand in one axis, layer by layer; where a layer has lost heads the last
     places of its share are 0.
-
-    Attributes
-    ----------
-    argmax : Tensor, (batch, n_layers * n_heads, pos)
-        Position of the largest weight on a content key; ties, also those to rounding: the lowest.
-    word_argmax : Tensor, (batch, n_layers * n_heads, pos)
-        At first pieces: first piece of the word attended to most, itself excluded; attention to a
-        word is the sum over its pieces, attention from a word the mean over its pieces.
-    word_argmax_mean : Tensor, (batch, n_layers * n_heads, pos)
-        The same, with the mean over the attended word's pieces.
-    top : Tensor, (batch, n_layers * n_heads), float64
-        Sum over content queries of the largest weight on a content key.
-    entropy : Tensor, (batch, n_layers * n_heads), float64
-        Sum over content queries of the entropy of the full row, in nats.
-    relative : Tensor, (batch, n_layers * n_heads, 2), float64
-        Sum over content queries of that entropy / ln n, n the keys that the row may see: over rows
-        of two keys or more, and over rows of LONG keys or more.
-    mass : Tensor, (batch, n_layers * n_heads, 4), float64
-        Sum over content queries of the mass on special tokens, on the first special, the last
-        special, punctuation.
-    band : Tensor, (batch, n_layers * n_heads, len(OFFSETS)), float64
-        Sum over content queries of P[i, i + r] for each offset r, 0 outside the sequence.
-    by_distance : Tensor, (batch, n_layers * n_heads, len(WORD_OFFSETS)), float64
-        Sums over word pairs at each word offset of the attention to a word (mean over its pieces)
-        from a word (mean over its pieces). Only of sentences in the first half; 0 for the others.
     """
 
+    #: (batch, n_layers * n_heads, pos): Position of the largest weight on a content key; ties, also
+    #: those to rounding: the lowest
     argmax: Tensor
+    #: (batch, n_layers * n_heads, pos): At first pieces: first piece of the word attended to most,
+    #: itself excluded; attention to a word is the sum over its pieces, attention from a word the
+    #: mean over its pieces
     word_argmax: Tensor
+    #: (batch, n_layers * n_heads, pos): The same, with the mean over the attended word's pieces
     word_argmax_mean: Tensor
+    #: (batch, n_layers * n_heads), float64: Sum over content queries of the largest weight on a
+    #: content key
     top: Tensor
+    #: (batch, n_layers * n_heads), float64: Sum over content queries of the entropy of the full
+    #: row, in nats
     entropy: Tensor
+    #: (batch, n_layers * n_heads, 2), float64: Sum over content queries of that entropy / ln n, n
+    #: the keys that the row may see: over rows of two keys or more, and over rows of LONG keys or
+    #: more
     relative: Tensor
+    #: (batch, n_layers * n_heads, 4), float64: Sum over content queries of the mass on special
+    #: tokens, on the first special, the last special, punctuation
     mass: Tensor
+    #: (batch, n_layers * n_heads, len(OFFSETS)), float64: Sum over content queries of P[i, i + r]
+    #: for each offset r, 0 outside the sequence
     band: Tensor
+    #: (batch, n_layers * n_heads, len(WORD_OFFSETS)), float64: Sums over word pairs at each word
+    #: offset of the attention to a word (mean over its pieces) from a word (mean over its pieces).
+    #: Only of sentences in the first half; 0 for the others.
     by_distance: Tensor
 
 
 class RowMeasure(Accumulator):
-    """An accumulator of row summaries.
-
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
-    """
+    """An accumulator of row summaries."""
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
         raise NotImplementedError
 
 
-class RowReducer:
-    """Observes attention sites and feeds row summaries to ``measures``, a batch at a time.
+class QueryMeans(Accumulator):
+    """Means over content queries, with sums by sequence: the unit that was sampled.
 
-    Parameters
-    ----------
-    n_layers, n_heads : int
-        Layers, and heads of the layer that has most.
-    *measures : RowMeasure
-        What every summary is added to.
-    stack : str, optional
-        Pass over the sites of other stacks; without it all sites are of one stack.
+    So an interval can treat the sentence or the pair, not the token, as what was drawn.
     """
+
+    #: What is averaged; ``long_entropy`` only over queries that see LONG tokens or more.
+    quantities: ClassVar[tuple[str, ...]]
+    #: Those of which it is known what uniform attention gives.
+    baselines: ClassVar[tuple[str, ...]]
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        #: (n_layers, n_heads, quantities): Over sequences: of the sequence's sum, of its square,
+        #: and of sum x number of queries
+        self.sums, self.squares, self.products = zeros(3, n_layers, n_heads, len(self.quantities))
+        #: (quantities,): Over sequences: number of queries, and its square
+        self.queries, self.queries_squared = zeros(2, len(self.quantities), dtype=np.int64)
+        #: (baselines,): Sum over the same queries of what uniform attention gives
+        self.uniform: Array = np.zeros(len(self.baselines))
+        #: Sequences measured, and those with LONG tokens or more
+        self.units, self.long_units = zeros(2, dtype=np.int64)
+
+    def count(self, queries: Tensor, expected: Sequence[Tensor]) -> None:
+        """Count a batch's queries, (batch, quantities), and what uniform attention gives."""
+        self.queries += numpy(queries.sum(dim=0))
+        self.queries_squared += numpy(queries.square().sum(dim=0))
+        self.uniform += numpy(torch.stack([widest(part).sum() for part in expected]))
+
+    def add(self, at: Any, sums: Tensor, queries: Tensor) -> None:
+        """Add each sequence's sums, (batch, heads, quantities), to the heads at an index."""
+        by_query = torch.einsum("bhq,bq->hq", sums, queries.to(sums))
+        parts = (sums.sum(dim=0), sums.square().sum(dim=0), by_query)
+        for mine, part in zip((self.sums, self.squares, self.products), parts, strict=True):
+            mine[at] += numpy(part).reshape(mine[at].shape)
+
+    def means(self) -> Array:
+        """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""
+        return ratio(self.sums, self.queries)
+
+    def standard_errors(self) -> Array:
+        """Standard errors of :meth:`means` with sequences as the sampled unit."""
+        sums = (self.sums, self.squares, self.products)
+        return ratio_error(*sums, self.queries, self.queries_squared, int(self.units))
+
+    def mean(self, quantity: str) -> Array:
+        """Means of one quantity, (n_layers, n_heads)."""
+        return np.asarray(self.means()[..., self.quantities.index(quantity)])
+
+    def error(self, quantity: str) -> Array:
+        """Standard errors of one quantity, (n_layers, n_heads)."""
+        return np.asarray(self.standard_errors()[..., self.quantities.index(quantity)])
+
+    def expected(self, quantity: str) -> float:
+        """Return the mean of a quantity under uniform attention; NaN where there is no query."""
+        queries = self.queries[self.quantities.index(quantity)]
+        return float(ratio(self.uniform[self.baselines.index(quantity)], queries))
+
+
+class RowReducer:
+    """Observes attention sites and feeds row summaries to ``measures``, a batch at a time."""
 
     def __init__(
         self, n_layers: int, n_heads: int, *measures: RowMeasure, stack: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,16 +25,19 @@ from headscope.models.random_writes import less_random_write
 from headscope.models.replay import Replay
 from headscope.pipeline.known_roles import places
 from headscope.pipeline.progress import Progress
-from headscope.pipeline.tasks import Task, make_task, read_examples, select
+from headscope.pipeline.tasks import Task, check_task, make_task, read_examples, select
 from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
+from headscope.pipeline.tasks.making import check_two
 from headscope.processes.sharing import share
-from headscope.results import HeadResult
+from headscope.results import ClassifyResult, HeadResult
 from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
 from headscope.results.roles import ROLES
 from headscope.tasks.calibration import TaskCalibration, chosen_stack, pick
 from headscope.tasks.gauss_newton import labelled_rows, sample
 from headscope.tasks.head_means import mean_z
 from headscope.tasks.units import Units, units_of
+
+__all__ = ["CauseSource", "check_task", "find_causes", "mean_loss", "with_causes"]
 
 #: Random directions of the label-free estimate; each costs a backward pass.
 DIRECTIONS = 2
@@ -44,35 +47,23 @@ ROTATIONS = 5
 
 @dataclass(frozen=True)
 class CauseSource:
-    """What the removal of heads is measured on, read but not yet tokenised.
+    """What the removal of heads is measured on, read but not yet tokenised."""
 
-    Attributes
-    ----------
-    task, data : str
-        What the model is measured by, and the name of what was read.
-    measured, calibration : Examples
-        Two halves that share no sentence: losses are measured on the first, means and gradients
-        taken of the second.
-    limit, seed : int
-        Most examples of each half; of the halves and all that is drawn.
-    """
-
+    #: task, data: What the model is measured by, and the name of what was read
     task: str
     data: str
+    #: measured, calibration: Two halves that share no sentence: losses are measured on the first,
+    #: means and gradients taken of the second
     measured: Examples
     calibration: Examples
+    #: limit, seed: Most examples of each half; of the halves and all that is drawn
     limit: int
     seed: int
 
     @classmethod
     def read(cls, task: str, data: str | Path | None, limit: int, seed: int) -> CauseSource:
-        """Read examples as ``prune`` does and deal them into two halves.
-
-        Raises
-        ------
-        InputError, CorpusError
-            If the file cannot serve the task, or holds fewer than four examples.
-        """
+        """Read examples as ``prune`` does and deal them into two halves."""
+        check_two(limit)
         examples = read_examples(task, data)
         columns = (examples.first, examples.second) if examples.second else (examples.first,)
         halves = halve(list(zip(*columns, strict=True)), seed)
@@ -85,49 +76,14 @@ class CauseSource:
         return cls(task, examples.name, first, second, limit, seed)
 
 
-@dataclass(frozen=True)
-class Found:
-    """What removing heads showed.
-
-    Attributes
-    ----------
-    causes : Causes
-        How it was measured, and what it says of roles.
-    by_head : dict of str to HeadCause
-        By the heads' names; heads of stacks that the task does not run are missing.
-    """
-
-    causes: Causes
-    by_head: dict[str, HeadCause]
-
-
 def find_causes(
     loaded: LoadedModel,
     stacks: Sequence[str],
     heads: Sequence[HeadResult],
     source: CauseSource,
     progress: Progress,
-) -> Found:
-    """Remove every head alone, in three ways, and hold the losses against the heads' roles.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The whole model, with the task head that the task needs.
-    stacks : sequence of str
-        Those that were classified.
-    heads : sequence of HeadResult
-        What classification found.
-    source : CauseSource
-        What to measure on.
-    progress : callable
-        Told (what, heads done, heads).
-
-    Raises
-    ------
-    InputError
-        If the model cannot do the task, or the task does not run the one stack that was classified.
-    """
+) -> tuple[Causes, dict[str, HeadCause]]:
+    """Remove every head alone, in three ways, and hold the losses against the heads' roles."""
     view = chosen_stack(loaded, stacks[0] if len(stacks) == 1 else None, source.task)
     task, other = (
         make_task(source.task, examples, view, seed=source.seed + i, limit=source.limit)
@@ -136,11 +92,11 @@ def find_causes(
     units, means = units_of(view), mean_z(view, other, everywhere=True)
     estimates = [_estimate(view, other, units, given, source.seed) for given in (None, means)]
     removals = _Removals(view, task, units, means, source.seed)
-    found = list(removals.of_all(estimates[0].tolist(), estimates[1].tolist(), progress))
+    by_unit = list(removals.of_all(estimates[0].tolist(), estimates[1].tolist(), progress))
     place_of = places(view)
     there = [h for h in heads if (h.stack, h.layer, h.head) in place_of]
     at = [place_of[h.stack, h.layer, h.head] for h in there]
-    mine = [found[units.unit(place)] for place in at]
+    mine = [by_unit[units.unit(place)] for place in at]
     causes = Causes(
         task=source.task,
         metric=task.metric,
@@ -158,12 +114,12 @@ def find_causes(
             size=abs(task.value(removals.full)),
             seed=0,
         ),
-        fits=tuple(_fits(found, source.seed)),
+        fits=tuple(_fits(by_unit, source.seed)),
         seed=source.seed,
         notes=tuple(_notes(task, removals.full, units)),
         rotations=ROTATIONS,
     )
-    return Found(causes, {h.name: cause for h, cause in zip(there, mine, strict=True)})
+    return causes, {h.name: cause for h, cause in zip(there, mine, strict=True)}
 
 
 class _Removals:
@@ -235,33 +191,23 @@ def mean_loss(
 ) -> Loss:
     """Average losses that rotations drawn at random gave, and say how sure the mean is.
 
-    Parameters
-    ----------
-    losses : sequence of float
-        One for each rotation; a single one is no draw.
-    downs, ups : sequence of float
-        How far the 95% interval over examples of each reaches below and above it; infinite where
-        it is unknown.
-    heads : int
-        How many such intervals are read together.
-
     Notes
     -----
     Examples and rotations err independently, so the two parts of either half of the interval add
     up as squares (Zou & Donner 2008): that over examples, mean over rotations, and Student's t of
     the rotations. At the level for all heads the first grows as normal quantiles do.
     """
-    found = np.array(losses)
-    error = found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0.0
+    rotated = np.array(losses)
+    error = rotated.std(ddof=1) / np.sqrt(len(rotated)) if len(rotated) > 1 else 0.0
     ends = []
     for tail in (0.025, 0.025 / heads):
         grown = stats.norm.isf(tail) / stats.norm.isf(0.025)
-        drawn = stats.t.isf(tail, len(found) - 1) * error if len(found) > 1 else 0.0
+        drawn = stats.t.isf(tail, len(rotated) - 1) * error if len(rotated) > 1 else 0.0
         low, high = (float(np.hypot(grown * np.mean(side), drawn)) for side in (downs, ups))
-        ends.append((float(found.mean()) - low, float(found.mean()) + high))
+        ends.append((float(rotated.mean()) - low, float(rotated.mean()) + high))
     if not np.isfinite(ends).all():
-        return Loss(float(found.mean()), None)
-    return Loss(float(found.mean()), *ends)
+        return Loss(float(rotated.mean()), None)
+    return Loss(float(rotated.mean()), *ends)
 
 
 def _estimate(
@@ -274,36 +220,36 @@ def _estimate(
     derivative is zero at the whole model; but d = 1 - cos = |e - e'|^2 / 2 of embeddings e of unit
     length, and e - e' has a first order: its square is estimated along random directions.
     """
-    given = TaskCalibration(loaded, task, means)
+    calibration = TaskCalibration(loaded, task, means)
     if not task.has_labels:
-        batches = given.batches(labels=False)
-        found = sample(batches, units, directions=DIRECTIONS, seed=seed)
-        return found.matrix.diagonal() / 2
-    return -labelled_rows(given.batches(labels=True), units).mean(dim=0)
+        batches = calibration.batches(labels=False)
+        newton = sample(batches, units, directions=DIRECTIONS, seed=seed)
+        return newton.matrix.diagonal() / 2
+    return -labelled_rows(calibration.batches(labels=True), units).mean(dim=0)
 
 
-def _losses(found: Sequence[HeadCause]) -> dict[str, Array]:
+def _losses(causes: Sequence[HeadCause]) -> dict[str, Array]:
     names = ("zero", "mean", "noise")
-    return {name: np.array([getattr(cause, name).loss for cause in found]) for name in names}
+    return {name: np.array([getattr(cause, name).loss for cause in causes]) for name in names}
 
 
 def _labels(heads: Sequence[HeadResult]) -> dict[str, Array]:
     """Say which heads have any role, and which have each."""
-    found = {"any": np.array([bool(head.roles) for head in heads])}
+    has_role = {"any": np.array([bool(head.roles) for head in heads])}
     for role in (role.key for role in ROLES):
-        found[role] = np.array([role in head.roles for head in heads])
-    return found
+        has_role[role] = np.array([role in head.roles for head in heads])
+    return has_role
 
 
-def _fits(found: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
+def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
     """Correlate estimates and losses over the units that can be removed."""
-    losses = _losses(found)
+    losses = _losses(causes)
     for removal in ("zero", "mean"):
-        guessed = np.array([getattr(cause, f"{removal}_estimate") for cause in found])
+        guessed = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
         ranked = {"similarity": guessed, "gold": losses[removal]}
         fit = interval_of(spearman, ranked, seed=seed)
         ends = fit.ci and (fit.low / 100, fit.high / 100)
-        yield EstimateFit(removal, len(found), fit.value / 100, ends)
+        yield EstimateFit(removal, len(causes), fit.value / 100, ends)
 
 
 def _notes(task: Task, full: Outputs, units: Units) -> Iterator[str]:
@@ -316,3 +262,12 @@ def _notes(task: Task, full: Outputs, units: Units) -> Iterator[str]:
             "roles, which differ from layer to layer, are not tested."
         )
     yield from task.notes
+
+
+def with_causes(
+    result: ClassifyResult, loaded: LoadedModel, source: CauseSource, progress: Progress
+) -> ClassifyResult:
+    """Remove every head alone and add what that does to the output."""
+    causes, by_head = find_causes(loaded, result.stacks, result.heads, source, progress)
+    heads = (replace(head, cause=by_head.get(head.name)) for head in result.heads)
+    return replace(result, heads=tuple(heads), causes=causes)

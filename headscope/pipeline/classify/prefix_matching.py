@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from headscope.measures.prefix_matching import PLACES, PrefixWeights
 from headscope.measures.statistics import standard_error, t_half_width
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
+from headscope.results import ClassifyResult
 from headscope.results.heads import head_name
 from headscope.results.prefix_matching import Match, PrefixMatching, PrefixScore
 
@@ -28,23 +29,16 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Repeats:
-    """Sequences whose second half repeats the first, and their controls.
+    """Sequences whose second half repeats the first, and their controls."""
 
-    Attributes
-    ----------
-    repeated, control : tuple of tuple of int
-        Token ids; each control has the second half of its partner after other tokens.
-    start, copy : int
-        Position of the first random token; tokens of a half.
-    seed : int
-        Of the tokens.
-    """
-
+    #: repeated, control: Token ids; each control has the second half of its partner after other
+    #: tokens
     repeated: tuple[tuple[int, ...], ...]
     control: tuple[tuple[int, ...], ...]
+    #: start, copy: Position of the first random token; tokens of a half
     start: int
     copy: int
-    seed: int
+    seed: int  # Of the tokens
 
     @classmethod
     def draw(cls, loaded: LoadedModel, seed: int) -> Repeats | None:
@@ -75,13 +69,13 @@ class Repeats:
     def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
         """Run sequences: (places, n_layers, n_heads, sequences)."""
         shape = loaded.n_layers, loaded.n_heads, len(sequences)
-        found = PrefixWeights(*shape, self.start, self.copy)
-        with routed(loaded.model, Router(loaded.sites, [found], others=loaded.others)) as router:
+        matching = PrefixWeights(*shape, self.start, self.copy)
+        with routed(loaded.model, Router(loaded.sites, [matching], others=loaded.others)) as router:
             for first in range(0, len(sequences), _AT_ONCE):
-                found.begin(first)
+                matching.begin(first)
                 batch = loaded.pad(sequences[first : first + _AT_ONCE])
                 router.run(functools.partial(loaded.forward, *batch))
-        return found.weights
+        return matching.weights
 
     def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:
         """Score every head of a model, or of one of its stacks, by its name."""
@@ -121,3 +115,23 @@ class Repeats:
             stack=site.stack,
             random_weights=gains,
         )
+
+
+def with_prefix_matching(
+    result: ClassifyResult,
+    loaded: LoadedModel,
+    twin: LoadedModel | None,
+    stacks: Sequence[str],
+    seed: int,
+) -> ClassifyResult:
+    """Add the scores on repeated random tokens, of the stack that sentences run."""
+    stack = "encoder" if loaded.encoder_decoder else loaded.stacks[0]
+    repeats = Repeats.draw(loaded, seed) if stack in stacks else None
+    if repeats is None:
+        why = f"only the {stack} reads random tokens" if stack not in stacks else "too few tokens"
+        return replace(result, untestable={**result.untestable, "prefix matching": why})
+    view = loaded.only(stack)
+    scores = repeats.scores(view)
+    random = None if twin is None else repeats.scores(twin.only(stack))
+    heads = (replace(head, prefix=scores.get(head.name)) for head in result.heads)
+    return replace(result, heads=tuple(heads), prefix=repeats.described(view, random))

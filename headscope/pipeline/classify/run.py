@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headscope.data.batches import BATCH_TOKENS, WINDOW
 from headscope.data.corpus import Corpus
+from headscope.data.examples import AnyCorpus, open_corpus
 from headscope.data.frequencies import Frequencies, find_frequencies
-from headscope.data.pair_corpus import PairCorpus
 from headscope.errors import UnusedOptionError
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
-from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for
-from headscope.pipeline.classify.further import (
-    beside_pattern,
-    open_removal,
-    with_causes,
-    with_prefix,
+from headscope.models.loaded import LoadedModel
+from headscope.pipeline.classify.passes import (
+    Run,
+    StackLabels,
+    blank_sums,
+    corpus_for,
+    readings,
+    stacks_for,
 )
-from headscope.pipeline.classify.passes import Found, Run, blank_sums
-from headscope.pipeline.classify.stack_parts import found_in, parts_for
+from headscope.pipeline.classify.prefix_matching import with_prefix_matching
+from headscope.pipeline.classify.value_norms import compare
 from headscope.pipeline.opening import (
     Model,
     need_tokenizer,
@@ -34,7 +37,6 @@ from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import check_resume, open_state
-from headscope.pipeline.tasks import check_task
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -161,86 +163,109 @@ def classify(
             "or leave them out."
         )
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
-    given = open_corpus(corpus)
-    removal = open_removal(task, data, ablate_limit, seed) if ablate else None
-    words = _frequencies(given, frequencies, language)
+    as_given = open_corpus(corpus)
+    removal = None
+    if ablate:
+        from headscope.pipeline.classify import causes  # with all tasks: not needed otherwise
+
+        removal = causes.CauseSource.read(task, data, ablate_limit, seed)
+    words = find_frequencies(as_given, frequencies, language)
     opened = (open_for_tasks if ablate else open_model)(model, **options)
     need_tokenizer(opened, "classify")
-    if ablate:
-        check_task(task, opened)  # before everything else is measured
-    read = corpus_for(opened, given)
+    if removal is not None:
+        causes.check_task(task, opened)  # before everything else is measured
+    read = corpus_for(opened, as_given)
     if not opened.sites:  # the certificate says why
         require_valid(opened, validate)
-    stacks = stacks_for(opened, stack, pairs=isinstance(read, PairCorpus))
-    if read is not given:
-        words = _frequencies(read, frequencies, language)
+    stacks = stacks_for(opened, stack, pairs=read.n_pairs > 0)
+    if read is not as_given:
+        words = find_frequencies(read, frequencies, language)
     validation = require_valid(opened, validate)
     loaded = opened.whole or opened
-    parts = parts_for(loaded, stacks, read, words, limit)
+    texts = readings(loaded, stacks, read, words, limit)
+    # What a saved state must agree with, besides model, seed and versions.
+    identity = {
+        "schema": SCHEMA,
+        "corpus": read.sha256,
+        "pairs": read.n_pairs > 0,
+        "sentences": min(read.n_rows, limit or read.n_rows),
+        "stacks": list(stacks),
+        "frequencies": f"{words.source} {words.sha256}",
+        "thresholds": dataclasses.asdict(thresholds),
+        "control": control,
+        "batches": [WINDOW, BATCH_TOKENS],
+        "norms": norm_weighted,
+    }
     saved = open_state(
-        state,
-        resume,
-        {**_identity(read, words, thresholds, control, stacks, limit), "norms": norm_weighted},
-        lambda: blank_sums(loaded, stacks),
-        loaded,
-        seed,
-        by_process=True,
+        state, resume, identity, lambda: blank_sums(loaded, stacks), loaded, seed, by_process=True
     )
     run = Run(stacks, thresholds, progress or silent, saved, norm_weighted)
-    found = list(found_in(loaded, run, parts))
+
+    def labelled(model: LoadedModel, run: Run, name: str) -> list[StackLabels]:
+        return [labels for text in texts for labels in text.label(model, run, name)]
+
+    by_stack = labelled(loaded, run, "model")
     twin = random_twin(loaded, seed) if control else None
-    random = list(found_in(twin, run, parts, "control")) if twin else None
+    random = labelled(twin, run, "control") if twin else None
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
         schema=SCHEMA,
         provenance=provenance(measured, command=command, seed=seed, data=read),
         validation=validation,
-        corpus=_describe(read, words, found, language),
+        corpus=_describe(read, words, by_stack, language),
         thresholds=dataclasses.asdict(thresholds),
-        heads=tuple(head for item in found for head in item.heads),
-        control=_controls(found, random, seed),
+        heads=_heads(by_stack),
+        control=_controls(by_stack, random, seed),
         untestable={
             role_in(role, item.corpus.stack): why
-            for item in found
+            for item in by_stack
             for role, why in item.untestable.items()
         },
     )
-    if norm_weighted:
-        result = beside_pattern(result, loaded, twin, random, run, parts)
+    if norm_weighted:  # measure the pattern itself too, and say which of its labels norms leave
+        pattern = dataclasses.replace(run, norm_weighted=False)
+        of_twin = None
+        if twin is not None and random is not None:
+            of_twin = _heads(labelled(twin, pattern, "control by the pattern")), _heads(random)
+        by_pattern = _heads(labelled(loaded, pattern, "by the pattern"))
+        result = replace(result, norms=compare(by_pattern, result.heads, of_twin))
     if prefix_matching:
-        result = with_prefix(result, loaded, twin, stacks, seed)
-    return result if removal is None else with_causes(result, loaded, removal, run.progress)
+        result = with_prefix_matching(result, loaded, twin, stacks, seed)
+    if removal is None:
+        return result
+    return causes.with_causes(result, loaded, removal, run.progress)
 
 
-def _frequencies(
-    corpus: Corpus | PairCorpus, path: str | Path | None, language: str | None
-) -> Frequencies:
-    """Find the frequencies of the words of sentences, or of the sources of pairs."""
-    sentences = corpus.sources if isinstance(corpus, PairCorpus) else corpus
-    return find_frequencies(sentences, path, language)
+def _heads(items: Sequence[StackLabels]) -> tuple[HeadResult, ...]:
+    return tuple(head for item in items for head in item.heads)
 
 
 def _controls(
-    found: Sequence[Found], random: Sequence[Found] | None, seed: int
+    items: Sequence[StackLabels], random: Sequence[StackLabels] | None, seed: int
 ) -> ControlResult | None:
     """Gather what was found where there is nothing to find.
 
     ``random`` is what the rules find in the same architecture with random weights, drawn with this
     seed.
     """
-    swapped = next((item.swapped for item in found if item.swapped is not None), None)
+    swapped = next((item.swapped for item in items if item.swapped is not None), None)
     if random is None:
         return None if swapped is None else ControlResult(swapped=swapped)
     by_stack = {
         item.corpus.stack: {"heads": len(item.heads), **_counts(item.heads, item.corpus.stack)}
         for item in random
     }
-    heads = [head for item in random for head in item.heads]
+    heads = _heads(random)
     return ControlResult(
         swapped=swapped,
         seed=seed,
         heads=len(heads),
-        false_positives=_false_positives(heads),
+        false_positives=tuple(
+            f"{head.name} {label.role} {label.detail}".strip()
+            for head in heads
+            for label in head.labels
+            if label.role in ("syntactic", "rare")
+        ),
         by_stack=by_stack if len(by_stack) > 1 else {},
         **_counts(heads, *by_stack),
     )
@@ -251,55 +276,20 @@ def _counts(heads: Sequence[HeadResult], *stacks: str) -> dict[str, int]:
     return {r.key: sum(r.key in head.roles for head in heads) for r in roles_of(*stacks)}
 
 
-def _false_positives(heads: Sequence[HeadResult]) -> tuple[str, ...]:
-    return tuple(
-        f"{head.name} {label.role} {label.detail}".strip()
-        for head in heads
-        for label in head.labels
-        if label.role in ("syntactic", "rare")
-    )
-
-
 def _describe(
-    corpus: Corpus | PairCorpus, words: Frequencies, found: Sequence[Found], language: str | None
+    corpus: Corpus, words: Frequencies, items: Sequence[StackLabels], language: str | None
 ) -> CorpusInfo:
-    *_, last = [item.corpus for item in found if item.corpus.stack != "cross"] or [found[-1].corpus]
-    pairs = isinstance(corpus, PairCorpus)
-    sentences = corpus.sources if isinstance(corpus, PairCorpus) else corpus
+    *_, last = [i.corpus for i in items if i.corpus.stack != "cross"] or [items[-1].corpus]
     return CorpusInfo(
         name=corpus.name,
         sha256=corpus.sha256,
         sentences=last.sentences,
         skipped=last.skipped,
         queries=last.queries,
-        trees=sentences.has_trees,
-        language=language or sentences.language,
+        trees=corpus.has_trees,
+        language=language or corpus.language,
         frequencies=words.source,
-        note=sentences.note,
-        pairs=pairs,
-        by_stack=tuple(item.corpus for item in found) if pairs else (),
+        note=corpus.note,
+        pairs=corpus.n_pairs > 0,
+        by_stack=tuple(item.corpus for item in items) if corpus.n_pairs else (),
     )
-
-
-def _identity(
-    corpus: Corpus | PairCorpus,
-    words: Frequencies,
-    thresholds: Thresholds,
-    control: bool,
-    stacks: Sequence[str],
-    limit: int | None,
-) -> dict[str, Any]:
-    """Everything that a saved state must agree with, besides model, seed and versions."""
-    pairs = isinstance(corpus, PairCorpus)
-    whole = corpus.n_pairs if isinstance(corpus, PairCorpus) else corpus.n_sentences
-    return {
-        "schema": SCHEMA,
-        "corpus": corpus.sha256,
-        "pairs": pairs,
-        "sentences": min(whole, limit or whole),
-        "stacks": list(stacks),
-        "frequencies": f"{words.source} {words.sha256}",
-        "thresholds": dataclasses.asdict(thresholds),
-        "control": control,
-        "batches": [WINDOW, BATCH_TOKENS],
-    }

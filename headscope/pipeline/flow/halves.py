@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from headscope.data.corpus import Corpus
-from headscope.data.encode import EncodedSentence, Encoder
+from headscope.data.encode import EncodedSentence, Encoder, placed
 from headscope.data.node_batches import gold_trees, nodes_of
-from headscope.data.places import placed
 from headscope.data.sentence import Sentence
 from headscope.measures.activations import Activations
 from headscope.measures.flow.hubs import HubSums

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headscope.data.pair_corpus import PairCorpus
+from headscope.data.examples import AnyCorpus, open_corpus
 from headscope.errors import CorpusError, InputError
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.classify.corpora import (
-    AnyCorpus,
-    corpus_for,
-    open_corpus,
-    stacks_for,
-)
+from headscope.pipeline.classify.passes import corpus_for, stacks_for
 from headscope.pipeline.flow import outcome
 from headscope.pipeline.flow.halves import Found, Reader, measure
 from headscope.pipeline.flow.value_spectra import gaussian_controls, head_spectra, untrained
@@ -97,8 +92,7 @@ def flow(
     need_tokenizer(opened, "flow")
     if not opened.sites:  # the certificate says why
         require_valid(opened, validate)
-    read = corpus_for(opened, given)
-    read = read.sources if isinstance(read, PairCorpus) else read
+    read = corpus_for(opened, given).sources
     (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, validate)
     loaded = (opened.whole or opened).only(stack)

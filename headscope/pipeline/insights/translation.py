@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headscope.data.pairs import as_pairs
+from headscope.data.examples import as_pairs
 from headscope.data.plain import as_plain
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel

@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
-from headscope.data.pair_rows import padded
-from headscope.data.token_rows import Padded, Row
+from headscope.data.token_rows import Padded, Row, padded
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Metric, Outputs, resampled

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.data.pair_rows import Ends
+from headscope.data.token_rows import Ends
 from headscope.models.routing import quiet_transformers
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from headscope.data.batches import buckets
-from headscope.data.pair_rows import padded
-from headscope.data.token_rows import Padded, Row
+from headscope.data.token_rows import Padded, Row, padded
 from headscope.measures.pooling import cosine, wide
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel

@@ -26,8 +26,9 @@ from headscope.pipeline.tasks.base import Task
 from headscope.pipeline.tasks.classification import Classification, classes_of
 from headscope.pipeline.tasks.fidelity import Fidelity
 from headscope.pipeline.tasks.mlm import MaskedLM
-from headscope.pipeline.tasks.seq2seq import ends_of, seq2seq_task
+from headscope.pipeline.tasks.seq2seq import seq2seq_task
 from headscope.pipeline.tasks.similarity import Similarity
+from headscope.pipeline.texts import ends_of
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 MLM_WINDOW, MLM_WINDOWS = 64, 256

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.data.examples import Examples
-from headscope.data.pair_rows import Ends, PairRow, encode_pairs
-from headscope.data.token_rows import Padded
-from headscope.errors import CorpusError, InputError
+from headscope.data.token_rows import Padded, PairRow, encode_pairs
+from headscope.errors import CorpusError
 from headscope.measures.accumulator import Array
 from headscope.measures.bleu import (
     COUNTS,
@@ -31,6 +30,7 @@ from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.base import Task, need_logits
 from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
 from headscope.pipeline.tasks.distance import by_row, one_position
+from headscope.pipeline.texts import ends_of
 from headscope.processes.sharing import share, texts_in_order
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
@@ -227,29 +227,3 @@ def seq2seq_task(
     rows = [dataclasses.replace(row, index=i) for i, row in enumerate(kept)]
     wanted = [targets[row.index] for row in kept]
     return Seq2Seq(examples, loaded, rows, len(examples) - len(rows), wanted)
-
-
-def ends_of(loaded: LoadedModel) -> Ends:
-    """Return the tokens with which a model's targets start and end.
-
-    Raises
-    ------
-    InputError
-        If it is no encoder-decoder model, or its settings name no end token.
-    """
-    if loaded.start_id is None:
-        raise InputError(
-            f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
-            "one, such as Marian, BART or T5."
-        )
-    network = loaded.network
-    for settings in (network.config, getattr(network, "generation_config", None)):
-        stop = getattr(settings, "eos_token_id", None)
-        if isinstance(stop, list | tuple):
-            stop = next(iter(stop), None)
-        if stop is not None:
-            return Ends(loaded.start_id, int(stop))
-    raise InputError(
-        f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
-        "end; add it to config.json."
-    )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tiny_models import VOCABULARY, TextOnly
 
-from headscope.data.conllu import read_treebank
 from headscope.data.corpus import as_corpus, open_text, open_treebank
 from headscope.data.examples import read_texts
+from headscope.data.files import read_treebank
 from headscope.data.plain import as_plain, encode_lines, open_plain, sample_plain
 from headscope.data.sentence import Sentence, split_words
 from headscope.errors import CorpusError

@@ -13,9 +13,18 @@ from transformers import MBartTokenizer
 
 from headscope.data.batches import buckets
 from headscope.data.halving import halve, shared_sentences
-from headscope.data.pair_rows import Ends, PairRow, encode_pairs, pad_pairs, padded
-from headscope.data.swapped_sources import with_swapped_sources
-from headscope.data.token_rows import Row, encode_rows, mask_row, pad_rows
+from headscope.data.token_rows import (
+    Ends,
+    PairRow,
+    Row,
+    encode_pairs,
+    encode_rows,
+    mask_row,
+    pad_pairs,
+    pad_rows,
+    padded,
+    with_swapped_sources,
+)
 
 MASK, SEP = SPECIAL.index("[MASK]"), SPECIAL.index("[SEP]")
 #: As if [MASK] were a decoder's start token and [SEP] its end token.

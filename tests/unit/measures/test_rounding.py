@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.measures.classify.mean_roles import which_special
+from headscope.measures.classify.labels import which_special
 from headscope.measures.linear.correlation import correlate
 from headscope.measures.linear.stored_keys import readout_errors, unit_keys
 from headscope.measures.metrics import spearman

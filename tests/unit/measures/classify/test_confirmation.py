@@ -9,14 +9,17 @@ import torch
 from hand_made import encode
 from scipy import stats
 
-from headscope.data.encode import EncodedSentence
-from headscope.data.places import placed
+from headscope.data.encode import EncodedSentence, placed
 from headscope.data.sentence import Sentence
 from headscope.measures.batch import Batch
-from headscope.measures.classify.confirmation import SyntacticTest, judge_syntactic
-from headscope.measures.classify.kernel import kernel_argmax
 from headscope.measures.classify.rows import WORD_OFFSETS, RowSummary
-from headscope.measures.classify.syntactic import KernelHits, Syntactic
+from headscope.measures.classify.syntactic import (
+    KernelHits,
+    Syntactic,
+    SyntacticTest,
+    judge_syntactic,
+    kernel_argmax,
+)
 from headscope.measures.classify.thresholds import Thresholds
 
 #: What a head attends to: from a sentence and a query word to a word.

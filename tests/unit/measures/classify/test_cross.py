@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from headscope.measures.classify.cross import CROSS_QUANTITIES, CrossHeads
-from headscope.measures.classify.cross_labels import judge_cross
-from headscope.measures.classify.testable import untestable_cross
+from headscope.measures.batch import Source
+from headscope.measures.classify.cross import CrossHeads
+from headscope.measures.classify.labels import judge, untestable
 from headscope.measures.classify.thresholds import Thresholds
-from headscope.measures.pair_batch import PairBatch
 from headscope.results import HeadResult
 
 N_LAYERS, N_HEADS = 2, 3
@@ -45,7 +45,7 @@ def random_pair(rng: np.random.Generator, longest: int = 9) -> Pair:
     )
 
 
-def padded(pairs: Sequence[Pair]) -> tuple[PairBatch, torch.Tensor]:
+def padded(pairs: Sequence[Pair]) -> tuple[Source, torch.Tensor]:
     """Pad pairs to one batch; padded queries attend evenly, padded keys get nothing."""
     n_query, n_key = (max(len(getattr(p, side)) for p in pairs) for side in ("query", "key"))
     layers, heads = pairs[0].pattern.shape[:2]
@@ -60,7 +60,7 @@ def padded(pairs: Sequence[Pair]) -> tuple[PairBatch, torch.Tensor]:
         marks[3][row, :q] = torch.tensor(pair.query)
     source, source_content, target, target_content = marks
     source, target = source.long(), target.long()
-    return PairBatch(source, source, source_content, target, target, target_content), pattern
+    return Source(source, source, source_content, target_content), pattern
 
 
 def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -> CrossHeads:
@@ -69,7 +69,7 @@ def measured(pairs: Sequence[Pair], per_batch: int = 4, rows_at_once: int = 3) -
     sums = CrossHeads(layers, heads)
     for begin in range(0, len(pairs), per_batch):
         batch, pattern = padded(pairs[begin : begin + per_batch])
-        sums.start(batch)
+        sums.start(cast(Any, SimpleNamespace(source=batch)))
         for layer in range(layers):
             for row, head in product(range(0, len(pattern), rows_at_once), range(heads)):
                 where = slice(row, min(row + rows_at_once, len(pattern))), slice(head, head + 1)
@@ -87,7 +87,7 @@ def slow_pair(pair: Pair, pattern: np.ndarray) -> dict[str, Any] | None:
     if len(queries) < 3 or len(keys) < 3:
         return None
     n = len(pair.key)
-    rows: dict[str, list[float]] = {name: [] for name in CROSS_QUANTITIES}
+    rows: dict[str, list[float]] = {name: [] for name in CrossHeads.quantities}
     looks_at, near_random = [], []
     for place, i in enumerate(queries):
         weights = [pattern[i, j] for j in keys]
@@ -154,7 +154,7 @@ def test_sums_equal_loops_over_dense_patterns(seed, n_pairs, longest, per_batch,
         for head in range(N_HEADS):
             slow = [slow_pair(pair, pair.pattern[layer, head]) for pair in pairs]
             found = [pair for pair in slow if pair is not None]
-            assert int(sums.pairs) == len(found)
+            assert int(sums.units) == len(found)
             assert int(sums.skipped) == n_pairs - len(found)
             here = (layer, head)
             assert sums.constant[here] == sum(pair["constant"] for pair in found)
@@ -163,7 +163,7 @@ def test_sums_equal_loops_over_dense_patterns(seed, n_pairs, longest, per_batch,
             if len(found) > 1:
                 error = np.std(values, ddof=1) / math.sqrt(len(found))
                 np.testing.assert_allclose(alignment_error[here], error, atol=1e-7)
-            for i, name in enumerate(CROSS_QUANTITIES):
+            for i, name in enumerate(CrossHeads.quantities):
                 wanted = (pooled("rows", name), clustered_error(found, name))
                 both = (means[here][i], errors[here][i])
                 np.testing.assert_allclose(both, wanted, atol=1e-6, err_msg=name)
@@ -242,7 +242,7 @@ def planted(habits: Sequence[Habit], lengths: Sequence[int], seed: int = 0) -> I
 
 def heads_of(lengths: Sequence[int]) -> dict[str, HeadResult]:
     sums = measured(list(planted(HEADS, lengths)), per_batch=16, rows_at_once=16)
-    found = judge_cross(sums, None, Thresholds(), [range(len(HABITS))])
+    found = judge(sums, Thresholds(), [range(len(HABITS))], "cross")
     return dict(zip(HABITS, found, strict=True))
 
 
@@ -280,7 +280,7 @@ def test_what_cannot_be_shown():
     # A handful of short pairs is in order by luck now and then.
     found = heads_of([5] * 49)
     assert {role for head in found.values() for role in head.roles} == {"special"}
-    reasons = untestable_cross(measured(list(planted(HEADS, [5] * 49))))
+    reasons = untestable(measured(list(planted(HEADS, [5] * 49))), Thresholds(), stack="cross")
     assert list(reasons) == ["monotonic", "anti_monotonic", "sharp", "broad"]
     # Sources without special tokens cannot show a sink.
     pairs = list(planted([HABITS["along"]], [6] * 60))
@@ -289,9 +289,11 @@ def test_what_cannot_be_shown():
         pair.pattern = content / content.sum(-1, keepdims=True).clip(1e-9)
         pair.key = pair.key[:-1]
     sums = measured(pairs)
-    assert untestable_cross(sums)["special"] == "no source has a special token"
+    assert (
+        untestable(sums, Thresholds(), stack="cross")["special"] == "no source has a special token"
+    )
     # Nothing measured is unknown, and never zero.
-    (head,) = judge_cross(CrossHeads(1, 1), None, Thresholds(), [[0]])
+    (head,) = judge(CrossHeads(1, 1), Thresholds(), [[0]], "cross")
     assert (head.roles, head.confidence) == ((), None)
     assert (head.alignment.score, head.alignment.interval) == (None, (-1.0, 1.0))
     assert head.sharpness.interval == (0.0, 1.0)
@@ -303,7 +305,7 @@ def test_swapped_sources_stand_beside_the_score():
     trained = measured(list(planted([HABITS["along"]] * 2, lengths)))
     # With another source the head of content finds its tokens in no order.
     swapped = measured(list(planted([HABITS["along"], HABITS["random"]], lengths)))
-    heads = judge_cross(trained, swapped, Thresholds(), [[0, 3]])
+    heads = judge(trained, Thresholds(), [[0, 3]], "cross", swapped=swapped)
     assert [head.head for head in heads] == [0, 3]
     by_position, by_content = (head.alignment for head in heads)
     assert by_position.swapped == by_position.score

@@ -11,10 +11,9 @@ from headscope.data.encode import Encoder
 from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence
 from headscope.measures.classify.cross import CrossHeads
-from headscope.measures.classify.labels import MEAN_RULES, judge
+from headscope.measures.classify.labels import MEAN_RULES, judge, untestable
 from headscope.measures.classify.sums import HeadMeasures
 from headscope.measures.classify.syntactic import KernelHits
-from headscope.measures.classify.testable import untestable, untestable_cross
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
@@ -35,7 +34,7 @@ def sums_of(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:
 
 
 def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
-    return judge(sums, KernelHits(sums.syntactic), Thresholds(), [range(12)] * 6)
+    return judge(sums, Thresholds(), [range(12)] * 6, kernel=KernelHits(sums.syntactic))
 
 
 def test_merged_parts_and_restored_states_equal_the_whole(demo):
@@ -70,4 +69,6 @@ def test_every_role_has_a_rule():
         reasons = untestable(HeadMeasures(1, 1), Thresholds(), trees=False, stack=stack)
         assert list(reasons) == [key for key in applying if key != "self"]
         assert ("syntactic" in applying) == ("rare" in applying) == (stack == "encoder")
-    assert list(untestable_cross(CrossHeads(1, 1))) == [role.key for role in roles_of("cross")]
+    assert list(untestable(CrossHeads(1, 1), Thresholds(), stack="cross")) == [
+        role.key for role in roles_of("cross")
+    ]

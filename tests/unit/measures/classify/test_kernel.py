@@ -7,8 +7,8 @@ from hand_made import activations, encode
 
 from headscope.data.sentence import Sentence
 from headscope.measures.batch import Batch
-from headscope.measures.classify.kernel import Kernel, kernel_argmax
 from headscope.measures.classify.rows import WORD_OFFSETS, RowReducer, RowSummary
+from headscope.measures.classify.syntactic import Kernel, kernel_argmax
 
 
 class Keep:

@@ -30,16 +30,7 @@ _MASSES = {"special": "special_mass", "punctuation": "punctuation_mass"}
 
 
 class NormWeighted:
-    """Shows an observer norm-weighted attention in place of the pattern.
-
-    Parameters
-    ----------
-    observer : SiteObserver
-        Sees patterns whose rows sum to 1 over what the keys contribute; a row to which nothing
-        contributes is zero.
-    sites : sequence of AttentionSite
-        Their W_O is used, without b_O, which belongs to no head. v is the model's own, with b_V.
-    """
+    """Shows an observer norm-weighted attention in place of the pattern."""
 
     def __init__(self, observer: SiteObserver, sites: Sequence[AttentionSite]) -> None:
         self._observer = observer
@@ -91,15 +82,7 @@ Heads = Sequence[HeadResult]
 def compare(
     plain: Heads, weighted: Heads, control: tuple[Heads, Heads] | None = None
 ) -> ValueNorms:
-    """Hold the labels by norms against those by the pattern.
-
-    Parameters
-    ----------
-    plain, weighted : sequence of HeadResult
-        The same heads by the pattern and by norms.
-    control : two sequences of HeadResult, optional
-        The same of a model with random weights.
-    """
+    """Hold the labels by norms against those by the pattern."""
     stacks = dict.fromkeys(head.stack for head in plain)
     return ValueNorms(
         tuple(

@@ -1,0 +1,306 @@
+"""Reading lines, tables and treebanks, with errors that say which line.
+
+CoNLL-U is read strictly: a tree that is not one is refused. Words are the rows with integer ids;
+multiword ranges (``3-4``) and empty nodes (``5.1``) are passed over. The values of ids and heads
+are read by the conllu package; what makes a sentence a tree is checked here.
+
+References
+----------
+https://universaldependencies.org/format.html
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeVar
+
+from conllu.exceptions import ParseException
+from conllu.parser import parse_id_value, parse_int_value
+
+from headscope.data.sentence import Sentence
+from headscope.errors import CorpusError
+
+#: Endings of treebanks.
+TREEBANKS = (".conllu", ".conll")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) of a UTF-8 file."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise CorpusError(f"{path} is not a file on disk and cannot be read twice; save it first.")
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise CorpusError(f"There is no file {path}; check the path.") from None
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read ({error.strerror}); give a text file.") from None
+    with file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                raise CorpusError(
+                    f"{path}, line {number}: not UTF-8; convert the file (iconv -t UTF-8)."
+                ) from None
+            yield number, line.rstrip("\r\n")
+
+
+def read_prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the filled lines of a text; the columns of a treebank are none."""
+    rows = 0
+    for number, line in read_filled(path):
+        rows += _is_row(line)
+        if rows == 2:
+            mend = (
+                "give it as treebank in place of text"
+                if path.suffix.lower() in TREEBANKS
+                else "name the file .conllu and give it as a treebank"
+            )
+            raise CorpusError(
+                f"{path}, line {number}: this looks like CoNLL-U, columns of a treebank in place "
+                f"of sentences; {mend}, or give one sentence a line."
+            )
+        yield number, line
+
+
+def _is_row(line: str) -> bool:
+    """Whether a line is a row of CoNLL-U: ten columns, the first of them the number of a word."""
+    if line.count("\t") != 9:
+        return False
+    cells = line.split("\t")
+    return cells[0].isdecimal() and (cells[6].isdecimal() or cells[6] == "_")
+
+
+def read_filled(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield what :func:`read_lines` yields, without blank lines."""
+    return (numbered for numbered in read_lines(path) if numbered[1].strip())
+
+
+#: Endings of files that are read as tables.
+TABLES = (".csv", ".tsv", ".jsonl")
+#: One row: its line number (from 1) and its cells by column.
+Record = tuple[int, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What columns may be called, and their order in a file without a header."""
+
+    #: For each column, in lower case, the names that a header may give it; the first is ours
+    names: dict[str, tuple[str, ...]]
+    #: For each number of cells in a row, which columns they are when there is no header
+    order: dict[int, tuple[str, ...]]
+    needed: tuple[str, ...]  # Columns that every row must have
+
+    def find(self, cell: str) -> str | None:
+        """Return the column that a header cell names, if it names one."""
+        wanted = cell.strip().lower()
+        return next((column for column, names in self.names.items() if wanted in names), None)
+
+
+#: Pairs of source and target.
+TRANSLATIONS = Columns(
+    names={"source": ("source",), "target": ("target",)},
+    order={2: ("source", "target")},
+    needed=("source", "target"),
+)
+
+
+def read_records(path: Path, columns: Columns) -> Iterator[Record]:
+    """Yield the rows of a file; its suffix says how it is written.
+
+    ``.csv`` (quotes as usual), ``.tsv`` and anything else (tabs; quotes are part of the text), or
+    ``.jsonl`` (one object a line). A header is recognised by its column names.
+    """
+    kind = path.suffix.lower()
+    rows = _json_rows(path, columns) if kind == ".jsonl" else _cell_rows(path, columns)
+    for line, cells in rows:
+        for column in columns.needed:
+            if not cells.get(column, "").strip():
+                raise CorpusError(
+                    f"{path}, line {line}: no {column}; give every row "
+                    f"{' and '.join(columns.needed)}."
+                )
+        yield line, cells
+
+
+def _cell_rows(path: Path, columns: Columns) -> Iterator[Record]:
+    rows = _split(path)
+    first = list(islice(rows, 1))
+    header = _header(path, first[0][1], columns) if first else None
+    if header is None:
+        yield from (_by_order(path, row, columns) for row in chain(first, rows))
+    else:
+        for line, cells in rows:
+            named = zip(header, cells, strict=False)  # a short row is found by its gaps
+            yield line, {column: cell for column, cell in named if column is not None}
+
+
+def _header(path: Path, cells: Sequence[str], columns: Columns) -> list[str | None] | None:
+    """Return the column of each cell of a header; None if the row is not a header."""
+    found = [columns.find(cell) for cell in cells]
+    if not any(found):
+        return None
+    for column in columns.needed:
+        if column not in found:
+            raise CorpusError(
+                f"{path}, line 1: the header has no column {column} (it has "
+                f"{', '.join(cell.strip() or 'an empty one' for cell in cells)})."
+            )
+    # A name given twice counts once, where it first stands.
+    return [column if column not in found[:i] else None for i, column in enumerate(found)]
+
+
+def _by_order(path: Path, row: tuple[int, Sequence[str]], columns: Columns) -> Record:
+    line, cells = row
+    order = columns.order.get(len(cells))
+    if order is None:
+        raise CorpusError(
+            f"{path}, line {line}: {len(cells)} column{'s' * (len(cells) != 1)} where "
+            f"{' or '.join(map(str, columns.order))} are expected "
+            f"({', '.join(columns.needed)}); a header line can name them."
+        )
+    return line, dict(zip(order, cells, strict=True))
+
+
+def _split(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) of the rows that are not blank."""
+    if path.suffix.lower() != ".csv":
+        yield from ((number, line.split("\t")) for number, line in read_filled(path))
+        return
+    # A quoted cell may hold line breaks; the number is that of the line where its row ends.
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise CorpusError(
+            f"{path}, line {reader.line_num}: not valid CSV ({error}); quote cells that hold "
+            "commas or quotes, or save the file as TSV."
+        ) from None
+
+
+def _json_rows(path: Path, columns: Columns) -> Iterator[Record]:
+    for number, line in read_filled(path):
+        try:
+            item = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise CorpusError(f"{path}, line {number}: not valid JSON ({error.msg}).") from None
+        except (ValueError, RecursionError):
+            raise CorpusError(
+                f"{path}, line {number}: JSON with a number of thousands of digits, or nested a "
+                "thousand deep; give plain cells."
+            ) from None
+        if not isinstance(item, dict):
+            raise CorpusError(f"{path}, line {number}: not a JSON object such as {{...}}.")
+        named = ((columns.find(key), value) for key, value in item.items())
+        cells: dict[str, str] = {}
+        for column, value in named:
+            if column is not None and value is not None:
+                cells.setdefault(column, value if isinstance(value, str) else json.dumps(value))
+        yield number, cells
+
+
+Value = TypeVar("Value")
+_COLUMNS = 10
+_ID, _FORM, _HEAD, _DEPREL = 0, 1, 6, 7
+
+
+@dataclass(frozen=True)
+class _Row:
+    line: int
+    form: str
+    head: int
+    relation: str
+
+
+def read_treebank(path: Path) -> Iterator[Sentence]:
+    """Yield the sentences of a CoNLL-U file."""
+    rows: list[_Row] = []
+    begun = False
+    for number, line in read_lines(path):
+        if not line.strip():
+            if rows:
+                yield _sentence(path, rows)
+            rows = []
+        elif not line.startswith("#"):
+            if not begun and "\t" not in line:
+                raise CorpusError(
+                    f"{path}, line {number}: no columns that tabs split, so this is no treebank in "
+                    "CoNLL-U; give plain text as text, or mend the treebank."
+                )
+            begun = True
+            row = _read_row(path, number, line, expected=len(rows) + 1)
+            if row is not None:
+                rows.append(row)
+    if rows:
+        yield _sentence(path, rows)
+
+
+def _read_row(path: Path, number: int, line: str, *, expected: int) -> _Row | None:
+    """Read one row; None for multiword ranges and empty nodes."""
+    cells = line.split("\t")
+    if len(cells) != _COLUMNS:
+        raise _error(
+            path, number, f"{len(cells)} columns instead of {_COLUMNS} (they are split by tabs)"
+        )
+    row_id = _parsed(parse_id_value, cells[_ID])
+    if row_id is None:
+        raise _error(path, number, f"{cells[_ID]!r} is not a row id (such as 3, 3-4 or 3.1)")
+    if isinstance(row_id, tuple):
+        return None
+    if row_id != expected:
+        raise _error(path, number, f"row id {row_id} where {expected} should follow")
+    if not cells[_FORM].strip():
+        raise _error(path, number, "the word's form is empty")
+    head = _parsed(parse_int_value, cells[_HEAD])
+    if head is None:
+        raise _error(path, number, f"the head {cells[_HEAD]!r} is not a number")
+    return _Row(number, cells[_FORM], head, cells[_DEPREL].partition(":")[0])
+
+
+def _parsed(parse: Callable[[str], Value], cell: str) -> Value | None:
+    with suppress(ParseException):
+        return parse(cell)
+    return None
+
+
+def _sentence(path: Path, rows: list[_Row]) -> Sentence:
+    n = len(rows)
+    for row_id, row in enumerate(rows, start=1):
+        if not 0 <= row.head <= n:
+            raise _error(path, row.line, f"head {row.head} is out of range 0..{n}")
+        if row.head == row_id:
+            raise _error(path, row.line, f"word {row_id} is its own head")
+    roots = [row for row in rows if row.head == 0]
+    if len(roots) > 1:
+        raise _error(path, roots[1].line, "a second root; a sentence has exactly one")
+    heads = tuple(row.head - 1 for row in rows)
+    _check_acyclic(path, rows, heads)
+    return Sentence(tuple(row.form for row in rows), heads, tuple(row.relation for row in rows))
+
+
+def _check_acyclic(path: Path, rows: list[_Row], heads: tuple[int, ...]) -> None:
+    """Follow the heads upwards from every word; each must end at the root."""
+    safe: set[int] = {-1}
+    for start in range(len(rows)):
+        trail: list[int] = []
+        word = start
+        while word not in safe:
+            if word in trail:
+                words = " -> ".join(str(w + 1) for w in [*trail[trail.index(word) :], word])
+                raise _error(path, rows[word].line, f"the heads run in a cycle: {words}")
+            trail.append(word)
+            word = heads[word]
+        safe.update(trail)
+
+
+def _error(path: Path, line: int, what: str) -> CorpusError:
+    return CorpusError(f"{path}, line {line}: {what}; mend the treebank there.")
