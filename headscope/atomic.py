@@ -18,38 +18,14 @@ _PART = ".headscope-part"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all, whatever happens meanwhile.
-
-    Raises
-    ------
-    OSError
-        Naming the file, if there is no room for it or it cannot be written; what was there before
-        is still there.
-    """
+    """Write a file so that it is there whole or not at all, whatever happens meanwhile."""
     write_set({path: data})
 
 
 def write_set(
     files: Mapping[Path, bytes], *, gone: Iterable[Path] = (), mark: Path | None = None
 ) -> None:
-    """Write several files; no file of an earlier set is touched before all are on the disk.
-
-    Parameters
-    ----------
-    files : mapping of Path to bytes
-        What to write.
-    gone : iterable of Path
-        Files of an earlier set that are to go.
-    mark : Path, optional
-        The one of ``files`` by which readers know a whole set; it comes last. The old one is set
-        aside as :func:`before_of` says while the others move: a process that is killed meanwhile
-        leaves no mark over a mixture, and the old mark is not lost.
-
-    Raises
-    ------
-    OSError
-        Naming the file that could not be written.
-    """
+    """Write several files; no file of an earlier set is touched before all are on the disk."""
     parts: dict[Path, Path] = {}
     try:
         for path, data in files.items():

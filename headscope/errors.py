@@ -77,13 +77,7 @@ class ResumeError(HeadscopeError):
 
 
 class ArtefactError(HeadscopeError):
-    """What was written, opened again, is not what was measured, or could not be made.
-
-    Attributes
-    ----------
-    result : object or None
-        What the run found out all the same, such as a ``PruneResult``; None if nothing.
-    """
+    """What was written, opened again, is not what was measured, or could not be made."""
 
     def __init__(self, text: str, result: object | None = None) -> None:
         super().__init__(text)
@@ -109,32 +103,12 @@ class MaskedRowWarning(UserWarning):
 
 
 def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
-    """Say which known name an unknown one may stand for, or name all: the end of a message.
-
-    Parameters
-    ----------
-    name : str
-        As it was given.
-    known : iterable of str
-        What it could have been.
-    all_of_them : str
-        What stands before the list of all where none is near, such as ``rules are``.
-    """
+    """Say which known name an unknown one may stand for, or name all: the end of a message."""
     names = list(known)
     return did_you_mean(name, names) or f"{all_of_them} {', '.join(names)}."
 
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
-    """Return ``did you mean 'NAME'?`` where a known name is near, else nothing.
-
-    Parameters
-    ----------
-    name : str
-        As it was given.
-    known : iterable of str
-        What it could have been.
-    form : str
-        How the near name is written.
-    """
+    """Return ``did you mean 'NAME'?`` where a known name is near, else nothing."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {form.format(near[0])}?" if near else ""

@@ -32,15 +32,7 @@ class CompactFolder:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Make a configuration from what config.json holds.
-
-        Parameters
-        ----------
-        config_dict : dict
-            config.json as it stands.
-        **kwargs
-            As ``PreTrainedConfig.from_dict`` takes them.
-        """
+        """Make a configuration from what config.json holds."""
         from headscope.models.deploy.registered import config_of
 
         return config_of(config_dict, **kwargs)

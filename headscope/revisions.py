@@ -34,23 +34,15 @@ _HASH = re.compile(r"[0-9a-f]{40,64}")
 
 @dataclass(frozen=True)
 class InRevision:
-    """A file or folder of a repository as it was in a commit; it is read as a path is.
+    """A file or folder of a repository as it was in a commit; it is read as a path is."""
 
-    Attributes
-    ----------
-    shown : str
-        What messages call it: ``REVISION:PATH`` as the user wrote them.
-    commit : str
-        The hash of the commit.
-    inside : str
-        The path from the top of the repository, with slashes.
-    here : Path
-        A folder in the repository, which git is called in.
-    """
-
+    #: What messages call it: ``REVISION:PATH`` as the user wrote them.
     shown: str
+    #: The hash of the commit.
     commit: str
+    #: The path from the top of the repository, with slashes.
     inside: str
+    #: A folder in the repository, which git is called in.
     here: Path
 
     def __str__(self) -> str:
@@ -71,18 +63,7 @@ class InRevision:
         return self._kind() == "tree"
 
     def read_text(self, encoding: str) -> str:
-        """Return the content of a file.
-
-        Parameters
-        ----------
-        encoding : str
-            As :meth:`pathlib.Path.read_text` takes it.
-
-        Raises
-        ------
-        InputError
-            If it is no file, or one whose content Git LFS keeps elsewhere.
-        """
+        """Return the content of a file."""
         if self._kind() != "blob":
             raise InputError(f"{visible(self)} is no file in that revision.")
         data = _git(self.here, "cat-file", "blob", self._object).stdout
@@ -104,21 +85,7 @@ class InRevision:
 
 
 def in_revision(revision: str, path: Path) -> InRevision:
-    """Find a file or folder in a revision of the repository that holds its place.
-
-    Parameters
-    ----------
-    revision : str
-        A branch, tag or commit, or whatever else names a commit to git.
-    path : Path
-        Where the file or folder is, or was, in the working tree.
-
-    Raises
-    ------
-    InputError
-        If git is not installed, the place lies in no repository, or there is no such revision or
-        no such path in it.
-    """
+    """Find a file or folder in a revision of the repository that holds its place."""
     whole = Path(os.path.abspath(path))  # not resolved: a link in a repository is no other place
     here = next(folder for folder in _above(whole) if folder.is_dir())
     inside = _prefix(here, path) + whole.relative_to(here).as_posix()

@@ -12,8 +12,6 @@ Words are those of sacreBLEU's tokenizer ``13a`` unless another is asked for (si
 ``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp``). Hypotheses of fewer than four words have no
 4-gram: on single names BLEU of words is 0 however good they are, which :func:`bleu_unit` decides.
 
-References
-----------
 Papineni et al. 2002 (BLEU); Post 2018, arXiv:1804.08771 (sacreBLEU); Koehn 2004 (resampling).
 """
 
@@ -42,19 +40,7 @@ def has_sacrebleu() -> bool:
 
 
 def bleu_unit(references: Sequence[str]) -> str | None:
-    """Choose the tokenizer for which BLEU says something of texts as long as these.
-
-    Parameters
-    ----------
-    references : sequence of str
-        What should be written.
-
-    Returns
-    -------
-    str or None
-        :data:`WORDS` where a reference has four words or more on average, else :data:`CHARACTERS`
-        where it has four characters or more; None where it is too short for either.
-    """
+    """Choose the tokenizer for which BLEU says something of texts as long as these."""
     if sum(len(text.split()) for text in references) >= _ORDER * len(references):
         return WORDS
     letters = sum(len("".join(text.split())) for text in references)
@@ -64,26 +50,7 @@ def bleu_unit(references: Sequence[str]) -> str | None:
 def bleu_counts(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = WORDS
 ) -> Array:
-    """Count what BLEU is made of, sentence by sentence.
-
-    Parameters
-    ----------
-    hypotheses, references : sequence of str, (n,)
-        What was written, and what should have been.
-    tokenize : str
-        How sacreBLEU finds words: ``13a`` at spaces and punctuation, ``char`` takes every character
-        for one.
-
-    Returns
-    -------
-    array of float, (n, 10)
-        Words of hypothesis and reference, then matching n-grams, then all n-grams, n = 1 to 4.
-
-    Raises
-    ------
-    InputError
-        If sacrebleu is not installed.
-    """
+    """Count what BLEU is made of, sentence by sentence."""
     if not has_sacrebleu():
         raise InputError(
             "BLEU is counted by the package sacrebleu, which is not installed; install headscope "

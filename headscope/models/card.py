@@ -69,47 +69,23 @@ _LIBRARY = {"import headscope": "headscope", "onnxruntime": "onnx"}
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says of its own folder.
+    """What a card says of its own folder."""
 
-    Attributes
-    ----------
-    form : str
-        ``compact``, ``dense`` or ``onnx``.
-    opens : str
-        What opens it: ``import headscope``, ``trust_remote_code``, ``transformers`` or
-        ``onnxruntime``.
-    measured : float
-        The metric of what the folder holds, opened again.
-    sentences : bool
-        Whether sentence-transformers opens it.
-    graphs : tuple of ExportedModel
-        The ONNX graphs in it.
-    """
-
+    #: ``compact``, ``dense`` or ``onnx``.
     form: str
+    #: What opens it: ``import headscope``, ``trust_remote_code``, ``transformers`` or
+    #: ``onnxruntime``.
     opens: str
+    #: The metric of what the folder holds, opened again.
     measured: float
+    #: Whether sentence-transformers opens it.
     sentences: bool = False
+    #: The ONNX graphs in it.
     graphs: tuple[ExportedModel, ...] = ()
 
 
 def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> str:
-    """Write the card of one saved folder.
-
-    Parameters
-    ----------
-    result : PruneResult
-        Of the run, with the model that was kept and, where it was measured, its speed.
-    loaded : LoadedModel
-        The full model; language and license come from the card in its folder.
-    facts : CardFacts
-        What was written, and what it was worth when it was opened again.
-
-    Returns
-    -------
-    str
-        Markdown with a YAML header.
-    """
+    """Write the card of one saved folder."""
     point = _point(result)
     blocks = [
         f"---\n{_header(result, loaded, point, facts)}\n---",

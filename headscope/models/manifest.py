@@ -24,30 +24,20 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class KeptHeads:
-    """Which heads a physically pruned checkpoint still has.
+    """Which heads a physically pruned checkpoint still has."""
 
-    Attributes
-    ----------
-    path : Path
-        The file that says so.
-    n_heads : int
-        Heads of each layer before any was removed; of the layer with most, where they differ.
-    modules : dict of str or int to tuple of int
-        The heads that each attention module kept, by the module's name or, in older files, counted
-        in the order of execution.
-    layers : dict of (stack, layer) to str or int
-        Which module each layer runs; empty where the file does not say.
-    origin : dict
-        The model that it was made from: id, revision, weights_sha256.
-    config : dict
-        Settings of config.json as they were before heads were removed, where it has others now.
-    """
-
+    #: The file that says so.
     path: Path
+    #: Heads of each layer before any was removed; of the layer with most, where they differ.
     n_heads: int
+    #: The heads that each attention module kept, by the module's name or, in older files, counted
+    #: in the order of execution.
     modules: dict[str | int, tuple[int, ...]]
+    #: Which module each layer runs; empty where the file does not say.
     layers: dict[tuple[str, int], str | int]
+    #: The model that it was made from: id, revision, weights_sha256.
     origin: dict[str, Any]
+    #: Settings of config.json as they were before heads were removed, where it has others now.
     config: dict[str, Any] = field(default_factory=dict)
 
     def of(self, place: int, module: AttentionModule) -> tuple[int, ...]:
@@ -56,13 +46,7 @@ class KeptHeads:
         return self.modules.get(module.name, self.modules.get(place, every))
 
     def check(self, modules: Sequence[AttentionModule]) -> None:
-        """Compare with the architecture that config.json describes.
-
-        Raises
-        ------
-        CheckpointError
-            If they cannot belong together.
-        """
+        """Compare with the architecture that config.json describes."""
         n_heads = max((module.heads_before for module in modules), default=0)
         if n_heads != self.n_heads:
             raise CheckpointError(
@@ -92,13 +76,7 @@ class KeptHeads:
 
 
 def kept_heads(checkpoint: Checkpoint) -> KeptHeads | None:
-    """Say which heads a checkpoint still has; None for one that nobody has pruned physically.
-
-    Raises
-    ------
-    CheckpointError
-        For a manifest or ``pruned_heads`` that make no sense.
-    """
+    """Say which heads a checkpoint still has; None for one that nobody has pruned physically."""
     manifest = checkpoint.folder / MANIFEST
     if manifest.is_file():
         return _from_manifest(manifest)
@@ -149,20 +127,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def heads_in_config(config: Mapping[str, Any], path: Path) -> KeptHeads:
-    """Read the heads that config.json of a compact folder names.
-
-    Parameters
-    ----------
-    config : mapping
-        config.json.
-    path : Path
-        Where it lies, for messages.
-
-    Raises
-    ------
-    CheckpointError
-        If it names none, or makes no sense.
-    """
+    """Read the heads that config.json of a compact folder names."""
     n_heads, kept = config.get(BEFORE), config.get(KEPT)
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: {BEFORE} is {n_heads!r}, not a number of heads.")

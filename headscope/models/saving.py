@@ -131,11 +131,6 @@ def write_model(
     """Write a model as ``compact`` or ``dense`` into an empty folder of :func:`whole_folder`.
 
     What is recorded is what :func:`save` takes. Every form of a folder is made here.
-
-    Returns
-    -------
-    str
-        What opens the folder, one of the names in :mod:`headscope.models.deploy.forms`.
     """
     sentences = sentence_copy(loaded.folder)
     manifest = _manifest(loaded, form)
@@ -158,13 +153,7 @@ def write_model(
 
 
 def check_target(folder: str | Path) -> None:
-    """Refuse a folder that a save would have to destroy; to be asked before a long run.
-
-    Raises
-    ------
-    InputError
-        If it is a file, or holds what no save of headscope wrote.
-    """
+    """Refuse a folder that a save would have to destroy; to be asked before a long run."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder to save the model in.")
@@ -175,22 +164,7 @@ def check_target(folder: str | Path) -> None:
 
 
 def check_saves(loaded: LoadedModel, *, standalone: bool) -> None:
-    """Refuse, before a long run, a model that could not be saved once it is pruned.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model before it is pruned.
-    standalone : bool
-        Whether a modelling file is wanted.
-
-    Raises
-    ------
-    CheckpointError
-        If its ``modules.json`` cannot be copied.
-    UnsupportedModelError
-        If a modelling file is not possible for its family.
-    """
+    """Refuse, before a long run, a model that could not be saved once it is pruned."""
     sentence_copy(loaded.folder)
     if standalone:
         site = next(site for site in loaded.sites if site.n_heads)
@@ -256,11 +230,6 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
     """Yield a temporary folder, which takes the folder's name once everything is there.
 
     If the block fails, it is deleted, and what the folder held before is still there.
-
-    Raises
-    ------
-    InputError
-        If the folder holds what no save of headscope wrote, or cannot be made.
     """
     folder = Path(folder)
     check_target(folder)
@@ -282,13 +251,7 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def trial_folder(folder: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder where :func:`whole_folder` would, and take it away in any case.
-
-    Raises
-    ------
-    InputError
-        As :func:`whole_folder`.
-    """
+    """Yield a temporary folder where :func:`whole_folder` would, and take it away in any case."""
     with suppress(_TrialOverError), whole_folder(folder) as temporary:
         yield temporary
         raise _TrialOverError

@@ -26,33 +26,14 @@ _PACKAGES = ("sentence_transformers", "headscope")
 
 
 class SentenceFiles:
-    """The files of one folder, and which of them were read.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds ``modules.json``.
-    allow_pickle : bool
-        Accept a module that has only pickled weights.
-
-    Attributes
-    ----------
-    used : list of str
-        What was read, relative to the folder, each once.
-    """
+    """The files of one folder, and which of them were read."""
 
     def __init__(self, folder: Path, allow_pickle: bool) -> None:
         self.folder, self._allow_pickle = folder, allow_pickle
         self.used: list[str] = []
 
     def modules(self) -> list[tuple[str, str]]:
-        """Return (class, folder) of every module; the first one is the model itself.
-
-        Raises
-        ------
-        CheckpointError
-            If the list is none, or one of its modules would have to bring its own code.
-        """
+        """Return (class, folder) of every module; the first one is the model itself."""
         listed = self._json(path := self.path("", MODULES))
         if not isinstance(listed, list) or not listed:
             raise CheckpointError(f"{path} lists no modules.")
@@ -72,13 +53,7 @@ class SentenceFiles:
         return name, path
 
     def path(self, module: str, name: str) -> Path:
-        """Return a file in the folder of a module, after a look at where it really lies.
-
-        Raises
-        ------
-        CheckpointError
-            If it lies outside of the model's folder.
-        """
+        """Return a file in the folder of a module, after a look at where it really lies."""
         parts, windows = PurePosixPath(module).parts, PureWindowsPath(module)
         if ".." in (*parts, *windows.parts) or windows.drive or windows.root or "\0" in module:
             raise CheckpointError(
@@ -111,13 +86,7 @@ class SentenceFiles:
         return next((found for name in READING if (found := self.optional(name))), {})
 
     def weights(self, module: str) -> tuple[dict[str, Tensor], str]:
-        """Read the tensors of a module, and the SHA-256 of their file.
-
-        Raises
-        ------
-        CheckpointError
-            If there are none, or they are damaged, pickled, or no finite numbers.
-        """
+        """Read the tensors of a module, and the SHA-256 of their file."""
         path = self.path(module, "model.safetensors")
         if not path.is_file():
             path = self.path(module, "pytorch_model.bin")

@@ -44,17 +44,7 @@ _Read = tuple[list[Step], int | None]
 
 
 def read_pooling(folder: Path, width: int | None, *, allow_pickle: bool = False) -> Pooling:
-    """Read how a model makes embeddings; the mean where its folder does not say.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds ``modules.json``, or not.
-    width : int or None
-        Of the last hidden states, which sizes are checked against, where it is known.
-    allow_pickle : bool
-        Accept a dense module that has only pickled weights.
-    """
+    """Read how a model makes embeddings; the mean where its folder does not say."""
     if not (folder / MODULES).is_file():
         return Pooling()
     try:

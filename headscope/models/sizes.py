@@ -38,13 +38,7 @@ _TIMES, _MORE = 16, 1 << 24
 
 
 def check_stated(checkpoint: Checkpoint) -> None:
-    """Refuse a config.json that states a size no weights of this folder can have.
-
-    Raises
-    ------
-    CheckpointError
-        Naming the setting.
-    """
+    """Refuse a config.json that states a size no weights of this folder can have."""
     shapes = _shapes(checkpoint)
     if shapes is None:
         return
@@ -62,20 +56,7 @@ def check_stated(checkpoint: Checkpoint) -> None:
 
 
 def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
-    """Refuse a config.json whose network is far larger than the weights of the folder.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        The folder.
-    build : callable
-        Makes the network; called where tensors have a shape and no memory.
-
-    Raises
-    ------
-    CheckpointError
-        If it is.
-    """
+    """Refuse a config.json whose network is far larger than the weights of the folder."""
     shapes = _shapes(checkpoint)
     if shapes is None:
         return

@@ -20,34 +20,20 @@ _MEND = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
 
 @dataclass(frozen=True)
 class KnownRoles:
-    """Roles by the heads' places in the loaded model, and how they are printed.
+    """Roles by the heads' places in the loaded model, and how they are printed."""
 
-    Attributes
-    ----------
-    by_place : dict of (layer, head) to HeadResult
-        Zero-based places in the loaded model.
-    heads : tuple of HeadRoles
-        By the heads' original numbers.
-    corpus : str or None
-        What the heads were classified on; None where nothing is known.
-    warnings : tuple of str
-        What makes the roles doubtful.
-    """
-
+    #: Zero-based places in the loaded model.
     by_place: dict[tuple[int, int], HeadResult]
+    #: By the heads' original numbers.
     heads: tuple[HeadRoles, ...] = ()
+    #: What the heads were classified on; None where nothing is known.
     corpus: str | None = None
+    #: What makes the roles doubtful.
     warnings: tuple[str, ...] = ()
 
 
 def read_classification(source: Classification) -> ClassifyResult:
-    """Read a classification; pass a result through.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is something else.
-    """
+    """Read a classification; pass a result through."""
     if isinstance(source, ClassifyResult):
         return source
     try:
@@ -70,11 +56,6 @@ def classification_of(
     """Take the classification of this very model: the one that was named, or one in a folder.
 
     One that merely lies in the folder is passed over where it cannot be used.
-
-    Raises
-    ------
-    InputError
-        If the named one cannot be read or is of other weights.
     """
     if source is None:
         path = Path(folder or "") / FILE
@@ -95,13 +76,7 @@ def classification_of(
 
 
 def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
-    """Look up what each head of a model does; a classification of other weights gives a warning.
-
-    Raises
-    ------
-    InputError
-        If the classification lacks heads of the model.
-    """
+    """Look up what each head of a model does; a classification of other weights gives a warning."""
     place_of = places(loaded)
     there = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
     by_place = {place_of[head.stack, head.layer, head.head]: head for head in there}

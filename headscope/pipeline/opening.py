@@ -32,11 +32,6 @@ def public_function(function: Callable[Given, Made]) -> Callable[Given, Made]:
     Options that neither the function nor loading has are refused by name, and so are those of
     loading where the model is in memory already: they would do nothing. What is computed is
     computed in :func:`headscope.models.full_precision.full_precision`.
-
-    Raises
-    ------
-    UnusedOptionError
-        When it is called with such an option.
     """
     own = inspect.signature(function).parameters
 
@@ -71,22 +66,7 @@ def _check_options(
 
 
 def open_model(model: Model, *, pooling: str | None = None, **options: Any) -> LoadedModel:
-    """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel or nn.Module
-        The model.
-    pooling : str, optional
-        How it embeds a text, in place of its own way: ``mean``, ``cls``, ``max`` or ``weighted``.
-    **options
-        What :func:`headscope.load` takes besides, for a name or folder.
-
-    Raises
-    ------
-    InputError
-        If ``model`` is none of these, or there is no such pooling.
-    """
+    """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory."""
     if isinstance(model, str | Path):
         return load(str(model), pooling=pooling, **options)
     if isinstance(model, LoadedModel):

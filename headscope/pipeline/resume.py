@@ -41,17 +41,7 @@ S = TypeVar("S", bound=Sums)
 
 
 class RunState(Generic[S]):
-    """Where a run saves itself, and how often.
-
-    Parameters
-    ----------
-    path : Path or None
-        The file; None for a run that is not saved.
-    identity : dict
-        Everything that the sums depend on.
-    every : float
-        Seconds between two saves, more where saving takes long.
-    """
+    """Where a run saves itself, and how often."""
 
     def __init__(self, path: Path | None, identity: dict[str, Any], *, every: float = 5.0) -> None:
         self.path = path
@@ -65,13 +55,7 @@ class RunState(Generic[S]):
         return self._passes.get(name, (0, blank))
 
     def resume(self, blank: Callable[[], S]) -> None:
-        """Read the saved state, if there is one, into the sums that ``blank`` makes.
-
-        Raises
-        ------
-        ResumeError
-            If it belongs to another run or cannot be read.
-        """
+        """Read the saved state, if there is one, into the sums that ``blank`` makes."""
         if self.path is None or not self.path.is_file():
             return
         meta, arrays = self._read(self.path)
@@ -193,13 +177,6 @@ def open_state(
     ``identity`` is what the sums depend on besides model, seed and versions; ``blank`` makes the
     empty sums of one pass. Of several processes each saves its own sums ``by_process``, or the
     first those of all.
-
-    Raises
-    ------
-    InputError
-        If the model's weights are not those of a file, so that a state cannot be bound to them.
-    ResumeError
-        If the file belongs to another run or cannot be read.
     """
     processes = current()
     if path is None or (processes.rank > 0 and not by_process):

@@ -26,15 +26,7 @@ FEWEST_PIECES = 0.75
 
 
 def fit_of(loaded: LoadedModel, data: object = None) -> dict[str, Any] | None:
-    """Count what a tokenizer knows, and which share of the data's pieces it does not.
-
-    Returns
-    -------
-    dict or None
-        ``pieces`` of the tokenizer and ``embeddings`` of the model; ``texts`` of the data that were
-        looked at and the ``unknown_share`` of their pieces, None without data. None for a model
-        without a tokenizer.
-    """
+    """Count what a tokenizer knows, and which share of the data's pieces it does not."""
     if loaded.tokenizer is None:
         return None
     sizes = {"pieces": len(loaded.tokenizer), "embeddings": loaded.vocab_size}
@@ -47,15 +39,7 @@ def fit_of(loaded: LoadedModel, data: object = None) -> dict[str, Any] | None:
 
 
 def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[str]:
-    """Say what does not fit: sentences for whoever reads a result.
-
-    Parameters
-    ----------
-    fit : dict or None
-        As :func:`fit_of` returns it.
-    name, data : str
-        Of the model and of the data.
-    """
+    """Say what does not fit: sentences for whoever reads a result."""
     if fit is None:
         return
     pieces, rows, share = fit["pieces"], fit["embeddings"], fit["unknown_share"]

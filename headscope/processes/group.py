@@ -39,13 +39,7 @@ _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
 
 
 def launched() -> int:
-    """Return how many processes a launcher says there are; 1 without a launcher.
-
-    Raises
-    ------
-    InputError
-        If there are several, and something is missing that a launcher sets.
-    """
+    """Return how many processes a launcher says there are; 1 without a launcher."""
     try:
         size = int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
@@ -60,17 +54,7 @@ def launched() -> int:
 
 
 class Group(Processes):
-    """The processes of one launch.
-
-    Parameters
-    ----------
-    store : Store
-        That all of them reach.
-    rank, size : int
-        Number of this process, from 0, and how many there are.
-    patience : float
-        Seconds without a sign of life after which a process counts as lost.
-    """
+    """The processes of one launch."""
 
     def __init__(self, store: Store, rank: int, size: int, patience: float) -> None:
         self.rank, self.size = rank, size
@@ -80,15 +64,7 @@ class Group(Processes):
 
     @classmethod
     def join(cls) -> Group:
-        """Come together with the other processes of this launch.
-
-        Raises
-        ------
-        LostProcessError
-            If they do not all come.
-        InputError
-            If this torch cannot.
-        """
+        """Come together with the other processes of this launch."""
         patience = _patience()
         if not (dist.is_available() and dist.is_gloo_available()):
             raise InputError("This torch was built without gloo, so processes cannot share a run.")
@@ -135,13 +111,7 @@ class Group(Processes):
         ]
 
     def meet(self, what: str) -> None:
-        """Wait until every process is at this point.
-
-        Raises
-        ------
-        LostProcessError
-            If one has failed, is not heard of any more, or is somewhere else.
-        """
+        """Wait until every process is at this point."""
         self._meetings += 1
         keys = [f"meeting {self._meetings} {rank}" for rank in range(self.size)]
         try:
@@ -270,13 +240,7 @@ class _Pulse:
 
 
 def _patience() -> float:
-    """Return the seconds that a process may be silent.
-
-    Raises
-    ------
-    InputError
-        If the variable that says so holds no number of seconds.
-    """
+    """Return the seconds that a process may be silent."""
     text = os.environ.get(PATIENCE_VARIABLE)
     try:
         seconds = PATIENCE if text is None else float(text)

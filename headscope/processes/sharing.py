@@ -24,29 +24,15 @@ T = TypeVar("T")
 
 
 class Processes:
-    """The processes that share a run; of this class: one, alone.
+    """The processes that share a run; of this class: one, alone."""
 
-    Attributes
-    ----------
-    rank : int
-        Number of this process, from 0. Process 0 writes and prints.
-    size : int
-        How many there are.
-    """
-
+    #: Number of this process, from 0. Process 0 writes and prints.
     rank: int = 0
+    #: How many there are.
     size: int = 1
 
     def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
-        """Return the arrays of every process, by rank; all of them have to ask.
-
-        Parameters
-        ----------
-        arrays : mapping of str to array
-            Of this process. Names, shapes and types may differ between processes.
-        what : str
-            What is gathered, the same in every process.
-        """
+        """Return the arrays of every process, by rank; all of them have to ask."""
         return [dict(arrays)]
 
     def meet(self, what: str) -> None:
@@ -99,17 +85,7 @@ def share(items: Iterable[T]) -> Iterator[T]:
 
 
 def of_each(sums: S, blank: Callable[[], S], what: str) -> list[S]:
-    """Return the sums of every process, by rank.
-
-    Parameters
-    ----------
-    sums : Sums
-        Of this process's share.
-    blank : callable
-        Makes empty ones.
-    what : str
-        What they are sums of.
-    """
+    """Return the sums of every process, by rank."""
     if _current.size == 1:
         return [sums]
     parts = []
@@ -120,18 +96,7 @@ def of_each(sums: S, blank: Callable[[], S], what: str) -> list[S]:
 
 
 def merged(sums: S, blank: Callable[[], S], what: str) -> S:
-    """Add up the sums of all processes, in the order of their ranks.
-
-    Parameters
-    ----------
-    sums, blank, what
-        As :func:`of_each` takes them; ``sums`` are left as they are.
-
-    Returns
-    -------
-    Sums
-        The same in every process; ``sums`` itself where there is only one.
-    """
+    """Add up the sums of all processes, in the order of their ranks."""
     total, *others = of_each(sums, blank, what)
     for part in others:
         total.merge(part)
@@ -139,20 +104,7 @@ def merged(sums: S, blank: Callable[[], S], what: str) -> S:
 
 
 def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
-    """Add up tensors of equal shapes over all processes, in the order of their ranks.
-
-    Parameters
-    ----------
-    what : str
-        What they are sums of.
-    *parts : Tensor
-        Of this process's share, on the CPU.
-
-    Returns
-    -------
-    tuple of Tensor
-        As many; the very tensors that were given where there is only one process.
-    """
+    """Add up tensors of equal shapes over all processes, in the order of their ranks."""
     if _current.size == 1:
         return parts
     import torch
@@ -166,20 +118,7 @@ def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
 
 
 def in_order(what: str, mine: Mapping[int, Tensor]) -> list[Tensor]:
-    """Bring together what was found of each batch, by the batch's number.
-
-    Parameters
-    ----------
-    what : str
-        What was found.
-    mine : mapping of int to Tensor
-        By the numbers of this process's batches; on the CPU.
-
-    Returns
-    -------
-    list of Tensor
-        Of all batches, in their order.
-    """
+    """Bring together what was found of each batch, by the batch's number."""
     if _current.size == 1:
         return [mine[index] for index in sorted(mine)]
     import torch
@@ -207,24 +146,7 @@ def texts_in_order(what: str, mine: Mapping[int, str]) -> list[str]:
 def joined_rows(
     what: str, place: Sequence[Array], found: Mapping[str, Sequence[Array]], n_rows: int
 ) -> dict[str, Array]:
-    """Put the rows that processes found where they belong.
-
-    Parameters
-    ----------
-    what : str
-        What was found.
-    place : sequence of array of int, (size of a batch,)
-        Where the rows of this process's batches belong.
-    found : mapping of str to sequence of array, (size of a batch, ...)
-        What was found of these batches, by name; nothing in a process that had none.
-    n_rows : int
-        How many there are in all.
-
-    Returns
-    -------
-    dict of str to array, (n_rows, ...)
-        The same in every process.
-    """
+    """Put the rows that processes found where they belong."""
     mine = {name: np.concatenate(parts) for name, parts in found.items()}
     mine["place"] = np.concatenate([np.zeros(0, dtype=np.int64), *place])
     joined: dict[str, Array] = {}

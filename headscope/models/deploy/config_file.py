@@ -25,13 +25,7 @@ def is_ours(config: Mapping[str, Any]) -> bool:
 
 
 def family_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return config.json as the family itself would have it, before any head was removed.
-
-    Parameters
-    ----------
-    config : mapping
-        config.json; one that is not ours is returned as it is.
-    """
+    """Return config.json as the family itself would have it, before any head was removed."""
     if not is_ours(config):
         return dict(config)
     own = (FAMILY, KEPT, BEFORE, SHAPES, SETTINGS, CODE)

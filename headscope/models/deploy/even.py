@@ -22,21 +22,7 @@ _HEADS, _KEYS = "num_attention_heads", "num_key_value_heads"
 
 
 def plain_settings(loaded: LoadedModel, family: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what config.json must say for a plain model of the family to fit the pruned one.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The pruned model.
-    family : dict
-        config.json as the model's family has it, of the model before any head was removed.
-
-    Returns
-    -------
-    dict or None
-        Settings that replace those of ``family``; None where layers differ in their number of
-        heads, or the family has no way to say it.
-    """
+    """Return what config.json must say for a plain model of the family to fit the pruned one."""
     whole = loaded.whole or loaded
     counts = {site.n_heads for site in whole.sites}
     pruned = any(site.n_heads < site.heads_before for site in whole.sites)

@@ -23,25 +23,7 @@ TRANSFORMERS, REMOTE, HEADSCOPE = "transformers", "trust_remote_code", "import h
 def write_config(
     loaded: LoadedModel, folder: Path, *, compact: bool, standalone: bool
 ) -> dict[str, Any]:
-    """Let config.json say what the weights are.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        What was written.
-    folder : Path
-        Where transformers has written weights and config.json.
-    compact : bool
-        Whether heads were left out; in a dense folder they are zeros, and config.json stays plain.
-    standalone : bool
-        Write a modelling file, unless the plain form needs none.
-
-    Returns
-    -------
-    dict
-        What the manifest says of it: ``opens``, one of the names above, and ``config``, settings
-        that were others before heads were removed.
-    """
+    """Let config.json say what the weights are."""
     path = folder / "config.json"
     family = family_config(json.loads(path.read_text(encoding="utf-8")))
     family.pop("pruned_heads", None)

@@ -37,23 +37,7 @@ _NAME = "headscope_written_modelling_file"
 
 
 def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> None:
-    """Open a written folder by transformers, and compare its states and logits with the model's.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        What was written.
-    folder : Path
-        Where.
-    standalone : bool
-        Use the folder's own modelling file, which headscope has just written, in place of
-        headscope. It is run where it lies: transformers would copy it into its cache.
-
-    Raises
-    ------
-    ArtefactError
-        If the folder does not open, or gives something else.
-    """
+    """Open a written folder by transformers, and compare its states and logits with the model's."""
     whole = loaded.whole or loaded
     with quiet_transformers():
         try:
@@ -72,15 +56,7 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
 
 
 def agrees(loaded: LoadedModel, network: Any) -> bool:
-    """Whether another network gives the states and logits of a model on a few texts.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model.
-    network : nn.Module
-        With the same task head.
-    """
+    """Whether another network gives the states and logits of a model on a few texts."""
     network = network.to(loaded.device).eval()
     base = getattr(network, "base_model", network)
     other = dataclasses.replace(loaded, model=base, network=network, sites=())

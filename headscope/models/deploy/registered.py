@@ -25,20 +25,7 @@ __all__ = ["config_of"]
 
 
 def config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
-    """Make the configuration of a compact folder.
-
-    Parameters
-    ----------
-    config_dict : dict
-        config.json.
-    **kwargs
-        As ``PreTrainedConfig.from_dict`` takes them.
-
-    Raises
-    ------
-    CheckpointError
-        If it names no family that transformers has, or no heads.
-    """
+    """Make the configuration of a compact folder."""
     path = Path(str(kwargs.get("name_or_path") or "")) / "config.json"
     family = config_dict.get(FAMILY)
     if (

@@ -21,26 +21,7 @@ __all__ = ["check_embeds"]
 
 
 def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
-    """Compare what SentenceTransformer makes of a folder with what headscope makes of it.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The folder, as :func:`headscope.load` opened it.
-    folder : Path
-        Where it lies.
-
-    Returns
-    -------
-    bool
-        False where there is nothing to compare: sentence-transformers is not installed, the folder
-        is none of its kind, or headscope does not follow its modules.
-
-    Raises
-    ------
-    ArtefactError
-        If it does not open, or embeds otherwise.
-    """
+    """Compare what SentenceTransformer makes of a folder with what headscope makes of it."""
     known = loaded.pooling.problem is None and loaded.task_head is None
     if not known or not (folder / MODULES).is_file() or not find_spec("sentence_transformers"):
         return False

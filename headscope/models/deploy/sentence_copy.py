@@ -26,17 +26,11 @@ _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True)
 class SentenceCopy:
-    """What is to be copied.
+    """What is to be copied."""
 
-    Attributes
-    ----------
-    modules : list of dict
-        What ``modules.json`` of the new folder says; empty where there is nothing to copy.
-    files : dict of str to Path
-        Where each file lies, by its name in the new folder.
-    """
-
+    #: What ``modules.json`` of the new folder says; empty where there is nothing to copy.
     modules: list[dict[str, Any]]
+    #: Where each file lies, by its name in the new folder.
     files: dict[str, Path]
 
     def write(self, target: Path) -> None:
@@ -50,18 +44,7 @@ class SentenceCopy:
 
 
 def sentence_copy(source: Path | None) -> SentenceCopy:
-    """Look for what sentence-transformers needs besides the transformer and its tokenizer.
-
-    Parameters
-    ----------
-    source : Path or None
-        The folder of the model that is saved; None where it has none.
-
-    Raises
-    ------
-    CheckpointError
-        If ``modules.json`` is damaged, or leads out of the folder.
-    """
+    """Look for what sentence-transformers needs besides the transformer and its tokenizer."""
     if source is None or not (source / MODULES).is_file():
         return SentenceCopy([], {})
     files = SentenceFiles(source, allow_pickle=False)

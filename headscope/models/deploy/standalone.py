@@ -87,27 +87,7 @@ def class_name(task_head: str | None) -> str:
 
 
 def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Write the modelling file of a pruned model, and what config.json must say for it.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The pruned model.
-    family : dict
-        config.json as the model's family has it.
-
-    Returns
-    -------
-    str
-        The file.
-    dict
-        Keys of config.json.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the family's own modules cannot run with fewer heads.
-    """
+    """Write the modelling file of a pruned model, and what config.json must say for it."""
     whole = loaded.whole or loaded
     config = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
     with torch.device("meta"):

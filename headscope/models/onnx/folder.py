@@ -23,19 +23,7 @@ FORM = "onnx"
 
 
 def describe_folder(loaded: LoadedModel, folder: Path, graph: Graph, **record: Any) -> None:
-    """Write beside a graph what a program needs to feed it, and where it comes from.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model that the graph was made of.
-    folder : Path
-        Holds the graph.
-    graph : Graph
-        As it was opened.
-    **record
-        What else the manifest holds.
-    """
+    """Write beside a graph what a program needs to feed it, and where it comes from."""
     with quiet_transformers():
         loaded.network.config.save_pretrained(folder)
         if loaded.tokenizer is not None:

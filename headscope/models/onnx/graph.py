@@ -48,13 +48,7 @@ _ONE_FILE = (2 << 30) - (64 << 20)
 
 
 def need_packages() -> None:
-    """Refuse to begin where a package of the extra is missing.
-
-    Raises
-    ------
-    InputError
-        Naming what to install.
-    """
+    """Refuse to begin where a package of the extra is missing."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
@@ -64,15 +58,7 @@ def need_packages() -> None:
 
 
 def check_exportable(loaded: LoadedModel) -> None:
-    """Refuse a model that no graph can be made of; to be asked before a long run.
-
-    Raises
-    ------
-    UnsupportedModelError
-        For an encoder-decoder model, or one whose code cannot be traced.
-    InputError
-        For weights that are not float32.
-    """
+    """Refuse a model that no graph can be made of; to be asked before a long run."""
     if loaded.encoder_decoder:
         raise UnsupportedModelError(
             f"{loaded.name} is an encoder-decoder model; export writes models that read a text in "
@@ -88,22 +74,7 @@ def check_exportable(loaded: LoadedModel) -> None:
 
 
 def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None:
-    """Write a model as one ONNX file; weights lie beside it only where 2 GB are too few.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        In float32.
-    path : Path
-        The file.
-    typed : bool
-        Let the graph take ``token_type_ids`` too, for pairs of texts.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model's code cannot be traced, or holds what ONNX has no name for.
-    """
+    """Write a model as one ONNX file; weights lie beside it only where 2 GB are too few."""
     with _readable(loaded), _quiet():
         program = torch.onnx.export(
             _captured(loaded, typed), dynamo=True, opset_version=OPSET, verbose=False

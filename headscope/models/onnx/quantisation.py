@@ -18,13 +18,6 @@ def quantize(path: Path, target: Path) -> None:
 
     Every output column of a linear map has a scale of its own; products of two activations, such as
     scores and pattern v, stay in float32.
-
-    Parameters
-    ----------
-    path : Path
-        The graph in float32.
-    target : Path
-        The file to write.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic

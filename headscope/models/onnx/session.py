@@ -17,15 +17,7 @@ __all__ = ["Graph", "runtime_version"]
 
 
 class Graph:
-    """One ONNX file, opened from disk in onnxruntime, with as many threads as torch has.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    profile : bool
-        Note the time of every node; :meth:`attention_seconds` reads it. Such passes are slower.
-    """
+    """One ONNX file, opened from disk in onnxruntime, with as many threads as torch has."""
 
     def __init__(self, path: Path, *, profile: bool = False) -> None:
         import onnxruntime

@@ -27,40 +27,15 @@ from headscope.processes.sharing import joined_rows, share
 
 
 class Task:
-    """Examples of one kind and the metrics that a model earns on them.
+    """Examples of one kind and the metrics that a model earns on them."""
 
-    Parameters
-    ----------
-    examples : Examples
-        What is measured on, as it was read.
-    loaded : LoadedModel
-        The unpruned model: what label-free distances are measured to.
-    rows : sequence of Row
-        Numbered from 0 without gaps.
-    skipped : int
-        Examples that are no rows, because they are longer than the model's limit.
-
-    Attributes
-    ----------
-    name : str
-        fidelity, mlm, classification, similarity or seq2seq.
-    higher_is_better : bool
-        Whether a larger value is a better model.
-    has_labels : bool
-        Whether :meth:`loss_batches` can use labels.
-    n_examples : int
-        Measured examples.
-    data : Examples
-        As given.
-    pooling : Pooling
-        How every version of the model makes an embedding of a row: as the unpruned model does.
-    notes : tuple of str
-        Sentences about what a metric cannot say of these examples.
-    """
-
+    #: fidelity, mlm, classification, similarity or seq2seq.
     name: ClassVar[str]
+    #: Whether a larger value is a better model.
     higher_is_better: ClassVar[bool] = True
+    #: Whether :meth:`loss_batches` can use labels.
     has_labels: ClassVar[bool] = True
+    #: Sentences about what a metric cannot say of these examples.
     notes: tuple[str, ...] = ()
     #: All metrics by name; the first is the task's value.
     table: Mapping[str, Metric]
@@ -90,31 +65,12 @@ class Task:
     def outputs(
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
     ) -> dict[str, Array]:
-        """Run a model over all examples; per-example arrays in the order of the examples.
-
-        Parameters
-        ----------
-        loaded : LoadedModel
-            The model, or a pruned copy of it.
-        gates : Tensor, (n_layers, n_heads), optional
-            Multiply each head's z.
-        all_metrics : bool
-            Also find out what metrics need that cost far more than the task's value. Without it
-            :meth:`metrics` leaves those out.
-        """
+        """Run a model over all examples; per-example arrays in the order of the examples."""
         with gated(loaded, gates) as run:
             return self.outputs_of(run, share(self.batches(loaded)))
 
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
-        """Do the same with anything that runs as :meth:`LoadedModel.run` does.
-
-        Parameters
-        ----------
-        run : callable
-            Takes what :meth:`LoadedModel.run` takes and returns the same.
-        batches : iterable of Padded
-            What :meth:`batches` gave: every row once, in one of the processes that share the run.
-        """
+        """Do the same with anything that runs as :meth:`LoadedModel.run` does."""
         place: list[Array] = []
         found: dict[str, list[Array]] = {}
         for batch in batches:
@@ -169,16 +125,7 @@ class Task:
     # --- differentiating ----------------------------------------------------------------------
 
     def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
-        """Yield batches whose loss can be differentiated by gates.
-
-        Parameters
-        ----------
-        loaded : LoadedModel
-            The unpruned model; gates are what prunes it.
-        labels : bool
-            Use the task's labels if it has any. Otherwise the loss is the distance to the unpruned
-            model's own outputs, which is zero, with zero gradient, while all gates are 1.
-        """
+        """Yield batches whose loss can be differentiated by gates."""
         if labels and self.has_labels:
             return self._labelled_batches(loaded)
         return self._batches_of(loaded, self._label_free_loss, self.distance.select)

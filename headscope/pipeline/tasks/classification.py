@@ -20,13 +20,7 @@ from headscope.pipeline.tasks.base import Task, need_logits
 
 
 class Classification(Task):
-    """Accuracy, macro F1 and Matthews correlation of the largest logit, all times 100.
-
-    Parameters
-    ----------
-    labels : sequence of int
-        The class of each row.
-    """
+    """Accuracy, macro F1 and Matthews correlation of the largest logit, all times 100."""
 
     name = "classification"
     table = {"accuracy": accuracy, "f1": macro_f1, "matthews": matthews}  # noqa: RUF012
@@ -67,13 +61,7 @@ class Classification(Task):
 
 
 def classes_of(loaded: LoadedModel) -> dict[int, str]:
-    """Return the classes that a model tells apart.
-
-    Raises
-    ------
-    InputError
-        If its head gives a number, or several labels at once.
-    """
+    """Return the classes that a model tells apart."""
     config = loaded.network.config
     if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
         raise InputError(

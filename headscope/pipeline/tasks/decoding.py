@@ -18,13 +18,6 @@ def token_limit(longest: int, limit: int) -> int:
 
     Twice the longest target and ten more: a good model is never cut short, and one that has lost
     its end token is stopped.
-
-    Parameters
-    ----------
-    longest : int
-        Tokens of the longest target, its end token included.
-    limit : int
-        Positions of the decoder.
     """
     return min(limit, 2 * longest + 10)
 
@@ -43,26 +36,6 @@ def decode_greedily(
     What else the checkpoint says about generation holds (forced first and last tokens, suppressed
     tokens, penalties), but not its beams, sampling and lengths.
 
-    Parameters
-    ----------
-    network : nn.Module
-        Of transformers, with the head that makes tokens; whatever attention is installed runs.
-    input_ids, attention_mask : Tensor, (batch, pos), int64
-        Sources, padded on the right.
-    ends : Ends
-        Start and stop token.
-    pad_id : int
-        Token id of padding.
-    max_new_tokens : int
-        Tokens to write for each source at most, the stop token included.
-
-    Returns
-    -------
-    list of list of int
-        Token ids without start token, stop token and padding.
-
-    Notes
-    -----
     One pass of the encoder, then one step of the decoder for each token of the longest output.
     """
     settings = _greedy(network.generation_config, ends, pad_id, max_new_tokens)

@@ -21,16 +21,7 @@ TOKEN_HEADS = ("mlm", "seq2seq")
 
 
 class Distance:
-    """Cosine of embeddings, and KL of the head's outputs, to a reference model.
-
-    Parameters
-    ----------
-    rows : sequence of Row
-        With masked positions for a masked language model: its outputs mean something there. Pairs
-        for an encoder-decoder model, whose states and outputs are the decoder's.
-    reference : LoadedModel
-        The unpruned model; run once over the rows when the distance is first asked for.
-    """
+    """Cosine of embeddings, and KL of the head's outputs, to a reference model."""
 
     def __init__(self, rows: Sequence[Row], reference: LoadedModel) -> None:
         self.head = reference.task_head

@@ -22,21 +22,6 @@ Read = Callable[[Padded, Tensor, Tensor | None], Tensor]
 class LossBatch:
     """Some examples whose loss can be differentiated by the gates of heads.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Runs the batch, with gates.
-    batch : Padded
-        Token ids and mask, (rows, pos), on the model's device.
-    owner : Tensor, (rows,)
-        The example that each row belongs to.
-    loss, embed : callable
-        ``(batch, hidden, logits) -> (size,)`` and ``-> (size, d)``.
-    select_loss, select_embed : callable, optional
-        What the head gets for either.
-
-    Notes
-    -----
     With gates ``(size, n_layers, n_heads)`` the gradient of ``loss(gates).sum()`` holds every
     example's own derivative d loss_i / d xi. With gates ``(rows, n_layers, n_heads, pos)`` it is
     z . dL/dz of every query; ``pos`` is the length of the longest sequence that any stack reads.
@@ -81,14 +66,7 @@ class LossBatch:
         return torch.stack([F.pad(mask, (0, longest - mask.shape[1])) for mask in masks], dim=1)
 
     def gates(self, kind: str = "example") -> Tensor:
-        """Return gates of one to differentiate by.
-
-        Parameters
-        ----------
-        kind : str
-            ``shared`` (n_layers, n_heads), ``example`` (size, n_layers, n_heads) or ``token``
-            (rows, n_layers, n_heads, pos).
-        """
+        """Return gates of one to differentiate by."""
         heads = (self._loaded.n_layers, self._loaded.n_heads)
         rows, _, pos = self.query_mask.shape
         shape = {"shared": heads, "example": (self.size, *heads), "token": (rows, *heads, pos)}

@@ -44,25 +44,7 @@ _NEEDS_FILE: dict[str, tuple[str, Callable[[str | Path, int | None], Examples]]]
 def read_examples(
     name: str, path: str | Path | Examples | None, limit: int | None = None
 ) -> Examples:
-    """Read what a task is measured on; no model is needed yet.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`TASKS`.
-    path : path, Examples or None
-        None is the built-in sample, which has no labels; examples in memory are what a reader of
-        this task gave.
-    limit : int, optional
-        Only the first examples (for ``mlm`` the limit counts windows, see :func:`make_task`).
-
-    Raises
-    ------
-    InputError
-        If the task is unknown, or needs a file and gets none.
-    CorpusError
-        If the file cannot be read as what the task needs.
-    """
+    """Read what a task is measured on; no model is needed yet."""
     _check_name(name)
     check_two(limit)
     if isinstance(path, Examples):
@@ -97,40 +79,13 @@ def select(examples: Examples, rows: Iterable[int]) -> Examples:
 def make_task(
     name: str, examples: Examples, loaded: LoadedModel, *, seed: int = 0, limit: int | None = None
 ) -> Task:
-    """Tokenise examples for a model and check that it can do the task.
-
-    Parameters
-    ----------
-    name : str
-        ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
-    examples : Examples
-        As :func:`read_examples` gives them for this task.
-    loaded : LoadedModel
-        The unpruned model, loaded with ``task_head="auto"``.
-    seed : int
-        Of the masked positions.
-    limit : int, optional
-        Windows of the ``mlm`` task, 256 by default.
-
-    Raises
-    ------
-    InputError
-        If the model lacks the head or the tokenizer that the task needs, or does not know a label.
-    CorpusError
-        If fewer than two examples are left.
-    """
+    """Tokenise examples for a model and check that it can do the task."""
     check_task(name, loaded)
     return TASKS[name].make(examples, loaded, seed, limit)
 
 
 def check_task(name: str, loaded: LoadedModel) -> None:
-    """Refuse a task that the model cannot do, before anything else is measured.
-
-    Raises
-    ------
-    InputError
-        If the model lacks the head or the tokenizer that the task needs.
-    """
+    """Refuse a task that the model cannot do, before anything else is measured."""
     _check_name(name)
     if loaded.tokenizer is None:
         raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
@@ -192,17 +147,11 @@ def _similarity(examples: Examples, loaded: LoadedModel, seed: int, limit: int |
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """One task.
+    """One task."""
 
-    Attributes
-    ----------
-    make : callable
-        From examples, the model, a seed and a limit to a :class:`Task`.
-    words : str
-        What it measures, and what it needs, on one line.
-    """
-
+    #: From examples, the model, a seed and a limit to a :class:`Task`.
     make: Callable[[Examples, LoadedModel, int, int | None], Task]
+    #: What it measures, and what it needs, on one line.
     words: str
 
 

@@ -50,19 +50,6 @@ class Seq2Seq(Task):
 
     The last two are measured by :meth:`outputs` with ``all_metrics`` only: decoding runs the
     decoder once for every token.
-
-    Parameters
-    ----------
-    examples : Examples
-        Sources and targets.
-    loaded : LoadedModel
-        The unpruned encoder-decoder model.
-    rows : sequence of PairRow
-        Numbered from 0 without gaps.
-    skipped : int
-        Pairs that are no rows, because either side is longer than the model's limit.
-    targets : sequence of str
-        The text that each row should give.
     """
 
     name = "seq2seq"
@@ -104,28 +91,12 @@ class Seq2Seq(Task):
     def outputs(
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
     ) -> dict[str, Array]:
-        """Run a model over all pairs; decode its own outputs only for ``all_metrics``.
-
-        Parameters
-        ----------
-        loaded, gates
-            As :meth:`Task.outputs` takes them.
-        all_metrics : bool
-            Whether to decode.
-        """
+        """Run a model over all pairs; decode its own outputs only for ``all_metrics``."""
         found = super().outputs(loaded, gates)
         return {**found, **self._judged(self.decode(loaded, gates))} if all_metrics else found
 
     def decode(self, loaded: LoadedModel, gates: Tensor | None = None) -> list[str]:
-        """Return what a model writes greedily for each source, without white space around it.
-
-        Parameters
-        ----------
-        loaded : LoadedModel
-            The model, or a pruned copy of it.
-        gates : Tensor, (n_layers, n_heads), optional
-            Multiply each head's z.
-        """
+        """Return what a model writes greedily for each source, without white space around it."""
         texts = dict[int, str]()
         limit = token_limit(self._longest, loaded.max_length)
         with gated(loaded, gates):
@@ -207,15 +178,7 @@ class Seq2Seq(Task):
 def seq2seq_task(
     examples: Examples, loaded: LoadedModel, _seed: int = 0, _limit: int | None = None
 ) -> Seq2Seq:
-    """Tokenise sources and targets for a model.
-
-    Raises
-    ------
-    CorpusError
-        If fewer than two pairs fit the model.
-    InputError
-        If the model has no start or no end token.
-    """
+    """Tokenise sources and targets for a model."""
     sources, targets = examples.first, examples.second or ()
     encoded = encode_pairs(loaded, sources, targets, ends_of(loaded))
     kept = [row for row in encoded if row is not None]
@@ -230,13 +193,7 @@ def seq2seq_task(
 
 
 def ends_of(loaded: LoadedModel) -> Ends:
-    """Return the tokens with which a model's targets start and end.
-
-    Raises
-    ------
-    InputError
-        If it is no encoder-decoder model, or its settings name no end token.
-    """
+    """Return the tokens with which a model's targets start and end."""
     if loaded.start_id is None:
         raise InputError(
             f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "

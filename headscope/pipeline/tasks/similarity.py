@@ -36,17 +36,6 @@ class _Pair:
 class Similarity(Task):
     """Spearman correlation (x100) of gold scores with the cosine of embeddings.
 
-    Parameters
-    ----------
-    rows : sequence of Row
-        Every different sentence once.
-    pairs : array of int, (n_examples, 2)
-        The two rows of each pair.
-    gold : array of float, (n_examples,)
-        Score of each pair, on the file's own scale.
-
-    References
-    ----------
     Reimers & Gurevych 2019, arXiv:1908.10084.
     """
 
