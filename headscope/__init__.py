@@ -8,16 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from headscope.registration import register
+from headscope.artefacts.registration import register
 
 if TYPE_CHECKING:
+    from headscope.artefacts.saving import save as save
+    from headscope.artefacts.saving import save_dense as save_dense
     from headscope.errors import HeadscopeError as HeadscopeError
     from headscope.measures.classify.thresholds import Thresholds as Thresholds
     from headscope.models.compact import remove_heads as remove_heads
     from headscope.models.loading import load as load
     from headscope.models.loading import wrap as wrap
-    from headscope.models.saving import save as save
-    from headscope.models.saving import save_dense as save_dense
     from headscope.pipeline.classify import classify as classify
     from headscope.pipeline.depth import depth as depth
     from headscope.pipeline.explain import explain as explain
@@ -71,7 +71,7 @@ _MODULES = {
     "pipeline.insights": "insights",
     "models.loading": "load wrap",
     "models.compact": "remove_heads",
-    "models.saving": "save save_dense",
+    "artefacts.saving": "save save_dense",
     "results": " ".join(f"{name}Result" for name in _RESULTS.split()),
     "measures.classify.thresholds": "Thresholds",
     "verdicts.insights.thresholds": "InsightThresholds",

@@ -10,10 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["before_of", "clear_parts", "locked", "replace_folder", "write_atomically", "write_set"]
-
-#: What a file or folder is called while it is made. One that is there when nobody makes it was left
-#: by a process that was killed.
+#: Suffix of a file or folder that is being written, or was by a process that was killed.
 _PART = ".headscope-part"
 
 
@@ -29,12 +26,15 @@ def write_set(
     parts: dict[Path, Path] = {}
     try:
         for path, data in files.items():
-            parts[path] = _part(path)
+            parts[path] = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
             parts[path].unlink(missing_ok=True)
-            with _naming(path), parts[path].open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with parts[path].open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:  # name the file that was asked for
+                raise OSError(error.errno, error.strerror, str(path)) from None
         if mark is not None and mark.exists():
             mark.replace(before_of(mark))
         for path in gone:
@@ -116,23 +116,10 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
 
 def _clear_beside(folder: Path) -> None:
-    """Delete what killed processes left of earlier attempts to make a folder."""
+    """Delete what killed processes left when they made a folder."""
     if not folder.exists():  # one of them may be what it held before
         return
     for path in folder.parent.glob(f".{glob.escape(folder.name)}.*{_PART}"):
         with locked(path) as ours:
             if ours:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}{_PART}")
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Let an error of the system say which file it is about."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-__all__ = ["sha256_of", "sha256_of_file"]
-
 
 def sha256_of(data: str | bytes) -> str:
     """Return the SHA-256 of bytes, or of a text's UTF-8 bytes, in hexadecimal."""

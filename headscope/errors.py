@@ -23,24 +23,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "HeadscopeError",
-    "InputError",
-    "ModelNotFoundError",
-    "UnusedOptionError",
-    "CheckpointError",
-    "CorpusError",
-    "UnsupportedModelError",
-    "ResumeError",
-    "ArtefactError",
-    "LostProcessError",
-    "CheckFailedError",
-    "ValidationFailedError",
-    "MaskedRowWarning",
-    "did_you_mean",
-    "nearest",
-]
-
 
 class HeadscopeError(Exception):
     """A known failure; its text is one sentence for the user (what, where, how to mend it)."""

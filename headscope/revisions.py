@@ -11,14 +11,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from headscope.errors import InputError
 from headscope.safe_text import visible
-
-__all__ = ["InRevision", "in_revision"]
 
 #: No question on the terminal, no lock, no network (a partial clone would fetch), plain English.
 _QUIET = {
@@ -87,19 +84,13 @@ class InRevision:
 def in_revision(revision: str, path: Path) -> InRevision:
     """Find a file or folder in a revision of the repository that holds its place."""
     whole = Path(os.path.abspath(path))  # not resolved: a link in a repository is no other place
-    here = next(folder for folder in _above(whole) if folder.is_dir())
+    here = next(folder for folder in (whole, *whole.parents) if folder.is_dir())
     inside = _prefix(here, path) + whole.relative_to(here).as_posix()
     inside = "/".join(part for part in inside.split("/") if part not in ("", "."))
-    found = InRevision(f"{revision}:{path}", _commit(revision, here), inside, here)
-    if not found.exists():
+    file = InRevision(f"{revision}:{path}", _commit(revision, here), inside, here)
+    if not file.exists():
         raise InputError(f"There is no {visible(path)} in revision {visible(revision)}.")
-    return found
-
-
-def _above(path: Path) -> Iterator[Path]:
-    """Yield the folders that a path lies in, and first itself: it may be a folder."""
-    yield path
-    yield from path.parents
+    return file
 
 
 def _prefix(here: Path, path: Path) -> str:
@@ -117,14 +108,14 @@ def _commit(revision: str, here: Path) -> str:
     """Return the hash of a revision's commit."""
     # Names of revisions never begin with a hyphen; options do.
     plain = revision and not revision.startswith("-") and revision.isprintable()
-    asked = ("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    found = _git(here, *asked).stdout.decode("ascii", "replace").strip() if plain else ""
-    if not _HASH.fullmatch(found):
+    query = ("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    commit = _git(here, *query).stdout.decode("ascii", "replace").strip() if plain else ""
+    if not _HASH.fullmatch(commit):
         raise InputError(
             f"git knows no revision {visible(repr(revision))}; give a branch, tag or commit that "
             "the repository has (a shallow clone, as CI makes it, lacks most)."
         )
-    return found
+    return commit
 
 
 def _git(here: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

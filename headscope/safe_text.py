@@ -6,8 +6,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-__all__ = ["listed", "markdown", "visible"]
-
 #: What opens markup in GitHub's Markdown, in a table or outside; and what GitHub makes a link or a
 #: notification of by itself.
 _MARKUP = r"[\\`*~|<&\[\]$]|(?<!-)>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
@@ -39,11 +37,10 @@ def _visible(char: str) -> str:
 
 def markdown(text: object) -> str:
     """Return a text that stands in a sentence or a table cell as it is: no markup, no mention."""
-    return _ACTIVE.sub(_inert, visible(text))
-
-
-def _inert(match: re.Match[str]) -> str:
-    return f"&#{ord(match[0])};" if match["markup"] else match[0] + _BREAK
+    return _ACTIVE.sub(
+        lambda match: f"&#{ord(match[0])};" if match["markup"] else match[0] + _BREAK,
+        visible(text),
+    )
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["WITHOUT_FLOAT64", "exact", "widest", "widest_type"]
-
 #: Types of device that have no float64.
 WITHOUT_FLOAT64 = frozenset({"mps"})
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from headscope.core.saved_config import BEFORE, KEPT, is_ours
 from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint, read_json
-from headscope.models.deploy.config_file import BEFORE, KEPT, is_ours
 from headscope.models.layouts import AttentionModule, AttentionSite
 
 MANIFEST = "headscope.json"
@@ -53,34 +53,38 @@ class KeptHeads:
                 f"{self.path} speaks of {self.n_heads} heads a layer, config.json of {n_heads}; "
                 "they do not belong together."
             )
-        known = {*range(len(modules)), *(module.name for module in modules)}
-        if strange := [module for module in self.modules if module not in known]:
+        existing = {*range(len(modules)), *(module.name for module in modules)}
+        if unknown := [module for module in self.modules if module not in existing]:
             raise CheckpointError(
-                f"{self.path} names attention module {strange[0]}, but the model has "
+                f"{self.path} names attention module {unknown[0]}, but the model has "
                 f"{len(modules)}, none of this name."
             )
 
-    def check_layers(self, found: Sequence[AttentionSite]) -> None:
+    def check_layers(self, sites: Sequence[AttentionSite]) -> None:
         """Compare with the heads of each layer as it was seen running."""
-        sites = {(site.stack, site.layer): site for site in found}
-        if self.layers and self.layers.keys() != sites.keys():
+        head_ids = {(site.stack, site.layer): site.head_ids for site in sites}
+        if self.layers and self.layers.keys() != head_ids.keys():
             raise CheckpointError(
-                f"{self.path} lists {len(self.layers)} layers, but attention runs in {len(sites)}."
+                f"{self.path} lists {len(self.layers)} layers, but attention runs in "
+                f"{len(head_ids)}."
             )
-        for place, module in self.layers.items():
-            if sites[place].head_ids != self.modules[module]:
+        for layer, module in self.layers.items():
+            if head_ids[layer] != self.modules[module]:
                 raise CheckpointError(
-                    f"{self.path} says that {place[0]} layer {place[1]} kept heads "
-                    f"{list(self.modules[module])}, but it has {list(sites[place].head_ids)}."
+                    f"{self.path} says that {layer[0]} layer {layer[1]} kept heads "
+                    f"{list(self.modules[module])}, but it has {list(head_ids[layer])}."
                 )
 
 
 def kept_heads(checkpoint: Checkpoint) -> KeptHeads | None:
     """Say which heads a checkpoint still has; None for one that nobody has pruned physically."""
-    manifest = checkpoint.folder / MANIFEST
+    manifest, path = checkpoint.folder / MANIFEST, checkpoint.folder / "config.json"
     if manifest.is_file():
         return _from_manifest(manifest)
-    return _from_config(checkpoint)
+    if is_ours(checkpoint.stated):
+        return heads_in_config(checkpoint.stated, path)
+    pruned = checkpoint.config.get("pruned_heads")
+    return _from_pruned_heads(pruned, checkpoint.config, path) if pruned else None
 
 
 def _from_manifest(path: Path) -> KeptHeads | None:
@@ -118,12 +122,9 @@ def _from_manifest(path: Path) -> KeptHeads | None:
             )
         for layer in _heads(path, entry.get("layers"), None):
             layers[stack, layer] = module
-    source, config = (_object(data.get(name)) for name in ("source", "config"))
+    objects = [data.get(name) for name in ("source", "config")]
+    source, config = (value if isinstance(value, dict) else {} for value in objects)
     return KeptHeads(path, n_heads, modules, layers, source, config)
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def heads_in_config(config: Mapping[str, Any], path: Path) -> KeptHeads:
@@ -138,19 +139,9 @@ def heads_in_config(config: Mapping[str, Any], path: Path) -> KeptHeads:
     return KeptHeads(path, n_heads, modules, {}, {})
 
 
-def _from_config(checkpoint: Checkpoint) -> KeptHeads | None:
-    """Read what a compact folder's config says, or ``pruned_heads`` of transformers before 5.
-
-    The latter are {"0": [1, 2]}, by attention module.
-    """
-    if is_ours(checkpoint.stated):
-        return heads_in_config(checkpoint.stated, checkpoint.folder / "config.json")
-    pruned = checkpoint.config.get("pruned_heads")
-    path = checkpoint.folder / "config.json"
-    if not pruned:
-        return None
-    names = ("num_attention_heads", "n_heads")
-    n_heads = next((checkpoint.config[n] for n in names if n in checkpoint.config), 12)
+def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) -> KeptHeads:
+    """Read ``pruned_heads`` of transformers before 5: {"0": [1, 2]}, by attention module."""
+    n_heads = config.get("num_attention_heads", config.get("n_heads", 12))
     if not isinstance(pruned, dict) or not _is_count(n_heads):
         raise CheckpointError(f'{path}: pruned_heads is not an object such as {{"0": [1, 2]}}.')
     modules: dict[str | int, tuple[int, ...]] = {}

@@ -26,12 +26,13 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
 from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.tasks import Task, make_task, read_examples
 from headscope.pipeline.texts import check_measured, line_batches
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
 from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
+from headscope.tasks.base import Task
+from headscope.tasks.making import make_task, read_examples
 
 __all__ = ["Effects", "Opened", "TaskEffect", "boot", "readable", "spread_lines", "task_of"]
 

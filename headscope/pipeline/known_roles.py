@@ -15,14 +15,14 @@ from headscope.results.prune import HeadRoles
 Classification = str | Path | ClassifyResult
 #: The name of that file.
 FILE = "classify.json"
-_MEND = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
+_ADVICE = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
 
 
 @dataclass(frozen=True)
 class KnownRoles:
-    """Roles by the heads' places in the loaded model, and how they are printed."""
+    """Roles by the heads' positions in the loaded model, and how they are printed."""
 
-    #: Zero-based places in the loaded model.
+    #: By row and position in the loaded model.
     by_place: dict[tuple[int, int], HeadResult]
     #: By the heads' original numbers.
     heads: tuple[HeadRoles, ...] = ()
@@ -43,10 +43,10 @@ def read_classification(source: Classification) -> ClassifyResult:
             raise KeyError("schema")
     except OSError as error:
         raise InputError(
-            f"The classification {source} cannot be read ({error.strerror}); {_MEND}."
+            f"The classification {source} cannot be read ({error.strerror}); {_ADVICE}."
         ) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise InputError(f"{source} is not a classification; {_MEND}.") from None
+        raise InputError(f"{source} is not a classification; {_ADVICE}.") from None
     return result
 
 
@@ -85,11 +85,17 @@ def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
             f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
             f"{loaded.name}; make it anew with 'headscope classify MODEL -o DIR'."
         )
+    theirs, ours = _weights(result), loaded.weights_sha256
+    warnings: tuple[str, ...] = (
+        "The classification (roles) was made with other weights than this model's.",
+    )
+    if theirs is None or ours is None or theirs == ours:
+        warnings = ()
     return KnownRoles(
         by_place=by_place,
         heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles, stack=h.stack) for h in there),
         corpus=result.corpus.name,
-        warnings=_other_weights(loaded, result),
+        warnings=warnings,
     )
 
 
@@ -103,13 +109,6 @@ def places(loaded: LoadedModel) -> dict[tuple[str, int, int], tuple[int, int]]:
 
 
 def _weights(result: ClassifyResult) -> str | None:
-    """SHA-256 of the weights that were classified, where they were a file's."""
-    found: str | None = result.provenance["model"]["weights_sha256"]
-    return found
-
-
-def _other_weights(loaded: LoadedModel, result: ClassifyResult) -> tuple[str, ...]:
-    theirs = _weights(result)
-    if None in (theirs, loaded.weights_sha256) or theirs == loaded.weights_sha256:
-        return ()
-    return ("The classification (roles) was made with other weights than this model's.",)
+    """SHA-256 of the weights that were classified; None if they were no file's."""
+    sha256: str | None = result.provenance["model"]["weights_sha256"]
+    return sha256

@@ -62,7 +62,7 @@ def _methods(page: str) -> Iterator[Entry]:
 
 
 def _tasks(page: str) -> Iterator[Entry]:
-    from headscope.pipeline.tasks import TASKS
+    from headscope.tasks.making import TASKS
 
     for name, task in TASKS.items():
         yield Entry(name, task.words, "", page)

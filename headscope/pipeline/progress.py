@@ -1,21 +1,21 @@
-"""How a command tells how far it has come."""
+"""How a command reports its progress."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Told (what is measured, done, all) after every batch or step.
+#: Called with (what is measured, done, all) after every batch or step.
 Progress = Callable[[str, int, int], None]
-#: What a run that knows its time says of itself: seconds so far, and in all as far as is known now.
+#: The unit of a run that knows its time: seconds so far, and the estimate of all.
 SECONDS = "seconds"
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def part_of(name: str, progress: Progress) -> Progress:
-    """Tell under the name of a part of a longer run."""
+    """Report under the name of a part of a longer run."""
 
     def tell(what: str, done: int, total: int) -> None:
         progress(f"{name}, {what}", done, total)

@@ -38,25 +38,31 @@ def provenance(
     ``warnings`` are those of the results that this one was made of; it has its own besides.
     """
     fit = fit_of(loaded, data)
-    found = fit_warnings(fit, loaded.name, "" if data is None else data.name)
+    own_warnings = fit_warnings(fit, loaded.name, "" if data is None else data.name)
     sha256, whole = loaded.weights_sha256, loaded.whole or loaded
+    weights = "in memory" if loaded.file is None else "in memory, changed since loading"
+    removed: list[list[str | int]] = []  # layer and head, after the stack if there are several
+    for row, head in removed_heads(whole):
+        site = whole.sites[row]
+        stack = [] if whole.stacks == ("encoder",) else [site.stack]
+        removed.append([*stack, site.layer, head])
     return {
         **versions(),
         "model": {
             "id": loaded.name,
             "revision": loaded.revision,
             "weights_sha256": sha256,
-            "weights": _weights(loaded, sha256),
+            "weights": weights if sha256 is None else "file",
             "family": loaded.family,
             "n_layers": whole.n_layers,
             "n_heads": whole.n_heads,
             "pooling": str(loaded.pooling),
             "pooling_from": loaded.pooling.origin,
-            "removed_heads": [_name(whole, *place) for place in removed_heads(whole)],
+            "removed_heads": removed,
         },
         "data": None if data is None else {"name": data.name, "sha256": data.sha256},
         "tokenizer": fit,
-        "warnings": list(dict.fromkeys([*found, *warnings])),
+        "warnings": list(dict.fromkeys([*own_warnings, *warnings])),
         "seed": seed,
         "dtype": loaded.dtype,
         "device": loaded.device,
@@ -65,22 +71,8 @@ def provenance(
     }
 
 
-def _name(loaded: LoadedModel, row: int, head: int) -> list[str | int]:
-    """Name a head: layer and head, after the stack where there is more than an encoder."""
-    site = loaded.sites[row]
-    stack = [] if loaded.stacks == ("encoder",) else [site.stack]
-    return [*stack, site.layer, head]
-
-
 def versions() -> dict[str, str]:
     """Return the versions of the packages that numbers depend on."""
     return {
         name: importlib.metadata.version(name) for name in ("headscope", "torch", "transformers")
     }
-
-
-def _weights(loaded: LoadedModel, sha256: str | None) -> str:
-    """Say where the weights are from."""
-    if sha256 is not None:
-        return "file"
-    return "in memory" if loaded.file is None else "in memory, changed since loading"

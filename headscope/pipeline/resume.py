@@ -64,19 +64,17 @@ class RunState(Generic[S]):
             raise self._damaged("it is not as it was written")
         try:
             for name, done in json.loads(meta["passes"]).items():
-                self._passes[name] = (int(done), self._filled(blank(), name, arrays))
+                prefix, sums = f"{name}/", blank()
+                mine = {
+                    k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)
+                }
+                for key, array in sums.state().items():
+                    if key.rpartition(".")[2] != "names" and not _fits(mine[key], array):
+                        raise ValueError(key)
+                sums.load_state(mine)
+                self._passes[name] = (int(done), sums)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError):
             raise self._damaged("it does not hold the sums of this run") from None
-
-    def _filled(self, sums: S, name: str, arrays: Mapping[str, Array]) -> S:
-        """Give the sums of one pass what was saved of them."""
-        prefix = f"{name}/"
-        mine = {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)}
-        for key, array in sums.state().items():
-            if key.rpartition(".")[2] != "names" and not _fits(mine[key], array):
-                raise ValueError(key)
-        sums.load_state(mine)
-        return sums
 
     def _read(self, path: Path) -> tuple[dict[str, str], dict[str, Array]]:
         from safetensors import SafetensorError, safe_open
@@ -157,7 +155,7 @@ def _fits(array: Array, blank: Array) -> bool:
 
 
 def check_resume(state: str | Path | None, resume: bool) -> None:
-    """Refuse to go on from a run that was saved nowhere."""
+    """Refuse to resume a run that was saved nowhere."""
     if resume and state is None:
         raise InputError("There is nothing to resume from: give the state file of the run.")
 

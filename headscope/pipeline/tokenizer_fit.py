@@ -13,12 +13,10 @@ from headscope.data.pieces import count_unknown, tokenise
 from headscope.data.plain import PlainText
 from headscope.models.loaded import LoadedModel
 
-__all__ = ["fit_of", "fit_warnings"]
-
 #: Texts of the data that are looked at, from its beginning.
 TEXTS = 512
-#: Unknown pieces, as a share of all, from which on results are warned of. Of the texts and models
-#: that were tried, those that fit have none among 55,000 pieces, and those that do not 4 to 29%.
+#: Share of unknown pieces from which on results carry a warning. Of the texts and models that were
+#: tried, those that fit have none among 55,000 pieces, and those that do not 4 to 29%.
 MOST_UNKNOWN = 0.03
 #: A tokenizer with fewer pieces than this share of the embedding's rows is another model's: rows
 #: that are left free, for later tokens or to make their number round, are a few per cent.
@@ -33,13 +31,13 @@ def fit_of(loaded: LoadedModel, data: object = None) -> dict[str, Any] | None:
     unknown = pieces = texts = 0
     for kind in _texts(data):
         for encoding in tokenise(loaded, islice(kind, TEXTS)):
-            found = count_unknown(loaded.tokenizer, encoding)
-            unknown, pieces, texts = unknown + found[0], pieces + found[1], texts + 1
+            few, every = count_unknown(loaded.tokenizer, encoding)
+            unknown, pieces, texts = unknown + few, pieces + every, texts + 1
     return {**sizes, "texts": texts, "unknown_share": unknown / pieces if pieces else None}
 
 
 def fit_warnings(fit: dict[str, Any] | None, name: str, data: str) -> Iterator[str]:
-    """Say what does not fit: sentences for whoever reads a result."""
+    """Yield a sentence for everything that does not fit."""
     if fit is None:
         return
     pieces, rows, share = fit["pieces"], fit["embeddings"], fit["unknown_share"]

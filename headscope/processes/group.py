@@ -80,10 +80,11 @@ class Group(Processes):
                 "that all are started with the same MASTER_ADDR and MASTER_PORT, and that the "
                 "machines reach each other."
             ) from None
-        _choose_gpu()
+        # ``cuda`` means one GPU for each process of a machine, as far as they go round.
+        if torch.cuda.is_available():
+            local = int(os.environ.get("LOCAL_RANK", "0"))
+            torch.cuda.set_device(local % torch.cuda.device_count())
         return cls(store, rank, size, patience)
-
-    # --- sharing ------------------------------------------------------------------------------
 
     def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
         """Return the arrays of every process, by rank."""
@@ -134,7 +135,7 @@ class Group(Processes):
             )
 
     def _wait(self, keys: list[str], what: str) -> None:
-        """Wait for keys, with an eye on those who have not come."""
+        """Wait for keys, and look after the processes that have not come."""
         start = time.monotonic()
         heard = dict.fromkeys(range(self.size), (b"", start))
         looked = start
@@ -164,8 +165,6 @@ class Group(Processes):
                     f"{self._patience:g} seconds while the others waited for {what}."
                 )
 
-    # --- failing ------------------------------------------------------------------------------
-
     def fail(self, why: str) -> None:
         """Tell the others that this process ends, and why."""
         where = f"Process {self.rank + 1} of {self.size}, on {socket.gethostname()}"
@@ -178,8 +177,7 @@ class Group(Processes):
 
     def failures(self) -> list[str]:
         """Return why processes have failed, by rank."""
-        found = (self.failure_of(rank) for rank in range(self.size))
-        return [why for why in found if why is not None]
+        return [why for r in range(self.size) if (why := self.failure_of(r)) is not None]
 
     def speak(self) -> bool:
         """Ask to be the one process that says why the run ends; only the first may."""
@@ -249,13 +247,6 @@ def _patience() -> float:
     if not 1 <= seconds < 1e6:
         raise InputError(f"{PATIENCE_VARIABLE} is {text!r}; give seconds, 1 or more.")
     return seconds
-
-
-def _choose_gpu() -> None:
-    """Let ``cuda`` mean one GPU for each process of a machine, as far as they go round."""
-    if torch.cuda.is_available():
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        torch.cuda.set_device(local % torch.cuda.device_count())
 
 
 def _first_line(error: BaseException) -> str:

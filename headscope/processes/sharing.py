@@ -118,43 +118,43 @@ def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
 
 
 def in_order(what: str, mine: Mapping[int, Tensor]) -> list[Tensor]:
-    """Bring together what was found of each batch, by the batch's number."""
+    """Collect one tensor of each batch from all processes, in the order of the batches."""
     if _current.size == 1:
         return [mine[index] for index in sorted(mine)]
     import torch
 
     arrays = {str(index): part.detach().numpy() for index, part in mine.items()}
-    found = {
+    by_batch = {
         int(index): torch.from_numpy(array)
         for part in _current.gather(arrays, what)
         for index, array in part.items()
     }
-    return [found[index] for index in sorted(found)]
+    return [by_batch[index] for index in sorted(by_batch)]
 
 
 def texts_in_order(what: str, mine: Mapping[int, str]) -> list[str]:
-    """Bring together the texts of all processes, by their numbers, as :func:`in_order` does."""
+    """Collect the texts of all processes, as :func:`in_order` does."""
     arrays = {str(i): np.frombuffer(text.encode(), dtype=np.uint8) for i, text in mine.items()}
-    found = {
+    texts = {
         int(i): array.tobytes().decode()
         for part in _current.gather(arrays, what)
         for i, array in part.items()
     }
-    return [found[i] for i in sorted(found)]
+    return [texts[i] for i in sorted(texts)]
 
 
 def joined_rows(
-    what: str, place: Sequence[Array], found: Mapping[str, Sequence[Array]], n_rows: int
+    what: str, index: Sequence[Array], rows: Mapping[str, Sequence[Array]], n_rows: int
 ) -> dict[str, Array]:
-    """Put the rows that processes found where they belong."""
-    mine = {name: np.concatenate(parts) for name, parts in found.items()}
-    mine["place"] = np.concatenate([np.zeros(0, dtype=np.int64), *place])
+    """Join the rows of all processes, (n_rows, ...) by name, each at its index."""
+    mine = {name: np.concatenate(parts) for name, parts in rows.items()}
+    mine["place"] = np.concatenate([np.zeros(0, dtype=np.int64), *index])
     joined: dict[str, Array] = {}
     for part in _current.gather(mine, what):
         at = part.pop("place")
         for name, values in part.items():
-            room = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
-            joined.setdefault(name, room)[at] = values
+            blank = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
+            joined.setdefault(name, blank)[at] = values
     return joined
 
 

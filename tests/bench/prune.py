@@ -16,8 +16,8 @@ from headscope.data.examples import read_texts
 from headscope.models.routing import use_implementation
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.sources import pick
-from headscope.pipeline.tasks import make_task
 from headscope.pruning.methods import rank
+from headscope.tasks.making import make_task
 
 METHODS = ("importance-token", "importance-example", "fisher", "fisher-joint")
 METHODS += ("fisher-relinearised", "fisher-mean")

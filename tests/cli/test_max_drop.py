@@ -17,9 +17,9 @@ from torch.nn.functional import normalize
 import headscope
 from headscope.pipeline.prune import PruneOptions
 from headscope.results import PruneResult, from_dict, to_dict
-from headscope.results.metric_words import number
 from headscope.show.prune import words
 from headscope.show.prune.page import section
+from headscope.tasks.metric_words import number
 from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.facts.fact import Facts
 

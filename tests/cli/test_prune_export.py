@@ -15,8 +15,8 @@ from rich.console import Console
 from tiny_models import tiny_bert
 from tokenizers import Tokenizer
 
+from headscope.artefacts.onnx_graph import write_graph
 from headscope.models.loaded import LoadedModel
-from headscope.models.onnx.graph import write_graph
 from headscope.pipeline.prune.speed import benchmark
 from headscope.results import PruneResult, from_dict
 from headscope.show.prune.page import section

@@ -23,7 +23,7 @@ from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import Dense, Normalize, Pooling
 from headscope.models.source import _FILES
-from headscope.pipeline.tasks import make_task
+from headscope.tasks.making import make_task
 
 TEXTS = ("the cat sat on the mat", "a dog", "he saw the big red house and she ran to it", "x")
 

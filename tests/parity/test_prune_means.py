@@ -22,8 +22,8 @@ from headscope.models.output_maps import replaced_outputs
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.measuring import compact_model
 from headscope.pipeline.prune.repairing import Repair, Repaired, repair
-from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pruning.scale import distance
+from headscope.tasks.making import make_task, read_examples
 
 LINES = ["the cat sat on the mat", "a big red dog ran", "she saw it", "he was in the house of dogs"]
 OTHERS = ["it is a red house", "the dog and the cat"]

@@ -28,9 +28,9 @@ from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.repairing import _solve, _sums
-from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pruning.methods import METHODS, rank
 from headscope.results import PruneResult, from_dict, to_dict
+from headscope.tasks.making import make_task, read_examples
 
 STACKS = ("encoder", "decoder", "cross")
 KINDS = ("bart", "marian", "t5")

@@ -12,8 +12,8 @@ from headscope.data.examples import read_texts
 from headscope.pipeline.prune import keeping
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.sources import pick
-from headscope.pipeline.tasks import make_task
 from headscope.pruning.fisher import outputs_matrix
+from headscope.tasks.making import make_task
 
 
 @pytest.fixture(scope="module", autouse=True)

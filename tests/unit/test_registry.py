@@ -13,10 +13,10 @@ import headscope
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
 from headscope.pipeline.prune.repairing import Repair
-from headscope.pipeline.tasks import TASKS
 from headscope.pruning.methods import METHODS
 from headscope.results import SECTIONS, section_of
 from headscope.show.view import View, view_of
+from headscope.tasks.making import TASKS
 from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.rules import RULES
 

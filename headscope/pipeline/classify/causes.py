@@ -29,14 +29,14 @@ from headscope.pipeline.prune.calibrating import TaskCalibration, units_of
 from headscope.pipeline.prune.means import mean_z
 from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.prune.stacks import chosen_stack
-from headscope.pipeline.tasks import Task, make_task, read_examples, select
-from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
 from headscope.processes.sharing import share
 from headscope.pruning.gauss_newton import labelled_rows, sample
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
 from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
 from headscope.results.roles import ROLES
+from headscope.tasks.base import TOKEN_HEADS, Task, one_position
+from headscope.tasks.making import make_task, read_examples, select
 
 #: Random directions of the label-free estimate; each costs a backward pass.
 DIRECTIONS = 2

@@ -14,8 +14,8 @@ from headscope.pipeline.classify.passes import Found, Run
 from headscope.pipeline.classify.prefix_matching import Repeats
 from headscope.pipeline.classify.stack_parts import Parts, found_in
 from headscope.pipeline.progress import Progress
-from headscope.pipeline.tasks.making import check_two
 from headscope.results import ClassifyResult, HeadResult
+from headscope.tasks.making import check_two
 
 if TYPE_CHECKING:
     from headscope.pipeline.classify.causes import CauseSource

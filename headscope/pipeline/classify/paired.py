@@ -21,9 +21,9 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.routing import SiteObserver
 from headscope.pipeline.classify.passes import Batches, Found, Run, Watch, head_ids
 from headscope.pipeline.classify.sentences import read_by
-from headscope.pipeline.tasks.seq2seq import ends_of
 from headscope.pipeline.texts import counted_batches
 from headscope.results.classify import StackCorpus
+from headscope.tasks.seq2seq import ends_of
 
 
 @dataclass(frozen=True)

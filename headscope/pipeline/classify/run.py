@@ -34,7 +34,6 @@ from headscope.pipeline.parameters import check_limit, check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.resume import check_resume, open_state
-from headscope.pipeline.tasks import check_task
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -44,6 +43,7 @@ from headscope.results import (
     HeadResult,
 )
 from headscope.results.roles import role_in, roles_of
+from headscope.tasks.making import check_task
 
 #: Examples that removing heads is measured on, unless told otherwise.
 ABLATE_LIMIT = 64

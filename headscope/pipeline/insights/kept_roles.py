@@ -20,8 +20,9 @@ from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import places
 from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.tasks import Task, make_task, read_examples, select
 from headscope.results import ClassifyResult, KeptRoles
+from headscope.tasks.base import Task
+from headscope.tasks.making import make_task, read_examples, select
 from headscope.verdicts.insights.labelled_heads import ROLES
 
 #: Random sets that the labelled heads are compared with, and the fewest: 39 leave room for one that

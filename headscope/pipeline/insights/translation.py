@@ -12,8 +12,8 @@ from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune import prune
-from headscope.pipeline.tasks import select
 from headscope.results import PruneResult
+from headscope.tasks.making import select
 
 #: Every so many-th source is read by the other sections; the task is measured on the others too.
 _EVERY = 3

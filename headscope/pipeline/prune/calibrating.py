@@ -11,10 +11,10 @@ from headscope.models.gating import Means, shared_layers
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.prune.means import mean_z
-from headscope.pipeline.tasks import LossBatch, Task
 from headscope.pruning.method import Given
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
+from headscope.tasks.base import LossBatch, Task
 
 
 @dataclass(frozen=True)

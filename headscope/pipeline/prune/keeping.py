@@ -15,18 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headscope.artefacts.card import CARD, CardFacts, model_card
+from headscope.artefacts.saving import trial_folder, whole_folder, write_model
+from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.data.pair_rows import padded
 from headscope.errors import ArtefactError, HeadscopeError, InputError
 from headscope.measures.rounding import tied
-from headscope.models.card import CARD, CardFacts, model_card
 from headscope.models.compact import remove_heads
-from headscope.models.deploy.sentence_check import check_embeds
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load
 from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
-from headscope.models.saving import trial_folder, whole_folder, write_model
-from headscope.models.sentence_files import MODULES
+from headscope.models.sentence_folder import MODULES
 from headscope.pipeline.prune.curves import Inputs, Version
 from headscope.pipeline.prune.exporting import Graphs, export_measured, graphs_beside, try_export
 from headscope.pipeline.prune.measuring import at, compact_model
@@ -36,9 +36,9 @@ from headscope.pipeline.prune.same_outputs import Agreement, compare
 from headscope.pipeline.prune.sources import Sources
 from headscope.pipeline.prune.speed import benchmark, fitting_lengths
 from headscope.pipeline.prune.steps import Cost, Steps
-from headscope.pipeline.tasks import Task
 from headscope.results import Candidate, FailedArtefact, KeptModel, PruneResult, SavedModel
 from headscope.results.speed import SpeedResult
+from headscope.tasks.base import Task
 
 #: What a card's speed is measured on where no benchmark was asked for, and for how long.
 CARD_TOKENS, CARD_BATCH, CARD_SECONDS = 128, 8, 2.0

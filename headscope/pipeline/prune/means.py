@@ -24,8 +24,8 @@ from headscope.models.gating import Means, shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map
-from headscope.pipeline.tasks import Task
 from headscope.processes.sharing import share, summed
+from headscope.tasks.base import Task
 
 
 def mean_z(loaded: LoadedModel, task: Task, *, everywhere: bool = False) -> dict[int, Tensor]:

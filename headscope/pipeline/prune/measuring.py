@@ -19,11 +19,11 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pipeline.prune.findings import Findings, name_of
 from headscope.pipeline.prune.repairing import Repaired
-from headscope.pipeline.tasks import Task
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
 from headscope.results.points import Draw, Point
 from headscope.results.prune import Baseline
+from headscope.tasks.base import Task
 
 #: A head's row and place in the loaded model, and its name: layer and head, perhaps the stack.
 Place = tuple[int, int]

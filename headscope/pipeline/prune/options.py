@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.artefacts.onnx_graph import need_packages
+from headscope.artefacts.saving import check_target
 from headscope.data.examples import Examples
 from headscope.errors import InputError
-from headscope.models.onnx.graph import need_packages
 from headscope.models.pooling import chosen
-from headscope.models.saving import check_target
 from headscope.pipeline.known_roles import Classification
 from headscope.pipeline.prune.choosing import fractions_of, needs
 from headscope.pipeline.prune.repairing import Repair

@@ -18,7 +18,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
 from headscope.pipeline.prune.calibrating import TaskCalibration
 from headscope.pipeline.prune.means import with_means
-from headscope.pipeline.tasks import Task
 from headscope.processes.sharing import share
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.joint import DIRECTIONS
@@ -26,6 +25,7 @@ from headscope.pruning.method import Given
 from headscope.pruning.refit import RidgeSums
 from headscope.pruning.scale import distance, full_outputs, scale_gates
 from headscope.pruning.units import Units
+from headscope.tasks.base import Task
 
 #: Strengths of the ridge that compete; infinity refits b_O alone. 10 wins most often.
 RIDGES = (1.0, 10.0, float("inf"))

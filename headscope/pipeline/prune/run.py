@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headscope.artefacts.onnx_graph import check_exportable
+from headscope.artefacts.saving import check_saves
 from headscope.data.examples import Examples
-from headscope.models.onnx.graph import check_exportable
-from headscope.models.saving import check_saves
 from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
     Classification,
@@ -38,11 +38,11 @@ from headscope.pipeline.prune.steps import (
     time_a_pass,
 )
 from headscope.pipeline.prune.tries import check_enough
-from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
 from headscope.processes.sharing import alone, current
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
+from headscope.tasks.base import Task
 
 
 @public_function

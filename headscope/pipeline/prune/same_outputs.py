@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headscope.artefacts.opened_again import distance
 from headscope.data.token_rows import Padded
 from headscope.measures.metrics import Outputs
-from headscope.models.deploy.opened import distance
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
-from headscope.pipeline.tasks import Task
+from headscope.tasks.base import Task
 
 __all__ = ["TOLERANCES", "Agreement", "compare"]
 
 #: Largest difference of an output, relative to the largest output if that exceeds 1. Wider than the
-#: limits of a few short texts in :mod:`headscope.models.deploy.opened`: this is the worst of all
+#: limits of a few short texts in :mod:`headscope.artefacts.opened_again`: this is the worst of all
 #: evaluation texts, and zeros in place of a head are summed in another order (5e-6 on 1,500 pairs).
 TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 

@@ -15,10 +15,10 @@ from headscope.pipeline.prune.options import CALIBRATION_LIMIT
 from headscope.pipeline.prune.repairing import Repaired
 from headscope.pipeline.prune.sources import open_calibration, pick
 from headscope.pipeline.prune.stacks import chosen_stack
-from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pipeline.validate import require_valid
 from headscope.pruning.methods import DEFAULT, check_methods, rank
 from headscope.results.prune import Baseline, HeadScores
+from headscope.tasks.making import make_task, read_examples
 
 
 @public_function

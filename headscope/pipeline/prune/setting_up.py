@@ -17,13 +17,13 @@ from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair, Repaired, repair
 from headscope.pipeline.prune.sources import Sources
 from headscope.pipeline.prune.steps import Steps, steps_of
-from headscope.pipeline.tasks import Task
 from headscope.pruning.even import EvenRanking
 from headscope.pruning.method import Given, Ranking
 from headscope.pruning.methods import rank
 from headscope.pruning.units import Units
 from headscope.results.points import Point
 from headscope.results.validate import ValidationSummary
+from headscope.tasks.base import Task
 
 
 @dataclass(frozen=True)

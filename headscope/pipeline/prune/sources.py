@@ -13,8 +13,8 @@ from headscope.data.overlap import overlap
 from headscope.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.options import PruneOptions
-from headscope.pipeline.tasks import Task, make_task, read_examples, select
-from headscope.pipeline.tasks.making import check_two
+from headscope.tasks.base import Task
+from headscope.tasks.making import check_two, make_task, read_examples, select
 
 #: Files whose columns hold labels; anything else is text.
 _TABLES = (".csv", ".tsv", ".jsonl")

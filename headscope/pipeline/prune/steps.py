@@ -21,8 +21,8 @@ from headscope.pipeline.progress import SECONDS, Progress
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.prune.speed import seconds_of_shape, shapes_of
-from headscope.pipeline.tasks import Task
 from headscope.processes.sharing import current
+from headscope.tasks.base import Task
 
 #: Passes over the calibration data that a step is worth, a backward pass counted as two.
 _METHOD = {

@@ -18,9 +18,9 @@ from headscope.pipeline.prune.measuring import at
 from headscope.pipeline.prune.options import FEWEST
 from headscope.pipeline.prune.repairing import Repair, Repaired
 from headscope.pipeline.prune.setting_up import Parts, layers_of
-from headscope.pipeline.tasks import Task
 from headscope.pruning.method import Ranking
 from headscope.results.max_drop import DropLook
+from headscope.tasks.base import Task
 
 #: Of intervals, unless several smaller numbers share it.
 LEVEL = 0.95

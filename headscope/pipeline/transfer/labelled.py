@@ -19,7 +19,7 @@ from headscope.digest import sha256_of
 from headscope.errors import CorpusError, InputError
 from headscope.measures.accumulator import Array
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.tasks import select
+from headscope.tasks.making import select
 
 __all__ = ["Labelled", "Part", "Source", "label", "read"]
 

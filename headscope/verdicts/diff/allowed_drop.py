@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from headscope.results.diff import Change
-from headscope.results.metric_words import scale_of
 from headscope.safe_text import visible
+from headscope.tasks.metric_words import scale_of
 
 __all__ = ["AllowedDrop", "bare_limit"]
 

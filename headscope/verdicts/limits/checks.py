@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from headscope.errors import InputError
 from headscope.results import ClassifyResult, PruneResult
-from headscope.results.metric_words import scale_of
 from headscope.results.points import Point
 from headscope.results.roles import ROLES
 from headscope.results.validate import certificate_of
 from headscope.safe_text import visible
+from headscope.tasks.metric_words import scale_of
 from headscope.verdicts.diff.allowed_drop import bare_limit
 from headscope.verdicts.reading import Results
 

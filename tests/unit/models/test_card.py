@@ -14,11 +14,11 @@ from huggingface_hub import ModelCard
 from tiny_models import tiny_bert, translator
 
 import headscope
+from headscope.artefacts.card import CardFacts, model_card
+from headscope.artefacts.onnx_graph import check_exportable, need_packages, write_graph
 from headscope.errors import InputError, UnsupportedModelError
-from headscope.models.card import CardFacts, model_card
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
-from headscope.models.onnx.graph import check_exportable, need_packages, write_graph
 from headscope.results import DropLook, DropPart, MaxDrop, PruneResult, ValidationSummary
 from headscope.show.prune.words import verdict
 

@@ -13,15 +13,19 @@ from typing import Any
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from headscope.core.saved_config import (
+    BEFORE,
+    COMPACT_TYPE,
+    FAMILY,
+    KEPT,
+    family_config,
+    is_ours,
+)
 from headscope.errors import CheckpointError
 from headscope.models.cutting import cut_modules
-from headscope.models.deploy.config_file import BEFORE, FAMILY, KEPT, family_config, is_ours
 from headscope.models.layouts import attention_modules
 from headscope.models.manifest import heads_in_config
 from headscope.models.task_heads import TASK_HEADS, class_for
-from headscope.registration import COMPACT_TYPE
-
-__all__ = ["config_of"]
 
 
 def config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -69,7 +73,7 @@ class _CompactModel:
             cut_modules(self, kept.of)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """Save as transformers does, tensors under the names that they have in memory."""
+        """Save as transformers does, but tensors under the names that they have in memory."""
         kwargs.setdefault("save_original_format", False)
         super().save_pretrained(save_directory, **kwargs)  # type: ignore[misc]
 
@@ -91,19 +95,17 @@ def _blank(family: str, task_head: str | None) -> Any:
 
 @functools.cache
 def _kinds(family: str) -> Any:
-    """Make the configuration's class of a family, and enter its models into the tables."""
+    """Make a family's configuration class, and enter its models into transformers' tables."""
     original: Any = CONFIG_MAPPING[family]
     config_kind = _derived(_CompactConfig, original, {})
     for task_head in (None, *TASK_HEADS):
         models = class_for(task_head)._model_mapping
         if original not in models:
             continue
-        found = models[original]
-        model: Any = found[0] if isinstance(found, tuple) else found
+        model = models[original][0] if isinstance(models[original], tuple) else models[original]
         own = {"config_class": config_kind, "headscope_kind": (family, task_head)}
-        class_for(task_head).register(
-            config_kind, _derived(_CompactModel, model, own), exist_ok=True
-        )
+        model_kind = _derived(_CompactModel, model, own)
+        class_for(task_head).register(config_kind, model_kind, exist_ok=True)
     return config_kind
 
 

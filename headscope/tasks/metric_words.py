@@ -95,10 +95,10 @@ def change_words(
     return f"{lost} {are} ({percent(level)})"
 
 
-def refused_words(metric: str, found: MaxDrop) -> str:
+def refused_words(metric: str, search: MaxDrop) -> str:
     """Say every number that was refused before one was confirmed; empty where none was."""
     refused = [
         f"{look.heads} heads (up to {amount(look.most_lost, metric)}, {percent(look.level)})"
-        for look in found.refusals
+        for look in search.refusals
     ]
     return f" Refused before: {', '.join(refused)}." if refused else ""

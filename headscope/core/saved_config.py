@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headscope.registration import COMPACT_TYPE, STANDALONE_TYPE
-
+#: The ``model_type`` of a folder that only headscope opens. Where headscope is not imported,
+#: transformers quotes it in its error, and that is where a user learns what to do.
+COMPACT_TYPE = "headscope: install headscope and run 'import headscope' before you open this folder"
+#: The ``model_type`` of a folder that has a modelling file of its own.
+STANDALONE_TYPE = "headscope"
 #: Keys of config.json.
 FAMILY, KEPT, BEFORE = "base_model_type", "kept_heads", "heads_before"
-#: What a folder with a modelling file says besides: the shapes, and where the file is.
+#: Further keys of a folder with a modelling file: the shapes, and where the file is.
 SHAPES, SETTINGS, CODE = "tensor_shapes", "module_settings", "auto_map"
-_OURS = (COMPACT_TYPE, STANDALONE_TYPE)
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:
     """Whether config.json describes a compact folder that headscope wrote."""
-    return config.get("model_type") in _OURS
+    return config.get("model_type") in (COMPACT_TYPE, STANDALONE_TYPE)
 
 
 def family_config(config: Mapping[str, Any]) -> dict[str, Any]:

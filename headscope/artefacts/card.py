@@ -18,7 +18,10 @@ from headscope.models.source import is_hub_id
 from headscope.results import ExportedModel, PruneResult
 from headscope.results.heads import layer_name
 from headscope.results.measured import warnings_of
-from headscope.results.metric_words import (
+from headscope.results.points import Point
+from headscope.results.speed import SpeedResult, SpeedRow
+from headscope.safe_text import markdown, visible
+from headscope.tasks.metric_words import (
     METRIC_NAMES,
     amount,
     change_words,
@@ -27,11 +30,6 @@ from headscope.results.metric_words import (
     refused_words,
     span,
 )
-from headscope.results.points import Point
-from headscope.results.speed import SpeedResult, SpeedRow
-from headscope.safe_text import markdown, visible
-
-__all__ = ["CARD", "CardFacts", "model_card"]
 
 CARD = "README.md"
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.
@@ -86,7 +84,10 @@ class CardFacts:
 
 def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> str:
     """Write the card of one saved folder."""
-    point = _point(result)
+    kept = result.kept
+    assert kept is not None  # nothing is written otherwise
+    points = result.curve(kept.method, kept.repair).points
+    point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
     blocks = [
         f"---\n{_header(result, loaded, point, facts)}\n---",
         f"# {_title(result, point)}",
@@ -98,14 +99,6 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
         "## How it was made\n\n" + "\n".join(_made(result)),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _point(result: PruneResult) -> Point:
-    """Return the point of the curve that the kept model was measured as."""
-    kept = result.kept
-    assert kept is not None  # nothing is written otherwise
-    points = result.curve(kept.method, kept.repair).points
-    return next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
 
 
 def _opening(facts: CardFacts) -> Iterator[str]:
@@ -128,8 +121,8 @@ def _opening(facts: CardFacts) -> Iterator[str]:
 
 
 def _header(result: PruneResult, loaded: LoadedModel, point: Point, facts: CardFacts) -> str:
-    base, task = _base(result), _HUB_TASKS[result.task]
-    found = EvalResult(
+    task = _HUB_TASKS[result.task]
+    evaluation = EvalResult(
         task_type=task,
         dataset_type="file",
         dataset_name=Path(visible(result.data.name)).name,
@@ -139,14 +132,13 @@ def _header(result: PruneResult, loaded: LoadedModel, point: Point, facts: CardF
         metric_name=METRIC_NAMES.get(result.metric, result.metric),
         metric_args=_certainty(result, point),
     )
-    inherited = _inherited(loaded)
     data = ModelCardData(
-        base_model=base,
+        base_model=_base(result),
         tags=["headscope", "attention-head-pruning", "pruned"],
         library_name=_LIBRARY.get(facts.opens, "transformers"),
         model_name=_title(result, point),
-        eval_results=[found],
-        **{"pipeline_tag": task, **inherited},
+        eval_results=[evaluation],
+        **{"pipeline_tag": task, **_inherited(loaded)},
     )
     text: str = data.to_yaml().strip()
     return text
@@ -158,19 +150,19 @@ def _certainty(result: PruneResult, point: Point) -> dict[str, Any]:
     def ends(ci: Sequence[float] | None) -> list[float] | None:
         return None if ci is None else [round(end, 6) for end in ci]
 
-    known: dict[str, Any] = {
+    certainty: dict[str, Any] = {
         "examples": result.measured_examples,
         "interval": ends(point.ci),
         "full_model": round(result.baseline.value, 6),
     }
     if point.difference is not None:
-        known["difference"] = round(point.difference, 6)
-        known["difference_interval"] = ends(point.difference_ci)
-        known["difference_level"] = round(point.level, 6)
-    if (found := result.max_drop) is not None:
-        known["max_drop"] = found.wanted
-        known["refused_heads"] = [look.heads for look in found.refusals]
-    return known
+        certainty["difference"] = round(point.difference, 6)
+        certainty["difference_interval"] = ends(point.difference_ci)
+        certainty["difference_level"] = round(point.level, 6)
+    if (search := result.max_drop) is not None:
+        certainty["max_drop"] = search.wanted
+        certainty["refused_heads"] = [look.heads for look in search.refusals]
+    return certainty
 
 
 def _inherited(loaded: LoadedModel) -> dict[str, Any]:
@@ -179,18 +171,16 @@ def _inherited(loaded: LoadedModel) -> dict[str, Any]:
     if card is None or not card.is_file():
         return {}
     try:
-        found = metadata_load(card)
+        header = metadata_load(card)
     except Exception:  # a card is prose: whatever is wrong with its header is no error of ours
         return {}
-    known = found if isinstance(found, Mapping) else {}
-    return {name: known[name] for name in _INHERITED if _is_plain(known.get(name))}
-
-
-def _is_plain(value: object) -> bool:
-    """Whether a value of a header is a name or some names."""
-    if isinstance(value, list):
-        return bool(value) and all(isinstance(item, str) for item in value)
-    return isinstance(value, str)
+    inherited = {}
+    for name in _INHERITED:
+        value = header.get(name) if isinstance(header, Mapping) else None
+        names = value if isinstance(value, list) else [value]
+        if names and all(isinstance(item, str) for item in names):
+            inherited[name] = value
+    return inherited
 
 
 def _base(result: PruneResult) -> str | None:
@@ -216,12 +206,12 @@ def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
         f"{lost}. {_name(metric)}: {number(full, metric)} with all heads, "
         f"{number(point.value, metric)} without these; {change}. "
     )
-    if (found := result.max_drop) is not None:
+    if (search := result.max_drop) is not None:
         text += (
             f"The number of heads is one that is confirmed to cost at most "
-            f"{amount(found.wanted, metric)}: chosen on {found.chosen.examples:,} examples and "
-            f"confirmed on {found.confirmed.examples:,} others, which had no say in the choice; "
-            f"all values are of these.{refused_words(metric, found)} "
+            f"{amount(search.wanted, metric)}: chosen on {search.chosen.examples:,} examples and "
+            f"confirmed on {search.confirmed.examples:,} others, which had no say in the choice; "
+            f"all values are of these.{refused_words(metric, search)} "
         )
     return f"{text}Made by [headscope](https://pypi.org/project/headscope/)."
 
@@ -257,8 +247,8 @@ def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterat
         level = "" if point.level == 0.95 else f" ({percent(point.level)})"
         ends = span(point.difference_ci, metric, signed=True)
         yield f"| change (paired) | {change} | {ends}{level} |"
-    if (found := result.max_drop) is not None:
-        yield f"| loss that was allowed | {number(found.wanted, metric)} | |"
+    if result.max_drop is not None:
+        yield f"| loss that was allowed | {number(result.max_drop.wanted, metric)} | |"
     yield f"| this folder, opened again | {number(facts.measured, metric)} | |"
     for graph in facts.graphs[1:]:
         yield f"| {graph.file} ({graph.weights}) | {number(graph.measured, metric)} | |"
@@ -274,13 +264,12 @@ def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterat
 def _speed(speed: SpeedResult | None) -> list[str]:
     if speed is None:
         return []
-    rows = [_speed_row(row) for row in speed.rows]
     graphs = f", onnxruntime {speed.onnxruntime}" if speed.onnxruntime else ""
     return [
         "## Speed\n\n"
         "| batch x tokens | run by | full, ms | this, ms | times as fast | by multiplications |\n"
         "|---|---|---|---|---|---|\n"
-        + "\n".join(line for row in rows for line in row)
+        + "\n".join(line for row in speed.rows for line in _speed_row(row))
         + f"\n\nMedians, in turns; {speed.device}, {speed.dtype}, "
         f"{speed.threads} thread{'s' if speed.threads > 1 else ''}, transformers' "
         f"{speed.implementation} attention{graphs}. "

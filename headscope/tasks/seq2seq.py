@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,29 +18,21 @@ from headscope.data.pair_rows import Ends, PairRow, encode_pairs
 from headscope.data.token_rows import Padded
 from headscope.errors import CorpusError, InputError
 from headscope.measures.accumulator import Array
-from headscope.measures.bleu import (
-    COUNTS,
-    WORDS,
-    bleu,
-    bleu_counts,
-    bleu_unit,
-    has_sacrebleu,
-)
 from headscope.measures.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.measures.pooling import wide
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
+from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import Select
-from headscope.pipeline.tasks.base import Task, need_logits
-from headscope.pipeline.tasks.decoding import decode_greedily, text_of, token_limit
-from headscope.pipeline.tasks.distance import by_row, one_position
 from headscope.processes.sharing import share, texts_in_order
+from headscope.tasks.base import TokenTask, guesses, need_logits, one_position
+from headscope.tasks.bleu import COUNTS, WORDS, bleu, bleu_counts, bleu_unit, has_sacrebleu
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
 _DECODED_TOGETHER = 4096
 
 
-class Seq2Seq(Task):
+class Seq2Seq(TokenTask):
     """Token accuracy under teacher forcing, and what greedy decoding writes; all times 100.
 
     * ``token_accuracy``: share of target tokens, end tokens included, that are the likeliest ones
@@ -73,32 +68,37 @@ class Seq2Seq(Task):
         self._unit = bleu_unit(self._targets) if has_sacrebleu() else None
         if self._unit is not None:
             self.table["bleu" if self._unit == WORDS else "bleu_characters"] = bleu
-        self.notes = tuple(self._notes())
-
-    def _notes(self) -> Iterator[str]:
-        """Say what stands in the place of BLEU of words."""
         if not has_sacrebleu():
-            yield "BLEU is left out: the package sacrebleu, which counts it, is not installed."
+            self.notes = (
+                "BLEU is left out: the package sacrebleu, which counts it, is not installed.",
+            )
         elif self._unit != WORDS:
             instead = "is of characters (bleu_characters)" if self._unit else "is left out"
-            yield (
+            self.notes = (
                 "The targets have fewer than four words on average, and BLEU of words is 0 for "
-                f"every model then: BLEU {instead}."
+                f"every model then: BLEU {instead}.",
             )
-
-    # --- measuring ----------------------------------------------------------------------------
 
     def outputs(
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
     ) -> dict[str, Array]:
         """Run a model over all pairs; decode its own outputs only for ``all_metrics``."""
-        found = super().outputs(loaded, gates)
-        return {**found, **self._judged(self.decode(loaded, gates))} if all_metrics else found
+        outputs = super().outputs(loaded, gates)
+        if not all_metrics:
+            return outputs
+        texts = self.decode(loaded, gates)
+        pairs = zip(texts, self._targets, strict=True)
+        outputs["exact"] = np.array([text == target for text, target in pairs], dtype=float)
+        outputs["text"] = np.unique(np.array(texts), return_inverse=True)[1]
+        if self._unit is not None:
+            outputs[COUNTS] = bleu_counts(texts, self._targets, tokenize=self._unit)
+        return outputs
 
     def decode(self, loaded: LoadedModel, gates: Tensor | None = None) -> list[str]:
         """Return what a model writes greedily for each source, without white space around it."""
         texts = dict[int, str]()
-        limit = token_limit(self._longest, loaded.max_length)
+        # A good model is never cut short, and one that has lost its end token is stopped.
+        limit = min(loaded.max_length, 2 * self._longest + 10)
         with gated(loaded, gates):
             for batch in share(self.batches(loaded, _DECODED_TOGETHER)):
                 written = decode_greedily(
@@ -110,7 +110,8 @@ class Seq2Seq(Task):
                     max_new_tokens=limit,
                 )
                 for i, ids in zip(batch.index, written, strict=True):
-                    texts[i] = text_of(loaded.tokenizer, ids)
+                    text: str = loaded.tokenizer.decode(ids, skip_special_tokens=True)
+                    texts[i] = text.strip()
         return texts_in_order("decoded texts", texts)
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
@@ -119,15 +120,6 @@ class Seq2Seq(Task):
             return super().metrics(outputs)
         value = self.table[self.metric](outputs, np.ones((1, len(outputs["correct"]))))
         return {self.metric: float(value[0])}
-
-    def _judged(self, texts: Sequence[str]) -> dict[str, Array]:
-        """Compare what was written with the targets."""
-        pairs = zip(texts, self._targets, strict=True)
-        found = {"exact": np.array([text == target for text, target in pairs], dtype=float)}
-        found["text"] = np.unique(np.array(texts), return_inverse=True)[1]
-        if self._unit is not None:
-            found[COUNTS] = bleu_counts(texts, self._targets, tokenize=self._unit)
-        return found
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say so where one text, or one token, is written whatever the source is."""
@@ -140,24 +132,11 @@ class Seq2Seq(Task):
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         guess, rows, size = need_logits(logits)[0].argmax(dim=-1), batch.masked[0], len(batch.index)
         zeros = torch.zeros(size, device=guess.device)
-        whole = guess.new_zeros(size)
         return {
             "correct": zeros.index_add(0, rows, (guess == batch.gold).float()),
             "tokens": torch.bincount(rows, minlength=size).float(),
-            "least_guess": whole.scatter_reduce(0, rows, guess, "amin", include_self=False),
-            "most_guess": whole.scatter_reduce(0, rows, guess, "amax", include_self=False),
+            **guesses(batch, guess),
         }
-
-    # --- differentiating ----------------------------------------------------------------------
-
-    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Mean cross-entropy of each target's tokens."""
-        scores = wide(need_logits(logits)[0])
-        return by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
-
-    def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Mean KL of the unpruned model's next-token distributions to this one's."""
-        return self.distance.measure(batch, hidden, need_logits(logits))["kl"]
 
     def _select_embed(self, batch: Padded) -> Select | None:
         return one_position
@@ -210,3 +189,43 @@ def ends_of(loaded: LoadedModel) -> Ends:
         f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
         "end; add it to config.json."
     )
+
+
+def decode_greedily(
+    network: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    *,
+    ends: Ends,
+    pad_id: int,
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """Let an encoder-decoder model write, token by token, with cached keys and values.
+
+    The checkpoint's other settings of generation hold (forced first and last tokens, suppressed
+    tokens, penalties), but not its beams, sampling and lengths.
+    """
+    settings = copy.deepcopy(network.generation_config)
+    # A setting that is None would be filled from the checkpoint again.
+    settings.update(
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        early_stopping=False,
+        length_penalty=1.0,
+        min_new_tokens=0,
+        max_new_tokens=max_new_tokens,
+        use_cache=True,
+        return_dict_in_generate=False,
+        decoder_start_token_id=ends.start,
+        pad_token_id=pad_id,
+    )
+    if settings.eos_token_id is None:
+        settings.eos_token_id = ends.stop
+    with quiet_transformers(), torch.no_grad():
+        written = network.generate(
+            input_ids=input_ids, attention_mask=attention_mask, generation_config=settings
+        )
+    eos = settings.eos_token_id
+    stops = {eos} if isinstance(eos, int) else set(eos)
+    return [list(takewhile(lambda t: t not in stops, row[1:])) for row in written.tolist()]

@@ -22,12 +22,9 @@ from headscope.data.token_rows import Row, encode_rows, mask_row, window_rows
 from headscope.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import missing_task_head
-from headscope.pipeline.tasks.base import Task
-from headscope.pipeline.tasks.classification import Classification, classes_of
-from headscope.pipeline.tasks.fidelity import Fidelity
-from headscope.pipeline.tasks.mlm import MaskedLM
-from headscope.pipeline.tasks.seq2seq import ends_of, seq2seq_task
-from headscope.pipeline.tasks.similarity import Similarity
+from headscope.tasks.base import Task
+from headscope.tasks.encoder_tasks import Classification, Fidelity, MaskedLM, Similarity, classes_of
+from headscope.tasks.seq2seq import ends_of, seq2seq_task
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 MLM_WINDOW, MLM_WINDOWS = 64, 256
@@ -98,8 +95,9 @@ def check_task(name: str, loaded: LoadedModel) -> None:
 
 def _fidelity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
     texts = examples.texts
-    # With a head it is the head's outputs that count, and what it reads has no prompt.
-    rows, kept = _encode(loaded, texts if loaded.task_head else _prompted(loaded, texts))
+    # With a head it is the head's outputs that count, and its texts have no prompt.
+    prompt = "" if loaded.task_head else loaded.pooling.prompt
+    rows, kept = _encode(loaded, [prompt + text for text in texts])
     rows = [_masked(row, loaded, seed) for row in rows] if loaded.task_head == "mlm" else rows
     task = Fidelity(examples, loaded, rows, len(texts) - len(kept))
     task.notes = () if loaded.task_head else tuple(_notes(loaded, rows))
@@ -126,7 +124,7 @@ def _classification(examples: Examples, loaded: LoadedModel, seed: int, limit: i
 
 def _similarity(examples: Examples, loaded: LoadedModel, seed: int, limit: int | None) -> Task:
     texts = examples.texts
-    rows, kept = _encode(loaded, _prompted(loaded, texts))
+    rows, kept = _encode(loaded, [loaded.pooling.prompt + text for text in texts])
     row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
     pairs, gold = [], []
     both = zip(examples.first, examples.second or (), examples.scores or (), strict=True)
@@ -193,13 +191,8 @@ def _encode(
     return rows, [row.index for row in kept]
 
 
-def _prompted(loaded: LoadedModel, texts: Sequence[str]) -> list[str]:
-    """Put the model's default prompt before texts whose embeddings are compared."""
-    return [loaded.pooling.prompt + text for text in texts]
-
-
 def _notes(loaded: LoadedModel, rows: Sequence[Row]) -> Iterator[str]:
-    """Say what is read otherwise than a user of the model may expect."""
+    """Say where texts are read otherwise than a user of the model may expect."""
     prompt, limit = loaded.pooling.prompt, loaded.pooling.max_length
     if prompt:
         yield f"Every text is read after the default prompt of the model's folder, {prompt!r}."

@@ -18,37 +18,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headscope.artefacts.opened_again import reason
 from headscope.errors import InputError, UnsupportedModelError
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers, use_implementation
 
-__all__ = [
-    "EMBEDDING",
-    "HIDDEN",
-    "INPUTS",
-    "LOGITS",
-    "OPSET",
-    "attention_parts",
-    "check_exportable",
-    "need_packages",
-    "write_graph",
-]
-
 #: What the graph takes, in this order; the last only where texts are pairs.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-#: What it gives: the first one, or the second where the model has a task head, and the last.
+#: What it gives: the embedding, or logits where the model has a task head; and the last states.
 EMBEDDING, LOGITS, HIDDEN = "embedding", "logits", "last_hidden_state"
 OPSET = 20
-#: What the names of all nodes of attention start with: profiles are read by it.
+#: Prefix of the names of attention's nodes, by which profiles find them.
 ATTENTION = "attention."
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+#: Nodes whose weights become 8-bit integers: linear maps, and the tables that are looked up.
+_QUANTISED = ("MatMul", "Gemm", "Gather")
 #: Largest file that the format holds in one piece, with room for the graph itself.
 _ONE_FILE = (2 << 30) - (64 << 20)
 
 
 def need_packages() -> None:
-    """Refuse to begin where a package of the extra is missing."""
+    """Refuse to begin if a package of the extra is missing."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
@@ -69,18 +60,21 @@ def check_exportable(loaded: LoadedModel) -> None:
             f"export compares with a model in float32, and {loaded.name} runs in {loaded.dtype}; "
             "give dtype float32."
         )
-    with _readable(loaded), _quiet():
-        _captured(loaded, typed=False)
+    with _untraceable(loaded), _quiet():
+        _traced(loaded, typed=False)
 
 
 def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None:
-    """Write a model as one ONNX file; weights lie beside it only where 2 GB are too few."""
-    with _readable(loaded), _quiet():
+    """Write a model as one ONNX file; weights lie beside it only where 2 GB are too few.
+
+    ``typed`` lets the graph take ``token_type_ids`` too, for pairs of texts.
+    """
+    with _untraceable(loaded), _quiet():
         program = torch.onnx.export(
-            _captured(loaded, typed), dynamo=True, opset_version=OPSET, verbose=False
+            _traced(loaded, typed), dynamo=True, opset_version=OPSET, verbose=False
         )
         assert program is not None
-        _name(program.model, loaded)
+        _name_nodes(program.model, loaded)
         size = sum(parameter.numel() * 4 for parameter in loaded.network.parameters())
         program.save(path, external_data=size > _ONE_FILE)
 
@@ -102,28 +96,29 @@ class _Whole(nn.Module):
         return self._loaded.pooling.embed(hidden, attention_mask), hidden
 
 
-def _captured(loaded: LoadedModel, typed: bool) -> torch.export.ExportedProgram:
+def _traced(loaded: LoadedModel, typed: bool) -> torch.export.ExportedProgram:
     """Trace a model on two short texts, one of them padded."""
     ids, mask = loaded.pad([[1] * min(7, loaded.max_length), [1] * 2])
     inputs = (ids, mask, torch.zeros_like(ids))[: 2 + typed]
-    moving = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    shapes = dict(zip(INPUTS, [moving] * len(inputs), strict=False))
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    shapes = dict.fromkeys(INPUTS[: len(inputs)], dynamic)
     with use_implementation(loaded.network, "eager"), torch.no_grad():
         return torch.export.export(
             _Whole(loaded).eval(), inputs, dynamic_shapes=shapes, strict=False
         )
 
 
-def _name(model: Any, loaded: LoadedModel) -> None:
-    """Give outputs and moving sizes names that say what they are, and mark nodes of attention.
+def _name_nodes(model: Any, loaded: LoadedModel) -> None:
+    """Name outputs and dynamic sizes, and mark nodes of attention.
 
-    What else the exporter notes of each node, such as lines of source code with the paths of this
-    machine, is left out of the file.
+    The exporter's other notes of each node, such as lines of source code with the paths of the
+    machine, are left out of the file.
     """
     import onnx_ir
 
     wanted = (EMBEDDING if loaded.task_head is None else LOGITS, HIDDEN)
-    parts = [f"'network.{name}'" for name in _part_names(loaded)]
+    names = {module: name for name, module in loaded.network.named_modules()}
+    parts = [f"'network.{names[part]}'" for part in attention_parts(loaded.sites)]
     for node in model.graph:
         scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
         if any(part in scopes for part in parts):
@@ -139,11 +134,6 @@ def _name(model: Any, loaded: LoadedModel) -> None:
         value.shape = onnx_ir.Shape(["batch", "length", *value.shape][: len(value.shape)])
 
 
-def _part_names(loaded: LoadedModel) -> list[str]:
-    names = {module: name for name, module in loaded.network.named_modules()}
-    return [names[part] for part in attention_parts(loaded.sites)]
-
-
 def attention_parts(sites: Sequence[AttentionSite]) -> list[nn.Module]:
     """List the modules that make up attention, none inside another."""
     parts: list[nn.Module] = []
@@ -155,26 +145,22 @@ def attention_parts(sites: Sequence[AttentionSite]) -> list[nn.Module]:
 
 
 @contextmanager
-def _readable(loaded: LoadedModel) -> Iterator[None]:
+def _untraceable(loaded: LoadedModel) -> Iterator[None]:
     """Turn whatever tracing raises into one sentence."""
     try:
         yield
     except Exception as error:
-        cause = error.__cause__ or error
-        said = " ".join(str(cause).split())[:200] or type(cause).__name__
         raise UnsupportedModelError(
             f"{loaded.name} ({loaded.family}) cannot be written as an ONNX graph; torch says: "
-            f"{said}"
+            f"{reason(error.__cause__ or error)}"
         ) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's remarks, which are about its own future, off the user's terminal."""
-    loggers = [
-        logging.getLogger(name)
-        for name in ("torch.onnx", "torch.export", "torch.__trace", "onnxscript")
-    ]
+    """Keep the remarks of exporter and quantiser off the user's terminal."""
+    names = ("torch.onnx", "torch.export", "torch.__trace", "onnxscript", None)
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
@@ -185,3 +171,29 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def quantize(path: Path, target: Path) -> None:
+    """Write a graph again, its weights as int8 and its activations rounded while it runs.
+
+    Every output column of a linear map has a scale of its own; products of two activations, such as
+    scores and pattern v, stay in float32.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(path)
+    # Weights are transposed on the way, and would contradict their stated shapes.
+    del model.graph.value_info[:]
+    # Those of a layer that has lost all its heads are empty.
+    empty = {tensor.name for tensor in model.graph.initializer if 0 in tensor.dims}
+    with _quiet():  # the quantiser recommends a step that fuses what a session fuses too
+        quantize_dynamic(
+            model,
+            target,
+            op_types_to_quantize=list(_QUANTISED),
+            nodes_to_exclude=[n.name for n in model.graph.node if empty.intersection(n.input)],
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            extra_options={"MatMulConstBOnly": True},
+        )

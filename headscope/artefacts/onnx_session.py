@@ -1,4 +1,4 @@
-"""Graphs at work: onnxruntime on the CPU, called as a loaded model is, and its profiles."""
+"""ONNX graphs: run by onnxruntime on the CPU, called as a loaded model is, timed, described."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.models.onnx.graph import ATTENTION, HIDDEN, INPUTS, LOGITS
+from headscope.artefacts.onnx_graph import ATTENTION, HIDDEN, INPUTS, LOGITS, OPSET
+from headscope.artefacts.saving import kept_and_removed, write_manifest
+from headscope.models.compact import origin_of
+from headscope.models.loaded import LoadedModel
+from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import Joined, Select
 
-__all__ = ["Graph", "runtime_version"]
+#: The graphs of a folder, by what their weights are.
+FLOAT32, INT8 = "model.onnx", "model.int8.onnx"
 
 
 class Graph:
-    """One ONNX file, opened from disk in onnxruntime, with as many threads as torch has."""
+    """One ONNX file, opened from disk in onnxruntime, with as many threads as torch has.
+
+    ``profile`` notes the time of every node for :meth:`attention_seconds`; such passes are slower.
+    """
 
     def __init__(self, path: Path, *, profile: bool = False) -> None:
         import onnxruntime
@@ -32,8 +40,8 @@ class Graph:
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
-        self.inputs = tuple(given.name for given in self._session.get_inputs())
-        self.outputs = tuple(found.name for found in self._session.get_outputs())
+        self.inputs = tuple(node.name for node in self._session.get_inputs())
+        self.outputs = tuple(node.name for node in self._session.get_outputs())
 
     def __call__(
         self,
@@ -47,18 +55,18 @@ class Graph:
 
         ``select`` picks from the logits, since the graph's task head has read everything.
         """
-        found = self.run(input_ids, attention_mask, token_type_ids)
-        logits = found.get(LOGITS)
+        outputs = self.run(input_ids, attention_mask, token_type_ids)
+        logits = outputs.get(LOGITS)
         if logits is not None and select is not None and logits.dim() == 3:
             logits = select.of_logits(logits) if isinstance(select, Joined) else select(logits)
-        return found[HIDDEN], logits
+        return outputs[HIDDEN], logits
 
     def run(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Return every output by name, on the device of the inputs."""
-        found = self._session.run(None, self.feed(input_ids, attention_mask, token_type_ids))
-        tensors = (torch.from_numpy(array).to(input_ids.device) for array in found)
+        arrays = self._session.run(None, self.feed(input_ids, attention_mask, token_type_ids))
+        tensors = (torch.from_numpy(array).to(input_ids.device) for array in arrays)
         return dict(zip(self.outputs, tensors, strict=True))
 
     def feed(
@@ -66,15 +74,14 @@ class Graph:
     ) -> dict[str, Any]:
         """Return inputs as onnxruntime takes them."""
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        given = (input_ids, attention_mask, types)
-        named = dict(zip(INPUTS, given, strict=True))
+        named = dict(zip(INPUTS, (input_ids, attention_mask, types), strict=True))
         return {name: named[name].cpu().numpy() for name in self.inputs}
 
     def attention_seconds(self) -> float:
-        """Stop noting times; return the seconds of one pass's attention, all passes but the first.
+        """Stop noting times; return the seconds that attention takes in one pass.
 
-        Of every node the median is taken, then their sum: a pass that was interrupted by another
-        program was so at one node.
+        The sum of every node's median over all passes but the first: a pass that was interrupted by
+        another program was so at one node.
         """
         path = Path(self._session.end_profiling())
         events = json.loads(path.read_text(encoding="utf-8"))
@@ -91,3 +98,24 @@ def runtime_version() -> str:
     import onnxruntime
 
     return str(onnxruntime.__version__)
+
+
+def describe_folder(loaded: LoadedModel, folder: Path, graph: Graph, **record: Any) -> None:
+    """Write beside a graph what a program needs to feed it, and where it comes from."""
+    with quiet_transformers():
+        loaded.network.config.save_pretrained(folder)
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(folder)
+    attention = [
+        {"stack": site.stack, "layer": site.layer, **kept_and_removed(site)}
+        for site in (loaded.whole or loaded).sites
+    ]
+    about = {
+        "opset": OPSET,
+        "inputs": list(graph.inputs),
+        "outputs": list(graph.outputs),
+        "pooling": str(loaded.pooling),
+        "attention": attention,
+        "source": origin_of(loaded),
+    }
+    write_manifest(folder, "onnx", {**about, **record})

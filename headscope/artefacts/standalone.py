@@ -14,19 +14,16 @@ import torch
 from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from headscope.core.saved_config import CODE, FAMILY, SETTINGS, SHAPES, STANDALONE_TYPE
 from headscope.errors import UnsupportedModelError
-from headscope.models.deploy.config_file import CODE, FAMILY, SETTINGS, SHAPES
 from headscope.models.layouts.relative import GivenBias
 from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import TASK_HEADS, class_for
-from headscope.registration import STANDALONE_TYPE
-
-__all__ = ["FILE", "class_name", "standalone_files"]
 
 FILE = "modeling_headscope.py"
 _CONFIG = "CompactConfig"
-#: How a head's module is told which heads it has, where the model computes a bias for all of them.
+#: Setting that lists a module's heads, where the model computes a bias for all of them.
 _KEPT = "kept_heads"
 
 _HEADER = '''"""A {family} model that has lost attention heads, for transformers without headscope.
@@ -94,9 +91,12 @@ def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, 
         full = class_for(whole.task_head).from_config(config)
     base = getattr(full, "base_model", full)
     shapes, settings = _differences(base, whole)
-    heads = [None] if whole.task_head is None else [None, whole.task_head]
-    named = {class_name(head): _class(config, head).__name__ for head in heads}
-    code = {"AutoConfig": _CONFIG} | {class_for(h).__name__: class_name(h) for h in heads}
+    code = {"AutoConfig": _CONFIG}  # class of the file by transformers' auto class
+    originals: dict[str, str] = {}  # class of transformers by class of the file
+    for head in dict.fromkeys((None, whole.task_head)):
+        code[class_for(head).__name__] = name = class_name(head)
+        models = class_for(head)._model_mapping[type(config)]
+        originals[name] = (models[0] if isinstance(models, tuple) else models).__name__
     keys = {
         "model_type": STANDALONE_TYPE,
         FAMILY: family["model_type"],
@@ -104,31 +104,24 @@ def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, 
         SETTINGS: settings,
         CODE: {auto: f"{FILE.removesuffix('.py')}.{name}" for auto, name in code.items()},
     }
-    biased = any(_KEPT in found for found in settings.values())
-    return _file(family["model_type"], type(config).__name__, named, biased), keys
-
-
-def _class(config: Any, task_head: str | None) -> Any:
-    found = class_for(task_head)._model_mapping[type(config)]
-    return found[0] if isinstance(found, tuple) else found
-
-
-def _file(family: str, config: str, models: dict[str, str], biased: bool) -> str:
+    family_config = type(config).__name__
     words = {
-        "family": family,
-        "family_config": config,
+        "family": family["model_type"],
+        "family_config": family_config,
         "config": _CONFIG,
-        "imports": ", ".join([config, *models.values()]),
+        "imports": ", ".join([family_config, *originals.values()]),
         "model_type": STANDALONE_TYPE,
         "shapes": SHAPES,
         "settings": SETTINGS,
         "kept": _KEPT,
         "version": importlib.metadata.version("headscope"),
     }
-    parts = [_HEADER, *([_BIAS] if biased else [])]
-    text = "".join(part.format(**words) for part in parts)
-    pairs = models.items()
-    return text + "".join(_MODEL.format(name=n, original=o, **words) for n, o in pairs)
+    text = _HEADER.format(**words)
+    if any(_KEPT in changed for changed in settings.values()):
+        text += _BIAS.format(**words)
+    for name, original in originals.items():
+        text += _MODEL.format(name=name, original=original, **words)
+    return text, keys
 
 
 def _differences(
@@ -144,38 +137,26 @@ def _differences(
         for own, tensor in module.named_parameters(recurse=False):
             if (shape := other.get_parameter(own).shape) != tensor.shape:
                 shapes[f"{name}.{own}"] = list(shape)
-        found = _settings(module, other)
-        for part in _extensions(other):
+        changed = {
+            key: vars(other)[key]
+            for key, value in vars(module).items()
+            # the attributes of a linear map follow from its tensor
+            if not isinstance(module, nn.Linear)
+            and isinstance(value, int | float | str)
+            and vars(other)[key] != value
+        }
+        for part in type(other).__mro__:
+            # classes that headscope put before a module's own, so that it runs with fewer heads
+            if "headscope_extends" not in vars(part) or part.__bases__ != (object,):
+                continue
             if part is GivenBias:
-                found[_KEPT] = list(vars(other)["headscope_kept"])
+                changed[_KEPT] = list(vars(other)["headscope_kept"])
             elif part is not WithoutHeads or other in decoding:
-                raise _unsupported(loaded)
-        if found:
-            settings[name] = found
+                raise UnsupportedModelError(
+                    f"standalone is not possible for {loaded.name}: the modules of "
+                    f"{loaded.family} cannot run with fewer heads by themselves; leave it out, and "
+                    "let users import headscope."
+                )
+        if changed:
+            settings[name] = changed
     return shapes, settings
-
-
-def _settings(module: nn.Module, other: nn.Module) -> dict[str, Any]:
-    """List plain attributes that differ; those of a linear map follow from its tensor."""
-    if isinstance(module, nn.Linear):
-        return {}
-    return {
-        name: vars(other)[name]
-        for name, value in vars(module).items()
-        if isinstance(value, int | float | str) and vars(other)[name] != value
-    }
-
-
-def _extensions(module: nn.Module) -> list[type]:
-    """List what headscope put before the class of a module, so that it runs with fewer heads."""
-    parts = type(module).__mro__
-    return [
-        part for part in parts if "headscope_extends" in vars(part) and part.__bases__ == (object,)
-    ]
-
-
-def _unsupported(loaded: LoadedModel) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"standalone is not possible for {loaded.name}: the modules of {loaded.family} cannot run "
-        "with fewer heads by themselves; leave it out, and let users import headscope."
-    )

@@ -61,8 +61,8 @@ def bleu_counts(
     metric = BLEU(tokenize=tokenize)
     rows = np.zeros((len(hypotheses), 2 + 2 * _ORDER))
     for row, hypothesis, reference in zip(rows, hypotheses, references, strict=True):
-        found = metric.corpus_score([hypothesis], [[reference]])
-        row[:] = (found.sys_len, found.ref_len, *found.counts, *found.totals)
+        score = metric.corpus_score([hypothesis], [[reference]])
+        row[:] = (score.sys_len, score.ref_len, *score.counts, *score.totals)
     return rows
 
 
