@@ -145,7 +145,7 @@ def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, 
     from rich.progress import TimeRemainingColumn as Remaining
     from rich.text import Text
 
-    from headscope.pipeline.progress import SECONDS
+    from headscope.session.progress import SECONDS
 
     class Count(MofNCompleteColumn):
         """How many of how many; nothing for seconds, of which the next column speaks."""

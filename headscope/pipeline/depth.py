@@ -33,13 +33,13 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES, widest_dtype
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
-from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
-from headscope.pipeline.parameters import check_seed
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.results.depth import Curve, Protection, Trend
+from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.parameters import check_seed
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
 from headscope.widest import widest
 
 __all__ = ["WIDEST_DTYPE", "depth"]

@@ -236,7 +236,7 @@ def test_models_that_cannot_be_measured(name, run, unknown, tmp_path, monkeypatc
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headscope.pipeline.opening.load", interrupted)
+    monkeypatch.setattr("headscope.session.opening.load", interrupted)
     assert run(name, "demo", *rest) == Ended(130, "", "headscope: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 

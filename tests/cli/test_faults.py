@@ -114,8 +114,8 @@ def test_prune_goes_on_where_it_was_interrupted(model, tmp_path, monkeypatch):
     passes, stop = len(measured), len(measured) // 2
     measured.clear()
     state = tmp_path / "state"
-    monkeypatch.setattr("headscope.pipeline.resume._RARELY", 0)
-    monkeypatch.setattr("headscope.pipeline.resume.RunState.note", noted)
+    monkeypatch.setattr("headscope.session.resume._RARELY", 0)
+    monkeypatch.setattr("headscope.session.resume.RunState.note", noted)
     with pytest.raises(KeyboardInterrupt):
         headscope.prune(str(model), **settings, state=state)
     left, stop = passes - len(measured) + 1, -1

@@ -22,12 +22,12 @@ from headscope.data.corpus import SAMPLE, sample_corpus
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
 from headscope.data.frequencies import find_frequencies
 from headscope.errors import HeadscopeError
-from headscope.pipeline import resume
-from headscope.pipeline.known_roles import find_roles, read_classification
-from headscope.pipeline.resume import RunState
 from headscope.pipeline.sections.previous import Previous
 from headscope.pruning.head_list import parse_heads
 from headscope.results import SECTIONS
+from headscope.session import resume
+from headscope.session.known_roles import find_roles, read_classification
+from headscope.session.resume import RunState
 from headscope.verdicts.reading import read_results
 
 TREES = b"\n".join(SAMPLE.read_bytes().split(b"\n")[:60])

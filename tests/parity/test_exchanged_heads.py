@@ -18,8 +18,8 @@ from headscope.models.exchanged import Exchanged, HeadInputs, removed
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, boot, readable
-from headscope.pipeline.progress import silent
 from headscope.pipeline.replaced_attention import PooledStates
+from headscope.session.progress import silent
 
 LINES = [
     "the cat sat on the mat",

@@ -14,8 +14,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.data.corpus import SAMPLE
 from headscope.errors import InputError, ResumeError
-from headscope.pipeline.resume import RunState
 from headscope.results import to_dict
+from headscope.session.resume import RunState
 from headscope.show.files import state_name
 
 

@@ -23,8 +23,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.random_writes import less_random_write
 from headscope.models.replay import Replay
-from headscope.pipeline.known_roles import places
-from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune.calibrating import TaskCalibration, units_of
 from headscope.pipeline.prune.means import mean_z
 from headscope.pipeline.prune.sources import pick
@@ -35,6 +33,8 @@ from headscope.pruning.units import Units
 from headscope.results import HeadResult
 from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
 from headscope.results.roles import ROLES
+from headscope.session.known_roles import places
+from headscope.session.progress import Progress
 from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 from headscope.tasks.making import make_task, read_examples, select
 

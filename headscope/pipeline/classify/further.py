@@ -13,8 +13,8 @@ from headscope.pipeline.classify.norm_weighted import compare
 from headscope.pipeline.classify.passes import Found, Run
 from headscope.pipeline.classify.prefix_matching import Repeats
 from headscope.pipeline.classify.stack_parts import Parts, found_in
-from headscope.pipeline.progress import Progress
 from headscope.results import ClassifyResult, HeadResult
+from headscope.session.progress import Progress
 from headscope.tasks.making import check_two
 
 if TYPE_CHECKING:

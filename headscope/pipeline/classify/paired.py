@@ -21,8 +21,8 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.routing import SiteObserver
 from headscope.pipeline.classify.passes import Batches, Found, Run, Watch, head_ids
 from headscope.pipeline.classify.sentences import read_by
-from headscope.pipeline.texts import counted_batches
 from headscope.results.classify import StackCorpus
+from headscope.session.texts import counted_batches
 from headscope.tasks.seq2seq import ends_of
 
 

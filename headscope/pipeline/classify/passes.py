@@ -17,11 +17,11 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed
 from headscope.pipeline.classify.norm_weighted import NormWeighted
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.resume import RunState
 from headscope.processes.sharing import merged, share
 from headscope.results import HeadResult, SwappedControl
 from headscope.results.classify import StackCorpus
+from headscope.session.progress import Progress
+from headscope.session.resume import RunState
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096

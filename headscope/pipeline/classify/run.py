@@ -23,17 +23,6 @@ from headscope.pipeline.classify.further import (
 )
 from headscope.pipeline.classify.passes import Found, Run, blank_sums
 from headscope.pipeline.classify.stack_parts import found_in, parts_for
-from headscope.pipeline.opening import (
-    Model,
-    need_tokenizer,
-    open_for_tasks,
-    open_model,
-    public_function,
-)
-from headscope.pipeline.parameters import check_limit, check_seed
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
-from headscope.pipeline.resume import check_resume, open_state
 from headscope.pipeline.validate import require_valid
 from headscope.results import (
     SCHEMA,
@@ -43,6 +32,17 @@ from headscope.results import (
     HeadResult,
 )
 from headscope.results.roles import role_in, roles_of
+from headscope.session.opening import (
+    Model,
+    need_tokenizer,
+    open_for_tasks,
+    open_model,
+    public_function,
+)
+from headscope.session.parameters import check_limit, check_seed
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
+from headscope.session.resume import check_resume, open_state
 from headscope.tasks.making import check_task
 
 #: Examples that removing heads is measured on, unless told otherwise.

@@ -25,9 +25,9 @@ from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.testable import untestable
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.passes import Batches, Found, Run, Watch, head_ids
-from headscope.pipeline.texts import counted_batches
 from headscope.results import SwappedControl
 from headscope.results.classify import StackCorpus
+from headscope.session.texts import counted_batches
 
 
 @dataclass(frozen=True)

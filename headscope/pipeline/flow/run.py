@@ -17,12 +17,12 @@ from headscope.pipeline.classify.corpora import (
 from headscope.pipeline.flow import outcome
 from headscope.pipeline.flow.halves import Found, Reader, measure
 from headscope.pipeline.flow.value_spectra import gaussian_controls, head_spectra, untrained
-from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
-from headscope.pipeline.parameters import check_limit, check_seed
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA, FlowResult
+from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.parameters import check_limit, check_seed
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
 
 #: Sentences that a report reads: their intervals tell the model from its control.
 REPORT_SENTENCES = 192

@@ -18,9 +18,9 @@ from headscope.digest import sha256_of
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
-from headscope.pipeline.known_roles import places
-from headscope.pipeline.progress import Progress, silent
 from headscope.results import ClassifyResult, KeptRoles
+from headscope.session.known_roles import places
+from headscope.session.progress import Progress, silent
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples, select
 from headscope.verdicts.insights.labelled_heads import ROLES

@@ -10,9 +10,9 @@ from headscope.data.pairs import as_pairs
 from headscope.data.plain import as_plain
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import Progress
 from headscope.pipeline.prune import prune
 from headscope.results import PruneResult
+from headscope.session.progress import Progress
 from headscope.tasks.making import select
 
 #: Every so many-th source is read by the other sections; the task is measured on the others too.

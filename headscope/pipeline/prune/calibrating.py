@@ -9,11 +9,11 @@ from torch import Tensor
 
 from headscope.models.gating import Means, shared_layers
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.prune.means import mean_z
 from headscope.pruning.method import Given
 from headscope.pruning.units import Units
 from headscope.results import HeadResult
+from headscope.session.progress import Progress, silent
 from headscope.tasks.base import LossBatch, Task
 
 

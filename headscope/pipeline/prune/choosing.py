@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.known_roles import places
 from headscope.pruning.by_role import keep_roles
 from headscope.pruning.head_list import parse_heads
 from headscope.pruning.method import Given, Ranking
@@ -16,6 +15,7 @@ from headscope.pruning.units import Units
 from headscope.results import HeadResult
 from headscope.results.prune import HeadScores
 from headscope.results.roles import ROLES
+from headscope.session.known_roles import places
 
 
 def fractions_of(step: float, chosen: Sequence[float] | None) -> tuple[float, ...]:

@@ -24,11 +24,11 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
-from headscope.pipeline.resume import RunState, open_state
 from headscope.processes.sharing import current
 from headscope.pruning.method import Ranking
 from headscope.results import to_dict
 from headscope.results.classify import ClassifyResult
+from headscope.session.resume import RunState, open_state
 
 __all__ = ["Findings", "name_of", "open_findings"]
 
@@ -137,7 +137,7 @@ def open_findings(
     Raises
     ------
     InputError, ResumeError
-        As :func:`headscope.pipeline.resume.open_state` says; or if several processes share the run
+        As :func:`headscope.session.resume.open_state` says; or if several processes share the run
         and are to resume.
     """
     several = current().size > 1

@@ -12,11 +12,11 @@ from headscope.artefacts.saving import check_target
 from headscope.data.examples import Examples
 from headscope.errors import InputError
 from headscope.models.pooling import chosen
-from headscope.pipeline.known_roles import Classification
 from headscope.pipeline.prune.choosing import fractions_of, needs
 from headscope.pipeline.prune.repairing import Repair
-from headscope.pipeline.resume import check_resume
 from headscope.pruning.methods import DEFAULT, METHODS, check_methods
+from headscope.session.known_roles import Classification
+from headscope.session.resume import check_resume
 
 #: Sentences that heads are chosen on, unless the user says otherwise.
 CALIBRATION_LIMIT = 1024

@@ -13,15 +13,6 @@ from headscope.artefacts.onnx_graph import check_exportable
 from headscope.artefacts.saving import check_saves
 from headscope.data.examples import Examples
 from headscope.pipeline.classify import classify
-from headscope.pipeline.known_roles import (
-    Classification,
-    KnownRoles,
-    find_roles,
-    read_classification,
-)
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, public_function
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.prune.curves import Outcome, run
 from headscope.pipeline.prune.findings import open_findings
 from headscope.pipeline.prune.keeping import choose, failure, keep, rehearse
@@ -42,6 +33,15 @@ from headscope.pipeline.validate import require_valid
 from headscope.processes.sharing import alone, current
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
+from headscope.session.known_roles import (
+    Classification,
+    KnownRoles,
+    find_roles,
+    read_classification,
+)
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks, public_function
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
 from headscope.tasks.base import Task
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
-from headscope.pipeline.known_roles import Classification, find_roles, read_classification
-from headscope.pipeline.opening import Model, open_for_tasks, public_function
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import by_hand, needs, scores_of
 from headscope.pipeline.prune.options import CALIBRATION_LIMIT
@@ -18,6 +16,8 @@ from headscope.pipeline.prune.stacks import chosen_stack
 from headscope.pipeline.validate import require_valid
 from headscope.pruning.methods import DEFAULT, check_methods, rank
 from headscope.results.prune import Baseline, HeadScores
+from headscope.session.known_roles import Classification, find_roles, read_classification
+from headscope.session.opening import Model, open_for_tasks, public_function
 from headscope.tasks.making import make_task, read_examples
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.known_roles import KnownRoles
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import count_for
 from headscope.pipeline.prune.findings import Findings
@@ -23,6 +22,7 @@ from headscope.pruning.methods import rank
 from headscope.pruning.units import Units
 from headscope.results.points import Point
 from headscope.results.validate import ValidationSummary
+from headscope.session.known_roles import KnownRoles
 from headscope.tasks.base import Task
 
 

@@ -24,8 +24,8 @@ from headscope.errors import InputError
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
-from headscope.pipeline.progress import Progress, silent
 from headscope.results.speed import GraphTimes, SpeedResult, SpeedRow
+from headscope.session.progress import Progress, silent
 
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
 _IMPLEMENTATION = "sdpa"

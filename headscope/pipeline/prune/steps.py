@@ -17,11 +17,11 @@ from headscope.data.batches import buckets
 from headscope.data.pair_rows import padded
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import SECONDS, Progress
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.prune.speed import seconds_of_shape, shapes_of
 from headscope.processes.sharing import current
+from headscope.session.progress import SECONDS, Progress
 from headscope.tasks.base import Task
 
 #: Passes over the calibration data that a step is worth, a backward pass counted as two.
@@ -63,7 +63,7 @@ class Steps:
     Parameters
     ----------
     progress : callable
-        Told (:data:`~headscope.pipeline.progress.SECONDS`, so far, in all) after every step. In all
+        Told (:data:`~headscope.session.progress.SECONDS`, so far, in all) after every step. In all
         is more than so far until :meth:`finish`.
     clock : callable
         Gives seconds.

@@ -22,9 +22,9 @@ from headscope.measures.rank.starts import Mixed, truncate
 from headscope.measures.statistics import normal_interval
 from headscope.models.loaded import LoadedModel
 from headscope.models.replaced import ReplacedScores
-from headscope.pipeline.progress import Progress
 from headscope.pipeline.replaced_attention import PooledStates
 from headscope.results import SharedProjections, SharedWidth
+from headscope.session.progress import Progress
 
 
 def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:

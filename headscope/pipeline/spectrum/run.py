@@ -17,11 +17,6 @@ from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.known_roles import Classification, classification_of
-from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
-from headscope.pipeline.resume import check_resume
 from headscope.pipeline.spectrum.chosen_text import choose_text
 from headscope.pipeline.spectrum.efficient import measure_efficient
 from headscope.pipeline.spectrum.random_weights import measure_random_weights
@@ -38,6 +33,11 @@ from headscope.results import (
     Verdict,
 )
 from headscope.results.rank import MeanSem
+from headscope.session.known_roles import Classification, classification_of
+from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
+from headscope.session.resume import check_resume
 
 #: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
 LENGTH = 128

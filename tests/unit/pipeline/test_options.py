@@ -15,9 +15,9 @@ from headscope.cli.app import app
 from headscope.errors import InputError, UnusedOptionError
 from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import SECONDS
 from headscope.pipeline.prune import PruneOptions, prune
 from headscope.results import SECTIONS
+from headscope.session.progress import SECONDS
 
 #: Every function of the package, and those of sections that it has no name for yet.
 FUNCTIONS = sorted(

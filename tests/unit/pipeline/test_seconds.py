@@ -15,10 +15,10 @@ import headscope
 from headscope.cli.output import time_left
 from headscope.errors import InputError
 from headscope.pipeline.insights.expected import Whole
-from headscope.pipeline.progress import SECONDS
 from headscope.pipeline.prune.speed import _work, benchmark
 from headscope.pipeline.prune.steps import Cost, Steps
 from headscope.results import SpeedResult, from_dict, to_dict
+from headscope.session.progress import SECONDS
 
 COSTS = {
     "measured": Cost(1.0),

@@ -19,9 +19,9 @@ from headscope.digest import sha256_of
 from headscope.errors import InputError, ResumeError
 from headscope.measures.accumulator import Array
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.provenance import versions
 from headscope.processes.sharing import current, own_file
 from headscope.safe_text import listed, visible
+from headscope.session.provenance import versions
 
 #: A run measures at least so many times as long as it saves.
 _RARELY = 20
