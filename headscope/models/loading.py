@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from headscope.core.widest import widest_type
 from headscope.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.families import refuse
@@ -28,7 +29,6 @@ from headscope.models.sentence_folder import lower_cases, read_pooling
 from headscope.models.sizes import check_stated
 from headscope.models.source import find_source
 from headscope.models.task_heads import task_head_of
-from headscope.widest import widest_type
 
 __all__ = ["DTYPES", "load", "pick_device", "widest_dtype", "wrap"]
 

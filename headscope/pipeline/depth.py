@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.packing import Windows, pack
 from headscope.data.plain import PlainText, as_plain
@@ -40,7 +41,6 @@ from headscope.session.opening import Model, need_tokenizer, open_model, public_
 from headscope.session.parameters import check_seed
 from headscope.session.progress import Progress, silent
 from headscope.session.provenance import provenance
-from headscope.widest import widest
 
 __all__ = ["WIDEST_DTYPE", "depth"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from headscope.core.safe_text import visible
 from headscope.errors import InputError, nearest
 from headscope.results.list import Entry, ListResult
-from headscope.safe_text import visible
 
 __all__ = ["KINDS", "entries_of"]
 

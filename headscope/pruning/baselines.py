@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from headscope.core.widest import exact
 from headscope.pruning.method import Given, Ranking
-from headscope.widest import exact
 
 
 def magnitude(given: Given) -> Ranking:

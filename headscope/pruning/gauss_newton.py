@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.processes.sharing import in_order, share, summed
+from headscope.core.processes import in_order, share, summed
+from headscope.core.widest import exact, widest
 from headscope.pruning.method import GradientBatch
 from headscope.pruning.units import Units
-from headscope.widest import exact, widest
 
 
 @dataclass(frozen=True)

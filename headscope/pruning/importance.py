@@ -22,10 +22,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headscope.processes.sharing import share, summed
+from headscope.core.processes import share, summed
+from headscope.core.widest import exact, widest
 from headscope.pruning.method import Given, GradientBatch, Ranking
 from headscope.pruning.normalise import per_layer
-from headscope.widest import exact, widest
 
 
 def importance_token(given: Given, *, normalise: bool = True) -> Ranking:

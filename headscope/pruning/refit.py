@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headscope.processes.sharing import summed
+from headscope.core.processes import summed
 
 
 class RidgeSums:

@@ -21,12 +21,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from headscope.core.processes import current, share, summed
+from headscope.core.widest import widest
 from headscope.measures.rounding import ROUNDING
-from headscope.processes.sharing import current, share, summed
 from headscope.pruning.gauss_newton import full_output, sample
 from headscope.pruning.joint import RIDGE
 from headscope.pruning.method import Given
-from headscope.widest import widest
 
 #: Linearisations after the first guess.
 ROUNDS = 3

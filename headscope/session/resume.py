@@ -14,13 +14,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from headscope.atomic import write_atomically
-from headscope.digest import sha256_of
+from headscope.core.files import sha256_of, write_atomically
+from headscope.core.processes import current, own_file
+from headscope.core.safe_text import listed, visible
 from headscope.errors import InputError, ResumeError
 from headscope.measures.accumulator import Array
 from headscope.models.loaded import LoadedModel
-from headscope.processes.sharing import current, own_file
-from headscope.safe_text import listed, visible
 from headscope.session.provenance import versions
 
 #: A run measures at least so many times as long as it saves.

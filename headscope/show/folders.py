@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headscope.atomic import clear_parts, locked, write_set
+from headscope.core.files import clear_parts, locked, write_set
 from headscope.errors import InputError
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from headscope.core.safe_text import markdown
 from headscope.results import ClassifyResult, Insight, InsightsResult, ReportResult
 from headscope.results.measured import warnings_of
-from headscope.safe_text import markdown
 from headscope.show.classify.words import corpus_text, role_rows, roles_notes
 from headscope.show.page.parts import Part
 from headscope.show.report.words import certificate, key_numbers, settings_rows, versions

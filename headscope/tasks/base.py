@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.processes import joined_rows, share
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
 from headscope.data.pair_rows import padded
@@ -25,7 +26,6 @@ from headscope.models.gating import Means, Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
 from headscope.models.task_heads import Joined, Select
-from headscope.processes.sharing import joined_rows, share
 
 
 class Task:

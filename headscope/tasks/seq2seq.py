@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.processes import share, texts_in_order
 from headscope.data.examples import Examples
 from headscope.data.pair_rows import Ends, PairRow, encode_pairs
 from headscope.data.token_rows import Padded
@@ -24,7 +25,6 @@ from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import Select
-from headscope.processes.sharing import share, texts_in_order
 from headscope.tasks.base import TokenTask, guesses, need_logits, one_position
 from headscope.tasks.bleu import COUNTS, WORDS, bleu, bleu_counts, bleu_unit, has_sacrebleu
 

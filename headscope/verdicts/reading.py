@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headscope.core.revisions import InRevision
+from headscope.core.safe_text import visible
 from headscope.errors import InputError
 from headscope.results import SCHEMA, SECTIONS, Sections, from_dict, section_of
-from headscope.revisions import InRevision
-from headscope.safe_text import visible
 
 __all__ = ["Results", "read_results", "results_of"]
 

@@ -10,7 +10,7 @@ from outcomes import refused
 from processes import Run, die_before
 
 import headscope
-from headscope.atomic import before_of, clear_parts, replace_folder, write_set
+from headscope.core.files import before_of, clear_parts, replace_folder, write_set
 from headscope.errors import InputError, ResumeError
 from headscope.pipeline.prune.measuring import Measurer
 from headscope.pipeline.sections.previous import Previous

@@ -14,7 +14,7 @@ from simulated_device import NAME, Simulated, simulated_device
 from tiny_models import tiny_bert
 
 import headscope
-from headscope import widest
+from headscope.core import widest
 from headscope.errors import InputError
 from headscope.models.certificate import validate_model
 from headscope.models.loading import pick_device, widest_dtype

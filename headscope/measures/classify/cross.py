@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
 from headscope.measures.activations import Activations
 from headscope.measures.classify.rows import LONG, OUT, row_entropy
 from headscope.measures.pair_batch import PairBatch
 from headscope.measures.rounding import first_largest
 from headscope.measures.statistics import ratio, ratio_error, standard_error
-from headscope.widest import widest
 
 #: Content queries, and content keys, of a pair that can show an order.
 FEWEST = 3

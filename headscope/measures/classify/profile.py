@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.batch import Batch
 from headscope.measures.classify.rows import LONG, RowMeasure, RowSummary
 from headscope.measures.statistics import ratio, ratio_error
-from headscope.widest import widest
 
 #: What is averaged over content queries, as fields of a HeadResult; ``duplicate_rate`` only over
 #: those whose token occurs again, ``relative_entropy`` only over those that see two tokens or more,

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.processes import summed
 from headscope.measures.accumulator import Array, Keys, numpy, zeros
 from headscope.measures.batch import Batch, EdgeTrials, OffsetName, RelationName
 from headscope.measures.classify.rows import RowMeasure, RowSummary
-from headscope.processes.sharing import summed
 
 _BY_OFFSET = ("offset_trials", "both_offset")
 

@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from headscope.core.processes import share
 from headscope.data.examples import Examples
 from headscope.data.halving import halve
 from headscope.errors import CorpusError
@@ -27,7 +28,6 @@ from headscope.pipeline.prune.calibrating import TaskCalibration, units_of
 from headscope.pipeline.prune.means import mean_z
 from headscope.pipeline.prune.sources import pick
 from headscope.pipeline.prune.stacks import chosen_stack
-from headscope.processes.sharing import share
 from headscope.pruning.gauss_newton import labelled_rows, sample
 from headscope.pruning.units import Units
 from headscope.results import HeadResult

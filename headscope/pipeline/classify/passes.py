@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from headscope.core.processes import merged, share
 from headscope.data.batches import Item
 from headscope.measures.classify.stack_sums import StackSums
 from headscope.measures.classify.thresholds import Thresholds
@@ -17,7 +18,6 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed
 from headscope.pipeline.classify.norm_weighted import NormWeighted
-from headscope.processes.sharing import merged, share
 from headscope.results import HeadResult, SwappedControl
 from headscope.results.classify import StackCorpus
 from headscope.session.progress import Progress

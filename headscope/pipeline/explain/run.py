@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscope.core.safe_text import visible
 from headscope.data.pieces import tokenise
 from headscope.errors import (
     InputError,
@@ -30,7 +31,6 @@ from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
 from headscope.results.explain import ExplainedHead, ExplainResult, ExplainStep
 from headscope.results.heads import head_name
-from headscope.safe_text import visible
 from headscope.session.opening import Model, need_tokenizer, open_model, public_function
 from headscope.session.provenance import provenance
 

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from headscope.digest import sha256_of, sha256_of_file
+from headscope.core.files import sha256_of, sha256_of_file
+from headscope.core.processes import current
 from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repaired
-from headscope.processes.sharing import current
 from headscope.pruning.method import Ranking
 from headscope.results import to_dict
 from headscope.results.classify import ClassifyResult

@@ -18,13 +18,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from headscope.core.processes import share, summed
 from headscope.data.token_rows import Padded
 from headscope.models.capture import capture_layers
 from headscope.models.gating import Means, shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map
-from headscope.processes.sharing import share, summed
 from headscope.tasks.base import Task
 
 

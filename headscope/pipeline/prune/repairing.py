@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from headscope.core.processes import share
 from headscope.data.token_rows import Padded
 from headscope.errors import InputError
 from headscope.models.capture import capture_layers
@@ -18,7 +19,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
 from headscope.pipeline.prune.calibrating import TaskCalibration
 from headscope.pipeline.prune.means import with_means
-from headscope.processes.sharing import share
 from headscope.pruning.fisher import outputs_matrix
 from headscope.pruning.joint import DIRECTIONS
 from headscope.pruning.method import Given

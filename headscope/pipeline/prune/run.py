@@ -11,6 +11,7 @@ from typing import Any
 
 from headscope.artefacts.onnx_graph import check_exportable
 from headscope.artefacts.saving import check_saves
+from headscope.core.processes import alone, current
 from headscope.data.examples import Examples
 from headscope.pipeline.classify import classify
 from headscope.pipeline.prune.curves import Outcome, run
@@ -30,7 +31,6 @@ from headscope.pipeline.prune.steps import (
 )
 from headscope.pipeline.prune.tries import check_enough
 from headscope.pipeline.validate import require_valid
-from headscope.processes.sharing import alone, current
 from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
 from headscope.session.known_roles import (

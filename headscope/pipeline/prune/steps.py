@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from headscope.core.processes import current
 from headscope.data.batches import buckets
 from headscope.data.pair_rows import padded
 from headscope.models.gating import gated
@@ -20,7 +21,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.repairing import Repair
 from headscope.pipeline.prune.speed import seconds_of_shape, shapes_of
-from headscope.processes.sharing import current
 from headscope.session.progress import SECONDS, Progress
 from headscope.tasks.base import Task
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headscope.atomic import before_of
+from headscope.core.files import before_of
 from headscope.pipeline.sections.keys import digest
 from headscope.results import SCHEMA, from_dict, section_of, to_dict
 

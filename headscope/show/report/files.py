@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headscope.digest import sha256_of
+from headscope.core.files import sha256_of
 from headscope.results import SECTIONS, ReportResult, to_dict, to_json
 from headscope.show.folders import write_files
 from headscope.show.markdown import report_markdown

@@ -6,8 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from headscope.core.safe_text import visible
 from headscope.results.diff import Change
-from headscope.safe_text import visible
 from headscope.tasks.metric_words import scale_of
 
 __all__ = ["AllowedDrop", "bare_limit"]

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from headscope.core.safe_text import visible
 from headscope.errors import InputError
 from headscope.results import ClassifyResult, PruneResult
 from headscope.results.points import Point
 from headscope.results.roles import ROLES
 from headscope.results.validate import certificate_of
-from headscope.safe_text import visible
 from headscope.tasks.metric_words import scale_of
 from headscope.verdicts.diff.allowed_drop import bare_limit
 from headscope.verdicts.reading import Results

@@ -13,10 +13,8 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
-from headscope.errors import InputError, LostProcessError
-from headscope.measures.classify.syntactic import Syntactic
-from headscope.processes.group import Group, launched
-from headscope.processes.sharing import (
+from headscope.core.process_group import Group, launched
+from headscope.core.processes import (
     Array,
     Processes,
     alone,
@@ -29,6 +27,8 @@ from headscope.processes.sharing import (
     summed,
     texts_in_order,
 )
+from headscope.errors import InputError, LostProcessError
+from headscope.measures.classify.syntactic import Syntactic
 
 
 class Recorded(Processes):

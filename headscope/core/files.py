@@ -1,8 +1,9 @@
-"""Writing files and folders so that nobody ever sees half of them, whenever the process ends."""
+"""Writing files and folders so that nobody ever sees half of them, and their SHA-256."""
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import shutil
 import tempfile
@@ -123,3 +124,14 @@ def _clear_beside(folder: Path) -> None:
         with locked(path) as ours:
             if ours:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def sha256_of(data: str | bytes) -> str:
+    """Return the SHA-256 of bytes, or of a text's UTF-8 bytes, in hexadecimal."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

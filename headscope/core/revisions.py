@@ -14,8 +14,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.core.safe_text import visible
 from headscope.errors import InputError
-from headscope.safe_text import visible
 
 #: No question on the terminal, no lock, no network (a partial clone would fetch), plain English.
 _QUIET = {
