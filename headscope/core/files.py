@@ -96,7 +96,12 @@ def replace_folder(folder: Path) -> Iterator[Path]:
 
     If the block fails, it is deleted, and what the folder held before is still there.
     """
-    _clear_beside(folder)
+    # Delete what killed processes left here, unless it may be what the folder held before.
+    pattern = f".{glob.escape(folder.name)}.*{_PART}"
+    for path in folder.parent.glob(pattern) if folder.exists() else ():
+        with locked(path) as ours:
+            if ours:
+                shutil.rmtree(path, ignore_errors=True)
     prefix = f".{folder.name}."
     made = Path(tempfile.mkdtemp(prefix=prefix, suffix=_PART, dir=folder.parent))
     old = made.with_name(made.name.removesuffix(_PART) + f".before{_PART}")
@@ -114,16 +119,6 @@ def replace_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         else:
             made.rename(folder)
-
-
-def _clear_beside(folder: Path) -> None:
-    """Delete what killed processes left when they made a folder."""
-    if not folder.exists():  # one of them may be what it held before
-        return
-    for path in folder.parent.glob(f".{glob.escape(folder.name)}.*{_PART}"):
-        with locked(path) as ours:
-            if ours:
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def sha256_of(data: str | bytes) -> str:

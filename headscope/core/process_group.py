@@ -60,7 +60,20 @@ class Group(Processes):
         self.rank, self.size = rank, size
         self._store, self._patience = store, patience
         self._meetings = 0
-        self._pulse = _Pulse(store, rank, patience / 10)
+        self._store.set(f"pulse {rank}", "0")
+        self._leaving = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
+        self._pulse.start()
+
+    def _beat(self) -> None:
+        """Give a sign of life every few seconds."""
+        beats = 0
+        while not self._leaving.wait(self._patience / 10):
+            beats += 1
+            try:
+                self._store.set(f"pulse {self.rank}", str(beats))
+            except RuntimeError:  # the store is gone, and with it whoever would look
+                return
 
     @classmethod
     def join(cls) -> Group:
@@ -156,7 +169,7 @@ class Group(Processes):
                 continue
             if (why := self.failure_of(rank)) is not None:
                 raise LostProcessError(why)
-            now, pulse = time.monotonic(), self._store.get(_Pulse.key(rank))
+            now, pulse = time.monotonic(), self._store.get(f"pulse {rank}")
             if pulse != heard[rank][0]:
                 heard[rank] = (pulse, now)
             elif now - heard[rank][1] > self._patience:
@@ -189,52 +202,21 @@ class Group(Processes):
 
     def leave(self) -> None:
         """Say that this process ends; the one that has the store waits for the others to."""
-        self._pulse.stop()
+        self._leaving.set()
+        self._pulse.join()
+        # The store ends with this process, unless torchrun keeps it in one of its own.
+        own_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
             self._store.set(f"left {self.rank}", "")
             deadline = time.monotonic() + _FAREWELL
             others = [f"left {rank}" for rank in range(self.size)]
-            while self._has_store and time.monotonic() < deadline and not self._store.check(others):
-                time.sleep(0.01)
+            if self.rank == 0 and own_store:
+                while time.monotonic() < deadline and not self._store.check(others):
+                    time.sleep(0.01)
             if dist.is_initialized():
                 dist.destroy_process_group()
         except RuntimeError:  # the store is gone already
             return
-
-    @property
-    def _has_store(self) -> bool:
-        """Whether the store ends with this process; torchrun keeps it in one of its own."""
-        return self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-
-
-class _Pulse:
-    """A thread that gives a sign of life every few seconds."""
-
-    def __init__(self, store: Store, rank: int, every: float) -> None:
-        self._store, self._key, self._every = store, self.key(rank), every
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
-        self._store.set(self._key, "0")
-        self._thread.start()
-
-    @staticmethod
-    def key(rank: int) -> str:
-        """Name what a process changes as long as it lives."""
-        return f"pulse {rank}"
-
-    def _beat(self) -> None:
-        beats = 0
-        while not self._stopped.wait(self._every):
-            beats += 1
-            try:
-                self._store.set(self._key, str(beats))
-            except RuntimeError:  # the store is gone, and with it whoever would look
-                return
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-        self._thread.join()
 
 
 def _patience() -> float:

@@ -84,8 +84,8 @@ def _pooling(files: SentenceFiles, width: int | None) -> Pooling:
             raise _unknown(files, kind, path)
         more, size = _READERS[kind](files, path, size)
         steps += more
-    if (width := settings.get("truncate_dim")) is not None:
-        steps.append(Truncate(_count(files, "truncate_dim", width)))
+    if (truncated := settings.get("truncate_dim")) is not None:
+        steps.append(Truncate(_count(files, "truncate_dim", truncated)))
     prompt = _prompt(files, settings, modules[1][1])
     length = reading.get("max_seq_length")
     longest = None if length is None else _count(files, "max_seq_length", length)

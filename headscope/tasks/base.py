@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -26,6 +26,9 @@ from headscope.models.gating import Means, Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
 from headscope.models.task_heads import Joined, Select
+
+#: Task heads that make a token at each position that a batch asks for.
+TOKEN_HEADS = ("mlm", "seq2seq")
 
 
 class Task:
@@ -141,10 +144,10 @@ class Task:
                 loaded,
                 batch,
                 torch.arange(len(batch.index), device=loaded.device),
-                loss=loss,
-                embed=self._embed,
-                select_loss=select(batch),
-                select_embed=self._select_embed(batch),
+                loss,
+                self._embed,
+                select(batch),
+                self._select_embed(batch),
             )
 
     # What follows is what tasks differ in.
@@ -200,10 +203,6 @@ def _select_masks(batch: Padded) -> Select | None:
     if not batch.masked.numel():
         return None
     return lambda hidden: at_masks(batch, hidden)[None]
-
-
-#: Task heads that make a token at each position that a batch asks for.
-TOKEN_HEADS = ("mlm", "seq2seq")
 
 
 class TokenTask(Task):
@@ -329,6 +328,7 @@ def _split(batch: Padded, values: Tensor) -> Sequence[Tensor]:
 Read = Callable[[Padded, Tensor, Tensor | None], Tensor]
 
 
+@dataclass(frozen=True, eq=False)
 class LossBatch:
     """Some examples whose loss can be differentiated by the gates of heads.
 
@@ -337,27 +337,21 @@ class LossBatch:
     z . dL/dz of every query; ``pos`` is the length of the longest sequence that any stack reads.
     """
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        batch: Padded,
-        owner: Tensor,
-        *,
-        loss: Read,
-        embed: Read,
-        select_loss: Select | None = None,
-        select_embed: Select | None = None,
-    ) -> None:
-        self._loaded, self._batch, self._owner = loaded, batch, owner
-        self._loss, self._embed = loss, embed
-        self._select_loss, self._select_embed = select_loss, select_embed
-        self._means: Means | None = None
+    _loaded: LoadedModel
+    _batch: Padded
+    #: Which example each row belongs to, (rows,).
+    _owner: Tensor
+    _loss: Read
+    _embed: Read
+    #: Which positions the head reads for the loss, and for the embedding.
+    _select_loss: Select | None = None
+    _select_embed: Select | None = None
+    #: What a gate of zero leaves behind; zeros unless given.
+    _means: Means | None = None
 
     def leaving(self, means: Means) -> LossBatch:
         """Return the same batch, in which a gate of zero leaves the head's mean behind."""
-        other = copy(self)
-        other._means = means
-        return other
+        return replace(self, _means=means)
 
     @property
     def size(self) -> int:

@@ -221,8 +221,8 @@ class Similarity(Task):
                 loaded,
                 pad_rows(rows, loaded.pad_id, loaded.device),
                 owner,
-                loss=partial(self._squared_error, torch.as_tensor(gold).to(loaded.device)),
-                embed=self._embed_both,
+                partial(self._squared_error, torch.as_tensor(gold).to(loaded.device)),
+                self._embed_both,
             )
 
     def _squared_error(

@@ -142,7 +142,7 @@ def test_a_failure_or_silence_reaches_whoever_waits():
         assert first.speak()
         assert not second.speak()
     with pair(patience=0.3) as (first, second):
-        second._pulse.stop()
+        second._leaving.set()
         with pytest.raises(LostProcessError, match="Process 2 of 2 has given no sign of life"):
             first.meet("the sums")
 
