@@ -13,7 +13,7 @@ from headscope.artefacts.registration import register
 if TYPE_CHECKING:
     from headscope.artefacts.saving import save as save
     from headscope.artefacts.saving import save_dense as save_dense
-    from headscope.errors import HeadscopeError as HeadscopeError
+    from headscope.core.errors import HeadscopeError as HeadscopeError
     from headscope.measures.classify.thresholds import Thresholds as Thresholds
     from headscope.models.compact import remove_heads as remove_heads
     from headscope.models.loading import load as load
@@ -75,7 +75,7 @@ _MODULES = {
     "results": " ".join(f"{name}Result" for name in _RESULTS.split()),
     "measures.classify.thresholds": "Thresholds",
     "verdicts.insights.thresholds": "InsightThresholds",
-    "errors": "HeadscopeError",
+    "core.errors": "HeadscopeError",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

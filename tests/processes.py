@@ -202,7 +202,7 @@ def launch(
 
 
 def _join(settings: dict[str, str], accident: Accident | None) -> None:
-    from headscope.errors import InputError
+    from headscope.core.errors import InputError
     from headscope.session.resume import RunState
 
     os.environ.update(settings)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import (
     BEFORE,
     COMPACT_TYPE,
@@ -21,7 +22,6 @@ from headscope.core.saved_config import (
     family_config,
     is_ours,
 )
-from headscope.errors import CheckpointError
 from headscope.models.cutting import cut_modules
 from headscope.models.layouts import attention_modules
 from headscope.models.manifest import heads_in_config

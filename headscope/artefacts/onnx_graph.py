@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.artefacts.opened_again import reason
-from headscope.errors import InputError, UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers, use_implementation

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from headscope.artefacts.standalone import FILE, class_name
-from headscope.errors import ArtefactError
+from headscope.core.errors import ArtefactError
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import class_for

@@ -16,9 +16,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from headscope.artefacts.opened_again import agrees, check_opens
 from headscope.artefacts.sentence_transformers import sentence_copy
 from headscope.artefacts.standalone import FILE, standalone_files
+from headscope.core.errors import InputError
 from headscope.core.files import replace_folder
 from headscope.core.saved_config import BEFORE, COMPACT_TYPE, FAMILY, KEPT, family_config
-from headscope.errors import InputError
 from headscope.models.compact import (
     expand_all,
     origin_of,

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from headscope.artefacts.opened_again import TEXTS, close, reason
-from headscope.errors import ArtefactError, CheckpointError
+from headscope.core.errors import ArtefactError, CheckpointError
 from headscope.models.checkpoint import read_json
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers

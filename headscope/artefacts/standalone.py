@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from headscope.core.errors import UnsupportedModelError
 from headscope.core.saved_config import CODE, FAMILY, SETTINGS, SHAPES, STANDALONE_TYPE
-from headscope.errors import UnsupportedModelError
 from headscope.models.layouts.relative import GivenBias
 from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.models.loaded import LoadedModel

@@ -10,7 +10,7 @@ from typer import Argument, BadParameter, Option
 
 from headscope.cli import shared_options as shared
 from headscope.cli.output import print_data, print_human, print_note
-from headscope.errors import CheckFailedError
+from headscope.core.errors import CheckFailedError
 
 if TYPE_CHECKING:
     from headscope.core.revisions import InRevision

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, NoReturn
 
-from headscope.errors import HeadscopeError, InputError, LostProcessError
+from headscope.core.errors import HeadscopeError, InputError, LostProcessError
 
 if TYPE_CHECKING:
     from headscope.core.process_group import Group

@@ -21,8 +21,8 @@ from safetensors.numpy import load, save
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from headscope.core.errors import InputError, LostProcessError
 from headscope.core.processes import Array, Processes
-from headscope.errors import InputError, LostProcessError
 
 #: What a launcher sets.
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -14,8 +14,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
-from headscope.errors import InputError
 
 #: No question on the terminal, no lock, no network (a partial clone would fetch), plain English.
 _QUIET = {

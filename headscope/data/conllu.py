@@ -20,9 +20,9 @@ from typing import TypeVar
 from conllu.exceptions import ParseException
 from conllu.parser import parse_id_value, parse_int_value
 
+from headscope.core.errors import CorpusError
 from headscope.data.lines import read_lines
 from headscope.data.sentence import Sentence
-from headscope.errors import CorpusError
 
 Value = TypeVar("Value")
 _COLUMNS = 10

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of_file
 from headscope.data.corpus import open_treebank
 from headscope.data.lines import TREEBANKS
 from headscope.data.plain import PlainText, open_plain, plain_of, sample_plain
 from headscope.data.records import TABLES, Columns, Record, read_records
-from headscope.errors import CorpusError, InputError
 
 _FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
 _SECOND = ("sentence2", "text2", "hypothesis", "question2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from headscope.errors import CorpusError
+from headscope.core.errors import CorpusError
 
 #: Endings of treebanks.
 TREEBANKS = (".conllu", ".conll")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.corpus import Corpus
 from headscope.data.examples import TRANSLATIONS, Examples
 from headscope.data.records import read_records
 from headscope.data.sentence import Sentence, split_words
-from headscope.errors import CorpusError
 
 #: A source and its target.
 Pair = tuple[str, str]

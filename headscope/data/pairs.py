@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeGuard
 
+from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of
 from headscope.data.examples import Examples, read_translations
 from headscope.data.records import TABLES
-from headscope.errors import CorpusError
 
 
 def may_be_pairs(text: object) -> bool:

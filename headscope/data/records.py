@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
+from headscope.core.errors import CorpusError
 from headscope.data.lines import read_filled, read_lines
-from headscope.errors import CorpusError
 
 #: Endings of files that are read as tables.
 TABLES = (".csv", ".tsv", ".jsonl")

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from headscope.errors import UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
 from headscope.models.hooks import hooked, run_order
 from headscope.models.layouts import AttentionInput, AttentionSite, Layout, follow

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from headscope.errors import MaskedRowWarning
+from headscope.core.errors import MaskedRowWarning
 from headscope.measures.agreement import Scale, ScaleSums
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
 from headscope.models.fingerprint import Fingerprint, fingerprint

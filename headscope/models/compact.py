@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.cutting import cut_modules, fill_module
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite, attention_modules

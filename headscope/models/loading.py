@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from headscope.core.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
 from headscope.core.widest import widest_type
-from headscope.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.families import refuse
 from headscope.models.fingerprint import FileWeights, fingerprint

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import BEFORE, KEPT, is_ours
-from headscope.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint, read_json
 from headscope.models.layouts import AttentionModule, AttentionSite
 

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from headscope.core.errors import CheckpointError
 from headscope.core.files import sha256_of_file
-from headscope.errors import CheckpointError
 from headscope.models.checkpoint import read_json
 from headscope.models.pooling import ACTIVATIONS, Dense, Normalize, Pooling, Step, Truncate
 

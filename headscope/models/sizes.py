@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from headscope.errors import CheckpointError
+from headscope.core.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
 
 #: Settings that say how often a part is built.

@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 
 #: The task heads that headscope knows, by the ending of their transformers class.
 TASK_HEADS = {

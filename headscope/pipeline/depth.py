@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.errors import InputError, ValidationFailedError
 from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.packing import Windows, pack
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import InputError, ValidationFailedError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.depth import (
     COMPARISONS,

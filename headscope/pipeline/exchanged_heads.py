@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import InputError, UnsupportedModelError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import mean_of
 from headscope.measures.paired_change import interval_of

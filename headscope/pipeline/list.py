@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import visible
-from headscope.errors import InputError, nearest
 from headscope.results.list import Entry, ListResult
 
 __all__ = ["KINDS", "entries_of"]

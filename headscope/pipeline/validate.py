@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from headscope.errors import ValidationFailedError
+from headscope.core.errors import ValidationFailedError
 from headscope.models.certificate import training_reason, validate_model
 from headscope.models.loaded import LoadedModel
 from headscope.results import ValidationResult, ValidationSummary

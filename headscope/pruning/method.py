@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, cast
 from torch import Tensor
 
 from headscope.attention import AttentionWeights
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.measures.rounding import tied
 from headscope.pruning.units import Head, Units
 from headscope.results import HeadResult

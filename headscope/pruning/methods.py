@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.pruning.ablation import ablation, ablation_greedy
 from headscope.pruning.baselines import magnitude, random
 from headscope.pruning.by_role import confidence, roles

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.results import SCHEMA, ClassifyResult, HeadResult, from_dict
 from headscope.results.prune import HeadRoles

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
 
-from headscope.errors import InputError, UnusedOptionError, nearest
+from headscope.core.errors import InputError, UnusedOptionError, nearest
 from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load, wrap

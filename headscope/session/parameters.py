@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 
 
 def check_limit(limit: int | None, unit: str) -> None:

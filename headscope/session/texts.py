@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
+from headscope.core.errors import CorpusError
 from headscope.data.batches import BATCH_TOKENS, WINDOW, Item, buckets, windows
 from headscope.data.plain import PlainText, encode_lines
-from headscope.errors import CorpusError
 from headscope.models.loaded import LoadedModel
 
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.errors import InputError
 from headscope.core.processes import joined_rows, share
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
 from headscope.data.pair_rows import padded
 from headscope.data.token_rows import Padded, Row
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Metric, Outputs, resampled
 from headscope.measures.paired_change import Change, Estimate, interval_of, paired_change

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.errors import InputError
 from headscope.data.batches import buckets
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, pad_rows
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import (
     Outputs,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import (
     Examples,
     class_ids,
@@ -19,7 +20,6 @@ from headscope.data.examples import (
     read_translations,
 )
 from headscope.data.token_rows import Row, encode_rows, mask_row, window_rows
-from headscope.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import missing_task_head
 from headscope.tasks.base import Task

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import share, texts_in_order
 from headscope.data.examples import Examples
 from headscope.data.pair_rows import Ends, PairRow, encode_pairs
 from headscope.data.token_rows import Padded
-from headscope.errors import CorpusError, InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.measures.pooling import wide

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headscope.core.errors import InputError
 from headscope.core.revisions import InRevision
 from headscope.core.safe_text import visible
-from headscope.errors import InputError
 from headscope.results import SCHEMA, SECTIONS, Sections, from_dict, section_of
 
 __all__ = ["Results", "read_results", "results_of"]

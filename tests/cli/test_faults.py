@@ -10,8 +10,8 @@ from outcomes import refused
 from processes import Run, die_before
 
 import headscope
+from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import before_of, clear_parts, replace_folder, write_set
-from headscope.errors import InputError, ResumeError
 from headscope.pipeline.prune.measuring import Measurer
 from headscope.pipeline.sections.previous import Previous
 from headscope.show.folders import ready_folder

@@ -17,11 +17,11 @@ from outcomes import Command
 from safetensors.numpy import save_file
 
 import headscope
+from headscope.core.errors import HeadscopeError
 from headscope.data.conllu import read_treebank
 from headscope.data.corpus import SAMPLE, sample_corpus
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
 from headscope.data.frequencies import find_frequencies
-from headscope.errors import HeadscopeError
 from headscope.pipeline.sections.previous import Previous
 from headscope.pruning.head_list import parse_heads
 from headscope.results import SECTIONS

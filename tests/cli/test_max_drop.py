@@ -194,7 +194,7 @@ def test_a_bound_that_no_head_meets_saves_nothing(run, at_desk):
     ],
 )
 def test_what_contradicts_itself_is_refused(options, says):
-    with pytest.raises(headscope.errors.InputError, match=says):
+    with pytest.raises(headscope.core.errors.InputError, match=says):
         PruneOptions(**options)
 
 

@@ -22,8 +22,8 @@ from tiny_models import tiny_bert, write_translator
 import headscope
 from headscope.artefacts.saving import write_model
 from headscope.cli.prune import EXAMPLES
+from headscope.core.errors import ArtefactError
 from headscope.data.examples import sample_texts
-from headscope.errors import ArtefactError
 from headscope.pipeline.classify import classify
 from headscope.pipeline.prune import PruneOptions
 from headscope.pipeline.prune.sources import open_sources

@@ -22,7 +22,7 @@ from tiny_models import (
 from transformers import AutoModel
 
 import headscope
-from headscope.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.models.output_maps import output_map
 from headscope.models.random_writes import less_random_write
 from headscope.pipeline.classify.causes import CauseSource, find_causes, mean_loss

@@ -19,7 +19,7 @@ from transformers.masking_utils import sdpa_mask
 
 import headscope
 from headscope.attention import AttentionWeights, stream_attention
-from headscope.errors import HeadscopeError, UnsupportedModelError, ValidationFailedError
+from headscope.core.errors import HeadscopeError, UnsupportedModelError, ValidationFailedError
 from headscope.models import routing
 from headscope.models.certificate import validate_model
 from headscope.models.families import REFUSED

@@ -10,7 +10,7 @@ import torch
 from families import tiny
 
 import headscope
-from headscope.errors import InputError, ValidationFailedError
+from headscope.core.errors import InputError, ValidationFailedError
 from headscope.models import certificate, loading
 from headscope.models.casting import cast
 from headscope.models.certificate import validate_model

@@ -15,7 +15,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.core import widest
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.certificate import validate_model
 from headscope.models.loading import pick_device, widest_dtype
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import headscope
 from headscope.attention import attention_pattern
+from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.data.plain import as_plain
-from headscope.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.models.exchanged import Exchanged, HeadInputs, removed
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel

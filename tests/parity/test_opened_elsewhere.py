@@ -18,7 +18,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 import headscope
 from headscope.artefacts.sentence_transformers import check_embeds
-from headscope.errors import ArtefactError, CheckpointError, UnsupportedModelError
+from headscope.core.errors import ArtefactError, CheckpointError, UnsupportedModelError
 from headscope.models.loaded import LoadedModel
 
 TEXTS = ["the big dog ran to the house", "she saw it", "a red cat sat on the mat and it was red"]

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from tiny_models import D_MODEL, OLD, by_hand, tiny_bert
 
 import headscope
+from headscope.core.errors import CheckpointError
 from headscope.data.examples import Examples
-from headscope.errors import CheckpointError
 from headscope.measures.pooling import MODES
 from headscope.models.casting import cast
 from headscope.models.control import random_twin

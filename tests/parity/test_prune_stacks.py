@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 import headscope
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.calibrating import make_given
 from headscope.pipeline.prune.repairing import _solve, _sums

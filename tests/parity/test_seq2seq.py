@@ -13,9 +13,9 @@ from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer, tiny_bert
 from torch import Tensor
 
 import headscope
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples
 from headscope.data.pair_rows import Ends
-from headscope.errors import CorpusError, InputError
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap

@@ -14,7 +14,7 @@ from tiny_models import tiny_bert
 from torch import Tensor
 
 import headscope
-from headscope.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples

@@ -14,7 +14,7 @@ from tiny_models import tiny_bert
 from transformers import BertModel
 
 import headscope
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.pipeline.rank.run import rank
 from headscope.results import HeadRank, RankResult, from_dict, to_json
 

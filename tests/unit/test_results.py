@@ -8,7 +8,7 @@ import pytest
 from result_files import changed, write
 
 import headscope
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.results import (
     SECTIONS,
     Head,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from headscope.core.errors import InputError
 from headscope.core.revisions import in_revision
-from headscope.errors import InputError
 from headscope.results import to_dict
 from headscope.results.validate import ValidationResult
 from headscope.verdicts.reading import read_results

@@ -11,10 +11,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from headscope.core.errors import CorpusError
 from headscope.core.processes import share
 from headscope.data.examples import Examples
 from headscope.data.halving import halve
-from headscope.errors import CorpusError
 from headscope.measures.accumulator import Array
 from headscope.measures.classify.role_tests import role_tests
 from headscope.measures.metrics import Outputs, spearman

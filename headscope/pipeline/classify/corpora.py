@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from headscope.core.errors import HeadscopeError, InputError
 from headscope.data.corpus import Corpus, as_corpus
 from headscope.data.examples import Examples
 from headscope.data.pair_corpus import Pair, PairCorpus, open_pairs, pairs_in_memory
 from headscope.data.sentence import Sentence
-from headscope.errors import HeadscopeError, InputError
 from headscope.models.loaded import LoadedModel
 
 #: A corpus in any form that a user may have it in.

@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from headscope.core.errors import CorpusError
 from headscope.data.pair_batches import TaughtBatch, taught
 from headscope.data.pair_corpus import PairCorpus
 from headscope.data.pair_rows import Ends, PairRow, encode_pairs
 from headscope.data.swapped_sources import with_swapped_sources
-from headscope.errors import CorpusError
 from headscope.measures.classify.cross import CROSS_QUANTITIES, CrossHeads
 from headscope.measures.classify.cross_labels import judge_cross
 from headscope.measures.classify.labels import judge

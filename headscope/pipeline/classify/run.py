@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headscope.core.errors import UnusedOptionError
 from headscope.data.batches import BATCH_TOKENS, WINDOW
 from headscope.data.corpus import Corpus
 from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.pair_corpus import PairCorpus
-from headscope.errors import UnusedOptionError
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import torch
 
+from headscope.core.errors import CorpusError
 from headscope.data.batches import collate
 from headscope.data.corpus import Corpus
 from headscope.data.encode import EncodedSentence, Encoder
 from headscope.data.frequencies import Frequencies
 from headscope.data.places import placed
-from headscope.errors import CorpusError
 from headscope.measures.batch import Batch
 from headscope.measures.classify.kernel import kernel_argmax
 from headscope.measures.classify.labels import judge, judge_swapped

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.core.safe_text import visible
-from headscope.data.pieces import tokenise
-from headscope.errors import (
+from headscope.core.errors import (
     InputError,
     MaskedRowWarning,
     UnsupportedModelError,
     ValidationFailedError,
 )
+from headscope.core.safe_text import visible
+from headscope.data.pieces import tokenise
 from headscope.measures.explain import entropy, even_entropy, links
 from headscope.models.certificate import TOLERANCES
 from headscope.models.explain import Run, run_sentence

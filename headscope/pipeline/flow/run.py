@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.pair_corpus import PairCorpus
-from headscope.errors import CorpusError, InputError
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.corpora import (

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples
-from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
 from headscope.results import ClassifyResult, KeptRoles

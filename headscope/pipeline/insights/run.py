@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.corpus import as_corpus
-from headscope.errors import InputError, UnsupportedModelError
 from headscope.pipeline.insights.expected import Whole, announcement, expected_seconds
 from headscope.pipeline.insights.kept_roles import DRAWS, check_draws, measure_kept_roles
 from headscope.pipeline.insights.translation import prune_stacks, with_sources

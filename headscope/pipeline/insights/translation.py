@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headscope.core.errors import InputError
 from headscope.data.pairs import as_pairs
 from headscope.data.plain import as_plain
-from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune import prune
 from headscope.results import PruneResult

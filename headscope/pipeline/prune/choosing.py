@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.by_role import keep_roles
 from headscope.pruning.head_list import parse_heads

@@ -17,9 +17,9 @@ from torch import Tensor
 from headscope.artefacts.onnx_graph import EMBEDDING, HIDDEN, LOGITS, OPSET, quantize, write_graph
 from headscope.artefacts.onnx_session import FLOAT32, INT8, Graph, describe_folder, runtime_version
 from headscope.artefacts.opened_again import distance
+from headscope.core.errors import ArtefactError
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.token_rows import Padded, Row, pad_rows
-from headscope.errors import ArtefactError
 from headscope.measures.metrics import Outputs
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.curves import Inputs, Version

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from headscope.core.errors import InputError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.core.processes import current
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap

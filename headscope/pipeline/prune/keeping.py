@@ -18,8 +18,8 @@ from typing import Any
 from headscope.artefacts.card import CARD, CardFacts, model_card
 from headscope.artefacts.saving import trial_folder, whole_folder, write_model
 from headscope.artefacts.sentence_transformers import check_embeds
+from headscope.core.errors import ArtefactError, HeadscopeError, InputError
 from headscope.data.pair_rows import padded
-from headscope.errors import ArtefactError, HeadscopeError, InputError
 from headscope.measures.rounding import tied
 from headscope.models.compact import remove_heads
 from headscope.models.loaded import LoadedModel

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.measures.paired_change import Change
 from headscope.measures.rounding import above
 from headscope.pipeline.prune.choosing import scores_of

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from headscope.artefacts.onnx_graph import need_packages
 from headscope.artefacts.saving import check_target
+from headscope.core.errors import InputError
 from headscope.data.examples import Examples
-from headscope.errors import InputError
 from headscope.models.pooling import chosen
 from headscope.pipeline.prune.choosing import fractions_of, needs
 from headscope.pipeline.prune.repairing import Repair

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from headscope.core.errors import InputError
 from headscope.core.processes import share
 from headscope.data.token_rows import Padded
-from headscope.errors import InputError
 from headscope.models.capture import capture_layers
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite

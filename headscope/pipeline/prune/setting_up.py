@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.calibrating import make_given, units_of
 from headscope.pipeline.prune.choosing import count_for

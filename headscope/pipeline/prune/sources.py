@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples, read_texts, sample_texts
 from headscope.data.overlap import overlap
-from headscope.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune.options import PruneOptions
 from headscope.tasks.base import Task

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from headscope.artefacts.onnx_graph import attention_parts
 from headscope.artefacts.onnx_session import Graph, runtime_version
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation

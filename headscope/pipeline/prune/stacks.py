@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.areas import (
     area_weights,

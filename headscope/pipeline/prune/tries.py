@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headscope.core.errors import InputError
 from headscope.data.halving import halve, sentences_of, shared_sentences
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import RESAMPLES, Outputs
 from headscope.measures.paired_change import Change, paired_change

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.data.plain import PlainText, open_plain, sample_plain
-from headscope.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.measures.rank.dimensions import Reading
 from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
 from headscope.measures.rank.gaussian import layer_control

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headscope.core.errors import InputError
 from headscope.data.plain import PlainText, sample_plain
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.rank.factors import Factors, layer_factors, random_factors
 from headscope.measures.rank.shared_projections import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.certificate import validate_model
 from headscope.pipeline.insights.kept_roles import DRAWS, check_draws
 from headscope.pipeline.report.samples import sample_patterns

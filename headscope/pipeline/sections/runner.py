@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from headscope.errors import InputError, UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import widest_dtype
 from headscope.pipeline.sections.keys import model_identity, plain, section_key

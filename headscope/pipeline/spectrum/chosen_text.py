@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headscope.core.errors import InputError
 from headscope.data.examples import Examples
 from headscope.data.packing import Windows, pack, pack_pairs
 from headscope.data.pairs import as_pairs
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 
 

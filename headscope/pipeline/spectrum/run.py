@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from headscope.core.errors import HeadscopeError, InputError
 from headscope.data.packing import check_length
 from headscope.data.pairs import may_be_pairs
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import HeadscopeError, InputError
 from headscope.measures.classify.rows import OFFSETS
 from headscope.measures.spectrum.closed_forms import ControlCurves, control_curves
 from headscope.measures.spectrum.decompositions import MatrixPool

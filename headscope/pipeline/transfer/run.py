@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from headscope.errors import InputError, UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.measures.statistics import finite
 from headscope.models.casting import cast
 from headscope.models.control import random_twin

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, product
 from typing import Any
 
+from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
-from headscope.errors import InputError
 from headscope.results import SECTIONS
 from headscope.results.compare import Compared, ComparedCell, ComparedRow, CompareResult
 from headscope.results.validate import certificate_of

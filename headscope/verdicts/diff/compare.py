@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import TypeVar
 
+from headscope.core.errors import InputError
 from headscope.core.safe_text import listed, visible
-from headscope.errors import InputError
 from headscope.results import SCHEMA
 from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
 from headscope.results.validate import certificate_of

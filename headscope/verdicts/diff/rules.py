@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import listed, visible
-from headscope.errors import InputError, nearest
 from headscope.results.diff import Change, DiffResult, FiredRule, SetChange
 from headscope.verdicts.diff.allowed_drop import AllowedDrop
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
-from headscope.errors import InputError
 from headscope.results import ClassifyResult, PruneResult
 from headscope.results.points import Point
 from headscope.results.roles import ROLES

@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 from scipy import stats
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.measures.metrics import (
     accuracy,
     macro_f1,

@@ -16,7 +16,7 @@ from tiny_models import tiny_bert, translator
 import headscope
 from headscope.artefacts.card import CardFacts, model_card
 from headscope.artefacts.onnx_graph import check_exportable, need_packages, write_graph
-from headscope.errors import InputError, UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.results import DropLook, DropPart, MaxDrop, PruneResult, ValidationSummary

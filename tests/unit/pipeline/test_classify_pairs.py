@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
-from headscope.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.results import ClassifyResult, from_dict, to_dict, to_json
 from headscope.session.known_roles import find_roles
 from headscope.session.resume import RunState

@@ -12,7 +12,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.cli.app import app
-from headscope.errors import InputError, UnusedOptionError
+from headscope.core.errors import InputError, UnusedOptionError
 from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.prune import PruneOptions, prune

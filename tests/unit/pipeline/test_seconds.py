@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 import headscope
 from headscope.cli.output import time_left
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.pipeline.insights.expected import Whole
 from headscope.pipeline.prune.speed import _work, benchmark
 from headscope.pipeline.prune.steps import Cost, Steps

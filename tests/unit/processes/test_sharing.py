@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
+from headscope.core.errors import InputError, LostProcessError
 from headscope.core.process_group import Group, launched
 from headscope.core.processes import (
     Array,
@@ -27,7 +28,6 @@ from headscope.core.processes import (
     summed,
     texts_in_order,
 )
-from headscope.errors import InputError, LostProcessError
 from headscope.measures.classify.syntactic import Syntactic
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.pruning.head_list import parse_heads
 from headscope.pruning.most_allowed import most_allowed
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from result_files import changed
 from rich.console import Console
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.results import to_json
 from headscope.results.diff import DiffResult
 from headscope.show.diff.tables import diff_files, diff_markdown, diff_report
