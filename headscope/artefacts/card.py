@@ -277,17 +277,15 @@ def _speed(speed: SpeedResult | None) -> list[str]:
     ]
 
 
-def _speed_row(row: SpeedRow) -> list[str]:
-    def line(program: str, full: float, pruned: float) -> str:
-        return (
+def _speed_row(row: SpeedRow) -> Iterator[str]:
+    programs = [("torch", row.full_ms, row.pruned_ms)]
+    if row.onnx is not None:
+        programs.append(("onnxruntime", row.onnx.full_ms, row.onnx.pruned_ms))
+    for program, full, pruned in programs:
+        yield (
             f"| {row.batch_size} x {row.length} | {program} | {full:.1f} | {pruned:.1f} | "
             f"{full / pruned:.2f} | {1 / row.predicted_ratio:.2f} |"
         )
-
-    lines = [line("torch", row.full_ms, row.pruned_ms)]
-    if row.onnx is not None:
-        lines.append(line("onnxruntime", row.onnx.full_ms, row.onnx.pruned_ms))
-    return lines
 
 
 def _made(result: PruneResult) -> Iterator[str]:

@@ -157,29 +157,25 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
             "attention, skip connection, feed-forward network and LayerNorm; depth covers the "
             f"layer layouts {', '.join(layout.name for layout in LAYOUTS)} and their kin."
         )
-    if not all(map(_is_plain, loaded.sites)):
-        raise UnsupportedModelError(
-            f"depth does not cover {loaded.family}: its attention adds positions, a bias or a "
-            "convolution to q k^T of the state, and depth runs it on the state alone."
-        )
     blocks = []
     for site in loaded.sites:
+        kind, width = type(site.layout), site.n_heads * site.d_head
+        plain = kind.place is Layout.place and kind.bias is Layout.bias
+        if not plain or site.projections.out.in_features != width:
+            raise UnsupportedModelError(
+                f"depth does not cover {loaded.family}: its attention adds positions, a bias or a "
+                "convolution to q k^T of the state, and depth runs it on the state alone."
+            )
         parts, out = known[site.module], site.projections.out.module
         norm_first = order.index(parts.norm_attention) < order.index(out)
         blocks.append(Block(site, parts, norm_first))
     return tuple(blocks)
 
 
-def _is_plain(site: AttentionSite) -> bool:
-    kind = type(site.layout)
-    scored = kind.place is Layout.place and kind.bias is Layout.bias
-    return scored and site.projections.out.in_features == site.n_heads * site.d_head
-
-
 def norm_placement(blocks: Sequence[Block]) -> str:
     """Say where the LayerNorms stand: ``pre``, ``post``, or ``mixed`` if layers differ."""
-    found = {block.norm_first for block in blocks}
-    return "mixed" if len(found) > 1 else "pre" if found.pop() else "post"
+    first = {block.norm_first for block in blocks}
+    return "mixed" if len(first) > 1 else "pre" if first.pop() else "post"
 
 
 def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) -> list[Tensor]:
@@ -219,15 +215,15 @@ def _recognised(
     model: nn.Module, attentions: set[nn.Module], layouts: Sequence[BlockLayout] = LAYOUTS
 ) -> dict[nn.Module, Parts]:
     """Map each attention module to the parts of the layer that holds it."""
-    found: dict[nn.Module, Parts] = {}
+    recognised: dict[nn.Module, Parts] = {}
     for layer in model.modules():
         for layout in layouts:
             attention = follow(layer, layout.attention)
             if isinstance(attention, nn.Module) and attention in attentions:
                 parts = _match(layer, layout)
                 if parts is not None:
-                    found.setdefault(attention, parts)
-    return found
+                    recognised.setdefault(attention, parts)
+    return recognised
 
 
 def _match(layer: nn.Module, layout: BlockLayout) -> Parts | None:
