@@ -8,16 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from headscope.registration import register
+from headscope.artefacts.registration import register
 
 if TYPE_CHECKING:
-    from headscope.errors import HeadscopeError as HeadscopeError
+    from headscope.artefacts.saving import save as save
+    from headscope.artefacts.saving import save_dense as save_dense
+    from headscope.core.errors import HeadscopeError as HeadscopeError
     from headscope.measures.classify.thresholds import Thresholds as Thresholds
     from headscope.models.compact import remove_heads as remove_heads
     from headscope.models.loading import load as load
     from headscope.models.loading import wrap as wrap
-    from headscope.models.saving import save as save
-    from headscope.models.saving import save_dense as save_dense
     from headscope.pipeline.classify import classify as classify
     from headscope.pipeline.depth import depth as depth
     from headscope.pipeline.explain import explain as explain
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from headscope.pruning.run import prune as prune
     from headscope.pruning.scores import measure as measure
     from headscope.pruning.scores import scores as scores
-    from headscope.results import ClassifyResult as ClassifyResult
-    from headscope.results import DepthResult as DepthResult
-    from headscope.results import ExplainResult as ExplainResult
-    from headscope.results import FlowResult as FlowResult
-    from headscope.results import InsightsResult as InsightsResult
-    from headscope.results import LinearResult as LinearResult
-    from headscope.results import PruneResult as PruneResult
-    from headscope.results import RankResult as RankResult
-    from headscope.results import ReportResult as ReportResult
-    from headscope.results import SpectrumResult as SpectrumResult
-    from headscope.results import SymmetricResult as SymmetricResult
-    from headscope.results import TransferResult as TransferResult
-    from headscope.results import ValidationResult as ValidationResult
+    from headscope.results.classify import ClassifyResult as ClassifyResult
+    from headscope.results.depth import DepthResult as DepthResult
+    from headscope.results.explain import ExplainResult as ExplainResult
+    from headscope.results.flow import FlowResult as FlowResult
+    from headscope.results.insights import InsightsResult as InsightsResult
+    from headscope.results.linear import LinearResult as LinearResult
+    from headscope.results.prune import PruneResult as PruneResult
+    from headscope.results.rank import RankResult as RankResult
+    from headscope.results.report import ReportResult as ReportResult
+    from headscope.results.spectrum import SpectrumResult as SpectrumResult
+    from headscope.results.symmetric import SymmetricResult as SymmetricResult
+    from headscope.results.transfer import TransferResult as TransferResult
+    from headscope.results.validate import ValidationResult as ValidationResult
     from headscope.verdicts.insights.thresholds import InsightThresholds as InsightThresholds
 
 __version__ = "0.1.0"
@@ -72,11 +72,11 @@ _MODULES = {
     "pipeline.insights": "insights",
     "models.loading": "load wrap",
     "models.compact": "remove_heads",
-    "models.saving": "save save_dense",
+    "artefacts.saving": "save save_dense",
     "results": " ".join(f"{name}Result" for name in _RESULTS.split()),
     "measures.classify.thresholds": "Thresholds",
     "verdicts.insights.thresholds": "InsightThresholds",
-    "errors": "HeadscopeError",
+    "core.errors": "HeadscopeError",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -21,7 +21,7 @@ Three forms give the same result and are tested against each other:
 
 ``x_q`` and ``x_k`` may be different sequences (cross-attention). A mask is boolean (True: may be
 attended) or additive (0 or minus infinity, or the dtype's lowest value, as transformers writes it).
-A row with no key left is zero and a :class:`~headscope.errors.MaskedRowWarning`, never NaN.
+A row with no key left is zero and a :class:`~headscope.core.errors.MaskedRowWarning`, never NaN.
 
 References
 ----------
@@ -40,7 +40,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from headscope.errors import MaskedRowWarning
+from headscope.core.errors import MaskedRowWarning
 
 __all__ = [
     "AttentionWeights",

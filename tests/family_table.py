@@ -11,7 +11,7 @@ from families import COVERED, Family
 from torch import Tensor
 
 import headscope
-from headscope.errors import UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 from headscope.measures.depth import VARIANTS
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.coverage import relative_terms, rotary

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headscope.results import ExplainResult, ReportResult
+from headscope.results.explain import ExplainResult
+from headscope.results.report import ReportResult
 
 HOSTILE = (
     "<script>window.hacked = 1</script>",

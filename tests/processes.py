@@ -94,7 +94,7 @@ class Run:
 
 def _main(arguments: list[str], every: float) -> int:
     from headscope.cli.app import main
-    from headscope.pipeline.resume import RunState
+    from headscope.session.resume import RunState
 
     sys.argv = ["headscope", *arguments]
     sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w") for number in (1, 2))
@@ -202,8 +202,8 @@ def launch(
 
 
 def _join(settings: dict[str, str], accident: Accident | None) -> None:
-    from headscope.errors import InputError
-    from headscope.pipeline.resume import RunState
+    from headscope.core.errors import InputError
+    from headscope.session.resume import RunState
 
     os.environ.update(settings)
     if accident is None or settings["RANK"] != str(accident.rank):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headscope.measures.rank.factors import Factors
-from headscope.results import MatrixRank
+from headscope.results.rank import MatrixRank
 
 Matrix = NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from headscope.cli.settings import THRESHOLDS, given, options_by_command, thresholds_of
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 
 #: Options that a report sets for all its sections at once, or that keep something.
 _FOR_ALL_SECTIONS = {

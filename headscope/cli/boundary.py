@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from headscope.errors import HeadscopeError
-from headscope.safe_text import visible
+from headscope.core.errors import HeadscopeError
+from headscope.core.safe_text import visible
 
 #: What a shell says of a program whose output nobody read to its end: 128 + SIGPIPE.
 _NOT_READ = 141

@@ -20,7 +20,7 @@ from headscope.cli.arguments import OptionError, arguments
 from headscope.cli.output import command_line, print_result, progress_bar, result_folder
 from headscope.cli.settings import given
 from headscope.cli.shared_options import of_every_model_command
-from headscope.errors import ArtefactError
+from headscope.core.errors import ArtefactError
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from headscope.cli.settings import (
     read_settings,
     thresholds_of,
 )
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 
 EXAMPLES = """Examples:
 

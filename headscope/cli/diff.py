@@ -10,10 +10,10 @@ from typer import Argument, BadParameter, Option
 
 from headscope.cli import shared_options as shared
 from headscope.cli.output import print_data, print_human, print_note
-from headscope.errors import CheckFailedError
+from headscope.core.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from headscope.revisions import InRevision
+    from headscope.core.revisions import InRevision
 
 EXAMPLES = """Examples:
 
@@ -75,7 +75,7 @@ def diff(
 
     Prints nothing and exits with 0 where they are equal; exits with 3 when a rule fires.
     """
-    from headscope.results import to_json
+    from headscope.results.serialise import to_json
     from headscope.show.diff.tables import diff_files, diff_markdown, diff_report
     from headscope.show.folders import ready_folder, write_files
     from headscope.verdicts.diff.compare import compare
@@ -110,6 +110,6 @@ def _places(
         return old, new
     if new is not None:
         raise BadParameter("--git compares one PATH with itself", param_hint="'NEW'")
-    from headscope.revisions import in_revision
+    from headscope.core.revisions import in_revision
 
     return in_revision(git[0], old), in_revision(git[1], old)

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, NoReturn
 
-from headscope.errors import HeadscopeError, InputError, LostProcessError
+from headscope.core.errors import HeadscopeError, InputError, LostProcessError
 
 if TYPE_CHECKING:
-    from headscope.processes.group import Group
+    from headscope.core.process_group import Group
 
 #: Commands whose work several processes can share.
 SHARED = ("classify", "spectrum", "prune")
@@ -60,8 +60,8 @@ def launched_together() -> Iterator[None]:
         return
     # Where a machine has no network, torch remarks on the name of each socket; read on its import.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from headscope.processes.group import Group, launched
-    from headscope.processes.sharing import shared_by
+    from headscope.core.process_group import Group, launched
+    from headscope.core.processes import shared_by
 
     if launched() == 1:
         yield

@@ -38,7 +38,7 @@ def list(
     Each with a line about it, its literature, and the page that defines it.
     """
     from headscope.pipeline.list import entries_of
-    from headscope.results import to_json
+    from headscope.results.serialise import to_json
     from headscope.show.cells import to_csv
     from headscope.show.list import list_report
 

@@ -40,7 +40,7 @@ def print_data(text: str) -> None:
 
 def print_result(command: str, result: Any, format: Format) -> None:
     """Print a command's result in the format that was asked for, as the command's view has it."""
-    from headscope.results import to_json
+    from headscope.results.serialise import to_json
     from headscope.show.view import view_of
 
     view = view_of(command)
@@ -58,8 +58,8 @@ def print_warnings(result: Any, format: Format) -> None:
     """Print what a result warns of: on stdout for a reader, on stderr beside CSV; JSON holds it."""
     from rich.text import Text
 
+    from headscope.core.safe_text import visible
     from headscope.results.measured import warnings_of
-    from headscope.safe_text import visible
 
     for warning in map(visible, warnings_of(result)):
         if format is Format.human:
@@ -77,7 +77,7 @@ def result_folder(
     Of several processes that share the run the first one writes. The others drop what they saved
     when it has.
     """
-    from headscope.processes.sharing import current, own_file
+    from headscope.core.processes import current, own_file
     from headscope.show.files import state_name, write_result
     from headscope.show.folders import ready_folder
 
@@ -145,7 +145,7 @@ def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, 
     from rich.progress import TimeRemainingColumn as Remaining
     from rich.text import Text
 
-    from headscope.pipeline.progress import SECONDS
+    from headscope.session.progress import SECONDS
 
     class Count(MofNCompleteColumn):
         """How many of how many; nothing for seconds, of which the next column speaks."""

@@ -23,7 +23,7 @@ from headscope.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from headscope.results import ReportResult
+    from headscope.results.report import ReportResult
 
 EXAMPLES = """Examples:
 
@@ -69,7 +69,7 @@ def report(
     prune, insights. Each is set by its own table of --config; what has not changed since the last
     run is taken from the folder.
     """
-    from headscope.errors import ValidationFailedError
+    from headscope.core.errors import ValidationFailedError
     from headscope.pipeline.sections.previous import Previous, content_digest
     from headscope.results.sections import SECTIONS
     from headscope.show.folders import ready_folder

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 import headscope
-from headscope.errors import InputError, did_you_mean
+from headscope.core.errors import InputError, did_you_mean
 
 if typing.TYPE_CHECKING:
     from headscope.verdicts.limits import Limits

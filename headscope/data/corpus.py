@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.core.errors import CorpusError
+from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.files import (
     TABLES,
     TRANSLATIONS,
@@ -18,8 +20,6 @@ from headscope.data.files import (
     read_treebank,
 )
 from headscope.data.sentence import Sentence, split_words
-from headscope.digest import sha256_of, sha256_of_file
-from headscope.errors import CorpusError
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.

@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeGuard
 
+from headscope.core.errors import CorpusError, InputError
+from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.corpus import Corpus, Pair, as_corpus, corpus_of_pairs, open_treebank
 from headscope.data.files import TABLES, TRANSLATIONS, TREEBANKS, Columns, Record, read_records
 from headscope.data.plain import PlainText, open_plain, plain_of, sample_plain
 from headscope.data.sentence import Sentence
-from headscope.digest import sha256_of, sha256_of_file
-from headscope.errors import CorpusError, InputError
 
 _FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
 _SECOND = ("sentence2", "text2", "hypothesis", "question2")

@@ -23,8 +23,8 @@ from typing import TypeVar
 from conllu.exceptions import ParseException
 from conllu.parser import parse_id_value, parse_int_value
 
+from headscope.core.errors import CorpusError
 from headscope.data.sentence import Sentence
-from headscope.errors import CorpusError
 
 #: Endings of treebanks.
 TREEBANKS = (".conllu", ".conll")

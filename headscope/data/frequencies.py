@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from headscope.core.errors import CorpusError, InputError
+from headscope.core.files import sha256_of_file
 from headscope.data.corpus import Corpus
 from headscope.data.files import read_filled
-from headscope.digest import sha256_of_file
-from headscope.errors import CorpusError, InputError
 
 #: Sentences whose rarest word is among this many most frequent words say nothing about rarity.
 N_FREQUENT = 500

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise, tokenise_targets
 from headscope.data.plain import PlainText
-from headscope.errors import CorpusError, InputError
 
 #: Fewest tokens of a window: a quarter of it must be at least one singular value.
 SHORTEST = 4

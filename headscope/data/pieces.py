@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
 
-from headscope.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError, InputError
 
 #: Texts handed to the tokenizer at a time.
 _AT_ONCE = 256

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headscope.core.errors import CorpusError
+from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.files import read_prose
 from headscope.data.pieces import TextModel, tokenise
-from headscope.digest import sha256_of, sha256_of_file
-from headscope.errors import CorpusError
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headscope.widest import widest
+from headscope.core.widest import widest
 
 #: Fewest rows and columns, in effect, that a standard error over them is worth anything with.
 MIN_ROWS = 16

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.widest import widest_type
+from headscope.core.widest import widest_type
 
 #: (half, relation, direction): the half is 0 for sentences of even zero-based index in the corpus,
 #: 1 for the others; and the same with a word offset.

@@ -37,10 +37,10 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Array
 from headscope.measures.moments import RunningMoments
 from headscope.measures.statistics import t_half_width
-from headscope.widest import widest
 
 #: A variant has collapsed once its ratio is below this share of where it started.
 COLLAPSED = 0.01

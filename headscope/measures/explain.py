@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention import AttentionWeights, masked_softmax
-from headscope.widest import widest
+from headscope.core.widest import widest
 
 __all__ = [
     "Attended",

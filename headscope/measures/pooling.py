@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from headscope.widest import exact
+from headscope.core.widest import exact
 
 
 def wide(values: Tensor) -> Tensor:

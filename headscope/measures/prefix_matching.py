@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.activations import Activations
-from headscope.widest import widest
 
 #: Steps from the earlier occurrence of a token, by the name of the place.
 PLACES = {"after": 1, "same": 0, "before": -1}

@@ -34,9 +34,9 @@ import torch
 from torch import Tensor
 
 from headscope.attention import Mask, masked_softmax
+from headscope.core.widest import widest
 from headscope.measures.rounding import ROUNDING
 from headscope.measures.visible import visible
-from headscope.widest import widest
 
 #: Every change of the scores, those with something random in them, and how often it is drawn.
 CHANGES = ("symmetric", "pairs", "signs", "noise", "shuffled", "even")

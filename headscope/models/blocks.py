@@ -21,8 +21,6 @@ Where a family keeps these modules is looked up by structure; on which side of t
 LayerNorms stand is not guessed but watched in one pass. What is read here proves nothing by itself:
 every run holds the full variant against the model's own states (:func:`own_states`).
 
-References
-----------
 Dong, Cordonnier & Loukas 2021, arXiv:2103.03404, section 3.
 """
 
@@ -36,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from headscope.errors import UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
 from headscope.models.hooks import hooked, run_order
 from headscope.models.layouts import AttentionInput, AttentionSite, Layout, follow
@@ -46,21 +44,14 @@ from headscope.models.routing import Router
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Where one family's layer keeps its parts: dotted paths from the layer, BERT's by default.
+    """Where one family's layer keeps its parts: dotted paths from the layer, BERT's by default."""
 
-    Attributes
-    ----------
-    name : str
-        The family that it is known from.
-    attention, norm_attention : str
-        The attention module that ``router`` answers, and the LayerNorm of its sublayer.
-    up, activation, down, norm_ffn : str
-        The feed-forward network and the LayerNorm of its sublayer.
-    """
-
+    #: The family that it is known from.
     name: str
+    #: The attention module that ``router`` answers, and the LayerNorm of its sublayer.
     attention: str = "attention.self"
     norm_attention: str = "attention.output.LayerNorm"
+    #: The feed-forward network and the LayerNorm of its sublayer.
     up: str = "intermediate.dense"
     activation: str = "intermediate.intermediate_act_fn"
     down: str = "output.dense"
@@ -104,20 +95,13 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """One layer of the model, in parts.
+    """One layer of the model, in parts."""
 
-    Attributes
-    ----------
-    site : AttentionSite
-        Its attention; a module that serves several layers (ALBERT) has a block for each.
-    parts : Parts
-        The modules of its layer.
-    norm_first : bool
-        Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
-    """
-
+    #: Its attention; a module that serves several layers (ALBERT) has a block for each.
     site: AttentionSite
+    #: The modules of its layer.
     parts: Parts
+    #: Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     norm_first: bool
 
     def run(self, x: Tensor, variant: Variant, router: Router) -> Tensor:
@@ -146,13 +130,7 @@ class Block:
 def run_variant(
     blocks: Sequence[Block], router: Router, x: Tensor, variant: Variant
 ) -> Iterator[Tensor]:
-    """Yield ``x``, the embeddings, and then the state after each layer: n_layers + 1 tensors.
-
-    Raises
-    ------
-    ValidationFailedError
-        If our attention did not run exactly once per layer.
-    """
+    """Yield ``x``, the embeddings, and then the state after each layer: n_layers + 1 tensors."""
     router.begin()
     yield x
     for block in blocks:
@@ -162,14 +140,7 @@ def run_variant(
 
 
 def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
-    """Take every layer of the model apart, in order of execution.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If a layer's parts are not where any known family keeps them, or its attention is more than
-        scores q k^T of the state.
-    """
+    """Take every layer of the model apart, in order of execution."""
     known = _recognised(loaded.model, {site.module for site in loaded.sites})
     norms = [parts.norm_attention for parts in known.values()]
     watched = dict.fromkeys([*norms, *(site.projections.out.module for site in loaded.sites)])
@@ -186,40 +157,29 @@ def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
             "attention, skip connection, feed-forward network and LayerNorm; depth covers the "
             f"layer layouts {', '.join(layout.name for layout in LAYOUTS)} and their kin."
         )
-    if not all(map(_is_plain, loaded.sites)):
-        raise UnsupportedModelError(
-            f"depth does not cover {loaded.family}: its attention adds positions, a bias or a "
-            "convolution to q k^T of the state, and depth runs it on the state alone."
-        )
     blocks = []
     for site in loaded.sites:
+        kind, width = type(site.layout), site.n_heads * site.d_head
+        plain = kind.place is Layout.place and kind.bias is Layout.bias
+        if not plain or site.projections.out.in_features != width:
+            raise UnsupportedModelError(
+                f"depth does not cover {loaded.family}: its attention adds positions, a bias or a "
+                "convolution to q k^T of the state, and depth runs it on the state alone."
+            )
         parts, out = known[site.module], site.projections.out.module
         norm_first = order.index(parts.norm_attention) < order.index(out)
         blocks.append(Block(site, parts, norm_first))
     return tuple(blocks)
 
 
-def _is_plain(site: AttentionSite) -> bool:
-    kind = type(site.layout)
-    scored = kind.place is Layout.place and kind.bias is Layout.bias
-    return scored and site.projections.out.in_features == site.n_heads * site.d_head
-
-
 def norm_placement(blocks: Sequence[Block]) -> str:
     """Say where the LayerNorms stand: ``pre``, ``post``, or ``mixed`` if layers differ."""
-    found = {block.norm_first for block in blocks}
-    return "mixed" if len(found) > 1 else "pre" if found.pop() else "post"
+    first = {block.norm_first for block in blocks}
+    return "mixed" if len(first) > 1 else "pre" if first.pop() else "post"
 
 
 def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) -> list[Tensor]:
-    """Run the model as it is, with its own attention, and return the states between its layers.
-
-    Returns
-    -------
-    list of n_layers + 1 Tensors, (batch, pos, d_model)
-        What enters the first layer, and what leaves each layer; a final LayerNorm after the last
-        one (pre-LN) is not part of a layer.
-    """
+    """Run the model as it is, with its own attention, and return the states between its layers."""
     states: list[Tensor] = []
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -255,15 +215,15 @@ def _recognised(
     model: nn.Module, attentions: set[nn.Module], layouts: Sequence[BlockLayout] = LAYOUTS
 ) -> dict[nn.Module, Parts]:
     """Map each attention module to the parts of the layer that holds it."""
-    found: dict[nn.Module, Parts] = {}
+    recognised: dict[nn.Module, Parts] = {}
     for layer in model.modules():
         for layout in layouts:
             attention = follow(layer, layout.attention)
             if isinstance(attention, nn.Module) and attention in attentions:
                 parts = _match(layer, layout)
                 if parts is not None:
-                    found.setdefault(attention, parts)
-    return found
+                    recognised.setdefault(attention, parts)
+    return recognised
 
 
 def _match(layer: nn.Module, layout: BlockLayout) -> Parts | None:

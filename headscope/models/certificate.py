@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from headscope.errors import MaskedRowWarning
+from headscope.core.errors import MaskedRowWarning
 from headscope.measures.agreement import Scale, ScaleSums
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
 from headscope.models.fingerprint import Fingerprint, fingerprint
@@ -38,7 +38,7 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.probes import Probe, probes
 from headscope.models.recording import Recording, run_eager, run_ours, run_sdpa
-from headscope.results import LayerCheck, ProbeSize, ValidationResult
+from headscope.results.validate import LayerCheck, ProbeSize, ValidationResult
 
 #: What is allowed, by dtype.
 #:

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.digest import sha256_of, sha256_of_file
-from headscope.errors import CheckpointError
-from headscope.models.deploy.config_file import family_config, is_ours
+from headscope.core.errors import CheckpointError
+from headscope.core.files import sha256_of, sha256_of_file
+from headscope.core.saved_config import family_config, is_ours
 
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER_FILES = (

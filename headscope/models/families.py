@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headscope.errors import UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 
 
 @dataclass(frozen=True)

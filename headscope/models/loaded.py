@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.layouts import AttentionSite, numbered
 from headscope.models.pooling import Pooling, chosen

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from headscope.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
+from headscope.core.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
+from headscope.core.widest import widest_type
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.families import refuse
 from headscope.models.fingerprint import FileWeights, fingerprint
@@ -28,7 +29,6 @@ from headscope.models.sentence_folder import lower_cases, read_pooling
 from headscope.models.sizes import check_stated
 from headscope.models.source import find_source
 from headscope.models.task_heads import task_head_of
-from headscope.widest import widest_type
 
 __all__ = ["DTYPES", "load", "pick_device", "widest_dtype", "wrap"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from headscope.errors import CheckpointError
+from headscope.core.errors import CheckpointError
+from headscope.core.saved_config import BEFORE, KEPT, is_ours
 from headscope.models.checkpoint import Checkpoint, read_json
-from headscope.models.deploy.config_file import BEFORE, KEPT, is_ours
 from headscope.models.layouts import AttentionModule, AttentionSite
 
 MANIFEST = "headscope.json"
@@ -24,30 +24,20 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class KeptHeads:
-    """Which heads a physically pruned checkpoint still has.
+    """Which heads a physically pruned checkpoint still has."""
 
-    Attributes
-    ----------
-    path : Path
-        The file that says so.
-    n_heads : int
-        Heads of each layer before any was removed; of the layer with most, where they differ.
-    modules : dict of str or int to tuple of int
-        The heads that each attention module kept, by the module's name or, in older files, counted
-        in the order of execution.
-    layers : dict of (stack, layer) to str or int
-        Which module each layer runs; empty where the file does not say.
-    origin : dict
-        The model that it was made from: id, revision, weights_sha256.
-    config : dict
-        Settings of config.json as they were before heads were removed, where it has others now.
-    """
-
+    #: The file that says so.
     path: Path
+    #: Heads of each layer before any was removed; of the layer with most, where they differ.
     n_heads: int
+    #: The heads that each attention module kept, by the module's name or, in older files, counted
+    #: in the order of execution.
     modules: dict[str | int, tuple[int, ...]]
+    #: Which module each layer runs; empty where the file does not say.
     layers: dict[tuple[str, int], str | int]
+    #: The model that it was made from: id, revision, weights_sha256.
     origin: dict[str, Any]
+    #: Settings of config.json as they were before heads were removed, where it has others now.
     config: dict[str, Any] = field(default_factory=dict)
 
     def of(self, place: int, module: AttentionModule) -> tuple[int, ...]:
@@ -56,53 +46,45 @@ class KeptHeads:
         return self.modules.get(module.name, self.modules.get(place, every))
 
     def check(self, modules: Sequence[AttentionModule]) -> None:
-        """Compare with the architecture that config.json describes.
-
-        Raises
-        ------
-        CheckpointError
-            If they cannot belong together.
-        """
+        """Compare with the architecture that config.json describes."""
         n_heads = max((module.heads_before for module in modules), default=0)
         if n_heads != self.n_heads:
             raise CheckpointError(
                 f"{self.path} speaks of {self.n_heads} heads a layer, config.json of {n_heads}; "
                 "they do not belong together."
             )
-        known = {*range(len(modules)), *(module.name for module in modules)}
-        if strange := [module for module in self.modules if module not in known]:
+        existing = {*range(len(modules)), *(module.name for module in modules)}
+        if unknown := [module for module in self.modules if module not in existing]:
             raise CheckpointError(
-                f"{self.path} names attention module {strange[0]}, but the model has "
+                f"{self.path} names attention module {unknown[0]}, but the model has "
                 f"{len(modules)}, none of this name."
             )
 
-    def check_layers(self, found: Sequence[AttentionSite]) -> None:
+    def check_layers(self, sites: Sequence[AttentionSite]) -> None:
         """Compare with the heads of each layer as it was seen running."""
-        sites = {(site.stack, site.layer): site for site in found}
-        if self.layers and self.layers.keys() != sites.keys():
+        head_ids = {(site.stack, site.layer): site.head_ids for site in sites}
+        if self.layers and self.layers.keys() != head_ids.keys():
             raise CheckpointError(
-                f"{self.path} lists {len(self.layers)} layers, but attention runs in {len(sites)}."
+                f"{self.path} lists {len(self.layers)} layers, but attention runs in "
+                f"{len(head_ids)}."
             )
-        for place, module in self.layers.items():
-            if sites[place].head_ids != self.modules[module]:
+        for layer, module in self.layers.items():
+            if head_ids[layer] != self.modules[module]:
                 raise CheckpointError(
-                    f"{self.path} says that {place[0]} layer {place[1]} kept heads "
-                    f"{list(self.modules[module])}, but it has {list(sites[place].head_ids)}."
+                    f"{self.path} says that {layer[0]} layer {layer[1]} kept heads "
+                    f"{list(self.modules[module])}, but it has {list(head_ids[layer])}."
                 )
 
 
 def kept_heads(checkpoint: Checkpoint) -> KeptHeads | None:
-    """Say which heads a checkpoint still has; None for one that nobody has pruned physically.
-
-    Raises
-    ------
-    CheckpointError
-        For a manifest or ``pruned_heads`` that make no sense.
-    """
-    manifest = checkpoint.folder / MANIFEST
+    """Say which heads a checkpoint still has; None for one that nobody has pruned physically."""
+    manifest, path = checkpoint.folder / MANIFEST, checkpoint.folder / "config.json"
     if manifest.is_file():
         return _from_manifest(manifest)
-    return _from_config(checkpoint)
+    if is_ours(checkpoint.stated):
+        return heads_in_config(checkpoint.stated, path)
+    pruned = checkpoint.config.get("pruned_heads")
+    return _from_pruned_heads(pruned, checkpoint.config, path) if pruned else None
 
 
 def _from_manifest(path: Path) -> KeptHeads | None:
@@ -140,29 +122,13 @@ def _from_manifest(path: Path) -> KeptHeads | None:
             )
         for layer in _heads(path, entry.get("layers"), None):
             layers[stack, layer] = module
-    source, config = (_object(data.get(name)) for name in ("source", "config"))
+    objects = [data.get(name) for name in ("source", "config")]
+    source, config = (value if isinstance(value, dict) else {} for value in objects)
     return KeptHeads(path, n_heads, modules, layers, source, config)
 
 
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 def heads_in_config(config: Mapping[str, Any], path: Path) -> KeptHeads:
-    """Read the heads that config.json of a compact folder names.
-
-    Parameters
-    ----------
-    config : mapping
-        config.json.
-    path : Path
-        Where it lies, for messages.
-
-    Raises
-    ------
-    CheckpointError
-        If it names none, or makes no sense.
-    """
+    """Read the heads that config.json of a compact folder names."""
     n_heads, kept = config.get(BEFORE), config.get(KEPT)
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: {BEFORE} is {n_heads!r}, not a number of heads.")
@@ -173,19 +139,9 @@ def heads_in_config(config: Mapping[str, Any], path: Path) -> KeptHeads:
     return KeptHeads(path, n_heads, modules, {}, {})
 
 
-def _from_config(checkpoint: Checkpoint) -> KeptHeads | None:
-    """Read what a compact folder's config says, or ``pruned_heads`` of transformers before 5.
-
-    The latter are {"0": [1, 2]}, by attention module.
-    """
-    if is_ours(checkpoint.stated):
-        return heads_in_config(checkpoint.stated, checkpoint.folder / "config.json")
-    pruned = checkpoint.config.get("pruned_heads")
-    path = checkpoint.folder / "config.json"
-    if not pruned:
-        return None
-    names = ("num_attention_heads", "n_heads")
-    n_heads = next((checkpoint.config[n] for n in names if n in checkpoint.config), 12)
+def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) -> KeptHeads:
+    """Read ``pruned_heads`` of transformers before 5: {"0": [1, 2]}, by attention module."""
+    n_heads = config.get("num_attention_heads", config.get("n_heads", 12))
     if not isinstance(pruned, dict) or not _is_count(n_heads):
         raise CheckpointError(f'{path}: pruned_heads is not an object such as {{"0": [1, 2]}}.')
     modules: dict[str | int, tuple[int, ...]] = {}

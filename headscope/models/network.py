@@ -12,10 +12,10 @@ from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.errors import CheckpointError
+from headscope.core.errors import CheckpointError
+from headscope.core.saved_config import is_ours
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.cutting import cut_modules
-from headscope.models.deploy.config_file import is_ours
 from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.sizes import check_built

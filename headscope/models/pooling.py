@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.errors import CheckpointError, InputError
+from headscope.core.errors import CheckpointError, InputError
 from headscope.measures.pooling import MODES
 
 #: Modes that users can choose by name; the others are read from folders only.

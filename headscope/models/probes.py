@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from headscope.core.errors import HeadscopeError
 from headscope.data.pieces import unreadable
-from headscope.errors import HeadscopeError
 from headscope.models.loaded import LoadedModel
 
 #: Tokens of the long probe, at least, where the model has room for them.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headscope.errors import HeadscopeError
+from headscope.core.errors import HeadscopeError
 from headscope.measures.activations import Activations
 from headscope.models.hooks import grouped, hooked, watch_inputs, watch_outputs
 from headscope.models.layouts import AttentionInput, AttentionSite

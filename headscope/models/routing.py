@@ -16,7 +16,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils import logging as transformers_logging
 
 from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention, with_bias
-from headscope.errors import UnsupportedModelError, ValidationFailedError
+from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.activations import Activations
 from headscope.models.hooks import grouped
 from headscope.models.layouts import AttentionSite

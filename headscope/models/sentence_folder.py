@@ -8,15 +8,18 @@ it becomes the :attr:`Pooling.problem`, which is said where embeddings are compa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from headscope.errors import CheckpointError
+from headscope.core.errors import CheckpointError
+from headscope.core.files import sha256_of_file
+from headscope.models.checkpoint import read_json
 from headscope.models.pooling import ACTIVATIONS, Dense, Normalize, Pooling, Step, Truncate
-from headscope.models.sentence_files import MODULES, SETTINGS, SentenceFiles, short
 
 #: Our names of the modes.
 _MODES = {
@@ -44,17 +47,7 @@ _Read = tuple[list[Step], int | None]
 
 
 def read_pooling(folder: Path, width: int | None, *, allow_pickle: bool = False) -> Pooling:
-    """Read how a model makes embeddings; the mean where its folder does not say.
-
-    Parameters
-    ----------
-    folder : Path
-        Holds ``modules.json``, or not.
-    width : int or None
-        Of the last hidden states, which sizes are checked against, where it is known.
-    allow_pickle : bool
-        Accept a dense module that has only pickled weights.
-    """
+    """Read how a model makes embeddings; the mean where its folder does not say."""
     if not (folder / MODULES).is_file():
         return Pooling()
     try:
@@ -89,9 +82,10 @@ def _pooling(files: SentenceFiles, width: int | None) -> Pooling:
     for kind, path in modules[2:]:
         if kind not in _READERS:
             raise _unknown(files, kind, path)
-        found, size = _READERS[kind](files, path, size)
-        steps += found
-    steps += _truncation(files, settings)
+        more, size = _READERS[kind](files, path, size)
+        steps += more
+    if (truncated := settings.get("truncate_dim")) is not None:
+        steps.append(Truncate(_count(files, "truncate_dim", truncated)))
     prompt = _prompt(files, settings, modules[1][1])
     length = reading.get("max_seq_length")
     longest = None if length is None else _count(files, "max_seq_length", length)
@@ -140,13 +134,15 @@ def _modes(
     return tuple(_MODES[mode] for mode in modes), None if width is None else width * len(modes)
 
 
-# --- what follows the pooling -----------------------------------------------------------------
-
-
 def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
     path, values = files.path(module, "config.json"), files.config(module)
     _check_ends(path, values)
-    activation = _activation(path, values)
+    named = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    activation = re.fullmatch(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)", named)
+    if activation is None or activation[1] not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{path} has the activation {short(named)}; known are {', '.join(ACTIVATIONS)}."
+        )
     tensors, sha256 = files.weights(module)
     wide, out = values.get("in_features"), values.get("out_features")
     if width is not None and wide != width:
@@ -155,22 +151,12 @@ def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
     expected: dict[str, tuple[Any, ...]] = {"linear.weight": (out, wide)}
     expected |= {"linear.bias": (out,)} if values.get("bias", True) else {}
     expected |= {"residual.weight": (out, wide)} if adds and wide != out else {}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if found != expected:
-        raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {found}.")
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != expected:
+        raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
     residual: bool | Tensor = tensors.get("residual.weight", adds)
     weight, bias = tensors["linear.weight"], tensors.get("linear.bias")
-    return [Dense(weight, bias, activation, residual, sha256)], int(weight.shape[0])
-
-
-def _activation(path: Path, values: Mapping[str, Any]) -> str:
-    name = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    found = re.fullmatch(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)", name)
-    if found is None or found[1] not in ACTIVATIONS:
-        raise CheckpointError(
-            f"{path} has the activation {short(name)}; known are {', '.join(ACTIVATIONS)}."
-        )
-    return found[1]
+    return [Dense(weight, bias, activation[1], residual, sha256)], int(weight.shape[0])
 
 
 def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
@@ -198,15 +184,6 @@ def _check_ends(path: Path, values: Mapping[str, Any]) -> None:
             raise CheckpointError(f"{path} has a {name} of {short(values[name])}, not {_ONE}.")
 
 
-# --- settings ---------------------------------------------------------------------------------
-
-
-def _truncation(files: SentenceFiles, settings: Mapping[str, Any]) -> Iterator[Step]:
-    width = settings.get("truncate_dim")
-    if width is not None:
-        yield Truncate(_count(files, "truncate_dim", width))
-
-
 def _count(files: SentenceFiles, name: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CheckpointError(
@@ -216,7 +193,7 @@ def _count(files: SentenceFiles, name: str, value: object) -> int:
 
 
 def _prompt(files: SentenceFiles, settings: Mapping[str, Any], module: str) -> str:
-    """Return what SentenceTransformer puts before a text unless it is told otherwise."""
+    """Return what SentenceTransformer puts before a text by default."""
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
     if name is None:
         return ""
@@ -230,3 +207,115 @@ def _prompt(files: SentenceFiles, settings: Mapping[str, Any], module: str) -> s
             "headscope does not follow."
         )
     return prompt
+
+
+#: The file that makes a folder one of sentence-transformers.
+MODULES = "modules.json"
+#: What is set for the whole model: prompts, and how many dimensions are used.
+SETTINGS = "config_sentence_transformers.json"
+#: How texts are read; older versions named the file after the family.
+_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+READING = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
+#: Packages whose modules are known by their names; the code of others would have to be run.
+_PACKAGES = ("sentence_transformers", "headscope")
+
+
+class SentenceFiles:
+    """The files of one folder, and which of them were read."""
+
+    def __init__(self, folder: Path, allow_pickle: bool) -> None:
+        self.folder, self._allow_pickle = folder, allow_pickle
+        self.used: list[str] = []
+
+    def modules(self) -> list[tuple[str, str]]:
+        """Return (class, folder) of every module; the first one is the model itself."""
+        listed = self._json(path := self.path("", MODULES))
+        if not isinstance(listed, list) or not listed:
+            raise CheckpointError(f"{path} lists no modules.")
+        modules = []
+        for item in listed:
+            values = item if isinstance(item, Mapping) else {}
+            kind, folder = values.get("type"), values.get("path")
+            if not isinstance(kind, str) or not isinstance(folder, str):
+                raise CheckpointError(f"{path} has a module without type and path.")
+            package, _, name = kind.rpartition(".")
+            if package.partition(".")[0] not in _PACKAGES:
+                raise CheckpointError(
+                    f"{path} asks for code of its own ({short(kind)}), which is never run."
+                )
+            modules.append((name, folder))
+        return modules
+
+    def path(self, module: str, name: str) -> Path:
+        """Return a file in the folder of a module; refuse one that lies outside the model's."""
+        parts, windows = PurePosixPath(module).parts, PureWindowsPath(module)
+        if ".." in (*parts, *windows.parts) or windows.drive or windows.root or "\0" in module:
+            raise CheckpointError(
+                f"{self.folder / MODULES} names a path outside of the folder: {short(module)}."
+            )
+        path, root = self.folder.joinpath(*parts, name), self.folder.resolve()
+        # The hub's cache has links in its snapshots, to files beside them.
+        files = root.parent.parent if root.parent.name == "snapshots" else root
+        inside = path.parent.resolve().is_relative_to(root)
+        if not (inside and path.resolve().is_relative_to(files)):
+            raise CheckpointError(f"{path} is a link that leads out of the model's folder.")
+        return path
+
+    def config(self, module: str, name: str = "config.json") -> dict[str, Any]:
+        """Read a file that has to be there and to hold an object."""
+        path = self.path(module, name)
+        if not path.is_file():
+            raise CheckpointError(f"{self.folder / MODULES} needs {path}, which is not there.")
+        values = self._json(path)
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{path} holds no JSON object.")
+        return values
+
+    def optional(self, name: str, module: str = "") -> dict[str, Any]:
+        """Read a file that may be missing."""
+        return self.config(module, name) if self.path(module, name).is_file() else {}
+
+    def reading(self) -> dict[str, Any]:
+        """Read how texts are read: longest text, lower case, what the model puts out."""
+        return next((values for name in READING if (values := self.optional(name))), {})
+
+    def weights(self, module: str) -> tuple[dict[str, Tensor], str]:
+        """Read the tensors of a module, and the SHA-256 of their file."""
+        path = self.path(module, "model.safetensors")
+        if not path.is_file():
+            path = self.path(module, "pytorch_model.bin")
+            if not path.is_file():
+                raise CheckpointError(f"{path.parent} has no weights (model.safetensors).")
+            if not self._allow_pickle:
+                raise CheckpointError(
+                    f"{path} is pickled, which can hide code (set allow_pickle if you trust its "
+                    "author)"
+                )
+        try:
+            tensors = (
+                load_file(path)
+                if path.suffix == ".safetensors"
+                else torch.load(path, map_location="cpu", weights_only=True)
+            )
+        except Exception as error:  # a damaged pickle raises anything
+            raise CheckpointError(f"{path} is damaged ({short(error)}).") from None
+        for tensor in tensors.values() if isinstance(tensors, dict) else [None]:
+            if not isinstance(tensor, Tensor) or not bool(torch.isfinite(tensor).all()):
+                raise CheckpointError(f"{path} holds weights that are no finite numbers.")
+        self._note(path)
+        return tensors, sha256_of_file(path)
+
+    def _json(self, path: Path) -> object:
+        values = read_json(path)
+        self._note(path)
+        return values
+
+    def _note(self, path: Path) -> None:
+        name = path.relative_to(self.folder).as_posix()
+        self.used += [] if name in self.used else [name]
+
+
+def short(value: object) -> str:
+    """Show a value of a file in a sentence, however long it is."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

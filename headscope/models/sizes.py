@@ -7,6 +7,7 @@ checkpoint lacks is filled at random. Neither is done for a model that its weigh
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +17,8 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from headscope.errors import CheckpointError
+from headscope.core.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
-
-__all__ = ["check_built", "check_stated"]
 
 #: Settings that say how often a part is built.
 _REPEATS = re.compile(r"layer|heads?$|head_num|blocks?$|groups?$|depth|num_experts|n_memory")
@@ -38,13 +37,7 @@ _TIMES, _MORE = 16, 1 << 24
 
 
 def check_stated(checkpoint: Checkpoint) -> None:
-    """Refuse a config.json that states a size no weights of this folder can have.
-
-    Raises
-    ------
-    CheckpointError
-        Naming the setting.
-    """
+    """Refuse a config.json that states a size no weights of this folder can have."""
     shapes = _shapes(checkpoint)
     if shapes is None:
         return
@@ -62,20 +55,7 @@ def check_stated(checkpoint: Checkpoint) -> None:
 
 
 def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
-    """Refuse a config.json whose network is far larger than the weights of the folder.
-
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        The folder.
-    build : callable
-        Makes the network; called where tensors have a shape and no memory.
-
-    Raises
-    ------
-    CheckpointError
-        If it is.
-    """
+    """Refuse a config.json whose network is far larger than the weights of the folder."""
     shapes = _shapes(checkpoint)
     if shapes is None:
         return
@@ -86,7 +66,7 @@ def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
         return
     tensors = itertools.chain(network.parameters(), network.buffers())
     needed = sum(tensor.numel() for tensor in tensors)
-    stored = sum(_product(shape) for shape in shapes)
+    stored = sum(map(math.prod, shapes))
     if needed > _TIMES * stored + _MORE:
         path = checkpoint.folder / "config.json"
         raise _too_large(path, f"its network has {needed:.3g} numbers, the weights {stored:.3g}")
@@ -111,19 +91,12 @@ def _shapes(checkpoint: Checkpoint) -> list[tuple[int, ...]] | None:
 
 def _numbers(values: object) -> Iterator[tuple[str, float]]:
     """Yield every number of a config with its key, those of nested objects and lists too."""
-    waiting: list[tuple[str, Any]] = [("", values)]
-    while waiting:
-        key, value = waiting.pop()
+    pending: list[tuple[str, Any]] = [("", values)]
+    while pending:
+        key, value = pending.pop()
         if isinstance(value, dict):
-            waiting += [(str(name), item) for name, item in value.items()]
+            pending += [(str(name), item) for name, item in value.items()]
         elif isinstance(value, list):
-            waiting += [(key, item) for item in value]
+            pending += [(key, item) for item in value]
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield key, value
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    found = 1
-    for size in shape:
-        found *= size
-    return found

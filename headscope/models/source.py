@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscope.errors import InputError, ModelNotFoundError
+from headscope.core.errors import InputError, ModelNotFoundError
 from headscope.models.demo import demo_folder
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
+from headscope.data.token_rows import Ends
+
+if TYPE_CHECKING:
+    from headscope.models.loaded import LoadedModel
 
 #: The task heads that headscope knows, by the ending of their transformers class.
 TASK_HEADS = {
@@ -122,3 +126,23 @@ def _last_module(base: Any) -> Any:
     if getattr(base.config, "is_encoder_decoder", False) and hasattr(base, "get_decoder"):
         return base.get_decoder()
     return base
+
+
+def ends_of(loaded: LoadedModel) -> Ends:
+    """Return the tokens with which a model's targets start and end."""
+    if loaded.start_id is None:
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
+            "one, such as Marian, BART or T5."
+        )
+    network = loaded.network
+    for settings in (network.config, getattr(network, "generation_config", None)):
+        stop = getattr(settings, "eos_token_id", None)
+        if isinstance(stop, list | tuple):
+            stop = next(iter(stop), None)
+        if stop is not None:
+            return Ends(loaded.start_id, int(stop))
+    raise InputError(
+        f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
+        "end; add it to config.json."
+    )

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.errors import InputError, ValidationFailedError
+from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.packing import Windows, pack
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import InputError, ValidationFailedError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.depth import (
     COMPARISONS,
@@ -33,14 +34,21 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES, widest_dtype
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
-from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
-from headscope.pipeline.parameters import check_seed
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA, Decomposition, DepthControl, DepthCurves, DepthResult
-from headscope.results.depth import Curve, Protection, Trend
-from headscope.widest import widest
+from headscope.results.depth import (
+    Curve,
+    Decomposition,
+    DepthControl,
+    DepthCurves,
+    DepthResult,
+    Protection,
+    Trend,
+)
+from headscope.results.serialise import SCHEMA
+from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.parameters import check_seed
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
 
 __all__ = ["WIDEST_DTYPE", "depth"]
 

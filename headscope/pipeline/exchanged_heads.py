@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import InputError, UnsupportedModelError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import mean_of
 from headscope.measures.paired_change import interval_of
@@ -22,16 +22,17 @@ from headscope.models.exchanged import Exchanged
 from headscope.models.loaded import LoadedModel
 from headscope.models.prefix import Prefix
 from headscope.models.routing import Router, routed
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
-from headscope.pipeline.parameters import check_seed
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.provenance import provenance
-from headscope.pipeline.tasks import Task, make_task, read_examples
-from headscope.pipeline.texts import check_measured, line_batches
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA
 from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
+from headscope.results.serialise import SCHEMA
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks
+from headscope.session.parameters import check_seed
+from headscope.session.progress import Progress
+from headscope.session.provenance import provenance
+from headscope.session.texts import check_measured, line_batches
+from headscope.tasks.base import Task
+from headscope.tasks.making import make_task, read_examples
 
 __all__ = ["Effects", "Opened", "TaskEffect", "boot", "readable", "spread_lines", "task_of"]
 

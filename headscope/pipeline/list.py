@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from headscope.errors import InputError, nearest
+from headscope.core.errors import InputError, nearest
+from headscope.core.safe_text import visible
 from headscope.results.list import Entry, ListResult
-from headscope.safe_text import visible
 
 __all__ = ["KINDS", "entries_of"]
 
@@ -62,7 +62,7 @@ def _methods(page: str) -> Iterator[Entry]:
 
 
 def _tasks(page: str) -> Iterator[Entry]:
-    from headscope.pipeline.tasks import TASKS
+    from headscope.tasks.making import TASKS
 
     for name, task in TASKS.items():
         yield Entry(name, task.words, "", page)

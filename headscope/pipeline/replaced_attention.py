@@ -13,7 +13,7 @@ from headscope.measures.accumulator import Array
 from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Mechanism, Router, routed
-from headscope.pipeline.texts import check_measured, line_batches
+from headscope.session.texts import check_measured, line_batches
 
 
 def last_states(

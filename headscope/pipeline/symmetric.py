@@ -28,12 +28,12 @@ from headscope.models.exchanged import Exchanged, Formula, HeadInputs, Heads, re
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, Opened, boot
-from headscope.pipeline.opening import Model, public_function
-from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.replaced_attention import last_states
 from headscope.results.effects import Effect
 from headscope.results.estimated import Estimated
 from headscope.results.symmetric import DrawnEffect, HeadSymmetry, RandomHeads, SymmetricResult
+from headscope.session.opening import Model, public_function
+from headscope.session.progress import Progress, silent
 
 __all__ = ["report_defaults", "symmetric"]
 

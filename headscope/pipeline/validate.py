@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from headscope.errors import ValidationFailedError
+from headscope.core.errors import ValidationFailedError
 from headscope.models.certificate import training_reason, validate_model
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.opening import Model, open_model, public_function
-from headscope.pipeline.provenance import provenance
-from headscope.results import ValidationResult, ValidationSummary
+from headscope.results.validate import ValidationResult, ValidationSummary
+from headscope.session.opening import Model, open_model, public_function
+from headscope.session.provenance import provenance
 
 __all__ = ["require_valid", "validate"]
 

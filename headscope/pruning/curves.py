@@ -18,13 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.areas import area_weights, bootstrap_interval, draws_interval, inner_range
 from headscope.measures.rounding import tied
 from headscope.measures.statistics import adjust
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.known_roles import places
 from headscope.pruning.measure import original_names
 from headscope.pruning.methods import rank, without_roles
 from headscope.pruning.options import MANUAL, PruneOptions, Repair
@@ -32,12 +31,13 @@ from headscope.pruning.ranking import EvenRanking, Ranking
 from headscope.pruning.repair import Repaired
 from headscope.pruning.setup import Inputs, Pruner, prepare
 from headscope.pruning.steps import Steps, running_steps, units_at_once
-from headscope.results import HeadResult
+from headscope.results.classify import HeadResult
 from headscope.results.even import EvenPrice
 from headscope.results.max_drop import MaxDrop
 from headscope.results.points import Curve, Point
 from headscope.results.prune import Area, AreaGap, Baseline, HeadEffect, HeadScores, StackResult
 from headscope.results.roles import ROLES
+from headscope.session.known_roles import places
 from headscope.tasks.head_list import parse_heads
 from headscope.tasks.units import Head, Units
 

@@ -12,22 +12,20 @@ from typing import Any
 
 import torch
 
+from headscope.artefacts.onnx_graph import EMBEDDING, HIDDEN, LOGITS, OPSET, quantize, write_graph
+from headscope.artefacts.onnx_session import FLOAT32, INT8, Graph, describe_folder, runtime_version
+from headscope.artefacts.opened_again import distance
+from headscope.core.errors import ArtefactError
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.token_rows import Padded, pad_rows
-from headscope.errors import ArtefactError
 from headscope.measures.metrics import Outputs
-from headscope.models.deploy.opened import distance
 from headscope.models.loaded import LoadedModel
-from headscope.models.onnx.folder import FLOAT32, INT8, describe_folder
-from headscope.models.onnx.graph import EMBEDDING, HIDDEN, LOGITS, OPSET, write_graph
-from headscope.models.onnx.quantisation import quantize
-from headscope.models.onnx.session import Graph, runtime_version
-from headscope.pipeline.tasks import Task
 from headscope.pruning.curves import Version
 from headscope.pruning.measure import at
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.speed import GraphFiles
-from headscope.results import ExportedModel
+from headscope.results.exported import ExportedModel
+from headscope.tasks.base import Task
 
 #: Largest difference between a graph's outputs and the pruned torch model's, relative to the
 #: largest output if that exceeds 1.

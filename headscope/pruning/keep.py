@@ -22,23 +22,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscope.artefacts.card import CARD, CardFacts, model_card
+from headscope.artefacts.opened_again import distance
+from headscope.artefacts.saving import trial_folder, whole_folder, write_model
+from headscope.artefacts.sentence_transformers import check_embeds
+from headscope.core.errors import ArtefactError, HeadscopeError, InputError
 from headscope.data.token_rows import Padded, padded
-from headscope.errors import ArtefactError, HeadscopeError, InputError
 from headscope.measures.metrics import Outputs
 from headscope.measures.rounding import tied
-from headscope.models.card import CARD, CardFacts, model_card
 from headscope.models.compact import remove_heads
-from headscope.models.deploy.opened import distance
-from headscope.models.deploy.sentence_check import check_embeds
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load
 from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
-from headscope.models.saving import trial_folder, whole_folder, write_model
-from headscope.models.sentence_files import MODULES
+from headscope.models.sentence_folder import MODULES
 from headscope.models.task_heads import Select
-from headscope.pipeline.tasks import Task
 from headscope.pruning.curves import Version
 from headscope.pruning.export import export_measured, graphs_of_both, try_export
 from headscope.pruning.measure import at, compact_model
@@ -46,14 +45,10 @@ from headscope.pruning.options import PruneOptions
 from headscope.pruning.setup import Inputs, Sources
 from headscope.pruning.speed import benchmark, fitting_lengths
 from headscope.pruning.steps import Cost, Steps
-from headscope.results import (
-    Candidate,
-    ExportedModel,
-    FailedArtefact,
-    KeptModel,
-    PruneResult,
-    SavedModel,
-)
+from headscope.results.exported import ExportedModel
+from headscope.results.kept_model import Candidate, FailedArtefact, KeptModel, SavedModel
+from headscope.results.prune import PruneResult
+from headscope.tasks.base import Task
 from headscope.tasks.units import units_of
 
 #: What a card's speed is measured on where no benchmark was asked for, and for how long.
@@ -61,7 +56,7 @@ CARD_TOKENS, CARD_BATCH, CARD_SECONDS = 128, 8, 2.0
 #: Evaluation examples that a dry run reads.
 _TRIED = 4
 #: Largest difference of an output, relative to the largest output if that exceeds 1. Wider than the
-#: limits of a few short texts in :mod:`headscope.models.deploy.opened`: this is the worst of all
+#: limits of a few short texts in :mod:`headscope.artefacts.opened_again`: this is the worst of all
 #: evaluation texts, and zeros in place of a head are summed in another order (5e-6 on 1,500 pairs).
 TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 _FORMS = {"save": COMPACT, "save_dense": DENSE}

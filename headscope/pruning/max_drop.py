@@ -23,13 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headscope.core.errors import InputError
 from headscope.data.halving import halve, sentences_of, shared_sentences
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import RESAMPLES, Outputs
 from headscope.measures.paired_change import Change, paired_change
 from headscope.measures.rounding import above
-from headscope.pipeline.tasks import Task
 from headscope.pruning.curves import (
     Outcome,
     Version,
@@ -46,6 +45,7 @@ from headscope.pruning.setup import Inputs, Pruner, prepare
 from headscope.pruning.steps import Steps, after_search, units_at_once
 from headscope.results.max_drop import DropLook, DropPart, MaxDrop, OneMore
 from headscope.results.points import Curve, Point
+from headscope.tasks.base import Task
 
 #: Of intervals, unless several smaller numbers share it.
 LEVEL = 0.95

@@ -17,12 +17,12 @@ from headscope.measures.paired_change import Change
 from headscope.models.compact import remove_heads
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
-from headscope.pipeline.tasks import Task
 from headscope.pruning.repair import Repaired
 from headscope.pruning.resume import Findings, name_of
-from headscope.results import HeadResult
+from headscope.results.classify import HeadResult
 from headscope.results.points import Draw, Point
 from headscope.results.prune import Baseline
+from headscope.tasks.base import Task
 from headscope.tasks.units import Head, Units
 
 #: A head's original name: layer and head, perhaps the stack.

@@ -32,10 +32,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
+from headscope.core.processes import share, summed
+from headscope.core.widest import exact, widest
 from headscope.measures.rounding import EPS, ROUNDING, tied
-from headscope.pipeline.tasks import LossBatch
-from headscope.processes.sharing import share, summed
 from headscope.pruning.elimination import (
     fisher_joint,
     fisher_mean,
@@ -45,9 +45,9 @@ from headscope.pruning.elimination import (
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.trained_gates import gates, topk
-from headscope.results import HeadResult
+from headscope.results.classify import HeadResult
+from headscope.tasks.base import LossBatch
 from headscope.tasks.units import Head, Units
-from headscope.widest import exact, widest
 
 
 def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranking:

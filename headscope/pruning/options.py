@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 
 if TYPE_CHECKING:
     from headscope.data.examples import Examples
-    from headscope.pipeline.known_roles import Classification
+    from headscope.session.known_roles import Classification
 
 #: The method of a run that names none.
 DEFAULT = "fisher-joint"

@@ -11,9 +11,9 @@ from torch import Tensor
 from headscope.attention import AttentionWeights
 from headscope.measures.rounding import tied
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.tasks import Task
-from headscope.results import HeadResult
+from headscope.results.classify import HeadResult
+from headscope.session.progress import Progress, silent
+from headscope.tasks.base import Task
 from headscope.tasks.calibration import TaskCalibration
 from headscope.tasks.gauss_newton import GaussNewton, Targets, full_outputs, sample
 from headscope.tasks.gauss_newton import distance as distance_to_full

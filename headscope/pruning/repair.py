@@ -34,18 +34,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from headscope.core.errors import InputError
+from headscope.core.processes import share, summed
 from headscope.data.token_rows import Padded
-from headscope.errors import InputError
 from headscope.models.capture import capture_layers
 from headscope.models.gating import shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs
-from headscope.pipeline.tasks import Task
-from headscope.processes.sharing import share, summed
 from headscope.pruning.elimination import DIRECTIONS, RIDGE, line_search
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import Context
+from headscope.tasks.base import Task
 from headscope.tasks.gauss_newton import sample
 from headscope.tasks.head_means import with_means
 from headscope.tasks.units import Units

@@ -17,18 +17,18 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from headscope.digest import sha256_of, sha256_of_file
-from headscope.errors import InputError
+from headscope.core.errors import InputError
+from headscope.core.files import sha256_of, sha256_of_file
+from headscope.core.processes import current
 from headscope.measures.accumulator import Array, numpy
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap
-from headscope.pipeline.resume import RunState, open_state
-from headscope.processes.sharing import current
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.ranking import Ranking
 from headscope.pruning.repair import Repaired
-from headscope.results import to_dict
 from headscope.results.classify import ClassifyResult
+from headscope.results.serialise import to_dict
+from headscope.session.resume import RunState, open_state
 
 T = TypeVar("T")
 Arrays = Mapping[str, Array]

@@ -10,24 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headscope.artefacts.onnx_graph import check_exportable, need_packages
+from headscope.artefacts.saving import check_saves, check_target
+from headscope.core.processes import alone, current
 from headscope.data.examples import Examples
-from headscope.models.onnx.graph import check_exportable, need_packages
 from headscope.models.pooling import chosen as chosen_pooling
-from headscope.models.saving import check_saves, check_target
 from headscope.pipeline.classify import classify
-from headscope.pipeline.known_roles import (
-    Classification,
-    KnownRoles,
-    find_roles,
-    read_classification,
-)
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, public_function
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
-from headscope.pipeline.resume import check_resume
-from headscope.pipeline.tasks import Task
 from headscope.pipeline.validate import require_valid
-from headscope.processes.sharing import alone, current
 from headscope.pruning.curves import Apart, Outcome, run_apart, run_curves, steps_of_runs
 from headscope.pruning.keep import choose_version, failure, keep, rehearse
 from headscope.pruning.max_drop import check_enough, find_most
@@ -35,8 +24,19 @@ from headscope.pruning.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptio
 from headscope.pruning.resume import Findings
 from headscope.pruning.setup import Inputs, open_sources
 from headscope.pruning.steps import Steps, costs_of, keeping_steps, opening_steps, time_a_pass
-from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
+from headscope.results.serialise import SCHEMA
+from headscope.session.known_roles import (
+    Classification,
+    KnownRoles,
+    find_roles,
+    read_classification,
+)
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks, public_function
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
+from headscope.session.resume import check_resume
+from headscope.tasks.base import Task
 from headscope.tasks.calibration import chosen_stack
 from headscope.tasks.units import units_of
 

@@ -7,9 +7,6 @@ from typing import Any
 
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
-from headscope.pipeline.known_roles import Classification, find_roles, read_classification
-from headscope.pipeline.opening import Model, open_for_tasks, public_function
-from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pipeline.validate import require_valid
 from headscope.pruning.curves import scores_of, units_by_hand
 from headscope.pruning.methods import rank
@@ -17,7 +14,10 @@ from headscope.pruning.options import CALIBRATION_LIMIT, DEFAULT, METHODS, check
 from headscope.pruning.ranking import Context
 from headscope.pruning.repair import Repaired
 from headscope.results.prune import Baseline, HeadScores
+from headscope.session.known_roles import Classification, find_roles, read_classification
+from headscope.session.opening import Model, open_for_tasks, public_function
 from headscope.tasks.calibration import chosen_stack, open_calibration, pick
+from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import units_of
 
 

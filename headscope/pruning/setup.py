@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from headscope.core.errors import InputError
 from headscope.data.examples import Examples, sample_texts
 from headscope.data.halving import overlap
-from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.known_roles import KnownRoles
-from headscope.pipeline.tasks import Task, make_task, read_examples, select
-from headscope.pipeline.tasks.making import check_two
 from headscope.pruning.measure import Measurer
 from headscope.pruning.methods import rank
 from headscope.pruning.options import PruneOptions, Repair, needs
@@ -25,7 +22,10 @@ from headscope.pruning.resume import Findings
 from headscope.pruning.steps import Steps, counts_of
 from headscope.results.points import Point
 from headscope.results.validate import ValidationSummary
+from headscope.session.known_roles import KnownRoles
+from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration, pick
+from headscope.tasks.making import check_two, make_task, read_examples, select
 from headscope.tasks.units import Units, units_of
 
 # --- data -----------------------------------------------------------------------------------------

@@ -18,14 +18,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headscope.errors import InputError
+from headscope.artefacts.onnx_graph import attention_parts
+from headscope.artefacts.onnx_session import Graph, runtime_version
+from headscope.core.errors import InputError
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.onnx.graph import attention_parts
-from headscope.models.onnx.session import Graph, runtime_version
 from headscope.models.routing import use_implementation
-from headscope.pipeline.progress import Progress, silent
 from headscope.results.speed import GraphTimes, SpeedResult, SpeedRow
+from headscope.session.progress import Progress, silent
 
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
 _IMPLEMENTATION = "sdpa"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from headscope.errors import InputError, nearest
+from headscope.core.errors import InputError, nearest
 
 __all__ = ["ThresholdSet", "parse_pairs"]
 

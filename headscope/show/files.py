@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headscope.results import to_json
+from headscope.results.serialise import to_json
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 

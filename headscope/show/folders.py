@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headscope.atomic import clear_parts, locked, write_set
-from headscope.errors import InputError
+from headscope.core.errors import InputError
+from headscope.core.files import clear_parts, locked, write_set
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

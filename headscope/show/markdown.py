@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from headscope.results import ClassifyResult, Insight, InsightsResult, ReportResult
+from headscope.core.safe_text import markdown
+from headscope.results.classify import ClassifyResult
+from headscope.results.insights import Insight, InsightsResult
 from headscope.results.measured import warnings_of
-from headscope.safe_text import markdown
+from headscope.results.report import ReportResult
 from headscope.show.classify.words import corpus_text, role_rows, roles_notes
 from headscope.show.page.parts import Part
 from headscope.show.report.words import certificate, key_numbers, settings_rows, versions

@@ -1,1 +1,6 @@
-"""Tasks: what a model is run on, and what is calibrated on their examples."""
+"""The five tasks that a model is measured by, behind one interface.
+
+``fidelity`` needs nothing but text; ``mlm`` and ``classification`` need a model with that head;
+``similarity`` needs pairs with a gold score, ``seq2seq`` an encoder-decoder model and pairs of
+source and target.
+"""

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples, read_texts
-from headscope.errors import CorpusError, InputError
 from headscope.models.gating import Means
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.tasks import LossBatch, Task, read_examples, select
+from headscope.tasks.base import LossBatch, Task
 from headscope.tasks.head_means import mean_z
+from headscope.tasks.making import read_examples, select
 
 #: Files whose columns hold labels; anything else is text.
 _TABLES = (".csv", ".tsv", ".jsonl")

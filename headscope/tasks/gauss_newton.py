@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.pipeline.tasks import LossBatch
-from headscope.processes.sharing import current, in_order, share, summed
+from headscope.core.processes import current, in_order, share, summed
+from headscope.core.widest import exact, widest
+from headscope.tasks.base import LossBatch
 from headscope.tasks.units import Units
-from headscope.widest import exact, widest
 
 #: Stored outputs of a batch are at most this wide: log-probabilities would fill the memory.
 WIDEST = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 
 _HEAD = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+|\*)", re.IGNORECASE)
 #: Stack, layer and head.

@@ -16,14 +16,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headscope.core.processes import share, summed
 from headscope.data.token_rows import Padded
 from headscope.models.capture import capture_layers
 from headscope.models.gating import Means, shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map
-from headscope.pipeline.tasks import Task
-from headscope.processes.sharing import share, summed
+from headscope.tasks.base import Task
 
 
 def mean_z(loaded: LoadedModel, task: Task, *, everywhere: bool = False) -> dict[int, Tensor]:

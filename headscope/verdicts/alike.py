@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import SECTIONS
 from headscope.results.compare import Unlike
+from headscope.results.sections import SECTIONS
 from headscope.verdicts.diff.identity import Described, conditions
 from headscope.verdicts.reading import Results
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from headscope.errors import InputError
-from headscope.results import SCHEMA, SECTIONS, Sections, from_dict, section_of
-from headscope.revisions import InRevision
-from headscope.safe_text import visible
+from headscope.core.errors import InputError
+from headscope.core.revisions import InRevision
+from headscope.core.safe_text import visible
+from headscope.results.sections import SECTIONS, Sections, section_of
+from headscope.results.serialise import SCHEMA, from_dict
 
 __all__ = ["Results", "read_results", "results_of"]
 

@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for processes.py
 from processes import Run, content, die_before, small_disk
 from timing import options
 
-from headscope.atomic import write_atomically
-from headscope.errors import InputError
+from headscope.core.errors import InputError
+from headscope.core.files import write_atomically
 from headscope.show.files import state_name
 from headscope.show.folders import ready_folder, write_files
 from headscope.show.view import view_of

@@ -92,7 +92,7 @@ tango-sides | measures/tango.py | gains for losses
     -_upper(lost, gained, n, z) => -_upper(gained, lost, n, z)
 bootstrap-n | measures/paired_change.py | small samples are not widened
     n - 1) * math.sqrt(n / (n - 1)) => n - 1)
-brevity | measures/bleu.py | long translations are punished
+brevity | tasks/bleu.py | long translations are punished
     1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
 newton-gradient | pruning/elimination.py | relinearised away from the minimum
     gates - sums.gradient + => gates + sums.gradient +
@@ -114,13 +114,13 @@ drop-bound | pruning/max_drop.py | the mean, not the bound
     above(most_lost, self.wanted) => above(-sign * change.difference, self.wanted)
 permanent-gates | models/output_maps.py | gates of other heads
     gates[site.row, kept] => gates[site.row, : len(kept)]
-half-weights | models/saving.py | weights lose digits
+half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
-onnx-segments | models/onnx/session.py | a pair is run as one text
+onnx-segments | artefacts/onnx_session.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
-card-speed | models/card.py | slower is said to be faster
+card-speed | artefacts/card.py | slower is said to be faster
     {full / pruned:.2f} => {pruned / full:.2f}
-card-baseline | models/card.py | the pruned model's value as the whole's
+card-baseline | artefacts/card.py | the pruned model's value as the whole's
     "full_model": round(result.baseline.value, 6) => "full_model": round(point.value, 6)
 alike-models | verdicts/alike.py | models differ by nature
     if what == "model" or name in => if name in

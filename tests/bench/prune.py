@@ -14,10 +14,10 @@ from timing import medians
 import headscope
 from headscope.data.examples import read_texts
 from headscope.models.routing import use_implementation
-from headscope.pipeline.tasks import make_task
 from headscope.pruning.methods import rank
 from headscope.pruning.ranking import Context
 from headscope.tasks.calibration import pick
+from headscope.tasks.making import make_task
 
 METHODS = ("importance-token", "importance-example", "fisher", "fisher-joint")
 METHODS += ("fisher-relinearised", "fisher-mean")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hostile import HOSTILE
 
-from headscope.results import Insight, InsightsResult
-from headscope.results.insights import InsightPart
+from headscope.results.insights import Insight, InsightPart, InsightsResult
 from headscope.show.page.html import report_html
 
 Open = Callable[..., Any]

@@ -12,8 +12,9 @@ from tiny_models import some_pairs, write_pairs, write_tiny
 
 import headscope
 from headscope.cli.app import main
-from headscope.errors import CheckpointError, ResumeError
-from headscope.results import ClassifyResult, from_dict, to_json
+from headscope.core.errors import CheckpointError, ResumeError
+from headscope.results.classify import ClassifyResult
+from headscope.results.serialise import from_dict, to_json
 from headscope.show.cells import to_csv
 from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.facts.fact import Facts

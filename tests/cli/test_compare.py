@@ -12,7 +12,8 @@ from outcomes import Ended, read_rows, refused, strict_json
 from result_files import changed, make_results, plant, read, write
 from tiny_models import tiny_bert
 
-from headscope.results import SECTIONS, to_dict
+from headscope.results.sections import SECTIONS
+from headscope.results.serialise import to_dict
 from headscope.results.validate import ValidationResult
 from headscope.show.view import view_of
 from headscope.verdicts.reading import read_results

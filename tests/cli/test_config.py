@@ -14,7 +14,7 @@ from headscope.cli.app import app
 from headscope.cli.arguments import OptionError, arguments, section_settings, table_arguments
 from headscope.cli.prune import RepairName
 from headscope.cli.rank import Biases
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 
 GROUP = typer.main.get_command(app)
 COMMANDS = sorted(name for name, item in GROUP.commands.items() if not hasattr(item, "commands"))

@@ -22,8 +22,8 @@ from result_files import changed, read, write
 from headscope import __version__
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
-from headscope.results import SECTIONS, from_dict, to_dict, to_json
-from headscope.results.sections import section_of
+from headscope.results.sections import SECTIONS, section_of
+from headscope.results.serialise import from_dict, to_dict, to_json
 
 PAINTS = True
 OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
@@ -236,7 +236,7 @@ def test_models_that_cannot_be_measured(name, run, unknown, tmp_path, monkeypatc
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headscope.pipeline.opening.load", interrupted)
+    monkeypatch.setattr("headscope.session.opening.load", interrupted)
     assert run(name, "demo", *rest) == Ended(130, "", "headscope: interrupted\n")
     assert list(tmp_path.iterdir()) == []
 

@@ -10,8 +10,8 @@ from outcomes import refused
 from processes import Run, die_before
 
 import headscope
-from headscope.atomic import before_of, clear_parts, replace_folder, write_set
-from headscope.errors import InputError, ResumeError
+from headscope.core.errors import InputError, ResumeError
+from headscope.core.files import before_of, clear_parts, replace_folder, write_set
 from headscope.pipeline.sections.previous import Previous
 from headscope.pruning.measure import Measurer
 from headscope.show.folders import ready_folder
@@ -114,8 +114,8 @@ def test_prune_goes_on_where_it_was_interrupted(model, tmp_path, monkeypatch):
     passes, stop = len(measured), len(measured) // 2
     measured.clear()
     state = tmp_path / "state"
-    monkeypatch.setattr("headscope.pipeline.resume._RARELY", 0)
-    monkeypatch.setattr("headscope.pipeline.resume.RunState.note", noted)
+    monkeypatch.setattr("headscope.session.resume._RARELY", 0)
+    monkeypatch.setattr("headscope.session.resume.RunState.note", noted)
     with pytest.raises(KeyboardInterrupt):
         headscope.prune(str(model), **settings, state=state)
     left, stop = passes - len(measured) + 1, -1

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2Model
 import headscope
 from headscope.data.sentence import Sentence
 from headscope.models.loaded import LoadedModel
-from headscope.results import FlowResult
+from headscope.results.flow import FlowResult
 from headscope.show.flow.figures import tree_map
 from headscope.show.view import view_of
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mutations import VALUES, changed_bytes, changed_values, fuzzed_slowly
 
 import headscope
-from headscope.errors import HeadscopeError
+from headscope.core.errors import HeadscopeError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -17,16 +17,16 @@ from outcomes import Command
 from safetensors.numpy import save_file
 
 import headscope
+from headscope.core.errors import HeadscopeError
 from headscope.data.corpus import SAMPLE, sample_corpus
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
 from headscope.data.files import read_treebank
 from headscope.data.frequencies import find_frequencies
-from headscope.errors import HeadscopeError
-from headscope.pipeline import resume
-from headscope.pipeline.known_roles import find_roles, read_classification
-from headscope.pipeline.resume import RunState
 from headscope.pipeline.sections.previous import Previous
-from headscope.results import SECTIONS
+from headscope.results.sections import SECTIONS
+from headscope.session import resume
+from headscope.session.known_roles import find_roles, read_classification
+from headscope.session.resume import RunState
 from headscope.tasks.head_list import parse_heads
 from headscope.verdicts.reading import read_results
 

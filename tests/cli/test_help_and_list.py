@@ -11,9 +11,9 @@ from outcomes import Command, refused
 from headscope.cli.app import COMMANDS, app
 from headscope.models.families import COVERED, REFUSED
 from headscope.pipeline.list import KINDS, entries_of
-from headscope.pipeline.tasks import TASKS
 from headscope.pruning.options import METHODS
 from headscope.results.roles import ROLES
+from headscope.tasks.making import TASKS
 from headscope.verdicts.limits import LIMIT_NAMES
 
 ROOT = Path(__file__).parents[2]

@@ -16,10 +16,11 @@ from torch.nn.functional import normalize
 
 import headscope
 from headscope.pruning.options import PruneOptions
-from headscope.results import PruneResult, from_dict, to_dict
-from headscope.results.metric_words import number
+from headscope.results.prune import PruneResult
+from headscope.results.serialise import from_dict, to_dict
 from headscope.show.prune import words
 from headscope.show.prune.page import section
+from headscope.tasks.metric_words import number
 from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.facts.fact import Facts
 
@@ -194,7 +195,7 @@ def test_a_bound_that_no_head_meets_saves_nothing(run, at_desk):
     ],
 )
 def test_what_contradicts_itself_is_refused(options, says):
-    with pytest.raises(headscope.errors.InputError, match=says):
+    with pytest.raises(headscope.core.errors.InputError, match=says):
         PruneOptions(**options)
 
 

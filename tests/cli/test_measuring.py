@@ -14,9 +14,9 @@ from transformers import AutoConfig
 
 import headscope
 from headscope.pipeline.explain import walk
-from headscope.results import from_dict
 from headscope.results.estimated import Estimated
 from headscope.results.sections import section_of
+from headscope.results.serialise import from_dict
 from headscope.show.linear import words as linear_words
 from headscope.show.symmetric import words as symmetric_words
 from headscope.show.transfer import VIEW

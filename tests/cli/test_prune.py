@@ -10,7 +10,8 @@ from outcomes import Command, fits, read_rows, refused
 from tiny_models import tiny_bert, write_translator
 
 import headscope
-from headscope.results import PruneResult, from_dict
+from headscope.results.prune import PruneResult
+from headscope.results.serialise import from_dict
 from headscope.show.prune import page
 from headscope.show.prune.words import stacks_sentence
 

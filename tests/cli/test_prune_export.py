@@ -15,10 +15,11 @@ from rich.console import Console
 from tiny_models import tiny_bert
 from tokenizers import Tokenizer
 
+from headscope.artefacts.onnx_graph import write_graph
 from headscope.models.loaded import LoadedModel
-from headscope.models.onnx.graph import write_graph
 from headscope.pruning.speed import benchmark
-from headscope.results import PruneResult, from_dict
+from headscope.results.prune import PruneResult
+from headscope.results.serialise import from_dict
 from headscope.show.prune.page import section
 from headscope.show.prune.tables import prune_report
 

@@ -20,15 +20,16 @@ from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert, write_translator
 
 import headscope
+from headscope.artefacts.saving import write_model
 from headscope.cli.prune import EXAMPLES
+from headscope.core.errors import ArtefactError
 from headscope.data.examples import sample_texts
-from headscope.errors import ArtefactError
-from headscope.models.saving import write_model
 from headscope.pipeline.classify import classify
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.setup import open_sources
 from headscope.pruning.speed import benchmark
-from headscope.results import PruneResult, to_json
+from headscope.results.prune import PruneResult
+from headscope.results.serialise import to_json
 
 PARTS = "headscope.pruning"
 PAIRS = [

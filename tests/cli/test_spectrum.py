@@ -13,7 +13,7 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.data.corpus import sample_corpus
 from headscope.models.control import random_twin
-from headscope.results import to_dict
+from headscope.results.serialise import to_dict
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from outcomes import refused
 from tiny_models import SPECIAL, VOCABULARY
 
 import headscope
+from headscope.core.errors import CorpusError
 from headscope.data.examples import Examples
 from headscope.data.plain import as_plain
-from headscope.errors import CorpusError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.tokenizer_fit import FEWEST_PIECES, MOST_UNKNOWN, fit_of, fit_warnings
-from headscope.results import SECTIONS
+from headscope.results.sections import SECTIONS
+from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_of, fit_warnings
 
 KNOWN = "the cat sat on the mat"  # six pieces
 SNOWMAN = "\N{SNOWMAN}"  # no piece of the tiny vocabulary

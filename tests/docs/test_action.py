@@ -16,7 +16,7 @@ from result_files import read, write
 from tiny_models import tiny_bert
 
 from headscope.cli.app import app
-from headscope.results import to_dict
+from headscope.results.serialise import to_dict
 from headscope.results.validate import ValidationResult
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import pytest
 import headscope
 from headscope.cli.app import app
 from headscope.models import loading
-from headscope.pipeline import opening
 from headscope.pruning import keep
+from headscope.session import opening
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

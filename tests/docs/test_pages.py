@@ -12,9 +12,9 @@ import typer.main
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
 from headscope.measures.classify.thresholds import Thresholds
-from headscope.pipeline.tasks.making import TASKS
 from headscope.pruning.options import METHODS
 from headscope.results.roles import PRIMARY
+from headscope.tasks.making import TASKS
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 ROOT = Path(__file__).parents[2]

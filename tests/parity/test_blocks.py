@@ -11,7 +11,7 @@ from families import tiny as tiny_of
 from torch import Tensor, nn
 
 import headscope
-from headscope.errors import UnsupportedModelError, ValidationFailedError
+from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.depth import VARIANTS, residual_ratio
 from headscope.models.blocks import find_blocks, norm_placement, own_states, run_variant
 from headscope.models.certificate import validate_model

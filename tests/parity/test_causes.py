@@ -22,12 +22,12 @@ from tiny_models import (
 from transformers import AutoModel
 
 import headscope
-from headscope.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.models.output_maps import output_map
 from headscope.models.random_writes import less_random_write
 from headscope.pipeline.classify.causes import CauseSource, find_causes, mean_loss
-from headscope.pipeline.progress import silent
-from headscope.results import ClassifyResult, HeadResult
+from headscope.results.classify import ClassifyResult, HeadResult
+from headscope.session.progress import silent
 
 LINES = [
     *SOURCES,

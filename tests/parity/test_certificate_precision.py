@@ -22,7 +22,7 @@ from headscope.models.control import random_twin
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.probes import LONG, probes
-from headscope.results import ValidationResult
+from headscope.results.validate import ValidationResult
 
 pytestmark = pytest.mark.usefixtures("fresh_certificate")
 

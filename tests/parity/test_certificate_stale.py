@@ -10,17 +10,17 @@ import torch
 from families import tiny
 
 import headscope
-from headscope.errors import InputError, ValidationFailedError
+from headscope.core.errors import InputError, ValidationFailedError
 from headscope.models import certificate, loading
 from headscope.models.casting import cast
 from headscope.models.certificate import validate_model
 from headscope.models.fingerprint import fingerprint
 from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.opening import open_model
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
 from headscope.results.sections import SECTIONS
+from headscope.session.opening import open_model
+from headscope.session.provenance import provenance
 
 Change = Callable[[Any], object]
 

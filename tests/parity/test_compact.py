@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import headscope
-from headscope.errors import CheckpointError, InputError
+from headscope.core.errors import CheckpointError, InputError
 from headscope.models.certificate import validate_model
 from headscope.models.compact import removed_heads, with_shared
 from headscope.models.control import random_twin

@@ -14,8 +14,8 @@ from simulated_device import NAME, Simulated, simulated_device
 from tiny_models import tiny_bert
 
 import headscope
-from headscope import widest
-from headscope.errors import InputError
+from headscope.core import widest
+from headscope.core.errors import InputError
 from headscope.models.certificate import validate_model
 from headscope.models.loading import pick_device, widest_dtype
 

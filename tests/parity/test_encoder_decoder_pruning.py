@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 import headscope
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.certificate import validate_model
 from headscope.models.compact import removed_heads
 from headscope.models.gating import gated

@@ -12,14 +12,14 @@ from torch import Tensor
 
 import headscope
 from headscope.attention import attention_pattern
+from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.data.plain import as_plain
-from headscope.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.models.exchanged import Exchanged, HeadInputs, removed
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, boot, readable
-from headscope.pipeline.progress import silent
 from headscope.pipeline.replaced_attention import PooledStates
+from headscope.session.progress import silent
 
 LINES = [
     "the cat sat on the mat",

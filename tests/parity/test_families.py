@@ -25,8 +25,8 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.replay import Replay
 from headscope.models.routing import Router, routed
 from headscope.pipeline.classify.value_norms import NormWeighted
-from headscope.pipeline.tasks import make_task
-from headscope.results import ValidationResult
+from headscope.results.validate import ValidationResult
+from headscope.tasks.making import make_task
 
 #: Source and target, padded in different rows.
 PAIRS = ([[5, 6, 7, 8, 9, 10], [11, 12, 13]], [[14, 15], [16, 17, 18, 19]])

@@ -13,10 +13,10 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
 import headscope
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.examples import as_pairs
 from headscope.data.packing import pack, pack_pairs
 from headscope.data.plain import as_plain
-from headscope.errors import InputError, UnsupportedModelError
 from headscope.models.certificate import validate_model
 from headscope.models.coverage import relative_terms, rotary
 from headscope.models.evidence import largest_gap

@@ -17,7 +17,7 @@ from headscope.measures.activations import Activations
 from headscope.measures.prefix_matching import PLACES, PrefixWeights
 from headscope.pipeline.classify.prefix_matching import Repeats
 from headscope.pipeline.classify.value_norms import compare
-from headscope.results import ClassifyResult
+from headscope.results.classify import ClassifyResult
 
 
 @torch.no_grad()

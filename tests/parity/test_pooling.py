@@ -15,15 +15,15 @@ from safetensors.torch import save_file
 from tiny_models import D_MODEL, OLD, by_hand, tiny_bert
 
 import headscope
+from headscope.core.errors import CheckpointError
 from headscope.data.examples import Examples
-from headscope.errors import CheckpointError
 from headscope.measures.pooling import MODES
 from headscope.models.casting import cast
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import Dense, Normalize, Pooling
 from headscope.models.source import _FILES
-from headscope.pipeline.tasks import make_task
+from headscope.tasks.making import make_task
 
 TEXTS = ("the cat sat on the mat", "a dog", "he saw the big red house and she ran to it", "x")
 

@@ -19,11 +19,11 @@ from torch import Tensor
 
 import headscope
 from headscope.models.output_maps import replaced_outputs
-from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pruning.measure import compact_model
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import Context
 from headscope.pruning.repair import Repaired, repair
+from headscope.tasks.making import make_task, read_examples
 
 LINES = ["the cat sat on the mat", "a big red dog ran", "she saw it", "he was in the house of dogs"]
 OTHERS = ["it is a red house", "the dog and the cat"]

@@ -24,14 +24,15 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM
 
 import headscope
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.tasks import make_task, read_examples
 from headscope.pruning.methods import rank
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context
 from headscope.pruning.repair import _solve, _sums
-from headscope.results import PruneResult, from_dict, to_dict
+from headscope.results.prune import PruneResult
+from headscope.results.serialise import from_dict, to_dict
+from headscope.tasks.making import make_task, read_examples
 
 STACKS = ("encoder", "decoder", "cross")
 KINDS = ("bart", "marian", "t5")

@@ -13,14 +13,13 @@ from tiny_models import SPECIAL, VOCABULARY, framed_tokenizer, tiny_bert
 from torch import Tensor
 
 import headscope
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends
-from headscope.errors import CorpusError, InputError
 from headscope.models.gating import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
-from headscope.pipeline.tasks.decoding import decode_greedily
-from headscope.pipeline.tasks.seq2seq import Seq2Seq, ends_of, seq2seq_task
+from headscope.tasks.seq2seq import Seq2Seq, decode_greedily, ends_of, seq2seq_task
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
 SOURCES = ("the cat sat on the mat", "a big red dog ran", "she saw it", "he", "a dog", "it")

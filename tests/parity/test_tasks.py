@@ -14,9 +14,10 @@ from tiny_models import tiny_bert
 from torch import Tensor
 
 import headscope
-from headscope.errors import CorpusError, InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.tasks import Task, make_task, read_examples
+from headscope.tasks.base import Task
+from headscope.tasks.making import make_task, read_examples
 
 SENTENCES = [
     "the cat sat on the mat",

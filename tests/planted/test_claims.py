@@ -13,8 +13,8 @@ from tiny_models import VOCABULARY, WORDS, framed_tokenizer, tiny_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration, BertConfig, BertModel
 
 import headscope
+from headscope.core.errors import UnsupportedModelError
 from headscope.data.plain import as_plain
-from headscope.errors import UnsupportedModelError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.insights.kept_roles import measure_kept_roles
 from headscope.verdicts.insights import (

@@ -14,9 +14,10 @@ from tiny_models import tiny_bert
 from transformers import BertModel
 
 import headscope
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.pipeline.rank.run import rank
-from headscope.results import HeadRank, RankResult, from_dict, to_json
+from headscope.results.rank import HeadRank, RankResult
+from headscope.results.serialise import from_dict, to_json
 
 H, R, D = 4, 8, 32
 LINEARS = {"q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense"}

@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import headscope
 from headscope.data.corpus import SAMPLE
 from headscope.models.demo import demo_folder
-from headscope.results import ClassifyResult, SwappedControl
+from headscope.results.classify import ClassifyResult, SwappedControl
 
 TOLERANCE = 1e-6
 ORACLE = (reference, reference_choices, reference_labels, reference_roles)

@@ -13,7 +13,8 @@ from headscope.data.plain import open_plain
 from headscope.measures.depth import VARIANTS, residual_ratio
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.routing import Router
-from headscope.results import DepthResult, from_dict, to_json
+from headscope.results.depth import DepthResult
+from headscope.results.serialise import from_dict, to_json
 
 
 @pytest.fixture(scope="module")

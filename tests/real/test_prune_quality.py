@@ -9,10 +9,10 @@ import torch
 
 import headscope
 from headscope.data.examples import read_texts
-from headscope.pipeline.tasks import make_task
 from headscope.pruning import keep
 from headscope.pruning.ranking import Context
 from headscope.tasks.calibration import pick
+from headscope.tasks.making import make_task
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,10 +12,10 @@ from processes import Run, content
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.core.errors import InputError, ResumeError
 from headscope.data.corpus import SAMPLE
-from headscope.errors import InputError, ResumeError
-from headscope.pipeline.resume import RunState
-from headscope.results import to_dict
+from headscope.results.serialise import to_dict
+from headscope.session.resume import RunState
 from headscope.show.files import state_name
 
 

@@ -8,8 +8,8 @@ import headscope
 from headscope.data.examples import read_texts, read_translations
 from headscope.models.certificate import validate_model
 from headscope.models.gating import gated
-from headscope.pipeline.tasks import make_task, read_examples
-from headscope.pipeline.tasks.seq2seq import seq2seq_task
+from headscope.tasks.making import make_task, read_examples
+from headscope.tasks.seq2seq import seq2seq_task
 
 
 def test_demo_on_sts_b(demo, shared):

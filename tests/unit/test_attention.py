@@ -27,7 +27,7 @@ from headscope.attention import (
     project_out,
     stream_attention,
 )
-from headscope.errors import MaskedRowWarning
+from headscope.core.errors import MaskedRowWarning
 
 few = settings(max_examples=100, deadline=None)
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}

@@ -15,6 +15,9 @@ from tiny_models import tiny_bert, tiny_tokenizer
 from toy_calibration import toy_given
 
 import headscope
+from headscope.artefacts.card import CardFacts, model_card
+from headscope.artefacts.onnx_graph import INPUTS
+from headscope.artefacts.onnx_session import Graph
 from headscope.attention import masked_softmax, with_bias
 from headscope.data.sentence import Sentence
 from headscope.measures.activations import Activations
@@ -31,10 +34,7 @@ from headscope.measures.classify.syntactic import (
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.statistics import finite
-from headscope.models.card import CardFacts, model_card
 from headscope.models.gating import gated
-from headscope.models.onnx.graph import INPUTS
-from headscope.models.onnx.session import Graph
 from headscope.models.output_maps import make_permanent
 from headscope.pruning.elimination import Path
 from headscope.pruning.ranking import Context

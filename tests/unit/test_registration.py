@@ -10,7 +10,7 @@ from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import headscope
-from headscope.registration import _Waiting, register
+from headscope.artefacts.registration import _TableFinder, register
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +22,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FIRST = """
 import sys, headscope
-from headscope.registration import _Waiting
-waiting = [finder for finder in sys.meta_path if isinstance(finder, _Waiting)]
+from headscope.artefacts.registration import _TableFinder
+waiting = [finder for finder in sys.meta_path if isinstance(finder, _TableFinder)]
 assert len(waiting) == 1 and "transformers" not in sys.modules
-headscope.registration.register()  # once more changes nothing
+headscope.artefacts.registration.register()  # once more changes nothing
 from transformers import AutoModel
 assert "headscope.models" not in sys.modules  # nothing is loaded until a folder is opened
 assert not {*waiting} & {*sys.meta_path}
@@ -47,4 +47,4 @@ def test_transformers_first(folder, monkeypatch):
         AutoModel.from_pretrained(folder)
     register()
     assert AutoModel.from_pretrained(folder).config.kept_heads
-    assert not any(isinstance(finder, _Waiting) for finder in sys.meta_path)
+    assert not any(isinstance(finder, _TableFinder) for finder in sys.meta_path)

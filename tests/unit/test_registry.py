@@ -12,10 +12,10 @@ import typer.main
 import headscope
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
-from headscope.pipeline.tasks import TASKS
 from headscope.pruning.options import METHODS, Repair
-from headscope.results import SECTIONS, section_of
+from headscope.results.sections import SECTIONS, section_of
 from headscope.show.view import View, view_of
+from headscope.tasks.making import TASKS
 from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.rules import RULES
 

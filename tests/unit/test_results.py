@@ -8,18 +8,10 @@ import pytest
 from result_files import changed, write
 
 import headscope
-from headscope.errors import InputError
-from headscope.results import (
-    SECTIONS,
-    Head,
-    from_dict,
-    head_name,
-    parse_head,
-    section_of,
-    to_dict,
-    to_json,
-)
-from headscope.results.heads import place_name
+from headscope.core.errors import InputError
+from headscope.results.heads import Head, head_name, parse_head, place_name
+from headscope.results.sections import SECTIONS, section_of
+from headscope.results.serialise import from_dict, to_dict, to_json
 from headscope.results.thresholds import parse_pairs
 from headscope.verdicts.reading import read_results, results_of
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headscope.errors import InputError
-from headscope.results import to_dict
+from headscope.core.errors import InputError
+from headscope.core.revisions import in_revision
+from headscope.results.serialise import to_dict
 from headscope.results.validate import ValidationResult
-from headscope.revisions import in_revision
 from headscope.verdicts.reading import read_results
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.safe_text import markdown, visible
+from headscope.core.safe_text import markdown, visible
 
 
 @given(st.text())

@@ -1,8 +1,8 @@
 import torch
 
-from headscope import widest
-from headscope.widest import exact, widest_type
-from headscope.widest import widest as widened
+from headscope.core import widest
+from headscope.core.widest import exact, widest_type
+from headscope.core.widest import widest as widened
 
 
 def test_float64_where_there_is_one():

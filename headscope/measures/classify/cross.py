@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Array, numpy, zeros
 from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch, Source
 from headscope.measures.classify.rows import LONG, OUT, QueryMeans, row_entropy
 from headscope.measures.rounding import first_largest
 from headscope.measures.statistics import ratio, standard_error
-from headscope.widest import widest
 
 #: Content queries, and content keys, of a pair that can show an order.
 FEWEST = 3

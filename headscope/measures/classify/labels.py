@@ -34,14 +34,13 @@ from headscope.measures.statistics import (
     t_half_width,
     wilson,
 )
-from headscope.results import (
+from headscope.results.classify import HeadResult, SwappedControl
+from headscope.results.role_scores import (
     AlignmentScore,
-    HeadResult,
     Label,
     PositionalScore,
     RareScore,
     SharpnessScore,
-    SwappedControl,
     SyntacticScore,
 )
 from headscope.results.roles import primary_of, roles_of

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
 from headscope.measures.activations import Activations
 from headscope.measures.batch import Batch
 from headscope.measures.rounding import first_largest
 from headscope.measures.statistics import ratio, ratio_error
-from headscope.widest import widest
 
 #: Tokens, special ones included, that a row must see to tell a broad head from others.
 LONG = 20

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Array, Keys, numpy, zeros
 from headscope.measures.batch import Batch
 from headscope.measures.classify.cross import CrossHeads
@@ -22,7 +23,6 @@ from headscope.measures.classify.rows import (
 )
 from headscope.measures.classify.syntactic import Kernel, Syntactic
 from headscope.measures.statistics import ratio, ratio_error
-from headscope.widest import widest
 
 #: One step beyond the farthest offset that is scored.
 _FAR = max(OFFSETS) + 1

@@ -24,14 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.processes import summed
 from headscope.measures.accumulator import Array, Keys, numpy, zeros
 from headscope.measures.batch import Batch, EdgeTrials, OffsetName, RelationName
 from headscope.measures.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure, RowSummary
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.measures.rounding import FRACTION, tied
 from headscope.measures.statistics import adjust, mcnemar_p, paired_p, wilson
-from headscope.processes.sharing import summed
-from headscope.results import Confirmation, SyntacticScore
+from headscope.results.role_scores import Confirmation, SyntacticScore
 
 _BY_OFFSET = ("offset_trials", "both_offset")
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.widest import widest
+from headscope.core.widest import widest
 
 __all__ = ["largest_trees"]
 

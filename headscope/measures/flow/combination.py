@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Array
 from headscope.measures.flow.trees import GoldTrees, candidates
-from headscope.widest import widest
 
 __all__ = ["Kept", "choose_heads", "summed"]
 

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.rounding import above, first_largest, tied
 from headscope.measures.statistics import Z95, ratio, ratio_error
-from headscope.widest import widest
 
 __all__ = ["HubSums", "InDegree", "NameSums", "in_degree"]
 

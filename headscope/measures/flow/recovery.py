@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import exact, widest
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.activations import Activations
 from headscope.measures.flow.clustered import Clustered
@@ -35,7 +36,6 @@ from headscope.measures.flow.ridge import SKETCH, RidgeMap, RidgeSums
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.rank.dimensions import column_basis
 from headscope.measures.rounding import VARIANCE, first_largest
-from headscope.widest import exact, widest
 
 __all__ = ["TARGETS", "HeldOut", "LayerSpaces", "RecoverySums"]
 

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from headscope.attention import Mask, attention_pattern
+from headscope.core.widest import exact, widest
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.linear.feature_maps import EVEN, FORMS, linear_attention
 from headscope.measures.linear.stored_keys import coherence, readout_errors, unit_keys
 from headscope.measures.rounding import VARIANCE
 from headscope.measures.visible import visible
-from headscope.widest import exact, widest
 
 #: Forms, and the baseline beside them.
 EVERY = (*FORMS, EVEN)

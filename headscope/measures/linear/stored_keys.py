@@ -38,8 +38,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.widest import exact
 from headscope.measures.rounding import ROUNDING, VARIANCE
-from headscope.widest import exact
 
 __all__ = ["READOUTS", "closed_form", "coherence", "readout_errors", "simulate", "unit_keys"]
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.widest import exact
 from headscope.measures.accumulator import Accumulator, Array, numpy
-from headscope.widest import exact
 
 
 class InputCovariance(Accumulator):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headscope.measures.rank.factors import Factors
 from headscope.measures.rounding import EPS
-from headscope.results import MatrixRank, NumericalRank
+from headscope.results.rank import MatrixRank, NumericalRank
 
 #: Shares whose dimensions are counted.
 LEVELS = ("90", "95", "99")

@@ -16,7 +16,7 @@ from headscope.measures.rank.dimensions import (
     matrix_ranks,
 )
 from headscope.measures.rank.factors import Factors
-from headscope.results import ControlStatistics, LayerControl, MatrixRank
+from headscope.results.rank import ControlStatistics, LayerControl, MatrixRank
 
 
 def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headscope.measures.rank.dimensions import Reading, asymmetry, head_overlaps, matrix_ranks
 from headscope.measures.rank.factors import Factors
 from headscope.measures.statistics import finite
-from headscope.results import HeadRank, LayerRank, Overlap
+from headscope.results.rank import HeadRank, LayerRank, Overlap
 
 
 def measure_layer(

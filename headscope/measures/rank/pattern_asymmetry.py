@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
 from headscope.measures.activations import Activations
 from headscope.measures.statistics import ratio, standard_error
-from headscope.widest import widest
 
 
 class PatternAsymmetry(Accumulator):

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headscope.errors import UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts.layout import (
     AttentionInput,
     Heads,

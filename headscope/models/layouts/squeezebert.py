@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from headscope.errors import UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts.layout import AttentionInput, Layout, Projections, extend, follow
 from headscope.models.layouts.maps import LinearMap
 

@@ -11,9 +11,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from headscope.core.errors import CorpusError
+from headscope.core.processes import share
 from headscope.data.examples import Examples
 from headscope.data.halving import halve
-from headscope.errors import CorpusError
 from headscope.measures.accumulator import Array
 from headscope.measures.classify.role_tests import role_tests
 from headscope.measures.metrics import Outputs, spearman
@@ -23,18 +24,16 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.random_writes import less_random_write
 from headscope.models.replay import Replay
-from headscope.pipeline.known_roles import places
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.tasks import Task, check_task, make_task, read_examples, select
-from headscope.pipeline.tasks.distance import TOKEN_HEADS, one_position
-from headscope.pipeline.tasks.making import check_two
-from headscope.processes.sharing import share
-from headscope.results import ClassifyResult, HeadResult
 from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
+from headscope.results.classify import ClassifyResult, HeadResult
 from headscope.results.roles import ROLES
+from headscope.session.known_roles import places
+from headscope.session.progress import Progress
+from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 from headscope.tasks.calibration import TaskCalibration, chosen_stack, pick
 from headscope.tasks.gauss_newton import labelled_rows, sample
 from headscope.tasks.head_means import mean_z
+from headscope.tasks.making import check_task, check_two, make_task, read_examples, select
 from headscope.tasks.units import Units, units_of
 
 __all__ = ["CauseSource", "check_task", "find_causes", "mean_loss", "with_causes"]

@@ -11,12 +11,13 @@ from typing import Any, Generic, NamedTuple
 
 import torch
 
+from headscope.core.errors import CorpusError, HeadscopeError, InputError
+from headscope.core.processes import merged, share
 from headscope.data.batches import Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, open_pairs
 from headscope.data.encode import EncodedSentence, Encoder, placed
 from headscope.data.frequencies import Frequencies
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
-from headscope.errors import CorpusError, HeadscopeError, InputError
 from headscope.measures.batch import Batch
 from headscope.measures.classify.cross import CrossHeads
 from headscope.measures.classify.labels import judge, judge_swapped, untestable
@@ -25,13 +26,12 @@ from headscope.measures.classify.syntactic import KernelHits, kernel_argmax
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed
+from headscope.models.task_heads import ends_of
 from headscope.pipeline.classify.value_norms import NormWeighted
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.resume import RunState
-from headscope.pipeline.texts import counted_batches, ends_of
-from headscope.processes.sharing import merged, share
-from headscope.results import HeadResult, SwappedControl
-from headscope.results.classify import StackCorpus
+from headscope.results.classify import HeadResult, StackCorpus, SwappedControl
+from headscope.session.progress import Progress
+from headscope.session.resume import RunState
+from headscope.session.texts import counted_batches
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096

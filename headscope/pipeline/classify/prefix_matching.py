@@ -15,7 +15,7 @@ from headscope.measures.prefix_matching import PLACES, PrefixWeights
 from headscope.measures.statistics import standard_error, t_half_width
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.results import ClassifyResult
+from headscope.results.classify import ClassifyResult
 from headscope.results.heads import head_name
 from headscope.results.prefix_matching import Match, PrefixMatching, PrefixScore
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from headscope.core.errors import UnusedOptionError
 from headscope.data.batches import BATCH_TOKENS, WINDOW
 from headscope.data.corpus import Corpus
 from headscope.data.examples import AnyCorpus, open_corpus
 from headscope.data.frequencies import Frequencies, find_frequencies
-from headscope.errors import UnusedOptionError
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
@@ -26,26 +26,21 @@ from headscope.pipeline.classify.passes import (
 )
 from headscope.pipeline.classify.prefix_matching import with_prefix_matching
 from headscope.pipeline.classify.value_norms import compare
-from headscope.pipeline.opening import (
+from headscope.pipeline.validate import require_valid
+from headscope.results.classify import ClassifyResult, ControlResult, CorpusInfo, HeadResult
+from headscope.results.roles import role_in, roles_of
+from headscope.results.serialise import SCHEMA
+from headscope.session.opening import (
     Model,
     need_tokenizer,
     open_for_tasks,
     open_model,
     public_function,
 )
-from headscope.pipeline.parameters import check_limit, check_seed
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
-from headscope.pipeline.resume import check_resume, open_state
-from headscope.pipeline.validate import require_valid
-from headscope.results import (
-    SCHEMA,
-    ClassifyResult,
-    ControlResult,
-    CorpusInfo,
-    HeadResult,
-)
-from headscope.results.roles import role_in, roles_of
+from headscope.session.parameters import check_limit, check_seed
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
+from headscope.session.resume import check_resume, open_state
 
 #: Examples that removing heads is measured on, unless told otherwise.
 ABLATE_LIMIT = 64

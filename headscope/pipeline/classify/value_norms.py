@@ -21,7 +21,7 @@ from headscope.measures.activations import Activations
 from headscope.measures.statistics import wilson
 from headscope.models.layouts import AttentionSite
 from headscope.models.routing import SiteObserver
-from headscope.results import HeadResult
+from headscope.results.classify import HeadResult
 from headscope.results.roles import roles_of
 from headscope.results.value_norms import RoleSurvival, ValueNorms
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from headscope.attention import default_scale, masked_softmax
+from headscope.core.widest import widest
 from headscope.measures.explain import attention_flops, entropy, even_entropy, moved, shares
 from headscope.models.explain import every_map
 from headscope.models.layouts import Heads
 from headscope.pipeline.explain.walk import Walk, compute, corner, made_step, matrix, rounded
 from headscope.results.explain import ExplainStep, Matrix, StepCheck
 from headscope.results.heads import head_name
-from headscope.widest import widest
 
 __all__ = ["attention_steps", "later_keys"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
+from headscope.core.widest import widest
 from headscope.measures.explain import feed_forward, layer_norm
 from headscope.models.explain import Rest
 from headscope.pipeline.explain.walk import Walk, made_step, matrix, rounded
 from headscope.results.explain import ExplainStep
-from headscope.widest import widest
 
 __all__ = ["rest_steps"]
 

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.data.pieces import tokenise
-from headscope.errors import (
+from headscope.core.errors import (
     InputError,
     MaskedRowWarning,
     UnsupportedModelError,
     ValidationFailedError,
 )
+from headscope.core.safe_text import visible
+from headscope.data.pieces import tokenise
 from headscope.measures.explain import entropy, even_entropy, links
 from headscope.models.certificate import TOLERANCES
 from headscope.models.explain import Run, run_sentence
@@ -25,14 +26,13 @@ from headscope.models.loaded import LoadedModel
 from headscope.pipeline.explain.nine_steps import attention_steps
 from headscope.pipeline.explain.rest import rest_steps
 from headscope.pipeline.explain.walk import Walk, rounded
-from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.report.samples import handy_sentences
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA
 from headscope.results.explain import ExplainedHead, ExplainResult, ExplainStep
 from headscope.results.heads import head_name
-from headscope.safe_text import visible
+from headscope.results.serialise import SCHEMA
+from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.provenance import provenance
 
 __all__ = ["explain"]
 

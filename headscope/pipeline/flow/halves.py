@@ -26,8 +26,8 @@ from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.texts import counted_batches
+from headscope.session.progress import Progress
+from headscope.session.texts import counted_batches
 
 __all__ = ["Found", "Reader", "measure"]
 

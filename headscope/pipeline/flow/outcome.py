@@ -16,9 +16,9 @@ from headscope.measures.flow.trees import DIRECTIONS
 from headscope.measures.statistics import finite, t_half_width
 from headscope.models.layouts import AttentionSite
 from headscope.pipeline.flow.halves import Found, Reader
-from headscope.results import (
+from headscope.results.estimated import Estimated
+from headscope.results.flow import (
     ChosenTrees,
-    Estimated,
     FlowControl,
     FlowSentences,
     Graph,
@@ -26,11 +26,11 @@ from headscope.results import (
     HeadGraph,
     HeadTrees,
     Hub,
-    MatrixRank,
     Recovery,
     Trees,
 )
 from headscope.results.heads import head_name
+from headscope.results.rank import MatrixRank
 
 #: Tokens that a ridge map is fitted on, at least, for each number that it reads.
 TOKENS_PER_PREDICTOR = 20

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import AnyCorpus, open_corpus
-from headscope.errors import CorpusError, InputError
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.passes import corpus_for, stacks_for
 from headscope.pipeline.flow import outcome
 from headscope.pipeline.flow.halves import Found, Reader, measure
 from headscope.pipeline.flow.value_spectra import gaussian_controls, head_spectra, untrained
-from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
-from headscope.pipeline.parameters import check_limit, check_seed
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA, FlowResult
+from headscope.results.flow import FlowResult
+from headscope.results.serialise import SCHEMA
+from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.parameters import check_limit, check_seed
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
 
 #: Sentences that a report reads: their intervals tell the model from its control.
 REPORT_SENTENCES = 192

@@ -10,7 +10,8 @@ from headscope.measures.rank.dimensions import Reading, product_ranks
 from headscope.measures.rank.factors import Factors, layer_factors, random_factors
 from headscope.measures.rank.gaussian import average
 from headscope.models.layouts import AttentionSite
-from headscope.results import MatrixRank, ValueControl
+from headscope.results.flow import ValueControl
+from headscope.results.rank import MatrixRank
 
 __all__ = ["gaussian_controls", "head_spectra", "untrained"]
 

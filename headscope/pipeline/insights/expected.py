@@ -10,7 +10,7 @@ import torch
 
 from headscope.data.plain import encode_lines, sample_plain
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import SECONDS, Progress
+from headscope.session.progress import SECONDS, Progress
 
 __all__ = ["Whole", "announcement", "expected_seconds"]
 
@@ -70,7 +70,7 @@ class Whole:
     budget : float
         Seconds until transfer ends.
     progress : Progress
-        Told what every part tells, and :data:`~headscope.pipeline.progress.SECONDS`, so far, in
+        Told what every part tells, and :data:`~headscope.session.progress.SECONDS`, so far, in
         all, which is more than so far until :meth:`finish`.
     clock : callable
         Gives seconds.

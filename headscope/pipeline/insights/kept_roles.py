@@ -12,16 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.errors import InputError
+from headscope.core.files import sha256_of
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples
-from headscope.digest import sha256_of
-from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
-from headscope.pipeline.known_roles import places
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.tasks import Task, make_task, read_examples, select
-from headscope.results import ClassifyResult, KeptRoles
+from headscope.results.classify import ClassifyResult
+from headscope.results.insights import KeptRoles
+from headscope.session.known_roles import places
+from headscope.session.progress import Progress, silent
+from headscope.tasks.base import Task
+from headscope.tasks.making import make_task, read_examples, select
 from headscope.verdicts.insights.labelled_heads import ROLES
 
 #: Random sets that the labelled heads are compared with, and the fewest: 39 leave room for one that

@@ -9,18 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.corpus import as_corpus
-from headscope.errors import InputError, UnsupportedModelError
 from headscope.pipeline.insights.expected import Whole, announcement, expected_seconds
 from headscope.pipeline.insights.kept_roles import DRAWS, check_draws, measure_kept_roles
 from headscope.pipeline.insights.translation import prune_stacks, with_sources
-from headscope.pipeline.opening import Model, open_for_tasks, public_function
-from headscope.pipeline.progress import Progress, part_of, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.sections.runner import Run, check_settings, run_sections
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA, InsightsResult, Sections, section_of
+from headscope.results.insights import InsightsResult
 from headscope.results.measured import warnings_of
+from headscope.results.sections import Sections, section_of
+from headscope.results.serialise import SCHEMA
+from headscope.session.opening import Model, open_for_tasks, public_function
+from headscope.session.progress import Progress, part_of, silent
+from headscope.session.provenance import provenance
 from headscope.verdicts.insights.finding import Evidence
 from headscope.verdicts.insights.scoreboard import scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds

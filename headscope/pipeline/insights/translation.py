@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headscope.core.errors import InputError
 from headscope.data.examples import as_pairs
 from headscope.data.plain import as_plain
-from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.tasks import select
 from headscope.pruning.run import prune
-from headscope.results import PruneResult
+from headscope.results.prune import PruneResult
+from headscope.session.progress import Progress
+from headscope.tasks.making import select
 
 #: Every so many-th source is read by the other sections; the task is measured on the others too.
 _EVERY = 3

@@ -24,11 +24,11 @@ from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, Opened
 from headscope.pipeline.linear.describing import Described
 from headscope.pipeline.linear.of_keys import OwnKeys, key_memory
-from headscope.pipeline.opening import Model, public_function
-from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.replaced_attention import last_states
 from headscope.results.effects import Effect
 from headscope.results.linear import LinearControl, LinearForm, LinearResult
+from headscope.session.opening import Model, public_function
+from headscope.session.progress import Progress, silent
 
 #: Lines of text that are read unless told otherwise.
 SENTENCES = 64

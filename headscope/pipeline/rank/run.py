@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.data.plain import PlainText, open_plain, sample_plain
-from headscope.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.measures.rank.dimensions import Reading
 from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
 from headscope.measures.rank.gaussian import layer_control
@@ -21,14 +21,14 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
 from headscope.models.norms import gain_and_shift, preceding_norms
-from headscope.pipeline.opening import Model, open_model, public_function
-from headscope.pipeline.parameters import check_limit
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.rank.shared_projections import check_widths, sweep_widths
 from headscope.pipeline.rank.text import OnText
 from headscope.pipeline.validate import require_valid
-from headscope.results import ControlRank, HeadRank, LayerRank, RankResult
+from headscope.results.rank import ControlRank, HeadRank, LayerRank, RankResult
+from headscope.session.opening import Model, open_model, public_function
+from headscope.session.parameters import check_limit
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
 
 
 def report_defaults() -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from headscope.core.errors import InputError
 from headscope.data.plain import PlainText, sample_plain
-from headscope.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.rank.factors import Factors, layer_factors, random_factors
 from headscope.measures.rank.shared_projections import (
@@ -22,9 +22,9 @@ from headscope.measures.rank.starts import Mixed, truncate
 from headscope.measures.statistics import normal_interval
 from headscope.models.loaded import LoadedModel
 from headscope.models.replaced import ReplacedScores
-from headscope.pipeline.progress import Progress
 from headscope.pipeline.replaced_attention import PooledStates
-from headscope.results import SharedProjections, SharedWidth
+from headscope.results.shared_projections import SharedProjections, SharedWidth
+from headscope.session.progress import Progress
 
 
 def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:

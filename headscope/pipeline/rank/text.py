@@ -19,9 +19,9 @@ from headscope.models.hooks import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.texts import check_measured, line_batches
-from headscope.results import DataControl, HeadRank, LayerRank, MatrixRank, MeanSem
+from headscope.results.rank import DataControl, HeadRank, LayerRank, MatrixRank, MeanSem
+from headscope.session.progress import Progress
+from headscope.session.texts import check_measured, line_batches
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.certificate import validate_model
 from headscope.pipeline.insights.kept_roles import DRAWS, check_draws
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, public_function
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.report.samples import sample_patterns
 from headscope.pipeline.sections.previous import Previous
 from headscope.pipeline.sections.runner import Run, run_sections
-from headscope.results import SCHEMA, SECTIONS, ReportResult
 from headscope.results.measured import warnings_of
+from headscope.results.report import ReportResult
+from headscope.results.sections import SECTIONS
+from headscope.results.serialise import SCHEMA
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks, public_function
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 

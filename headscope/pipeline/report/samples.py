@@ -12,8 +12,8 @@ from headscope.data.plain import encode_lines, sample_plain
 from headscope.measures.activations import Activations
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.results import SamplePatterns
 from headscope.results.heads import head_name
+from headscope.results.report import SamplePatterns
 
 #: Tokens of a sentence that is shown, special ones included.
 SHORTEST, LONGEST = 8, 16

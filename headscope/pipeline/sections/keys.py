@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.corpus import sample_corpus
-from headscope.digest import sha256_of, sha256_of_file
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.provenance import provenance, versions
-from headscope.results import to_dict
+from headscope.results.serialise import to_dict
+from headscope.session.provenance import provenance, versions
 
 
 def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headscope.atomic import before_of
+from headscope.core.files import before_of
 from headscope.pipeline.sections.keys import digest
-from headscope.results import SCHEMA, from_dict, section_of, to_dict
+from headscope.results.sections import section_of
+from headscope.results.serialise import SCHEMA, from_dict, to_dict
 
 #: The file that holds every section.
 REPORT = "report.json"

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from headscope.errors import InputError, UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import widest_dtype
-from headscope.pipeline.progress import Progress, part_of, silent
 from headscope.pipeline.sections.keys import model_identity, plain, section_key
 from headscope.pipeline.sections.previous import Previous
-from headscope.results import SECTIONS, Sections, section_of
+from headscope.results.sections import SECTIONS, Sections, section_of
 from headscope.results.thresholds import ThresholdSet
+from headscope.session.progress import Progress, part_of, silent
 
 #: Arguments that a run of sections decides for itself, and those that name or make files.
 _GIVEN = {"model", "validate", "progress", "announce", "command", "options", "settings", "sections"}

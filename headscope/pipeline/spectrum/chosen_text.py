@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headscope.core.errors import InputError
 from headscope.data.examples import Examples, as_pairs
 from headscope.data.packing import Windows, pack, pack_pairs
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headscope.attention import Mask, mask_of_chunk, stream_attention
+from headscope.core.processes import joined_rows, share
 from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.pooling import cosine
@@ -27,11 +28,10 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import Pooling
 from headscope.models.routing import Mechanism
-from headscope.pipeline.progress import Progress
 from headscope.pipeline.replaced_attention import last_states
-from headscope.processes.sharing import joined_rows, share
 from headscope.results.efficient import CheapHead, CheapPoint, EfficientResult
 from headscope.results.rank import MeanSem
+from headscope.session.progress import Progress
 
 #: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
 TOKENS = 2048

@@ -11,11 +11,11 @@ from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.resume import RunState
 from headscope.pipeline.spectrum.streaming import Plan, measure
-from headscope.results import RandomDraw, RandomWeights
 from headscope.results.rank import MeanSem
+from headscope.results.spectrum import RandomDraw, RandomWeights
+from headscope.session.progress import Progress
+from headscope.session.resume import RunState
 
 #: Initialisations that the windows are dealt out to: one alone would have no spread.
 INITIALISATIONS = 5

@@ -7,29 +7,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from headscope.core.errors import HeadscopeError, InputError
 from headscope.data.examples import may_be_pairs
 from headscope.data.packing import check_length
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import HeadscopeError, InputError
 from headscope.measures.classify.rows import OFFSETS
 from headscope.measures.spectrum.closed_forms import ControlCurves, control_curves
 from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.known_roles import Classification, classification_of
-from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
-from headscope.pipeline.resume import check_resume
 from headscope.pipeline.spectrum.chosen_text import choose_text
 from headscope.pipeline.spectrum.efficient import measure_efficient
 from headscope.pipeline.spectrum.random_weights import measure_random_weights
 from headscope.pipeline.spectrum.streaming import MINIMUM, Plan, make_plan, measure, saved_run
 from headscope.pipeline.validate import require_valid
-from headscope.results import (
-    SCHEMA,
-    ClassifyResult,
+from headscope.results.classify import ClassifyResult
+from headscope.results.rank import MeanSem
+from headscope.results.serialise import SCHEMA
+from headscope.results.spectrum import (
     Roles,
     Sampling,
     SpectrumControl,
@@ -37,7 +33,11 @@ from headscope.results import (
     SpectrumResult,
     Verdict,
 )
-from headscope.results.rank import MeanSem
+from headscope.session.known_roles import Classification, classification_of
+from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
+from headscope.session.resume import check_resume
 
 #: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
 LENGTH = 128

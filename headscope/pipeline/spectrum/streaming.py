@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from headscope.core.processes import current, of_each, share
 from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array
 from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import PatternSpectra, Spectrum
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.progress import Progress
-from headscope.pipeline.resume import RunState, open_state
-from headscope.processes.sharing import current, of_each, share
+from headscope.session.progress import Progress
+from headscope.session.resume import RunState, open_state
 
 #: Half-width of the adaptive mode where nothing else is asked for.
 PRECISION = 0.01

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headscope.core.widest import widest
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.statistics import finite
 from headscope.models.loaded import LoadedModel
@@ -21,8 +22,7 @@ from headscope.models.trainable import Chosen, choose
 from headscope.pipeline.transfer.embedding import Frozen, Reader, Tuned, in_buckets
 from headscope.pipeline.transfer.labelled import Part
 from headscope.pipeline.transfer.updated import Updated
-from headscope.results import CurvePoint
-from headscope.widest import widest
+from headscope.results.transfer import CurvePoint
 
 __all__ = ["CLASSIFIER_RATE", "Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune"]
 

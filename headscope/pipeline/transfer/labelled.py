@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.errors import CorpusError, InputError
+from headscope.core.files import sha256_of
 from headscope.data.examples import Examples, read_labelled
 from headscope.data.reversed_phrases import TASK, reversed_phrases
 from headscope.data.sentence import split_words
 from headscope.data.token_rows import Row, encode_rows
-from headscope.digest import sha256_of
-from headscope.errors import CorpusError, InputError
 from headscope.measures.accumulator import Array
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.tasks import select
+from headscope.tasks.making import select
 
 __all__ = ["Labelled", "Part", "Source", "label", "read"]
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.models.trainable import TRAINED
 from headscope.pipeline.transfer.fine_tuning import OutOfTime
 

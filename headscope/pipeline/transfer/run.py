@@ -11,16 +11,12 @@ from typing import Any
 
 from torch import Tensor
 
-from headscope.errors import InputError, UnsupportedModelError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.measures.statistics import finite
 from headscope.models.casting import cast
 from headscope.models.control import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import TRAINED, choose, count
-from headscope.pipeline.opening import Model, need_tokenizer, open_model, public_function
-from headscope.pipeline.parameters import check_seed
-from headscope.pipeline.progress import Progress, silent
-from headscope.pipeline.provenance import provenance
 from headscope.pipeline.transfer.embedding import Frozen
 from headscope.pipeline.transfer.fine_tuning import (
     CLASSIFIER_RATE,
@@ -51,7 +47,12 @@ from headscope.pipeline.transfer.summary import (
     stress_row,
 )
 from headscope.pipeline.validate import require_valid
-from headscope.results import SCHEMA, TransferMissed, TransferResult, TransferStress, TransferTry
+from headscope.results.serialise import SCHEMA
+from headscope.results.transfer import TransferMissed, TransferResult, TransferStress, TransferTry
+from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.parameters import check_seed
+from headscope.session.progress import Progress, silent
+from headscope.session.provenance import provenance
 
 __all__ = ["report_defaults", "transfer"]
 

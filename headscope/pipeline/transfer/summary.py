@@ -15,7 +15,7 @@ from headscope.measures.seeds import Interval, crossed, share_difference, spread
 from headscope.pipeline.transfer.fine_tuning import Outcome
 from headscope.pipeline.transfer.labelled import Labelled, subset
 from headscope.pipeline.transfer.plan import EQUAL, FACTORS, SPREAD, Cell, Step
-from headscope.results import (
+from headscope.results.transfer import (
     TransferBaseline,
     TransferCell,
     TransferDifference,

@@ -8,11 +8,11 @@ from statistics import median
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import ClassifyResult, HeadCause, HeadResult
-from headscope.results.causes import Causes, CauseTest, Loss
+from headscope.core.safe_text import visible
+from headscope.results.causes import Causes, CauseTest, HeadCause, Loss
+from headscope.results.classify import ClassifyResult, HeadResult
 from headscope.results.estimated import Estimated
 from headscope.results.roles import role_name
-from headscope.safe_text import visible
 from headscope.show.cells import decimal, make_table, p_text
 from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart, highest

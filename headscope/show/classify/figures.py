@@ -9,7 +9,7 @@ from matplotlib.colors import SymLogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.results import ClassifyResult, HeadResult
+from headscope.results.classify import ClassifyResult, HeadResult
 from headscope.results.heads import layer_name
 from headscope.results.roles import PRIMARY, role_of
 from headscope.show import drawing as draw

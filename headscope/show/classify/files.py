@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import ClassifyResult
+from headscope.results.classify import ClassifyResult
 from headscope.show.cells import frame_csv, to_csv
 from headscope.show.folders import folder_files
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import ClassifyResult, HeadResult, Label
+from headscope.core.safe_text import visible
+from headscope.results.classify import ClassifyResult, HeadResult
 from headscope.results.estimated import Estimated
+from headscope.results.role_scores import Label
 from headscope.results.roles import NO_ROLE, role_in, role_name
-from headscope.safe_text import visible
 from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.classify import causes, prefix_matching, value_norms, words
 from headscope.show.page.parts import Card, Part, Place, Scale

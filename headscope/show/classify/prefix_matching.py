@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import ClassifyResult, PrefixScore
+from headscope.results.classify import ClassifyResult
+from headscope.results.prefix_matching import PrefixScore
 from headscope.show.cells import decimal, make_table
 from headscope.show.page.parts import Part
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import ClassifyResult
+from headscope.results.classify import ClassifyResult
 from headscope.results.roles import role_of
 from headscope.show.cells import decimal, head_map, interval_text, make_table, model_line, p_text
 from headscope.show.classify import causes, prefix_matching, value_norms, words

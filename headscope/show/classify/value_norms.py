@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import ClassifyResult, RoleSurvival
+from headscope.results.classify import ClassifyResult
 from headscope.results.roles import role_name
+from headscope.results.value_norms import RoleSurvival
 from headscope.show.cells import decimal, make_table
 from headscope.show.page.parts import Part
 

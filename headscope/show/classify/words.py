@@ -6,14 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from headscope.results import (
-    ClassifyResult,
-    Confirmation,
-    ControlResult,
-    HeadResult,
-    Label,
-    SyntacticScore,
-)
+from headscope.results.classify import ClassifyResult, ControlResult, HeadResult
+from headscope.results.role_scores import Confirmation, Label, SyntacticScore
 from headscope.results.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.show.cells import joined, plural
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headscope.results import to_json
 from headscope.results.compare import CompareResult
+from headscope.results.serialise import to_json
 from headscope.show.compare.page import compare_html
 from headscope.show.compare.tables import compare_csv, compare_markdown
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, product
 from typing import Any
 
-from headscope.errors import InputError
-from headscope.results import SECTIONS
+from headscope.core.errors import InputError
+from headscope.core.safe_text import visible
 from headscope.results.compare import Compared, ComparedCell, ComparedRow, CompareResult
+from headscope.results.sections import SECTIONS
 from headscope.results.validate import certificate_of
-from headscope.safe_text import visible
 from headscope.show.cells import tiny
 from headscope.show.view import KeyNumber, view_of
 from headscope.verdicts.alike import unlike

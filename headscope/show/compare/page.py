@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from headscope.core.safe_text import visible
 from headscope.results.compare import ComparedCell, CompareResult
-from headscope.safe_text import visible
 from headscope.show.compare.words import (
     ALIKE,
     cell_text,

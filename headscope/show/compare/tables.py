@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headscope.core.safe_text import markdown, visible
 from headscope.results.compare import ComparedCell, ComparedRow, CompareResult
-from headscope.safe_text import markdown, visible
 from headscope.show.cells import csv_text
 from headscope.show.compare.words import (
     ALIKE,

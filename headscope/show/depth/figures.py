@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from headscope.results import DepthCurves, DepthResult
-from headscope.results.depth import Curve
+from headscope.results.depth import Curve, DepthCurves, DepthResult
 from headscope.show import drawing as draw
 from headscope.show.depth.words import PART_NAMES, VARIANTS, WAYS
 

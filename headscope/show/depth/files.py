@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import DepthResult
+from headscope.results.depth import DepthResult
 from headscope.show.cells import frame_csv, to_csv
 from headscope.show.folders import folder_files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from headscope.results import DepthResult
+from headscope.results.depth import DepthResult
 from headscope.results.estimated import Estimated
 from headscope.show.cells import ratio_text
 from headscope.show.depth import words

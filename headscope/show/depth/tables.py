@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import DepthCurves, DepthResult, Protection
+from headscope.results.depth import DepthCurves, DepthResult, Protection
 from headscope.show.cells import make_table, model_line, plus_minus, ratio_text, tiny
 from headscope.show.depth import words
 

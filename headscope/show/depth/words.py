@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import DepthCurves, DepthResult, Protection
+from headscope.results.depth import DepthCurves, DepthResult, Protection
 from headscope.show.cells import joined, plural, ratio_text
 
 #: What the variants of the layers are called.

@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import to_json
+from headscope.core.safe_text import markdown, visible
 from headscope.results.diff import DiffResult
-from headscope.safe_text import markdown, visible
+from headscope.results.serialise import to_json
 from headscope.show.diff.words import Block, blocks, identity_lines, rest_lines
 
 #: Rows of a table in the terminal, and in Markdown: GitHub takes 65,536 characters in a comment.

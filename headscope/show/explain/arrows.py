@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from headscope.results import ExplainResult
+from headscope.results.explain import ExplainResult
 from headscope.show.explain.words import token_names
 from headscope.show.page.data import page_json
 

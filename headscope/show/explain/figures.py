@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import ExplainResult, Matrix
+from headscope.results.explain import ExplainResult, Matrix
 from headscope.show import drawing as draw
 from headscope.show.explain import words
 from headscope.show.explain.grids import score_text, weight_text

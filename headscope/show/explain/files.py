@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import ExplainResult
+from headscope.results.explain import ExplainResult
 from headscope.show.cells import frame_csv, to_csv
 from headscope.show.explain.page import section
 from headscope.show.folders import folder_files

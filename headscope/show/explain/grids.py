@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import Matrix
-from headscope.safe_text import visible
+from headscope.core.safe_text import visible
+from headscope.results.explain import Matrix
 
 __all__ = ["corner", "score_text", "square", "weight_text"]
 

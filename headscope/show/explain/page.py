@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
-from headscope.results import ExplainResult, ExplainStep, Matrix
+from headscope.core.safe_text import visible
 from headscope.results.estimated import Estimated
-from headscope.safe_text import visible
+from headscope.results.explain import ExplainResult, ExplainStep, Matrix
 from headscope.show.cells import decimal
 from headscope.show.explain import words
 from headscope.show.explain.arrows import arrows

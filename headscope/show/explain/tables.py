@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import ExplainResult, ExplainStep, Matrix
-from headscope.safe_text import visible
+from headscope.core.safe_text import visible
+from headscope.results.explain import ExplainResult, ExplainStep, Matrix
 from headscope.show.cells import decimal, make_table, model_line
 from headscope.show.explain import words
 from headscope.show.explain.grids import corner, score_text, square, weight_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headscope.results import ExplainResult, ExplainStep, Matrix, StepCheck
-from headscope.safe_text import visible
+from headscope.core.safe_text import visible
+from headscope.results.explain import ExplainResult, ExplainStep, Matrix, StepCheck
 from headscope.show.cells import decimal, joined, plural, tiny
 
 __all__ = [

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import FlowResult, Trees
+from headscope.results.flow import FlowResult, Trees
 from headscope.show import drawing as draw
 from headscope.show.flow.words import TARGETS
 

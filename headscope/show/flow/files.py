@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import FlowResult
+from headscope.results.flow import FlowResult
 from headscope.show.cells import fields_csv, to_csv
 from headscope.show.folders import folder_files
 

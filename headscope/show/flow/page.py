@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import FlowResult, HeadFlow
+from headscope.core.safe_text import visible
 from headscope.results.estimated import Estimated
-from headscope.safe_text import visible
+from headscope.results.flow import FlowResult, HeadFlow
 from headscope.show.cells import decimal, mean_of
 from headscope.show.flow import words
 from headscope.show.page.parts import Card, Part, Place, Scale

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import FlowResult, HeadFlow, Trees
-from headscope.safe_text import visible
+from headscope.core.safe_text import visible
+from headscope.results.flow import FlowResult, HeadFlow, Trees
 from headscope.show.cells import decimal, make_table, mean_of, model_line, plural
 from headscope.show.flow import words
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import fmean
 
-from headscope.results import ChosenTrees, Estimated, FlowResult, HeadFlow, Trees
-from headscope.safe_text import visible
+from headscope.core.safe_text import visible
+from headscope.results.estimated import Estimated
+from headscope.results.flow import ChosenTrees, FlowResult, HeadFlow, Trees
 from headscope.show.cells import decimal, joined, plural, plus_minus
 
 #: What each R^2 is of.

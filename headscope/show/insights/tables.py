@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from headscope.results import Insight, InsightsResult
+from headscope.results.insights import Insight, InsightsResult
 from headscope.show.cells import model_line
 from headscope.show.view import KeyNumber
 

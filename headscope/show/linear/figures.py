@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import LinearResult
+from headscope.results.linear import LinearResult
 from headscope.show import drawing as draw
 from headscope.show.estimates import ranged
 from headscope.show.linear import words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import LinearResult
+from headscope.results.linear import LinearResult
 from headscope.show.cells import frame_csv, to_csv
 from headscope.show.folders import folder_files
 

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import HeadLinear, LinearResult
+from headscope.results.linear import HeadLinear, LinearResult
 from headscope.show.cells import decimal, make_table, model_line, p_text
 from headscope.show.estimates import cosine_text, ranged, task_line
 from headscope.show.linear import words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import HeadCorrelation, LinearResult
+from headscope.results.linear import HeadCorrelation, LinearResult
 from headscope.show.cells import decimal, joined, mean_of, p_text
 from headscope.show.estimates import ranged
 

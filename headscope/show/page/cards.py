@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from headscope.results import ReportResult
 from headscope.results.heads import parse_head
+from headscope.results.report import ReportResult
 from headscope.show.page.parts import Card, Scale
 from headscope.show.view import view_of
 

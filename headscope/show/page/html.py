@@ -11,10 +11,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from headscope.results import ReportResult
+from headscope.core.safe_text import visible
 from headscope.results.measured import warnings_of
+from headscope.results.report import ReportResult
 from headscope.results.roles import PRIMARY
-from headscope.safe_text import visible
 from headscope.show.cells import model_line
 from headscope.show.classify.words import first_part, found_sentence, marks, role_counts
 from headscope.show.page.cards import cards, scales

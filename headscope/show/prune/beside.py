@@ -8,8 +8,9 @@ from itertools import combinations
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import Curve, Point, PruneResult
-from headscope.results.prune import AreaGap
+from headscope.results import Curve
+from headscope.results.points import Point
+from headscope.results.prune import AreaGap, PruneResult
 from headscope.show.cells import make_table
 from headscope.show.prune import words
 from headscope.show.prune.words import number

@@ -7,8 +7,9 @@ import itertools
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import Curve, HeadScores, PruneResult
+from headscope.results import Curve
 from headscope.results.heads import layer_name
+from headscope.results.prune import HeadScores, PruneResult
 from headscope.results.roles import role_name, role_of
 from headscope.show import drawing as draw
 from headscope.show.prune import words

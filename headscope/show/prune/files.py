@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import chain
 
-from headscope.results import HeadEffect, HeadScores, PruneResult
+from headscope.results.prune import HeadEffect, HeadScores, PruneResult
 from headscope.show.cells import csv_text, to_csv
 from headscope.show.folders import folder_files
 from headscope.show.prune.max_drop import even_csv, looks_csv

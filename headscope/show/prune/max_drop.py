@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import DropLook, DropPart, EvenPrice, MaxDrop, PruneResult
+from headscope.results.even import EvenPrice
+from headscope.results.max_drop import DropLook, DropPart, MaxDrop
+from headscope.results.prune import PruneResult
 from headscope.show.cells import csv_text, make_table
 from headscope.show.prune import words
 from headscope.show.prune.words import number

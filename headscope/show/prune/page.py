@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import PruneResult
+from headscope.core.safe_text import visible
 from headscope.results.estimated import Estimated
-from headscope.safe_text import visible
+from headscope.results.prune import PruneResult
 from headscope.show.cells import p_text
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Chart, Line, chart

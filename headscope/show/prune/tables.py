@@ -8,7 +8,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import Curve, HeadEffect, Point, PruneResult
+from headscope.results import Curve
+from headscope.results.points import Point
+from headscope.results.prune import HeadEffect, PruneResult
 from headscope.show.cells import make_table, model_line, p_text
 from headscope.show.prune import words
 from headscope.show.prune.beside import decoded_report, stacks_report

@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from headscope.results import (
-    Curve,
-    EvenPrice,
-    ExportedModel,
-    KeptModel,
-    MaxDrop,
-    Point,
-    PruneResult,
-    SavedModel,
-)
-from headscope.results.kept_model import FailedArtefact
-from headscope.results.metric_words import METRIC_NAMES as METRIC_NAMES
-from headscope.results.metric_words import SHORT_NAMES, refused_words
-from headscope.results.metric_words import amount as amount
-from headscope.results.metric_words import change_words as change_words
-from headscope.results.metric_words import number as number
-from headscope.results.metric_words import percent as percent
-from headscope.results.metric_words import span as span
-from headscope.results.prune import Area, AreaGap
+from headscope.results import Curve
+from headscope.results.even import EvenPrice
+from headscope.results.exported import ExportedModel
+from headscope.results.kept_model import FailedArtefact, KeptModel, SavedModel
+from headscope.results.max_drop import MaxDrop
+from headscope.results.points import Point
+from headscope.results.prune import Area, AreaGap, PruneResult
+from headscope.tasks.metric_words import METRIC_NAMES as METRIC_NAMES
+from headscope.tasks.metric_words import SHORT_NAMES, refused_words
+from headscope.tasks.metric_words import amount as amount
+from headscope.tasks.metric_words import change_words as change_words
+from headscope.tasks.metric_words import number as number
+from headscope.tasks.metric_words import percent as percent
+from headscope.tasks.metric_words import span as span
 
 #: What the stacks are called.
 STACK_NAMES = {

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import ControlStatistics, MatrixRank, RankResult, SharedProjections
+from headscope.results.rank import ControlStatistics, MatrixRank, RankResult
+from headscope.results.shared_projections import SharedProjections
 from headscope.show import drawing as draw
 from headscope.show.rank.words import NAMES
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import RankResult
+from headscope.results.rank import RankResult
 from headscope.show.cells import fields_csv, to_csv
 from headscope.show.folders import folder_files
 

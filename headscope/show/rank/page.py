@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import HeadRank, LayerRank, RankResult
 from headscope.results.estimated import Estimated
+from headscope.results.rank import HeadRank, LayerRank, RankResult
 from headscope.show.cells import decimal, mean_of, ratio_text
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Chart, Line, chart, highest

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import (
+from headscope.results.rank import (
     ControlStatistics,
     DataControl,
     HeadRank,
@@ -17,8 +17,8 @@ from headscope.results import (
     MatrixRank,
     NumericalRank,
     RankResult,
+    symmetry_of,
 )
-from headscope.results.rank import symmetry_of
 from headscope.show.cells import decimal, interval_text, make_table, mean_of, model_line, tiny
 from headscope.show.rank.words import NAMES, rank_notes, rank_sentence
 

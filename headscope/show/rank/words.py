@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import HeadRank, LayerRank, RankResult
+from headscope.results.rank import HeadRank, LayerRank, RankResult
 from headscope.show.cells import mean_of
 
 #: How the matrices are written.

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headscope.digest import sha256_of
-from headscope.results import SECTIONS, ReportResult, to_dict, to_json
+from headscope.core.files import sha256_of
+from headscope.results.report import ReportResult
+from headscope.results.sections import SECTIONS
+from headscope.results.serialise import to_dict, to_json
 from headscope.show.folders import write_files
 from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html

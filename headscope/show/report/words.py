@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headscope.results import ReportResult
+from headscope.results.report import ReportResult
 from headscope.show.cells import tiny
 from headscope.show.view import view_of
 

@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import CheapPoint, EfficientResult, SpectrumResult
+from headscope.results.efficient import CheapPoint, EfficientResult
+from headscope.results.spectrum import SpectrumResult
 from headscope.show import drawing as draw
 from headscope.show.spectrum.words import FORM_NAMES
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import SpectrumResult
+from headscope.results.spectrum import SpectrumResult
 from headscope.show.cells import fields_csv, to_csv
 from headscope.show.folders import folder_files
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import SpectrumResult
 from headscope.results.estimated import Estimated
+from headscope.results.spectrum import SpectrumResult
 from headscope.show.cells import plus_minus
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Chart, Line, chart

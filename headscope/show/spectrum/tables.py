@@ -10,7 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
+from headscope.results.efficient import EfficientResult
+from headscope.results.spectrum import SpectrumHead, SpectrumResult
 from headscope.show.cells import decimal, head_map, make_table, model_line, plus_minus
 from headscope.show.spectrum import words
 

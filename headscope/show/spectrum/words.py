@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from headscope.results import EfficientResult, SpectrumHead, SpectrumResult
+from headscope.results.efficient import EfficientResult
+from headscope.results.spectrum import SpectrumHead, SpectrumResult
 from headscope.show.cells import joined, plural, plus_minus
 from headscope.show.classify.words import describe_offset
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import DrawnEffect, SymmetricResult
+from headscope.results.symmetric import DrawnEffect, SymmetricResult
 from headscope.show import drawing as draw
 from headscope.show.symmetric import words
 

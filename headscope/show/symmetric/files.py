@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import SymmetricResult
+from headscope.results.symmetric import SymmetricResult
 from headscope.show.cells import frame_csv, to_csv
 from headscope.show.folders import folder_files
 

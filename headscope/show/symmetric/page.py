@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.results import SymmetricResult
+from headscope.results.symmetric import SymmetricResult
 from headscope.show.cells import decimal
 from headscope.show.estimates import cosine_text, ranged
 from headscope.show.page.parts import Card, Part, Place, Scale

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import DrawnEffect, SymmetricResult
+from headscope.results.symmetric import DrawnEffect, SymmetricResult
 from headscope.show.cells import decimal, head_map, make_table, model_line
 from headscope.show.estimates import ranged, task_line
 from headscope.show.symmetric import words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import DrawnEffect, HeadSymmetry, SymmetricResult
+from headscope.results.symmetric import DrawnEffect, HeadSymmetry, SymmetricResult
 from headscope.show.cells import decimal, joined, mean_of
 from headscope.show.estimates import ranged
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from headscope.results import TransferResult, TransferRun
+from headscope.results.transfer import TransferResult, TransferRun
 from headscope.show import drawing as draw
 from headscope.show.transfer.words import BASELINES, VARIANTS
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.results import TransferResult
 from headscope.results.estimated import Estimated
+from headscope.results.transfer import TransferResult
 from headscope.show.cells import decimal
 from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart

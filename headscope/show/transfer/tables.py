@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.results import TransferBaseline, TransferCell, TransferResult
+from headscope.results.transfer import TransferBaseline, TransferCell, TransferResult
 from headscope.show.cells import decimal, make_table, model_line
 from headscope.show.transfer import words
 

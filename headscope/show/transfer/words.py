@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from headscope.results import TransferCell, TransferDifference, TransferResult
+from headscope.results.transfer import TransferCell, TransferDifference, TransferResult
 from headscope.show.cells import joined, plural
 
 #: Variants in order, as people read them.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import LayerCheck, ProbeSize, ValidationResult
+from headscope.results.validate import LayerCheck, ProbeSize, ValidationResult
 from headscope.show.cells import decimal, fields_csv, make_table, tiny
 
 

@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from headscope.core.safe_text import visible
 from headscope.results.diff import Change
-from headscope.results.metric_words import scale_of
-from headscope.safe_text import visible
+from headscope.tasks.metric_words import scale_of
 
 __all__ = ["AllowedDrop", "bare_limit"]
 

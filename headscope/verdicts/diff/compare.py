@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import TypeVar
 
-from headscope.errors import InputError
-from headscope.results import SCHEMA
+from headscope.core.errors import InputError
+from headscope.core.safe_text import listed, visible
 from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
+from headscope.results.serialise import SCHEMA
 from headscope.results.validate import certificate_of
-from headscope.safe_text import listed, visible
 from headscope.verdicts.diff.facts import facts_of
 from headscope.verdicts.diff.facts.fact import Facts, Interval, Key, Number
 from headscope.verdicts.diff.identity import identity

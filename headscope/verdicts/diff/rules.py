@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from headscope.errors import InputError, nearest
+from headscope.core.errors import InputError, nearest
+from headscope.core.safe_text import listed, visible
 from headscope.results.diff import Change, DiffResult, FiredRule, SetChange
-from headscope.safe_text import listed, visible
 from headscope.verdicts.diff.allowed_drop import AllowedDrop
 
 __all__ = ["RULES", "Rule", "check_rules", "parse_rules", "undecided", "with_fired"]

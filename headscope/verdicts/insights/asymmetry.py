@@ -9,7 +9,9 @@ import numpy as np
 
 from headscope.measures.rounding import ROUNDING
 from headscope.measures.statistics import t_half_width
-from headscope.results import ControlRank, InsightPart, RankResult, SymmetricResult
+from headscope.results.insights import InsightPart
+from headscope.results.rank import ControlRank, RankResult
+from headscope.results.symmetric import SymmetricResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import (
     FAILS,

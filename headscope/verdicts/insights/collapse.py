@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.results import DepthCurves, DepthResult, InsightPart, Trend
+from headscope.results.depth import DepthCurves, DepthResult, Trend
+from headscope.results.insights import InsightPart
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import UNKNOWN, Estimate, common, every
 from headscope.verdicts.insights.thresholds import InsightThresholds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from headscope.measures.rounding import ROUNDING
-from headscope.results import InsightPart
+from headscope.results.insights import InsightPart
 from headscope.results.prune import Area, AreaGap, PruneResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import FAILS, HOLDS, OPEN, UNKNOWN

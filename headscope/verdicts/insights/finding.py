@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headscope.results import InsightPart, KeptRoles, Sections
+from headscope.results.insights import InsightPart, KeptRoles
+from headscope.results.sections import Sections
 
 __all__ = ["Evidence", "Finding"]
 

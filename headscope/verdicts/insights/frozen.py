@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headscope.results import InsightPart, TransferDifference
+from headscope.results.insights import InsightPart
+from headscope.results.transfer import TransferDifference
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import UNKNOWN, Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds

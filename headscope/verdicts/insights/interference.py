@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headscope.results import HeadCorrelation, InsightPart, LinearResult
 from headscope.results.estimated import Estimated
+from headscope.results.insights import InsightPart
+from headscope.results.linear import HeadCorrelation, LinearResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import UNKNOWN, Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds

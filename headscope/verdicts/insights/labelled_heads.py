@@ -6,7 +6,7 @@ import numpy as np
 
 from headscope.measures.paired_change import FEWEST
 from headscope.measures.rounding import ROUNDING
-from headscope.results import InsightPart, KeptRoles
+from headscope.results.insights import InsightPart, KeptRoles
 from headscope.verdicts.insights import last_layers
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import FAILS, HOLDS, UNKNOWN, Estimate

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headscope.results import InsightPart
+from headscope.results.insights import InsightPart
 from headscope.results.points import Curve
 from headscope.results.prune import PruneResult
 from headscope.verdicts.insights.intervals import FAILS, HOLDS, OPEN, UNKNOWN

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from headscope.results import InsightPart, SpectrumResult
-from headscope.safe_text import listed
+from headscope.core.safe_text import listed
+from headscope.results.insights import InsightPart
+from headscope.results.spectrum import SpectrumResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from headscope.results import Estimated, FlowResult, InsightPart
+from headscope.results.estimated import Estimated
+from headscope.results.flow import FlowResult
+from headscope.results.insights import InsightPart
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import FAILS, HOLDS, UNKNOWN, Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headscope.results import Insight
+from headscope.results.insights import Insight
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
 

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headscope.results import (
-    ControlRank,
-    ControlStatistics,
-    HeadRank,
-    InsightPart,
-    LayerRank,
-    RankResult,
-)
+from headscope.results.insights import InsightPart
+from headscope.results.rank import ControlRank, ControlStatistics, HeadRank, LayerRank, RankResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate, common, mean_estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.results import InsightPart, TransferDifference, TransferResult
+from headscope.results.insights import InsightPart
+from headscope.results.transfer import TransferDifference, TransferResult
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import UNKNOWN, Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.results.thresholds import ThresholdSet
 
 __all__ = ["InsightThresholds"]

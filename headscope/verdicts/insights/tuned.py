@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headscope.results import TransferResult
+from headscope.results.transfer import TransferResult
 from headscope.verdicts.insights.intervals import Estimate
 
 __all__ = ["accuracies", "reached", "unsettled"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headscope.results import InsightPart, TransferSpread
+from headscope.results.insights import InsightPart
+from headscope.results.transfer import TransferSpread
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import FAILS, HOLDS, OPEN, UNKNOWN, Estimate
 from headscope.verdicts.insights.thresholds import InsightThresholds

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from headscope.errors import InputError
-from headscope.results import ClassifyResult, PruneResult
-from headscope.results.metric_words import scale_of
+from headscope.core.errors import InputError
+from headscope.core.safe_text import visible
+from headscope.results.classify import ClassifyResult
 from headscope.results.points import Point
+from headscope.results.prune import PruneResult
 from headscope.results.roles import ROLES
 from headscope.results.validate import certificate_of
-from headscope.safe_text import visible
+from headscope.tasks.metric_words import scale_of
 from headscope.verdicts.diff.allowed_drop import bare_limit
 from headscope.verdicts.reading import Results
 

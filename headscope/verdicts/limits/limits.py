@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headscope.errors import CheckFailedError, InputError, nearest
+from headscope.core.errors import CheckFailedError, InputError, nearest
+from headscope.core.safe_text import visible
 from headscope.results.insights import VERDICTS
-from headscope.safe_text import visible
 from headscope.verdicts.diff.compare import TOLERANCE, compare
 from headscope.verdicts.diff.rules import check_rules, parse_rules, undecided, with_fired
 from headscope.verdicts.insights.scoreboard import CLAIMS

@@ -9,11 +9,11 @@ import pytest
 import torch
 from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
+from headscope.core.errors import CorpusError
 from headscope.data.batches import buckets, collate, uniform_weight, windows
 from headscope.data.encode import EncodedSentence, Encoder, Rarity
 from headscope.data.frequencies import Frequencies
 from headscope.data.sentence import Sentence
-from headscope.errors import CorpusError
 from headscope.measures.batch import Batch
 
 PAD = 0

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import (
     class_ids,
     read_labelled,
@@ -13,7 +14,6 @@ from headscope.data.examples import (
     read_translations,
     sample_texts,
 )
-from headscope.errors import CorpusError, InputError
 
 
 def written(folder: Path, name: str, text: str) -> Path:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import wordfreq
 
+from headscope.core.errors import CorpusError
 from headscope.data.corpus import as_corpus
 from headscope.data.frequencies import N_FREQUENT, Frequencies, find_frequencies
-from headscope.errors import CorpusError
 
 CORPUS = as_corpus(["The cat saw the Cat.", "A dog!"])
 ENGLISH = dataclasses.replace(CORPUS, language="en")

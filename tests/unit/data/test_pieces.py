@@ -5,13 +5,13 @@ from tiny_models import VOCABULARY, TextOnly, framed_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import sample_corpus
 from headscope.data.encode import Encoder
 from headscope.data.frequencies import Frequencies
 from headscope.data.pieces import Frame, frame, token_stream, tokenise
 from headscope.data.sentence import Sentence
 from headscope.data.token_rows import window_rows
-from headscope.errors import CorpusError, InputError
 
 IDS = {piece: i for i, piece in enumerate(VOCABULARY)}
 CLS, SEP = IDS["[CLS]"], IDS["[SEP]"]

@@ -9,8 +9,7 @@ import pytest
 import sacrebleu
 from scipy import stats
 
-from headscope.errors import InputError
-from headscope.measures.bleu import COUNTS, bleu, bleu_counts, bleu_unit, has_sacrebleu
+from headscope.core.errors import InputError
 from headscope.measures.metrics import (
     accuracy,
     macro_f1,
@@ -20,6 +19,7 @@ from headscope.measures.metrics import (
     resampled,
     spearman,
 )
+from headscope.tasks.bleu import COUNTS, bleu, bleu_counts, bleu_unit, has_sacrebleu
 
 N = 60
 

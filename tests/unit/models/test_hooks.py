@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import headscope
 from headscope.attention import attention_pattern, stream_attention
-from headscope.errors import ValidationFailedError
+from headscope.core.errors import ValidationFailedError
 from headscope.measures.activations import Activations
 from headscope.measures.rank.factors import fold_gain, layer_factors
 from headscope.measures.rank.shared_projections import share_projections

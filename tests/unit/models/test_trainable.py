@@ -6,7 +6,7 @@ from families import each_family, tiny
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
-from headscope.errors import UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 from headscope.models.loading import wrap
 from headscope.models.trainable import choose
 

@@ -17,10 +17,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
-from headscope.errors import CorpusError, InputError
-from headscope.pipeline.known_roles import find_roles
-from headscope.pipeline.resume import RunState
-from headscope.results import ClassifyResult, from_dict, to_dict, to_json
+from headscope.core.errors import CorpusError, InputError
+from headscope.results.classify import ClassifyResult
+from headscope.results.serialise import from_dict, to_dict, to_json
+from headscope.session.known_roles import find_roles
+from headscope.session.resume import RunState
 from headscope.verdicts.diff.facts.classify import collect, settings
 from headscope.verdicts.diff.facts.fact import Facts, Number
 from tests.reference import lowest_argmax
@@ -257,7 +258,7 @@ def test_killed_and_resumed(tmp_path, folders, monkeypatch):
     """In each of the passes that are run of all stacks, in this order."""
     passes = ["model, sources", "model, pairs", "swapped sources"]
     passes += ["control, sources", "control, pairs"]
-    monkeypatch.setattr("headscope.pipeline.texts.BATCH_TOKENS", 128)
+    monkeypatch.setattr("headscope.session.texts.BATCH_TOKENS", 128)
     loaded, note = headscope.load(str(folders["bart"])), RunState.note
 
     def save_always(self: RunState[Any], name: str, done: int, sums: Any, **_: Any) -> None:

@@ -7,12 +7,12 @@ import pytest
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.core.errors import InputError
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import sample_texts
-from headscope.errors import InputError
 from headscope.pipeline.insights import kept_roles
 from headscope.pipeline.insights.kept_roles import _halves, measure_kept_roles
-from headscope.pipeline.tasks import make_task
+from headscope.tasks.making import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.
 LABELLED = {(0, 1): "positional", (1, 2): "syntactic", (1, 3): "rare"}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from headscope.core.errors import InputError
 from headscope.data.token_rows import Row
-from headscope.errors import InputError
 from headscope.measures.metrics import mean_of
 from headscope.pruning.max_drop import Candidate, Search, choose, confirm, halves_of, smaller
 from headscope.pruning.options import Repair

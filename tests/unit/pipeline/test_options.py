@@ -12,13 +12,13 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.cli.app import app
-from headscope.errors import InputError, UnusedOptionError
+from headscope.core.errors import InputError, UnusedOptionError
 from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.progress import SECONDS
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.run import prune
-from headscope.results import SECTIONS
+from headscope.results.sections import SECTIONS
+from headscope.session.progress import SECONDS
 
 #: Every function of the package, and those of sections that it has no name for yet.
 FUNCTIONS = sorted(

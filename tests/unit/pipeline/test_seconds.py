@@ -13,12 +13,13 @@ from transformers import AutoModelForSequenceClassification
 
 import headscope
 from headscope.cli.output import time_left
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.pipeline.insights.expected import Whole
-from headscope.pipeline.progress import SECONDS
 from headscope.pruning.speed import _work, benchmark
 from headscope.pruning.steps import Cost, Steps
-from headscope.results import SpeedResult, from_dict, to_dict
+from headscope.results.serialise import from_dict, to_dict
+from headscope.results.speed import SpeedResult
+from headscope.session.progress import SECONDS
 
 COSTS = {
     "measured": Cost(1.0),

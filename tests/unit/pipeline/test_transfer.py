@@ -13,11 +13,12 @@ import torch
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.reversed_phrases import reversed_phrases
-from headscope.errors import CorpusError, InputError
 from headscope.models.loaded import LoadedModel
-from headscope.results import SCHEMA, TransferResult, from_dict, to_dict
 from headscope.results.sections import section_of
+from headscope.results.serialise import SCHEMA, from_dict, to_dict
+from headscope.results.transfer import TransferResult
 
 Files = tuple[Path, Path]
 Tune = Callable[..., TransferResult]

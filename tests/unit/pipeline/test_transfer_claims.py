@@ -17,7 +17,7 @@ from tiny_models import VOCABULARY, tiny_bert
 
 import headscope
 from headscope.models.loaded import LoadedModel
-from headscope.results import TransferResult
+from headscope.results.transfer import TransferResult
 from headscope.verdicts.insights import frozen, small_set, unstable
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds

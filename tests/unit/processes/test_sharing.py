@@ -13,10 +13,9 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
-from headscope.errors import InputError, LostProcessError
-from headscope.measures.classify.syntactic import Syntactic
-from headscope.processes.group import Group, launched
-from headscope.processes.sharing import (
+from headscope.core.errors import InputError, LostProcessError
+from headscope.core.process_group import Group, launched
+from headscope.core.processes import (
     Array,
     Processes,
     alone,
@@ -29,6 +28,7 @@ from headscope.processes.sharing import (
     summed,
     texts_in_order,
 )
+from headscope.measures.classify.syntactic import Syntactic
 
 
 class Recorded(Processes):
@@ -142,7 +142,7 @@ def test_a_failure_or_silence_reaches_whoever_waits():
         assert first.speak()
         assert not second.speak()
     with pair(patience=0.3) as (first, second):
-        second._pulse.stop()
+        second._leaving.set()
         with pytest.raises(LostProcessError, match="Process 2 of 2 has given no sign of life"):
             first.meet("the sums")
 

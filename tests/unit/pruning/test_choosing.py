@@ -7,7 +7,7 @@ import pytest
 import torch
 from toy_calibration import toy_given
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.pruning.elimination import (
     JointRanking,
     eliminate,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.pruning.max_drop import most_allowed
 from headscope.tasks.head_list import parse_heads
 

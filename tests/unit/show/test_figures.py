@@ -13,9 +13,12 @@ import pytest
 from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator, write_pairs
 
 import headscope
-from headscope.results import Confirmation, DepthResult, Label, from_dict, section_of, to_json
 from headscope.results.causes import HeadCause, Loss
+from headscope.results.depth import DepthResult
+from headscope.results.role_scores import Confirmation, Label
 from headscope.results.roles import NO_ROLE, primary_of
+from headscope.results.sections import section_of
+from headscope.results.serialise import from_dict, to_json
 from headscope.show import drawing
 from headscope.show.classify import VIEW, words
 from headscope.show.classify.figures import cause_map, relation_bars, role_map

@@ -18,8 +18,8 @@ from tiny_models import tiny_tokenizer
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.results import ExplainResult, ReportResult, SamplePatterns
-from headscope.results.explain import Matrix
+from headscope.results.explain import ExplainResult, Matrix
+from headscope.results.report import ReportResult, SamplePatterns
 from headscope.show.explain import VIEW
 from headscope.show.explain.grids import corner, square, weight_text
 from headscope.show.markdown import report_markdown

@@ -8,7 +8,8 @@ import pytest
 
 from headscope.measures.accumulator import Array
 from headscope.measures.depth import TRENDS, VARIANTS, DepthSums, collapsed_after
-from headscope.results import Decomposition, DepthResult, Trend, ValidationSummary
+from headscope.results.depth import Decomposition, DepthResult, Trend
+from headscope.results.validate import ValidationSummary
 from headscope.verdicts.insights import collapse
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from headscope.pruning.curves import Swept, areas_of
-from headscope.results import PruneResult, ValidationSummary
 from headscope.results.points import Curve, Point
-from headscope.results.prune import Area, AreaGap, Baseline, DataInfo
+from headscope.results.prune import Area, AreaGap, Baseline, DataInfo, PruneResult
+from headscope.results.validate import ValidationSummary
 from headscope.verdicts.insights import labelled_heads, last_layers
 from headscope.verdicts.insights.cross_attention import judge
 from headscope.verdicts.insights.finding import Evidence, Finding

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from result_files import changed
 from rich.console import Console
 
-from headscope.errors import InputError
-from headscope.results import to_json
+from headscope.core.errors import InputError
 from headscope.results.diff import DiffResult
+from headscope.results.serialise import to_json
 from headscope.show.diff.tables import diff_files, diff_markdown, diff_report
 from headscope.verdicts.diff.compare import compare
 from headscope.verdicts.diff.rules import RULES, parse_rules, undecided, with_fired

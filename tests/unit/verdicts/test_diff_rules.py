@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from result_files import changed
 
-from headscope.errors import InputError
+from headscope.core.errors import InputError
 from headscope.verdicts.diff.allowed_drop import AllowedDrop
 from headscope.verdicts.diff.compare import compare
 from headscope.verdicts.diff.rules import RULES, Rule, parse_rules, undecided, with_fired

@@ -9,8 +9,9 @@ import pytest
 from scipy import stats
 
 from headscope import results
-from headscope.results import MeanSem, ValidationSummary
 from headscope.results.estimated import Estimated
+from headscope.results.rank import MeanSem
+from headscope.results.validate import ValidationSummary
 from headscope.verdicts.insights import asymmetry, labelled_heads, low_rank, shared_projections
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.intervals import Estimate, common, every, mean_estimate

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from result_files import changed
 
-from headscope.errors import CheckFailedError, InputError
+from headscope.core.errors import CheckFailedError, InputError
 from headscope.verdicts.limits import Limits, check_baseline, limit_failures, require_limits
 from headscope.verdicts.reading import Results, results_of
 

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from headscope import results
-from headscope.results import Estimated, ValidationSummary
+from headscope.results.estimated import Estimated
+from headscope.results.validate import ValidationSummary
 from headscope.verdicts.insights import passing_on
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds

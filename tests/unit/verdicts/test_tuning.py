@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from headscope import results
-from headscope.results import TransferResult, ValidationSummary
+from headscope.results.transfer import TransferResult
+from headscope.results.validate import ValidationSummary
 from headscope.verdicts.insights import frozen, small_set, unstable
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds

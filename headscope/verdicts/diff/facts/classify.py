@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.results import ClassifyResult, ControlResult, HeadResult
 from headscope.results.causes import Causes
+from headscope.results.classify import ClassifyResult, ControlResult, HeadResult
 from headscope.results.roles import ROLES, role_in
 from headscope.verdicts.diff.facts.fact import Facts, Number
 

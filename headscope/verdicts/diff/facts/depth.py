@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from itertools import chain, repeat
 
-from headscope.results import DepthCurves, DepthResult
+from headscope.results.depth import DepthCurves, DepthResult
 from headscope.verdicts.diff.facts.fact import Facts, Number, Z
 
 

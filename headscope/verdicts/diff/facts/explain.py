@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import ExplainResult
+from headscope.results.explain import ExplainResult
 from headscope.verdicts.diff.facts.fact import Facts, Number
 
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headscope.results import MeanSem
+from headscope.results.rank import MeanSem
 
 __all__ = ["Z", "Facts", "Interval", "Key", "Labels", "Number"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headscope.results import Estimated, FlowResult
+from headscope.results.estimated import Estimated
+from headscope.results.flow import FlowResult
 from headscope.verdicts.diff.facts.fact import Facts, Number
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import InsightsResult
+from headscope.results.insights import InsightsResult
 from headscope.verdicts.diff.facts.fact import Facts
 
 

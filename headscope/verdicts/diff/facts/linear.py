@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headscope.results import HeadLinear, LinearForm, LinearResult
 from headscope.results.effects import Effect
 from headscope.results.estimated import Estimated
+from headscope.results.linear import HeadLinear, LinearForm, LinearResult
 from headscope.verdicts.diff.facts.fact import Facts, Number
 
 

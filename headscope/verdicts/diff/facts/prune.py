@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headscope.results import Curve, PruneResult, to_dict
+from headscope.results import Curve
 from headscope.results.heads import place_name
+from headscope.results.prune import PruneResult
+from headscope.results.serialise import to_dict
 from headscope.verdicts.diff.facts.fact import Facts, Number
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from headscope.results import HeadRank, LayerRank, MatrixRank, RankResult, SharedProjections
-from headscope.results.rank import MATRICES
+from headscope.results.rank import MATRICES, HeadRank, LayerRank, MatrixRank, RankResult
+from headscope.results.shared_projections import SharedProjections
 from headscope.verdicts.diff.facts.fact import Facts, Number
 
 

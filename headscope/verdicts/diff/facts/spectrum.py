@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from headscope.results import SpectrumHead, SpectrumResult
+from headscope.results.spectrum import SpectrumHead, SpectrumResult
 from headscope.verdicts.diff.facts.fact import Facts, Number, Z
 
 

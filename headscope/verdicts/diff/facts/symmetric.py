@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headscope.results import SymmetricResult
+from headscope.results.symmetric import SymmetricResult
 from headscope.verdicts.diff.facts.fact import Facts
 from headscope.verdicts.diff.facts.linear import effect, number
 

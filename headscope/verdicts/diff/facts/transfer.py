@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import TransferResult
+from headscope.results.transfer import TransferResult
 from headscope.verdicts.diff.facts.fact import Facts, Number
 
 

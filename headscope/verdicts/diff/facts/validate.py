@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headscope.results import ValidationResult
+from headscope.results.validate import ValidationResult
 from headscope.verdicts.diff.facts.fact import Facts
 
 

@@ -19,7 +19,7 @@ from headscope.measures.batch import Source
 from headscope.measures.classify.cross import CrossHeads
 from headscope.measures.classify.labels import judge, untestable
 from headscope.measures.classify.thresholds import Thresholds
-from headscope.results import HeadResult
+from headscope.results.classify import HeadResult
 
 N_LAYERS, N_HEADS = 2, 3
 

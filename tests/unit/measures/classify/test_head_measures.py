@@ -17,7 +17,7 @@ from headscope.measures.classify.syntactic import KernelHits
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.results import HeadResult
+from headscope.results.classify import HeadResult
 from headscope.results.roles import roles_of
 
 

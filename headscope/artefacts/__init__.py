@@ -1,0 +1,1 @@
+"""What is written for others: saved folders, modelling code, ONNX graphs, model cards."""

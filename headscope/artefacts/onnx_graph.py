@@ -1,0 +1,199 @@
+"""From a model in memory to one ONNX graph, for any number of texts of any length.
+
+The model runs its eager attention while it is written down: plain products and a softmax, which
+every onnxruntime knows and fuses on its own. The standard's own ``Attention`` node, which SDPA
+becomes, needs opset 23 and was no faster on a CPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.artefacts.opened_again import reason
+from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.models.layouts import AttentionSite
+from headscope.models.loaded import LoadedModel
+from headscope.models.routing import quiet_transformers, use_implementation
+
+#: What the graph takes, in this order; the last only where texts are pairs.
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+#: What it gives: the embedding, or logits where the model has a task head; and the last states.
+EMBEDDING, LOGITS, HIDDEN = "embedding", "logits", "last_hidden_state"
+OPSET = 20
+#: Prefix of the names of attention's nodes, by which profiles find them.
+ATTENTION = "attention."
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+#: Nodes whose weights become 8-bit integers: linear maps, and the tables that are looked up.
+_QUANTISED = ("MatMul", "Gemm", "Gather")
+#: Largest file that the format holds in one piece, with room for the graph itself.
+_ONE_FILE = (2 << 30) - (64 << 20)
+
+
+def need_packages() -> None:
+    """Refuse to begin if a package of the extra is missing."""
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"Exporting to ONNX needs {' and '.join(missing)}; install the extra with "
+            "pip install 'headscope[export]'."
+        )
+
+
+def check_exportable(loaded: LoadedModel) -> None:
+    """Refuse a model that no graph can be made of; to be asked before a long run."""
+    if loaded.encoder_decoder:
+        raise UnsupportedModelError(
+            f"{loaded.name} is an encoder-decoder model; export writes models that read a text in "
+            "one pass, and decoding takes many."
+        )
+    if loaded.dtype != "float32":
+        raise InputError(
+            f"export compares with a model in float32, and {loaded.name} runs in {loaded.dtype}; "
+            "give dtype float32."
+        )
+    with _untraceable(loaded), _quiet():
+        _traced(loaded, typed=False)
+
+
+def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None:
+    """Write a model as one ONNX file; weights lie beside it only where 2 GB are too few.
+
+    ``typed`` lets the graph take ``token_type_ids`` too, for pairs of texts.
+    """
+    with _untraceable(loaded), _quiet():
+        program = torch.onnx.export(
+            _traced(loaded, typed), dynamo=True, opset_version=OPSET, verbose=False
+        )
+        assert program is not None
+        _name_nodes(program.model, loaded)
+        size = sum(parameter.numel() * 4 for parameter in loaded.network.parameters())
+        program.save(path, external_data=size > _ONE_FILE)
+
+
+class _Whole(nn.Module):
+    """A model with its pooling or its task head, as tensors in and tensors out."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__()
+        self.network = loaded.network
+        self._loaded = loaded
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        hidden, logits = self._loaded.run(input_ids, attention_mask, token_type_ids)
+        if logits is not None:
+            return logits, hidden
+        return self._loaded.pooling.embed(hidden, attention_mask), hidden
+
+
+def _traced(loaded: LoadedModel, typed: bool) -> torch.export.ExportedProgram:
+    """Trace a model on two short texts, one of them padded."""
+    ids, mask = loaded.pad([[1] * min(7, loaded.max_length), [1] * 2])
+    inputs = (ids, mask, torch.zeros_like(ids))[: 2 + typed]
+    dynamic = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    shapes = dict.fromkeys(INPUTS[: len(inputs)], dynamic)
+    with use_implementation(loaded.network, "eager"), torch.no_grad():
+        return torch.export.export(
+            _Whole(loaded).eval(), inputs, dynamic_shapes=shapes, strict=False
+        )
+
+
+def _name_nodes(model: Any, loaded: LoadedModel) -> None:
+    """Name outputs and dynamic sizes, and mark nodes of attention.
+
+    The exporter's other notes of each node, such as lines of source code with the paths of the
+    machine, are left out of the file.
+    """
+    import onnx_ir
+
+    wanted = (EMBEDDING if loaded.task_head is None else LOGITS, HIDDEN)
+    names = {module: name for name, module in loaded.network.named_modules()}
+    parts = [f"'network.{names[part]}'" for part in attention_parts(loaded.sites)]
+    for node in model.graph:
+        scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
+        if any(part in scopes for part in parts):
+            node.name = f"{ATTENTION}{node.name}"
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+            if value.name in wanted:
+                value.name = f"{value.name}.inner"
+    for value, name in zip(model.graph.outputs, wanted, strict=True):
+        value.name = name
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.shape = onnx_ir.Shape(["batch", "length", *value.shape][: len(value.shape)])
+
+
+def attention_parts(sites: Sequence[AttentionSite]) -> list[nn.Module]:
+    """List the modules that make up attention, none inside another."""
+    parts: list[nn.Module] = []
+    for module, site in {site.module: site for site in sites}.items():
+        parts.append(module)
+        if all(part is not site.projections.out.module for part in module.modules()):
+            parts.append(site.projections.out.module)
+    return parts
+
+
+@contextmanager
+def _untraceable(loaded: LoadedModel) -> Iterator[None]:
+    """Turn whatever tracing raises into one sentence."""
+    try:
+        yield
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{loaded.name} ({loaded.family}) cannot be written as an ONNX graph; torch says: "
+            f"{reason(error.__cause__ or error)}"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the remarks of exporter and quantiser off the user's terminal."""
+    names = ("torch.onnx", "torch.export", "torch.__trace", "onnxscript", None)
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings(), quiet_transformers():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def quantize(path: Path, target: Path) -> None:
+    """Write a graph again, its weights as int8 and its activations rounded while it runs.
+
+    Every output column of a linear map has a scale of its own; products of two activations, such as
+    scores and pattern v, stay in float32.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    model = onnx.load(path)
+    # Weights are transposed on the way, and would contradict their stated shapes.
+    del model.graph.value_info[:]
+    # Those of a layer that has lost all its heads are empty.
+    empty = {tensor.name for tensor in model.graph.initializer if 0 in tensor.dims}
+    with _quiet():  # the quantiser recommends a step that fuses what a session fuses too
+        quantize_dynamic(
+            model,
+            target,
+            op_types_to_quantize=list(_QUANTISED),
+            nodes_to_exclude=[n.name for n in model.graph.node if empty.intersection(n.input)],
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            extra_options={"MatMulConstBOnly": True},
+        )

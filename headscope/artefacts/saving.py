@@ -1,0 +1,324 @@
+"""Write a pruned model so that it loads again: without its heads, or with zeros in their place."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from headscope.artefacts.opened_again import agrees, check_opens
+from headscope.artefacts.sentence_transformers import sentence_copy
+from headscope.artefacts.standalone import FILE, standalone_files
+from headscope.core.errors import InputError
+from headscope.core.files import replace_folder
+from headscope.core.saved_config import BEFORE, COMPACT_TYPE, FAMILY, KEPT, family_config
+from headscope.models.compact import (
+    expand_all,
+    origin_of,
+    original_heads,
+    remove_heads,
+    removed_heads,
+)
+from headscope.models.gating import shared_layers
+from headscope.models.layouts import AttentionSite
+from headscope.models.loaded import LoadedModel
+from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
+from headscope.models.routing import quiet_transformers
+from headscope.models.task_heads import class_for
+
+#: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
+#: transformers after ``import headscope``.
+TRANSFORMERS, REMOTE, HEADSCOPE = "transformers", "trust_remote_code", "import headscope"
+
+
+def save(
+    loaded: LoadedModel,
+    folder: str | Path,
+    *,
+    method: str | None = None,
+    repair: str | None = None,
+    provenance: dict[str, Any] | None = None,
+    standalone: bool = False,
+) -> Path:
+    """Write a compact model: safetensors, config, tokenizer and the manifest ``headscope.json``.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        As :func:`headscope.remove_heads` or :func:`headscope.load` gave it; its task head is saved
+        with it.
+    folder : path
+        New, empty, or an earlier save of headscope, which is replaced.
+    method, repair : str, optional
+        How the heads were chosen, and how those that are left were adjusted; recorded.
+    provenance : dict, optional
+        Recorded.
+    standalone : bool
+        Write a modelling file too, so that ``AutoModel`` and ``SentenceTransformer`` open the
+        folder with ``trust_remote_code=True`` where headscope is not installed.
+
+    Returns
+    -------
+    Path
+        The folder: :func:`headscope.load` and every command take it.
+
+    Raises
+    ------
+    InputError
+        If the folder holds anything else, or cannot be written.
+    UnsupportedModelError
+        If ``standalone`` is not possible for the model's family.
+    ArtefactError
+        If transformers does not open what was written as the same model.
+
+    Notes
+    -----
+    transformers opens the folder after ``import headscope``; and without it where every layer keeps
+    equally many heads and the family's own configuration can say so.
+
+    Nothing half-written stays behind: the folder is filled under another name, then renamed.
+    Weights that float16 holds exactly are stored so, else in the type they are computed in.
+    """
+    with whole_folder(folder) as temporary:
+        write_model(
+            loaded,
+            temporary,
+            COMPACT,
+            method=method,
+            repair=repair,
+            provenance=provenance,
+            standalone=standalone,
+        )
+    return Path(folder)
+
+
+def save_dense(
+    loaded: LoadedModel,
+    folder: str | Path,
+    *,
+    method: str | None = None,
+    repair: str | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Path:
+    """Write a plain checkpoint of the original shape, zeros where heads were removed.
+
+    Parameters, returns and errors as :func:`save`; ``AutoModel.from_pretrained`` loads the folder.
+    """
+    with whole_folder(folder) as temporary:
+        write_model(loaded, temporary, DENSE, method=method, repair=repair, provenance=provenance)
+    return Path(folder)
+
+
+def write_model(
+    loaded: LoadedModel,
+    temporary: Path,
+    form: str,
+    *,
+    method: str | None,
+    repair: str | None,
+    provenance: dict[str, Any] | None,
+    standalone: bool = False,
+) -> str:
+    """Write a model as ``compact`` or ``dense`` into an empty folder of :func:`whole_folder`.
+
+    Returns what opens the folder: :data:`TRANSFORMERS`, :data:`REMOTE` or :data:`HEADSCOPE`.
+    """
+    whole = loaded.whole or loaded
+    sentences = sentence_copy(loaded.folder)
+    network = loaded.network if form == COMPACT else expand_all(loaded)
+    with quiet_transformers():
+        # Some families store q, k and v fused and have them apart in memory. A compact folder
+        # keeps the names in memory, by which the heads that are gone are identified.
+        half = all(map(_is_half, network.parameters()))
+        state = _half_state(network) if half else None
+        network.save_pretrained(temporary, state_dict=state, save_original_format=form == DENSE)
+        if loaded.tokenizer is not None:
+            loaded.tokenizer.save_pretrained(temporary)
+    attention = [
+        {
+            "module": (site := whole.sites[rows[0]]).name,
+            "stack": site.stack,
+            "layers": [whole.sites[row].layer for row in rows],
+            **kept_and_removed(site),
+        }
+        for rows in shared_layers(whole.sites)
+    ]
+    opens, original = _write_config(loaded, temporary, form == COMPACT, standalone)
+    sentences.write(temporary)
+    record = {
+        "n_heads": original_heads(whole),
+        "d_head": whole.sites[0].d_head,
+        "attention": attention,
+        "method": method,
+        "repair": repair,
+        "source": origin_of(loaded),
+        "provenance": provenance,
+        "opens": opens,
+        "config": original,
+    }
+    write_manifest(temporary, form, record)
+    check_opens(loaded, temporary)
+    if opens == REMOTE:
+        check_opens(loaded, temporary, standalone=True)
+    return opens
+
+
+def write_manifest(folder: Path, form: str, record: dict[str, Any]) -> None:
+    """Write ``headscope.json``."""
+    version = importlib.metadata.version("headscope")
+    manifest = {"schema": SCHEMA, "form": form, "headscope": version, **record}
+    text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def kept_and_removed(site: AttentionSite) -> dict[str, list[int]]:
+    """Return the original indices of the heads that a module has, and of those that it lost."""
+    removed = [head for head in range(site.heads_before) if head not in site.head_ids]
+    return {"kept": list(site.head_ids), "removed": removed}
+
+
+def _write_config(
+    loaded: LoadedModel, folder: Path, compact: bool, standalone: bool
+) -> tuple[str, dict[str, Any]]:
+    """Let config.json describe the weights: what opens the folder, and settings now replaced.
+
+    A dense folder has zeros where heads were removed, so its config.json stays plain.
+    """
+    path, whole = folder / "config.json", loaded.whole or loaded
+    family = family_config(json.loads(path.read_text(encoding="utf-8")))
+    family.pop("pruned_heads", None)
+    opens, more, original = TRANSFORMERS, dict[str, Any](), dict[str, Any]()
+    if compact and removed_heads(whole):
+        with quiet_transformers():
+            plain = _plain_settings(whole, family)
+        kept = {site.name: list(site.head_ids) for site in whole.sites}
+        heads = {BEFORE: original_heads(whole), KEPT: kept}
+        if plain is not None:
+            more, original = plain, {key: family.get(key) for key in plain}
+        elif standalone:
+            opens = REMOTE
+            code, more = standalone_files(loaded, family)
+            (folder / FILE).write_text(code, encoding="utf-8")
+            more |= heads
+        else:
+            opens = HEADSCOPE
+            more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"], **heads}
+    text = json.dumps({**family, **more}, indent=2, sort_keys=True, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+    return opens, original
+
+
+def _plain_settings(whole: LoadedModel, family: dict[str, Any]) -> dict[str, Any] | None:
+    """Return settings of config.json with which the family's own class is the pruned model.
+
+    A family whose configuration has one number of heads for all layers, and apart from it the
+    width of a head, can describe a model that lost equally many heads in every layer. Which
+    families those are is not listed but tried: a model is built and compared. None where layers
+    differ in their number of heads, or the family cannot express it.
+    """
+    counts = {site.n_heads for site in whole.sites}
+    if len(counts) != 1 or min(counts) == 0 or whole.stacks != ("encoder",):
+        return None
+    site, heads, keys = whole.sites[0], "num_attention_heads", "num_key_value_heads"
+    original = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
+    settings = {original.attribute_map.get(heads, heads): site.n_heads, "head_dim": site.d_head}
+    if hasattr(original, keys):
+        settings[keys] = site.projections.k.out_features // site.d_head
+    kind, state = class_for(whole.task_head), whole.network.state_dict()
+    try:
+        config = CONFIG_MAPPING[family["model_type"]].from_dict({**family, **settings})
+        with torch.device("meta"):
+            shell = kind.from_config(config)
+    except Exception:  # each family refuses in its own way what it cannot be
+        return None
+    shapes = [{k: v.shape for k, v in part.items()} for part in (shell.state_dict(), state)]
+    if shapes[0] != shapes[1]:
+        return None
+    plain = kind.from_config(config, dtype=getattr(torch, whole.dtype))
+    plain.load_state_dict(state)
+    return settings if agrees(whole, plain.to(whole.device)) else None
+
+
+def check_target(folder: str | Path) -> None:
+    """Refuse a folder that a save would have to destroy; to be asked before a long run."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder to save the model in.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise InputError(
+            f"The folder {folder} holds other files; give a new one to save the model in."
+        )
+
+
+def check_saves(loaded: LoadedModel, *, standalone: bool) -> None:
+    """Refuse, before a long run, a model that could not be saved once it is pruned."""
+    sentence_copy(loaded.folder)
+    if standalone:
+        site = next(site for site in loaded.sites if site.n_heads)
+        one = (site.stack, site.layer, site.head_ids[0])
+        standalone_files(remove_heads(loaded, [one], share=True), loaded.network.config.to_dict())
+
+
+def _is_half(tensor: Tensor) -> bool:
+    """Whether every number is a float16 number, as those of a checkpoint stored so are."""
+    wide = tensor.dtype in (torch.float32, torch.float64)
+    return wide and bool((tensor == tensor.half().to(tensor.dtype)).all())
+
+
+def _half_state(network: nn.Module) -> dict[str, Tensor]:
+    """Cast the state; tensors that are tied stay tied, so that they are written once."""
+    cast: dict[int, Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for name, tensor in network.state_dict().items():
+        half = tensor.half() if _is_half(tensor) else tensor
+        # Empty tensors all lie at address 0.
+        state[name] = cast.setdefault(tensor.data_ptr(), half) if tensor.numel() else half
+    return state
+
+
+@contextmanager
+def whole_folder(folder: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder, which takes the folder's name once everything is there.
+
+    If the block fails, it is deleted, and what the folder held before is still there.
+    """
+
+    def remove_if_empty(path: Path) -> None:
+        with suppress(OSError):
+            path.rmdir()
+
+    folder = Path(folder)
+    check_target(folder)
+    made = [path for path in folder.parents if not path.exists()]
+    with ExitStack() as stack:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            for path in reversed(made):  # a save that fails leaves no parent folders behind
+                stack.callback(remove_if_empty, path)
+            temporary = stack.enter_context(replace_folder(folder))
+        except OSError as error:
+            raise InputError(
+                f"The folder {folder} cannot be made ({error.strerror}); choose another."
+            ) from None
+        yield temporary
+        for path in (temporary, *temporary.rglob("*")):  # what is temporary is its owner's alone
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@contextmanager
+def trial_folder(folder: str | Path) -> Iterator[Path]:
+    """Yield a temporary folder where :func:`whole_folder` would, and delete it in any case."""
+    with suppress(_TrialOverError), whole_folder(folder) as temporary:
+        yield temporary
+        raise _TrialOverError
+
+
+class _TrialOverError(Exception):
+    """Makes :func:`whole_folder` delete everything."""

@@ -1,0 +1,1 @@
+"""What every other room may use: errors, files, processes; of its modules two need torch."""

@@ -1,0 +1,96 @@
+"""Every failure that headscope expects, as one tree.
+
+::
+
+    HeadscopeError                  exit 1: a known failure, one sentence says cause and mend
+    |-- InputError                  the user's file, folder or option cannot be used
+    |   |-- ModelNotFoundError      no such folder, package or hub id
+    |   |-- UnusedOptionError       an argument that the function has no use for; a TypeError too
+    |   |-- CheckpointError         a folder that is not a whole, safe, finite checkpoint
+    |   `-- CorpusError             a text, treebank or frequency file that cannot be read
+    |-- UnsupportedModelError       an attention that headscope does not cover
+    |-- ResumeError                 a saved run that does not belong to this run
+    |-- ArtefactError               what was written is not what was measured
+    |-- LostProcessError            another process of the same run has failed or is gone
+    `-- CheckFailedError            exit 3: validation, a limit or a rule of diff failed
+        `-- ValidationFailedError   our attention does not equal the model's
+
+    MaskedRowWarning                a query that may attend to no key at all
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeadscopeError(Exception):
+    """A known failure; its text is one sentence for the user (what, where, how to mend it)."""
+
+    exit_code = 1
+
+
+class InputError(HeadscopeError):
+    """The user's file, folder or option cannot be used."""
+
+
+class ModelNotFoundError(InputError):
+    """There is no such folder, package or hub id."""
+
+
+class UnusedOptionError(InputError, TypeError):
+    """A function was given an argument that it has no use for; Python's own TypeError as well."""
+
+
+class CheckpointError(InputError):
+    """The folder is there but is not a whole, safe, finite checkpoint."""
+
+
+class CorpusError(InputError):
+    """A text, treebank or frequency file cannot be read."""
+
+
+class UnsupportedModelError(HeadscopeError):
+    """The model's attention has a form that headscope does not cover."""
+
+
+class ResumeError(HeadscopeError):
+    """The saved state belongs to another run, or is damaged."""
+
+
+class ArtefactError(HeadscopeError):
+    """What was written, opened again, is not what was measured, or could not be made."""
+
+    def __init__(self, text: str, result: object | None = None) -> None:
+        super().__init__(text)
+        self.result = result
+
+
+class LostProcessError(HeadscopeError):
+    """Another process of the same run has failed, or is not heard of any more."""
+
+
+class CheckFailedError(HeadscopeError):
+    """A check failed: validation, a limit of a report, a rule of ``diff``."""
+
+    exit_code = 3
+
+
+class ValidationFailedError(CheckFailedError):
+    """The re-run attention does not equal the model's."""
+
+
+class MaskedRowWarning(UserWarning):
+    """Some query may attend to no key at all; its pattern row and its output are zeros."""
+
+
+def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
+    """Say which known name an unknown one may stand for, or name all: the end of a message."""
+    names = list(known)
+    return did_you_mean(name, names) or f"{all_of_them} {', '.join(names)}."
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
+    """Return ``did you mean 'NAME'?`` where a known name is near, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {form.format(near[0])}?" if near else ""

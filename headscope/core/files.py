@@ -1,0 +1,132 @@
+"""Writing files and folders so that nobody ever sees half of them, and their SHA-256."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+#: Suffix of a file or folder that is being written, or was by a process that was killed.
+_PART = ".headscope-part"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all, whatever happens meanwhile."""
+    write_set({path: data})
+
+
+def write_set(
+    files: Mapping[Path, bytes], *, gone: Iterable[Path] = (), mark: Path | None = None
+) -> None:
+    """Write several files; no file of an earlier set is touched before all are on the disk."""
+    parts: dict[Path, Path] = {}
+    try:
+        for path, data in files.items():
+            parts[path] = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
+            parts[path].unlink(missing_ok=True)
+            try:
+                with parts[path].open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:  # name the file that was asked for
+                raise OSError(error.errno, error.strerror, str(path)) from None
+        if mark is not None and mark.exists():
+            mark.replace(before_of(mark))
+        for path in gone:
+            path.unlink(missing_ok=True)
+        for path in sorted(parts, key=lambda path: path == mark):  # the mark last
+            parts[path].replace(path)
+        if mark is not None:
+            before_of(mark).unlink(missing_ok=True)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+
+
+def before_of(mark: Path) -> Path:
+    """Return what the mark of a set is called while another set takes its place."""
+    return mark.with_name(f".{mark.name}.before")
+
+
+def clear_parts(folder: Path) -> None:
+    """Delete what killed processes left half-made in a folder that is :func:`locked`."""
+    for path in folder.glob(f".*{_PART}"):
+        with suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Hold a folder for one process; yields whether it is ours, False if another holds it.
+
+    The system lets go when the process ends, however it ends; nothing is written. Where the system
+    or the file system knows no locks, every process is told that the folder is its own.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield True
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = True
+        except BlockingIOError:
+            ours = False
+        except OSError:
+            ours = True
+        yield ours
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``folder``, which takes its name once the block has ended.
+
+    If the block fails, it is deleted, and what the folder held before is still there.
+    """
+    # Delete what killed processes left here, unless it may be what the folder held before.
+    pattern = f".{glob.escape(folder.name)}.*{_PART}"
+    for path in folder.parent.glob(pattern) if folder.exists() else ():
+        with locked(path) as ours:
+            if ours:
+                shutil.rmtree(path, ignore_errors=True)
+    prefix = f".{folder.name}."
+    made = Path(tempfile.mkdtemp(prefix=prefix, suffix=_PART, dir=folder.parent))
+    old = made.with_name(made.name.removesuffix(_PART) + f".before{_PART}")
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, made, ignore_errors=True)
+        stack.enter_context(locked(made))
+        yield made
+        if folder.exists():
+            folder.rename(old)  # never deleted piece by piece under its own name
+            try:
+                made.rename(folder)
+            except OSError:
+                old.rename(folder)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            made.rename(folder)
+
+
+def sha256_of(data: str | bytes) -> str:
+    """Return the SHA-256 of bytes, or of a text's UTF-8 bytes, in hexadecimal."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

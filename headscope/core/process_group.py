@@ -1,0 +1,236 @@
+"""Processes that ``torchrun`` or Slurm started together, joined by ``torch.distributed`` (gloo).
+
+Arrays go from process to process as safetensors, so nothing is ever unpickled. Before they do, the
+processes meet at the launcher's store: whoever waits there sees if another has failed, or is not
+heard of any more, and ends with a sentence in place of waiting for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.numpy import load, save
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from headscope.core.errors import InputError, LostProcessError
+from headscope.core.processes import Array, Processes
+
+#: What a launcher sets.
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+#: Seconds without a sign of life after which a process counts as lost, unless this variable says.
+PATIENCE, PATIENCE_VARIABLE = 120.0, "HEADSCOPE_PROCESS_TIMEOUT"
+#: Seconds that processes have to come together at the start.
+_ASSEMBLY = 300.0
+#: Seconds between two looks at the others while waiting.
+_LOOK = 0.5
+#: Seconds that the process with the store waits for the others to end before it.
+_FAREWELL = 3.0
+#: Seconds between two questions whether the others have come: few at first, more when it lasts.
+_SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
+
+
+def launched() -> int:
+    """Return how many processes a launcher says there are; 1 without a launcher."""
+    try:
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        size = 1
+    missing = [name for name in _VARIABLES if not os.environ.get(name)]
+    if size > 1 and missing:
+        raise InputError(
+            f"WORLD_SIZE says that {size} processes share this run, but {' and '.join(missing)} "
+            "cannot be found; start it with torchrun, or unset WORLD_SIZE."
+        )
+    return size
+
+
+class Group(Processes):
+    """The processes of one launch."""
+
+    def __init__(self, store: Store, rank: int, size: int, patience: float) -> None:
+        self.rank, self.size = rank, size
+        self._store, self._patience = store, patience
+        self._meetings = 0
+        self._store.set(f"pulse {rank}", "0")
+        self._leaving = threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
+        self._pulse.start()
+
+    def _beat(self) -> None:
+        """Give a sign of life every few seconds."""
+        beats = 0
+        while not self._leaving.wait(self._patience / 10):
+            beats += 1
+            try:
+                self._store.set(f"pulse {self.rank}", str(beats))
+            except RuntimeError:  # the store is gone, and with it whoever would look
+                return
+
+    @classmethod
+    def join(cls) -> Group:
+        """Come together with the other processes of this launch."""
+        patience = _patience()
+        if not (dist.is_available() and dist.is_gloo_available()):
+            raise InputError("This torch was built without gloo, so processes cannot share a run.")
+        try:
+            wait = timedelta(seconds=_ASSEMBLY)
+            store, rank, size = next(iter(rendezvous("env://", timeout=wait)))
+            limit = timedelta(seconds=patience)
+            store = PrefixStore("headscope", store)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+        except (RuntimeError, ValueError) as error:
+            raise LostProcessError(
+                f"The processes of this run could not come together ({_first_line(error)}); see "
+                "that all are started with the same MASTER_ADDR and MASTER_PORT, and that the "
+                "machines reach each other."
+            ) from None
+        # ``cuda`` means one GPU for each process of a machine, as far as they go round.
+        if torch.cuda.is_available():
+            local = int(os.environ.get("LOCAL_RANK", "0"))
+            torch.cuda.set_device(local % torch.cuda.device_count())
+        return cls(store, rank, size, patience)
+
+    def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
+        """Return the arrays of every process, by rank."""
+        data = save({name: np.array(array, order="C") for name, array in arrays.items()})
+        self.meet(what)
+        try:
+            return [load(part) for part in self._exchanged(data)]
+        except RuntimeError as error:
+            raise LostProcessError(
+                f"The connection to another process broke while it sent {what} "
+                f"({_first_line(error)})."
+            ) from None
+
+    def _exchanged(self, data: bytes) -> list[bytes]:
+        """Send bytes to every process and return those of all, by rank."""
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(data)]))
+        longest = int(max(sizes))
+        mine = torch.zeros(longest, dtype=torch.uint8)
+        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(parts, mine)
+        return [
+            part[: int(size)].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def meet(self, what: str) -> None:
+        """Wait until every process is at this point."""
+        self._meetings += 1
+        keys = [f"meeting {self._meetings} {rank}" for rank in range(self.size)]
+        try:
+            self._store.set(keys[self.rank], what)
+            self._wait(keys, what)
+            said = [value.decode() for value in self._store.multi_get(keys)]
+            # Whoever is here has left the meeting before the last one.
+            self._store.delete_key(f"meeting {self._meetings - 2} {self.rank}")
+        except RuntimeError as error:
+            raise LostProcessError(
+                f"The other processes cannot be reached any more ({_first_line(error)}): the first "
+                "one, or its machine, may be gone."
+            ) from None
+        other = next((rank for rank, word in enumerate(said) if word != what), None)
+        if other is not None:
+            raise LostProcessError(
+                f"The processes have come apart: process {self.rank + 1} is at {what!r} and "
+                f"process {other + 1} at {said[other]!r}. Their files, versions or kinds of "
+                "processor differ; make them alike."
+            )
+
+    def _wait(self, keys: list[str], what: str) -> None:
+        """Wait for keys, and look after the processes that have not come."""
+        start = time.monotonic()
+        heard = dict.fromkeys(range(self.size), (b"", start))
+        looked = start
+        # The store's own way to wait prints a warning whenever it gives up.
+        while not self._store.check(keys):
+            now = time.monotonic()
+            if now - looked > _LOOK:
+                self._look_after(keys, heard, what)
+                looked = now
+            time.sleep(min(_LONGEST_NAP, _SHORTEST_NAP + (now - start) / 10))
+
+    def _look_after(
+        self, keys: list[str], heard: dict[int, tuple[bytes, float]], what: str
+    ) -> None:
+        """Raise if a process that is waited for has failed, or gives no sign of life."""
+        for rank, key in enumerate(keys):
+            if self._store.check([key]):
+                continue
+            if (why := self.failure_of(rank)) is not None:
+                raise LostProcessError(why)
+            now, pulse = time.monotonic(), self._store.get(f"pulse {rank}")
+            if pulse != heard[rank][0]:
+                heard[rank] = (pulse, now)
+            elif now - heard[rank][1] > self._patience:
+                raise LostProcessError(
+                    f"Process {rank + 1} of {self.size} has given no sign of life for "
+                    f"{self._patience:g} seconds while the others waited for {what}."
+                )
+
+    def fail(self, why: str) -> None:
+        """Tell the others that this process ends, and why."""
+        where = f"Process {self.rank + 1} of {self.size}, on {socket.gethostname()}"
+        self._store.set(f"failed {self.rank}", f"{where}: {why}")
+
+    def failure_of(self, rank: int) -> str | None:
+        """Return why a process has failed, if it has said so."""
+        key = f"failed {rank}"
+        return self._store.get(key).decode() if self._store.check([key]) else None
+
+    def failures(self) -> list[str]:
+        """Return why processes have failed, by rank."""
+        return [why for r in range(self.size) if (why := self.failure_of(r)) is not None]
+
+    def speak(self) -> bool:
+        """Ask to be the one process that says why the run ends; only the first may."""
+        return int(self._store.add("spoken", 1)) == 1
+
+    def spoken(self) -> bool:
+        """Whether a process has said why the run ends."""
+        return bool(self._store.check(["spoken"]))
+
+    def leave(self) -> None:
+        """Say that this process ends; the one that has the store waits for the others to."""
+        self._leaving.set()
+        self._pulse.join()
+        # The store ends with this process, unless torchrun keeps it in one of its own.
+        own_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        try:
+            self._store.set(f"left {self.rank}", "")
+            deadline = time.monotonic() + _FAREWELL
+            others = [f"left {rank}" for rank in range(self.size)]
+            if self.rank == 0 and own_store:
+                while time.monotonic() < deadline and not self._store.check(others):
+                    time.sleep(0.01)
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        except RuntimeError:  # the store is gone already
+            return
+
+
+def _patience() -> float:
+    """Return the seconds that a process may be silent."""
+    text = os.environ.get(PATIENCE_VARIABLE)
+    try:
+        seconds = PATIENCE if text is None else float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds < 1e6:
+        raise InputError(f"{PATIENCE_VARIABLE} is {text!r}; give seconds, 1 or more.")
+    return seconds
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0].rstrip(".")

@@ -1,0 +1,165 @@
+"""How the processes of one run share its work: each takes every n-th batch, then sums are added.
+
+A process alone is the usual case: it takes every batch, and adding up changes nothing, not even the
+last bit. What runs is the same program in every process. Whatever is decided from sums is decided
+in each of them, from the same numbers, so that nobody has to be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+
+class Processes:
+    """The processes that share a run; of this class: one, alone."""
+
+    #: Number of this process, from 0. Process 0 writes and prints.
+    rank: int = 0
+    #: How many there are.
+    size: int = 1
+
+    def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
+        """Return the arrays of every process, by rank; all of them have to ask."""
+        return [dict(arrays)]
+
+    def meet(self, what: str) -> None:
+        """Wait until every process is at this point."""
+
+
+class Sums(Protocol):
+    """Sums that give themselves as named arrays, take them back, and add up."""
+
+    def state(self) -> dict[str, Array]:
+        """Return the sums by name."""
+
+    def load_state(self, state: dict[str, Array], /) -> None:
+        """Take what :meth:`state` gave."""
+
+    def merge(self, other: Self, /) -> None:
+        """Add the sums of another part."""
+
+
+S = TypeVar("S", bound=Sums)
+_current = Processes()
+
+
+def current() -> Processes:
+    """Return the processes that share this run."""
+    return _current
+
+
+@contextmanager
+def shared_by(processes: Processes) -> Iterator[Processes]:
+    """Let some processes share what runs in the block."""
+    global _current
+    before, _current = _current, processes
+    try:
+        yield processes
+    finally:
+        _current = before
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let this process do everything in the block itself; the others are not waited for."""
+    with shared_by(Processes()):
+        yield
+
+
+def share(items: Iterable[T]) -> Iterator[T]:
+    """Yield what this process has to do: every n-th item, the first one at its rank."""
+    return islice(items, _current.rank, None, _current.size)
+
+
+def of_each(sums: S, blank: Callable[[], S], what: str) -> list[S]:
+    """Return the sums of every process, by rank."""
+    if _current.size == 1:
+        return [sums]
+    parts = []
+    for arrays in _current.gather(sums.state(), what):
+        parts.append(blank())
+        parts[-1].load_state(arrays)
+    return parts
+
+
+def merged(sums: S, blank: Callable[[], S], what: str) -> S:
+    """Add up the sums of all processes, in the order of their ranks."""
+    total, *others = of_each(sums, blank, what)
+    for part in others:
+        total.merge(part)
+    return total
+
+
+def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
+    """Add up tensors of equal shapes over all processes, in the order of their ranks."""
+    if _current.size == 1:
+        return parts
+    import torch
+
+    mine = {str(i): part.detach().numpy() for i, part in enumerate(parts)}
+    total = [torch.zeros_like(part) for part in parts]
+    for arrays in _current.gather(mine, what):
+        for i, whole in enumerate(total):
+            whole += torch.from_numpy(arrays[str(i)])
+    return tuple(total)
+
+
+def in_order(what: str, mine: Mapping[int, Tensor]) -> list[Tensor]:
+    """Collect one tensor of each batch from all processes, in the order of the batches."""
+    if _current.size == 1:
+        return [mine[index] for index in sorted(mine)]
+    import torch
+
+    arrays = {str(index): part.detach().numpy() for index, part in mine.items()}
+    by_batch = {
+        int(index): torch.from_numpy(array)
+        for part in _current.gather(arrays, what)
+        for index, array in part.items()
+    }
+    return [by_batch[index] for index in sorted(by_batch)]
+
+
+def texts_in_order(what: str, mine: Mapping[int, str]) -> list[str]:
+    """Collect the texts of all processes, as :func:`in_order` does."""
+    arrays = {str(i): np.frombuffer(text.encode(), dtype=np.uint8) for i, text in mine.items()}
+    texts = {
+        int(i): array.tobytes().decode()
+        for part in _current.gather(arrays, what)
+        for i, array in part.items()
+    }
+    return [texts[i] for i in sorted(texts)]
+
+
+def joined_rows(
+    what: str, index: Sequence[Array], rows: Mapping[str, Sequence[Array]], n_rows: int
+) -> dict[str, Array]:
+    """Join the rows of all processes, (n_rows, ...) by name, each at its index."""
+    mine = {name: np.concatenate(parts) for name, parts in rows.items()}
+    mine["place"] = np.concatenate([np.zeros(0, dtype=np.int64), *index])
+    joined: dict[str, Array] = {}
+    for part in _current.gather(mine, what):
+        at = part.pop("place")
+        for name, values in part.items():
+            blank = np.zeros((n_rows, *values.shape[1:]), dtype=values.dtype)
+            joined.setdefault(name, blank)[at] = values
+    return joined
+
+
+def own_file(path: Path) -> Path:
+    """Name a file that every process has one of; the first process has the path itself."""
+    if _current.rank == 0:
+        return path
+    return path.with_name(f"{path.stem}.{_current.rank + 1}-of-{_current.size}{path.suffix}")

@@ -1,0 +1,49 @@
+"""Strings that come from files, made safe for a terminal and for a page of Markdown."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+#: What opens markup in GitHub's Markdown, in a table or outside; and what GitHub makes a link or a
+#: notification of by itself.
+_MARKUP = r"[\\`*~|<&\[\]$]|(?<!-)>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+_AUTOLINK = r"@|#(?=\w)|(?<=:)//|(?<=www)\.|\bGH-(?=\d)"
+_ACTIVE = re.compile(f"(?P<markup>{_MARKUP})|{_AUTOLINK}", re.IGNORECASE)
+#: A zero-width space keeps GitHub from it.
+_BREAK = "&#8203;"
+
+
+def visible(text: object) -> str:
+    r"""Return a text on one line in which every control character can be seen (``\x1b``).
+
+    Escape sequences, line breaks, marks that change the direction of writing and halves of
+    surrogate pairs cannot act on the terminal then.
+    """
+    return "".join(map(_visible, str(text)))
+
+
+def _visible(char: str) -> str:
+    if char.isprintable():
+        return char
+    if unicodedata.category(char) == "Zs":
+        return " "
+    code = ord(char)
+    return (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )
+
+
+def markdown(text: object) -> str:
+    """Return a text that stands in a sentence or a table cell as it is: no markup, no mention."""
+    return _ACTIVE.sub(
+        lambda match: f"&#{ord(match[0])};" if match["markup"] else match[0] + _BREAK,
+        visible(text),
+    )
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Name the first of some: ``L0H1, L0H2, L0H3 and 4 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

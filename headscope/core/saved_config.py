@@ -1,0 +1,35 @@
+"""What config.json of a compact folder says beyond its family's: which family, and which heads.
+
+A compact checkpoint must not call itself a plain ``bert``: transformers would then build all heads
+and refuse the weights for their shapes. So ``model_type`` is one of headscope's, the family is
+called ``base_model_type``, and ``kept_heads`` lists the heads of each attention module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: The ``model_type`` of a folder that only headscope opens. Where headscope is not imported,
+#: transformers quotes it in its error, and that is where a user learns what to do.
+COMPACT_TYPE = "headscope: install headscope and run 'import headscope' before you open this folder"
+#: The ``model_type`` of a folder that has a modelling file of its own.
+STANDALONE_TYPE = "headscope"
+#: Keys of config.json.
+FAMILY, KEPT, BEFORE = "base_model_type", "kept_heads", "heads_before"
+#: Further keys of a folder with a modelling file: the shapes, and where the file is.
+SHAPES, SETTINGS, CODE = "tensor_shapes", "module_settings", "auto_map"
+
+
+def is_ours(config: Mapping[str, Any]) -> bool:
+    """Whether config.json describes a compact folder that headscope wrote."""
+    return config.get("model_type") in (COMPACT_TYPE, STANDALONE_TYPE)
+
+
+def family_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json as the family itself would have it, before any head was removed."""
+    if not is_ours(config):
+        return dict(config)
+    own = (FAMILY, KEPT, BEFORE, SHAPES, SETTINGS, CODE)
+    plain = {key: value for key, value in config.items() if key not in own}
+    return {**plain, "model_type": config.get(FAMILY)}

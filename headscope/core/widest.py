@@ -1,0 +1,29 @@
+"""float64 where a device has it; an Apple GPU has none.
+
+Sums over positions are taken by :func:`widest`, in the widest type of the device itself. What has
+to be float64, because it cancels or is decomposed, :func:`exact` moves into the process's memory.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Types of device that have no float64.
+WITHOUT_FLOAT64 = frozenset({"mps"})
+
+
+def widest_type(device: torch.device | str) -> torch.dtype:
+    """Return the widest floating-point type that a device has."""
+    return torch.float32 if torch.device(device).type in WITHOUT_FLOAT64 else torch.float64
+
+
+def widest(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor, of any type, in the widest type of its device."""
+    return tensor.to(widest_type(tensor.device))
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor in float64: where it lies, else in the process's memory."""
+    has_none = tensor.device.type in WITHOUT_FLOAT64
+    return (tensor.cpu() if has_none else tensor).double()

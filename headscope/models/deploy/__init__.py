@@ -1,1 +1,0 @@
-"""Folders that other programs open: transformers, sentence-transformers, with headscope or not."""

@@ -1,1 +1,0 @@
-"""ONNX: a model as one graph, run by onnxruntime. The only place that knows either."""

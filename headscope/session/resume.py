@@ -1,0 +1,205 @@
+"""The state of an interrupted run: sums and position, as a safetensors file written atomically.
+
+A state is bound to its run by an identity (model, corpus, settings, versions): one that belongs to
+another run is refused rather than mixed in.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from headscope.core.errors import InputError, ResumeError
+from headscope.core.files import sha256_of, write_atomically
+from headscope.core.processes import current, own_file
+from headscope.core.safe_text import listed, visible
+from headscope.measures.accumulator import Array
+from headscope.models.loaded import LoadedModel
+from headscope.session.provenance import versions
+
+#: A run measures at least so many times as long as it saves.
+_RARELY = 20
+
+
+class Sums(Protocol):
+    """What a run can save: sums that give themselves as named arrays and take them back."""
+
+    def state(self) -> dict[str, Array]:
+        """Return the sums by name; enough to go on from."""
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Go on from a state that :meth:`state` gave."""
+
+
+S = TypeVar("S", bound=Sums)
+
+
+class RunState(Generic[S]):
+    """Where a run saves itself, and how often."""
+
+    def __init__(self, path: Path | None, identity: dict[str, Any], *, every: float = 5.0) -> None:
+        self.path = path
+        self._identity = json.dumps(identity, sort_keys=True)
+        self._every = every
+        self._saved_at, self._cost = time.monotonic(), 0.0
+        self._passes: dict[str, tuple[int, S]] = {}
+
+    def load(self, blank: S, name: str) -> tuple[int, S]:
+        """Return (batches done, sums) of one pass; (0, blank) if it has not begun."""
+        return self._passes.get(name, (0, blank))
+
+    def resume(self, blank: Callable[[], S]) -> None:
+        """Read the saved state, if there is one, into the sums that ``blank`` makes."""
+        if self.path is None or not self.path.is_file():
+            return
+        meta, arrays = self._read(self.path)
+        self._check_identity(meta.get("identity", "{}"))
+        if meta.get("sha256") != _digest(meta, arrays):
+            raise self._damaged("it is not as it was written")
+        try:
+            for name, done in json.loads(meta["passes"]).items():
+                prefix, sums = f"{name}/", blank()
+                mine = {
+                    k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)
+                }
+                for key, array in sums.state().items():
+                    if key.rpartition(".")[2] != "names" and not _fits(mine[key], array):
+                        raise ValueError(key)
+                sums.load_state(mine)
+                self._passes[name] = (int(done), sums)
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError):
+            raise self._damaged("it does not hold the sums of this run") from None
+
+    def _read(self, path: Path) -> tuple[dict[str, str], dict[str, Array]]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="numpy") as file:
+                arrays = {key: np.asarray(file.get_tensor(key)) for key in list(file.keys())}
+                return file.metadata() or {}, arrays
+        except (SafetensorError, OSError, TypeError, ValueError, AttributeError) as error:
+            raise self._damaged(str(error)) from None
+
+    def _damaged(self, why: str) -> ResumeError:
+        return ResumeError(
+            f"The saved state {self.path} cannot be read ({visible(why)}); delete it and start "
+            "again."
+        )
+
+    def _check_identity(self, saved: str) -> None:
+        if saved == self._identity:
+            return
+        try:
+            old = json.loads(saved)
+        except (ValueError, RecursionError):
+            old = None
+        if not isinstance(old, dict):
+            raise self._damaged("it does not say which run it belongs to")
+        new = json.loads(self._identity)
+        other = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+        raise ResumeError(
+            f"The saved state {self.path} belongs to another run: {visible(listed(other, 12))} "
+            "differ. Repeat the original command, or delete the file and start again."
+        )
+
+    def note(self, name: str, done: int, sums: S, *, final: bool = False) -> None:
+        """Remember that ``done`` batches of a pass are in ``sums``; save when it is time."""
+        self._passes[name] = (done, sums)
+        wait = max(self._every, _RARELY * self._cost)
+        if self.path and (final or time.monotonic() - self._saved_at >= wait):
+            self.save()
+
+    def save(self) -> None:
+        """Write the state now, if it has a file."""
+        from safetensors.numpy import save
+
+        if self.path is None:
+            return
+        start = time.monotonic()
+        arrays: dict[str, Any] = {}
+        meta = {"identity": self._identity}
+        for name, (_, sums) in self._passes.items():
+            arrays |= {
+                f"{name}/{key}": np.array(array, order="C") for key, array in sums.state().items()
+            }
+        meta["passes"] = json.dumps({name: done for name, (done, _) in self._passes.items()})
+        meta["sha256"] = _digest(meta, arrays)
+        write_atomically(self.path, save(arrays, metadata=meta))
+        now = time.monotonic()
+        self._saved_at, self._cost = now, now - start
+
+
+def _digest(meta: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
+    """Hash what a state says, so that a damaged one is never gone on from."""
+    content = [
+        [name, str(array.dtype), array.shape, sha256_of(array.tobytes())]
+        for name, array in sorted(arrays.items())
+    ]
+    return sha256_of(json.dumps([meta.get("identity"), meta.get("passes"), content]))
+
+
+def _fits(array: Array, blank: Array) -> bool:
+    """Whether an array can be the sums that are blank at first; an axis of 0 there grows."""
+    sizes = zip(array.shape, blank.shape, strict=False)
+    return (
+        array.dtype == blank.dtype
+        and array.ndim == blank.ndim
+        and all(mine == theirs or theirs == 0 for mine, theirs in sizes)
+    )
+
+
+def check_resume(state: str | Path | None, resume: bool) -> None:
+    """Refuse to resume a run that was saved nowhere."""
+    if resume and state is None:
+        raise InputError("There is nothing to resume from: give the state file of the run.")
+
+
+def open_state(
+    path: str | Path | None,
+    resume: bool,
+    identity: dict[str, Any],
+    blank: Callable[[], S],
+    loaded: LoadedModel,
+    seed: int,
+    *,
+    by_process: bool = False,
+) -> RunState[S]:
+    """Return where a run saves itself (nowhere without ``path``), filled if it is to be resumed.
+
+    ``identity`` is what the sums depend on besides model, seed and versions; ``blank`` makes the
+    empty sums of one pass. Of several processes each saves its own sums ``by_process``, or the
+    first those of all.
+    """
+    processes = current()
+    if path is None or (processes.rank > 0 and not by_process):
+        return RunState(None, {})
+    shared = {
+        "model": _checksum(loaded),
+        "seed": seed,
+        "dtype": loaded.dtype,
+        "device": loaded.device.partition(":")[0],
+        "versions": versions(),
+    }
+    if by_process and processes.size > 1:
+        shared["processes"] = f"{processes.rank + 1} of {processes.size}"
+    saved: RunState[S] = RunState(own_file(Path(path)), {**shared, **identity})
+    if resume:
+        saved.resume(blank)
+    return saved
+
+
+def _checksum(loaded: LoadedModel) -> str:
+    """Return the SHA-256 of the weights, which a saved state is bound to."""
+    if (sha256 := loaded.weights_sha256) is not None:
+        return sha256
+    if loaded.file is None:
+        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
+    raise InputError(
+        f"The weights of {loaded.name} were changed after loading, so its file's checksum is not "
+        "theirs; save the changed model to a folder to use a state."
+    )

@@ -1,0 +1,397 @@
+"""What all tasks share: examples, tokenised once, that any version of the model is run on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.core.errors import InputError
+from headscope.core.processes import joined_rows, share
+from headscope.data.batches import BATCH_TOKENS, buckets
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Padded, Row, padded
+from headscope.measures.accumulator import Array, numpy
+from headscope.measures.metrics import Metric, Outputs, resampled
+from headscope.measures.paired_change import Change, Estimate, interval_of, paired_change
+from headscope.measures.pooling import cosine, wide
+from headscope.models.gating import Means, Run, gated
+from headscope.models.loaded import LoadedModel
+from headscope.models.output_maps import own_outputs
+from headscope.models.task_heads import Joined, Select
+
+#: Task heads that make a token at each position that a batch asks for.
+TOKEN_HEADS = ("mlm", "seq2seq")
+
+
+class Task:
+    """Examples of one kind and the metrics that a model earns on them."""
+
+    #: fidelity, mlm, classification, similarity or seq2seq.
+    name: ClassVar[str]
+    #: Whether a larger value is a better model.
+    higher_is_better: ClassVar[bool] = True
+    #: Whether :meth:`loss_batches` can use labels.
+    has_labels: ClassVar[bool] = True
+    #: Whether the outputs of the model's head are compared, and not its embeddings.
+    needs_head: ClassVar[bool] = False
+    #: Sentences about what a metric cannot say of these examples.
+    notes: tuple[str, ...] = ()
+    #: All metrics by name; the first is the task's value.
+    table: Mapping[str, Metric]
+
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
+    ) -> None:
+        self.data = examples
+        self.rows = rows
+        self.n_examples = len(rows)
+        self.skipped = skipped
+        self.pooling = loaded.pooling
+        self.distance = Distance(rows, loaded)
+
+    @property
+    def metric(self) -> str:
+        """Name of the task's value."""
+        return next(iter(self.table))
+
+    @property
+    def rows_of_examples(self) -> Sequence[Sequence[Row]]:
+        """The rows that each measured example is made of."""
+        return [(row,) for row in self.rows]
+
+    def outputs(
+        self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
+    ) -> dict[str, Array]:
+        """Run a model over all examples; per-example arrays in the order of the examples."""
+        with gated(loaded, gates) as run:
+            return self.outputs_of(run, share(self.batches(loaded)))
+
+    def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
+        """Do the same with anything that runs as :meth:`LoadedModel.run` does."""
+        index: list[Array] = []
+        by_row: dict[str, list[Array]] = {}
+        for batch in batches:
+            options = {**batch.decoder_inputs, "select": self._select(batch)}
+            values = self._read(batch, *run(*batch.inputs, **options))
+            index.append(np.asarray(batch.index, dtype=np.int64))
+            for name, value in values.items():
+                by_row.setdefault(name, []).append(numpy(value))
+        return self._by_example(joined_rows(self.name, index, by_row, len(self.rows)))
+
+    def value(self, outputs: Outputs) -> float:
+        """Return the task's value of what :meth:`outputs` gave."""
+        return self.metrics(outputs)[self.metric]
+
+    def metrics(self, outputs: Outputs) -> dict[str, float]:
+        """Return every metric by name, of all examples or some; rates are times 100."""
+        ones = np.ones((1, len(next(iter(outputs.values())))))
+        return {name: float(metric(outputs, ones)[0]) for name, metric in self.table.items()}
+
+    def interval(self, outputs: Outputs, *, seed: int = 0, values: Array | None = None) -> Estimate:
+        """Return the task's value with its interval; ``values`` are what :meth:`resampled` gave."""
+        return interval_of(self.table[self.metric], outputs, seed=seed, values=values)
+
+    def change(
+        self,
+        baseline: Outputs,
+        outputs: Outputs,
+        *,
+        seed: int = 0,
+        drawn: Array | None = None,
+        values: Array | None = None,
+    ) -> Change:
+        """Return how the task's value differs from another model's on the same examples.
+
+        ``difference`` is value minus the baseline's, whichever direction is better; ``drawn`` is
+        what :meth:`resampled` gave for the baseline, ``values`` what it gave for these outputs.
+        """
+        metric = self.table[self.metric]
+        return paired_change(metric, baseline, outputs, seed=seed, drawn=drawn, values=values)
+
+    def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
+        """Return the task's value of every bootstrap resample, (resamples,)."""
+        return resampled(self.table[self.metric], outputs, seed=seed)
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say what makes a model's value meaningless: outputs that do not depend on the text.
+
+        The answer continues "the unpruned model ..."; None for a model that reads its input.
+        """
+        raise NotImplementedError
+
+    def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
+        """Yield batches whose loss can be differentiated by gates."""
+        if labels and self.has_labels:
+            return self._labelled_batches(loaded)
+        return self._loss_batches(loaded, self._label_free_loss, self.distance.select)
+
+    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
+        return self._loss_batches(loaded, self._loss, _select_masks)
+
+    def _loss_batches(
+        self, loaded: LoadedModel, loss: Read, select: Callable[[Padded], Select | None]
+    ) -> Iterator[LossBatch]:
+        for batch in self.batches(loaded):
+            yield LossBatch(
+                loaded,
+                batch,
+                torch.arange(len(batch.index), device=loaded.device),
+                loss,
+                self._embed,
+                select(batch),
+                self._select_embed(batch),
+            )
+
+    # What follows is what tasks differ in.
+
+    def _select(self, batch: Padded) -> Select | None:
+        """Return which positions the head reads while the task is measured."""
+        return _select_masks(batch)
+
+    def _select_embed(self, batch: Padded) -> Select | None:
+        """Return which positions the head reads for :meth:`_embed`."""
+        return _select_masks(batch)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Return what is kept of each row."""
+        raise NotImplementedError
+
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        """Turn what is kept of rows into what is kept of examples."""
+        return by_row
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return the labelled loss of each row."""
+        raise NotImplementedError
+
+    def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return each row's distance to the unpruned model."""
+        if self.needs_head:
+            return self.distance.measure(batch, hidden, need_logits(logits))["kl"]
+        return 1 - self.distance.measure(batch, hidden, logits)["cosine"]
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Return each row's output as a vector."""
+        return F.normalize(self.pooling.embed(hidden, batch.hidden_mask), dim=-1)
+
+    def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
+        """Yield all rows, padded, in the order of :meth:`loss_batches` without labels.
+
+        ``tokens`` is about how many a batch holds.
+        """
+        for part in buckets(self.rows, tokens):
+            yield padded(part, loaded.pad_id, loaded.device)
+
+
+def need_logits(logits: Tensor | None) -> Tensor:
+    """Refuse a model without a head where the task reads it."""
+    if logits is None:
+        raise InputError("This model has lost its task head; load it with task_head='auto'.")
+    return logits
+
+
+def _select_masks(batch: Padded) -> Select | None:
+    """Let the head of a language model see masked (or target) positions only."""
+    if not batch.masked.numel():
+        return None
+    return lambda hidden: at_masks(batch, hidden)[None]
+
+
+class TokenTask(Task):
+    """A task whose head predicts a token at each masked or target position."""
+
+    needs_head = True
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Mean cross-entropy of each row's tokens."""
+        scores = wide(need_logits(logits)[0])
+        return by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
+
+
+def guesses(batch: Padded, guess: Tensor) -> dict[str, Tensor]:
+    """Return the least and the greatest guess of each row."""
+    rows, zeros = batch.masked[0], guess.new_zeros(len(batch.index))
+    return {
+        "least_guess": zeros.scatter_reduce(0, rows, guess, "amin", include_self=False),
+        "most_guess": zeros.scatter_reduce(0, rows, guess, "amax", include_self=False),
+    }
+
+
+class Distance:
+    """Cosine of embeddings, and KL of the head's outputs, to a reference model."""
+
+    def __init__(self, rows: Sequence[Row], reference: LoadedModel) -> None:
+        self.head = reference.task_head
+        self._rows, self._reference = rows, reference
+        self._pooled: Tensor | None = None
+        #: Per row: the logits (classification), or the hidden states at masked or target positions,
+        #: from which the head makes its logits anew: they are 80 times as large.
+        self._outputs: list[Tensor] = []
+
+    def select(self, batch: Padded) -> Select | None:
+        """Return what the head of the other model is to get."""
+        if self.head not in TOKEN_HEADS:
+            return None
+        self._prepared()
+        theirs = torch.cat([self._outputs[i] for i in batch.index])
+
+        def their_logits() -> Tensor:
+            """Let the unpruned model's head read its states once more: (masked, classes)."""
+            with torch.no_grad():
+                _, logits = self._reference.run(
+                    *batch.inputs, **batch.decoder_inputs, select=lambda hidden: theirs[None]
+                )
+            assert logits is not None
+            return logits[0]
+
+        return Joined(partial(at_masks, batch), theirs, their_logits)
+
+    def measure(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Return ``cosine`` and, with a head, ``kl`` (nats): (batch,) each, differentiable."""
+        ours = self._reference.pooling.embed(hidden, batch.hidden_mask)
+        theirs = self._prepared()[batch.index].to(ours)
+        distances = {"cosine": cosine(ours, theirs, precise=False)}
+        if logits is None or self.head is None:
+            return distances
+        # KL(unpruned || this model); a mean over its masks for a language model.
+        if self.head in TOKEN_HEADS:
+            own, full = wide(logits[0]).log_softmax(-1).chunk(2)
+            return {**distances, "kl": by_row(batch, _kl(full, own))}
+        stored = torch.stack([self._outputs[i] for i in batch.index])
+        return {**distances, "kl": _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))}
+
+    def constant(self) -> bool:
+        """Whether the reference model's embeddings are the same for every row."""
+        pooled = self._prepared()
+        return bool((pooled == pooled[:1]).all())
+
+    def _prepared(self) -> Tensor:
+        """Run the reference model, once; returns its embeddings (rows, d)."""
+        if self._pooled is not None:
+            return self._pooled
+        loaded, by_token = self._reference, self.head in TOKEN_HEADS
+        states: list[Tensor] = [torch.empty(0)] * len(self._rows)
+        outputs: list[Tensor] = [torch.empty(0)] * len(self._rows)
+        with gated(loaded) as run:
+            for part in buckets(self._rows):
+                batch = padded(part, loaded.pad_id, loaded.device)
+                few = one_position if by_token else None
+                hidden, logits = run(*batch.inputs, **batch.decoder_inputs, select=few)
+                kept = at_masks(batch, hidden) if by_token else logits
+                split = _split(batch, kept) if kept is not None else [torch.empty(0)] * len(part)
+                pooled = loaded.pooling.embed(hidden, batch.hidden_mask)
+                for i, state, output in zip(batch.index, pooled, split, strict=True):
+                    states[i], outputs[i] = state, output
+        self._pooled, self._outputs = torch.stack(states), outputs
+        return self._pooled
+
+
+def one_position(hidden: Tensor) -> Tensor:
+    """Select one position for the head, where its outputs are not needed."""
+    return hidden[:1, :1]
+
+
+def at_masks(batch: Padded, hidden: Tensor) -> Tensor:
+    """Pick the states at masked (or target) positions, row by row: (masked, d_model)."""
+    return hidden[batch.masked[0], batch.masked[1]]
+
+
+def by_row(batch: Padded, values: Tensor) -> Tensor:
+    """Mean of one value per masked position over each row's positions: (batch,)."""
+    size = len(batch.index)
+    total = values.new_zeros(size).index_add(0, batch.masked[0], values)
+    return total / torch.bincount(batch.masked[0], minlength=size).clamp(min=1)
+
+
+def _kl(reference: Tensor, other: Tensor) -> Tensor:
+    """KL divergence over the last axis, of log-probabilities."""
+    return (reference.exp() * (reference - other)).sum(dim=-1)
+
+
+def _split(batch: Padded, values: Tensor) -> Sequence[Tensor]:
+    """Split values by the batch's rows, or by each row's masks."""
+    if len(values) == len(batch.index) and not batch.masked.numel():
+        return list(values)
+    sizes = torch.bincount(batch.masked[0], minlength=len(batch.index))
+    return torch.split(values, sizes.tolist())
+
+
+#: From a batch's hidden states and logits to a loss (size,) or an embedding (size, d).
+Read = Callable[[Padded, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class LossBatch:
+    """Some examples whose loss can be differentiated by the gates of heads.
+
+    With gates ``(size, n_layers, n_heads)`` the gradient of ``loss(gates).sum()`` holds every
+    example's own derivative d loss_i / d xi. With gates ``(rows, n_layers, n_heads, pos)`` it is
+    z . dL/dz of every query; ``pos`` is the length of the longest sequence that any stack reads.
+    """
+
+    _loaded: LoadedModel
+    _batch: Padded
+    #: Which example each row belongs to, (rows,).
+    _owner: Tensor
+    _loss: Read
+    _embed: Read
+    #: Which positions the head reads for the loss, and for the embedding.
+    _select_loss: Select | None = None
+    _select_embed: Select | None = None
+    #: What a gate of zero leaves behind; zeros unless given.
+    _means: Means | None = None
+
+    def leaving(self, means: Means) -> LossBatch:
+        """Return the same batch, in which a gate of zero leaves the head's mean behind."""
+        return replace(self, _means=means)
+
+    @property
+    def size(self) -> int:
+        """Examples in the batch."""
+        return int(self._owner.max()) + 1
+
+    @property
+    def query_mask(self) -> Tensor:
+        """(rows, n_layers, pos): 1 where a layer's query is a real token.
+
+        The queries of decoder and cross-attention are target positions, those of the encoder are
+        source positions.
+        """
+        masks = [self._batch.queries_of(site.stack) for site in self._loaded.sites]
+        longest = max(mask.shape[1] for mask in masks)
+        return torch.stack([F.pad(mask, (0, longest - mask.shape[1])) for mask in masks], dim=1)
+
+    def gates(self, kind: str = "example") -> Tensor:
+        """Return gates of one to differentiate by."""
+        heads = (self._loaded.n_layers, self._loaded.n_heads)
+        rows, _, pos = self.query_mask.shape
+        shape = {"shared": heads, "example": (self.size, *heads), "token": (rows, *heads, pos)}
+        dtype = next(self._loaded.model.parameters()).dtype
+        return torch.ones(shape[kind], dtype=dtype, device=self._loaded.device, requires_grad=True)
+
+    def loss(self, gates: Tensor) -> Tensor:
+        """Return each example's loss, (size,)."""
+        return self._read(gates, self._loss, self._select_loss)
+
+    def embed(self, gates: Tensor) -> Tensor:
+        """Return each example's output e, (size, d): what label-free derivatives are taken of."""
+        return self._read(gates, self._embed, self._select_embed)
+
+    def full(self) -> Tensor:
+        """Return the unpruned model's e, (size, d), whatever its output maps are for now."""
+        with own_outputs(self._loaded):
+            return self.embed(self.gates().detach())
+
+    def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
+        by_row = gates[self._owner] if gates.dim() == 3 else gates
+        # Without gradients to record, the faster products serve.
+        with gated(self._loaded, by_row, gradients=gates.requires_grad, means=self._means) as run:
+            batch = self._batch
+            return read(batch, *run(*batch.inputs, **batch.decoder_inputs, select=select))

@@ -1,0 +1,238 @@
+"""Tasks of one pass: fidelity, masked language modelling, classification, similarity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.core.errors import InputError
+from headscope.data.batches import buckets
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Padded, Row, pad_rows
+from headscope.measures.accumulator import Array
+from headscope.measures.metrics import (
+    Outputs,
+    TokenRate,
+    accuracy,
+    macro_f1,
+    matthews,
+    mean_of,
+    ratio_of,
+    spearman,
+)
+from headscope.measures.pooling import cosine, wide
+from headscope.measures.rounding import above
+from headscope.models.loaded import LoadedModel
+from headscope.models.task_heads import Select
+from headscope.tasks.base import LossBatch, Task, TokenTask, guesses, need_logits
+
+
+class Fidelity(Task):
+    """Mean cosine of embeddings and, for a model with a head, mean KL of its outputs.
+
+    A masked language model reads text with 15% of the tokens masked, and its KL is taken there.
+    """
+
+    name = "fidelity"
+    has_labels = False
+
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
+    ) -> None:
+        super().__init__(examples, loaded, rows, skipped)
+        # Text runs the encoder of an encoder-decoder model, and not its head.
+        has_outputs = loaded.task_head not in (None, "seq2seq")
+        self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 1 + has_outputs]}
+
+    def _select(self, batch: Padded) -> Select | None:
+        return self.distance.select(batch)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        distances = self.distance.measure(batch, hidden, logits)
+        return {**distances, "cosine": distances["cosine"].clamp(max=1.0)}  # rounding may exceed it
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where the states to stay near to are the same whatever is read."""
+        return "gives every text the same embedding" if self.distance.constant() else None
+
+    def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        distances = self.distance.measure(batch, hidden, logits)
+        return 1 - distances["cosine"] + distances.get("kl", 0.0)
+
+
+class MaskedLM(TokenTask):
+    """Mean negative log-probability (nats) of masked tokens, and how many are guessed right."""
+
+    name = "mlm"
+    higher_is_better = False
+    table = {  # noqa: RUF012  (never changed)
+        "loss": ratio_of("nll", "positions"),
+        "masked_accuracy": TokenRate("correct", "positions"),
+    }
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        scores, rows, size = need_logits(logits)[0], batch.masked[0], len(batch.index)
+        nll = F.cross_entropy(wide(scores), batch.gold, reduction="none")
+        guess = scores.argmax(dim=-1)
+        correct = (guess == batch.gold).to(nll.dtype)
+        zeros = nll.new_zeros(size)
+        return {
+            "nll": zeros.index_add(0, rows, nll),
+            "correct": zeros.index_add(0, rows, correct),
+            "positions": torch.bincount(rows, minlength=size).float(),
+            **guesses(batch, guess),
+        }
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where one token is guessed at every mask."""
+        if outputs["most_guess"].max() > outputs["least_guess"].min():
+            return None
+        return "guesses the same token at every mask"
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Log-probabilities at a row's masks, one after the other; rows of fewer masks end in 0."""
+        rows, size = batch.masked[0], len(batch.index)
+        count = torch.bincount(rows, minlength=size)
+        place = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
+        flat = wide(need_logits(logits)[0]).log_softmax(dim=-1)
+        room = flat.new_zeros(size, int(count.max()), flat.shape[-1])
+        return room.index_put((rows, place), flat).flatten(1)
+
+
+class Classification(Task):
+    """Accuracy, macro F1 and Matthews correlation of the largest logit, all times 100."""
+
+    name = "classification"
+    needs_head = True
+    table = {"accuracy": accuracy, "f1": macro_f1, "matthews": matthews}  # noqa: RUF012
+
+    def __init__(
+        self,
+        examples: Examples,
+        loaded: LoadedModel,
+        rows: Sequence[Row],
+        skipped: int,
+        labels: Sequence[int],
+    ) -> None:
+        super().__init__(examples, loaded, rows, skipped)
+        self._labels = np.array(labels)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        return {"predicted": need_logits(logits).argmax(dim=-1)}
+
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        return {**by_row, "label": self._labels}
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where one class is predicted whatever is read."""
+        same = np.ptp(outputs["predicted"]) == 0
+        return "predicts one class for every example" if same else None
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        scores = wide(need_logits(logits))
+        gold = torch.as_tensor(self._labels[batch.index], device=scores.device)
+        return F.cross_entropy(scores, gold, reduction="none")
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        return wide(need_logits(logits)).log_softmax(dim=-1)
+
+
+def classes_of(loaded: LoadedModel) -> dict[int, str]:
+    """Return the classes that a model tells apart."""
+    config = loaded.network.config
+    if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
+        raise InputError(
+            f"The head of {loaded.name} does not choose one of several classes "
+            f"({config.num_labels} outputs, {config.problem_type or 'regression'}); the task "
+            "classification needs one that does."
+        )
+    return {int(number): str(name) for number, name in config.id2label.items()}
+
+
+class _Pair:
+    """Two rows that are compared, as one item for batching."""
+
+    def __init__(self, index: int, first: Row, second: Row) -> None:
+        self.index, self.first, self.second = index, first, second
+
+    def __len__(self) -> int:
+        # Both rows are padded to the longer one.
+        return 2 * max(len(self.first), len(self.second))
+
+
+class Similarity(Task):
+    """Spearman correlation (x100) of gold scores with the cosine of embeddings.
+
+    Reimers & Gurevych 2019, arXiv:1908.10084.
+    """
+
+    name = "similarity"
+    table = {"spearman": spearman}  # noqa: RUF012
+
+    def __init__(
+        self,
+        examples: Examples,
+        loaded: LoadedModel,
+        rows: Sequence[Row],
+        skipped: int,
+        pairs: Array,
+        gold: Array,
+    ) -> None:
+        super().__init__(examples, loaded, rows, skipped)
+        self._pairs, self._gold = pairs, gold
+        self.n_examples = len(gold)
+
+    @property
+    def rows_of_examples(self) -> Sequence[Sequence[Row]]:
+        """Both sentences of each pair."""
+        return [(self.rows[first], self.rows[second]) for first, second in self._pairs.tolist()]
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        embedding = self.pooling.embed(hidden, batch.attention_mask)
+        return {"embedding": F.normalize(embedding.float(), dim=-1)}
+
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        first, second = (by_row["embedding"][side].astype(float) for side in self._pairs.T)
+        zero = ~(first.any(axis=1) | second.any(axis=1))  # two equal states, if empty ones
+        return {"similarity": (first * second).sum(axis=1) + zero, "gold": self._gold}
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where no pair is more similar than another."""
+        if above(outputs["similarity"].max(), outputs["similarity"].min()):
+            return None
+        return "gives every pair the same similarity, so its correlation is set to 0"
+
+    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
+        items = [
+            _Pair(i, self.rows[first], self.rows[second])
+            for i, (first, second) in enumerate(self._pairs.tolist())
+        ]
+        for part in buckets(items):
+            rows = [pair.first for pair in part] + [pair.second for pair in part]
+            owner = torch.arange(len(part), device=loaded.device).repeat(2)
+            # The cosine of a perfect pair is 1.
+            gold = self._gold[[pair.index for pair in part]] / float(np.abs(self._gold).max())
+            yield LossBatch(
+                loaded,
+                pad_rows(rows, loaded.pad_id, loaded.device),
+                owner,
+                partial(self._squared_error, torch.as_tensor(gold).to(loaded.device)),
+                self._embed_both,
+            )
+
+    def _squared_error(
+        self, gold: Tensor, batch: Padded, hidden: Tensor, logits: Tensor | None
+    ) -> Tensor:
+        """(cosine - gold)^2 of each pair of a batch whose first half are the first sentences."""
+        first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
+        return (cosine(first, second, precise=False) - gold.to(first.dtype)) ** 2
+
+    def _embed_both(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Both sentences' unit embeddings in one vector."""
+        unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
+        return torch.cat(unit.chunk(2), dim=-1)

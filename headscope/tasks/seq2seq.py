@@ -1,0 +1,210 @@
+"""Seq2seq: does an encoder-decoder model write the target that belongs to a source?"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.core.errors import CorpusError
+from headscope.core.processes import share, texts_in_order
+from headscope.data.examples import Examples
+from headscope.data.token_rows import Ends, Padded, PairRow, encode_pairs
+from headscope.measures.accumulator import Array
+from headscope.measures.metrics import Metric, Outputs, TokenRate, rate_of
+from headscope.measures.pooling import wide
+from headscope.models.gating import gated
+from headscope.models.loaded import LoadedModel
+from headscope.models.routing import quiet_transformers
+from headscope.models.task_heads import Select, ends_of
+from headscope.tasks.base import TokenTask, guesses, need_logits, one_position
+from headscope.tasks.bleu import COUNTS, WORDS, bleu, bleu_counts, bleu_unit, has_sacrebleu
+
+#: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
+_DECODED_TOGETHER = 4096
+
+
+class Seq2Seq(TokenTask):
+    """Token accuracy under teacher forcing, and what greedy decoding writes; all times 100.
+
+    * ``token_accuracy``: share of target tokens, end tokens included, that are the likeliest ones
+      after the true tokens before them. One pass, and the task's value.
+    * ``exact_match``: share of sources for which greedy decoding writes the target, letter for
+      letter, but for white space around it.
+    * ``bleu``: corpus BLEU of the same texts, by sacreBLEU where that is installed. Where targets
+      have fewer than four words on average, BLEU of words is 0 for every model; then it is
+      ``bleu_characters``, with every character for a word, and ``notes`` say so.
+
+    The last two are measured by :meth:`outputs` with ``all_metrics`` only: decoding runs the
+    decoder once for every token.
+    """
+
+    name = "seq2seq"
+
+    def __init__(
+        self,
+        examples: Examples,
+        loaded: LoadedModel,
+        rows: Sequence[PairRow],
+        skipped: int,
+        targets: Sequence[str],
+    ) -> None:
+        super().__init__(examples, loaded, rows, skipped)
+        self._targets = tuple(text.strip() for text in targets)
+        self._ends = ends_of(loaded)
+        self._longest = max(len(row.labels) for row in rows)
+        self.table: dict[str, Metric] = {
+            "token_accuracy": TokenRate("correct", "tokens"),
+            "exact_match": rate_of("exact"),
+        }
+        self._unit = bleu_unit(self._targets) if has_sacrebleu() else None
+        if self._unit is not None:
+            self.table["bleu" if self._unit == WORDS else "bleu_characters"] = bleu
+        if not has_sacrebleu():
+            self.notes = (
+                "BLEU is left out: the package sacrebleu, which counts it, is not installed.",
+            )
+        elif self._unit != WORDS:
+            instead = "is of characters (bleu_characters)" if self._unit else "is left out"
+            self.notes = (
+                "The targets have fewer than four words on average, and BLEU of words is 0 for "
+                f"every model then: BLEU {instead}.",
+            )
+
+    def outputs(
+        self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
+    ) -> dict[str, Array]:
+        """Run a model over all pairs; decode its own outputs only for ``all_metrics``."""
+        outputs = super().outputs(loaded, gates)
+        if not all_metrics:
+            return outputs
+        texts = self.decode(loaded, gates)
+        pairs = zip(texts, self._targets, strict=True)
+        outputs["exact"] = np.array([text == target for text, target in pairs], dtype=float)
+        outputs["text"] = np.unique(np.array(texts), return_inverse=True)[1]
+        if self._unit is not None:
+            outputs[COUNTS] = bleu_counts(texts, self._targets, tokenize=self._unit)
+        return outputs
+
+    def decode(self, loaded: LoadedModel, gates: Tensor | None = None) -> list[str]:
+        """Return what a model writes greedily for each source, without white space around it."""
+        texts = dict[int, str]()
+        # A good model is never cut short, and one that has lost its end token is stopped.
+        limit = min(loaded.max_length, 2 * self._longest + 10)
+        with gated(loaded, gates):
+            for batch in share(self.batches(loaded, _DECODED_TOGETHER)):
+                written = decode_greedily(
+                    loaded.network,
+                    batch.input_ids,
+                    batch.attention_mask,
+                    ends=self._ends,
+                    pad_id=loaded.pad_id,
+                    max_new_tokens=limit,
+                )
+                for i, ids in zip(batch.index, written, strict=True):
+                    text: str = loaded.tokenizer.decode(ids, skip_special_tokens=True)
+                    texts[i] = text.strip()
+        return texts_in_order("decoded texts", texts)
+
+    def metrics(self, outputs: Outputs) -> dict[str, float]:
+        """Return the metrics of what was measured; token accuracy alone if nothing was decoded."""
+        if "exact" in outputs:
+            return super().metrics(outputs)
+        value = self.table[self.metric](outputs, np.ones((1, len(outputs["correct"]))))
+        return {self.metric: float(value[0])}
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where one text, or one token, is written whatever the source is."""
+        if "text" in outputs and np.ptp(outputs["text"]) == 0:
+            return "writes the same text for every source"
+        if outputs["most_guess"].max() > outputs["least_guess"].min():
+            return None
+        return "gives the same token at every position"
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        guess, rows, size = need_logits(logits)[0].argmax(dim=-1), batch.masked[0], len(batch.index)
+        zeros = torch.zeros(size, device=guess.device)
+        return {
+            "correct": zeros.index_add(0, rows, (guess == batch.gold).float()),
+            "tokens": torch.bincount(rows, minlength=size).float(),
+            **guesses(batch, guess),
+        }
+
+    def _select_embed(self, batch: Padded) -> Select | None:
+        return one_position
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Last decoder states at a target's positions, end to end, over the root of their number.
+
+        Positions are kept apart: in a mean over them, what a head does to one token cancels what it
+        does to another, and heads that matter look harmless. The head of the model is linear in the
+        states, so that they choose heads as well as log-probabilities do, and they are far smaller.
+        Every row has room for the longest target, so that all embeddings are of one size.
+        """
+        real = batch.hidden_mask.to(wide(hidden).dtype)
+        states = wide(hidden) * (real / real.sum(dim=1, keepdim=True).sqrt())[..., None]
+        return F.pad(states, (0, 0, 0, self._longest - states.shape[1])).flatten(1)
+
+
+def seq2seq_task(
+    examples: Examples, loaded: LoadedModel, _seed: int = 0, _limit: int | None = None
+) -> Seq2Seq:
+    """Tokenise sources and targets for a model."""
+    sources, targets = examples.first, examples.second or ()
+    encoded = encode_pairs(loaded, sources, targets, ends_of(loaded))
+    kept = [row for row in encoded if row is not None]
+    if len(kept) < 2:
+        raise CorpusError(
+            f"{len(kept)} of {len(examples)} pairs fit the model's limit of {loaded.max_length} "
+            "tokens on either side; give shorter ones (nothing is ever cut)."
+        )
+    rows = [dataclasses.replace(row, index=i) for i, row in enumerate(kept)]
+    wanted = [targets[row.index] for row in kept]
+    return Seq2Seq(examples, loaded, rows, len(examples) - len(rows), wanted)
+
+
+def decode_greedily(
+    network: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    *,
+    ends: Ends,
+    pad_id: int,
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """Let an encoder-decoder model write, token by token, with cached keys and values.
+
+    The checkpoint's other settings of generation hold (forced first and last tokens, suppressed
+    tokens, penalties), but not its beams, sampling and lengths.
+    """
+    settings = copy.deepcopy(network.generation_config)
+    # A setting that is None would be filled from the checkpoint again.
+    settings.update(
+        do_sample=False,
+        num_beams=1,
+        num_return_sequences=1,
+        early_stopping=False,
+        length_penalty=1.0,
+        min_new_tokens=0,
+        max_new_tokens=max_new_tokens,
+        use_cache=True,
+        return_dict_in_generate=False,
+        decoder_start_token_id=ends.start,
+        pad_token_id=pad_id,
+    )
+    if settings.eos_token_id is None:
+        settings.eos_token_id = ends.stop
+    with quiet_transformers(), torch.no_grad():
+        written = network.generate(
+            input_ids=input_ids, attention_mask=attention_mask, generation_config=settings
+        )
+    eos = settings.eos_token_id
+    stops = {eos} if isinstance(eos, int) else set(eos)
+    return [list(takewhile(lambda t: t not in stops, row[1:])) for row in written.tolist()]
