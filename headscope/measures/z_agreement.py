@@ -20,39 +20,19 @@ __all__ = ["ZAgreement", "z_agreement"]
 
 @dataclass(frozen=True)
 class ZAgreement:
-    """Recorded z beside the exact ones.
+    """Recorded z beside the exact ones."""
 
-    Attributes
-    ----------
-    rounding : Tensor, (n_heads,)
-        Mean ``|z - pattern v|`` in units of rounding: epsilon times the size of the result and of
-        its terms, if these were independent.
-    scale : ScaleSums
-        What the factor on ``pattern v`` is fitted from.
-    """
-
+    #: (n_heads,): mean ``|z - pattern v|`` in units of rounding: epsilon times the size of the
+    #: result and of its terms, if these were independent.
     rounding: Tensor
-    scale: ScaleSums
+    scale: ScaleSums  # What the factor on ``pattern v`` is fitted from
 
 
 def z_agreement(z: Tensor, pattern: Tensor, v: Tensor, real: Tensor) -> ZAgreement:
     """Hold recorded z against the ones that pattern and values give in float32 or better.
 
-    Parameters
-    ----------
-    z : Tensor, (batch, n_heads, query_pos, d_v)
-        As recorded, in the model's dtype.
-    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
-        Recorded in the same pass.
-    v : Tensor, (batch, n_heads, key_pos, d_v)
-        Recorded in the same pass.
-    real : Tensor, (batch, query_pos), boolean
-        Positions that are no padding; no other row counts.
-
-    Returns
-    -------
-    ZAgreement
-        Of each head.
+    ``z`` (batch, n_heads, query_pos, d_v), ``pattern`` (batch, n_heads, query_pos, key_pos), ``v``
+    (batch, n_heads, key_pos, d_v), ``real`` (batch, query_pos).
     """
     step = math.ceil(pattern.shape[-2] / QUERIES)
     wide = z.dtype if z.dtype == torch.float64 else torch.float32

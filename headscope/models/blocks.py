@@ -46,21 +46,13 @@ from headscope.models.routing import Router
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """Where one family's layer keeps its parts: dotted paths from the layer, BERT's by default.
+    """Where one family's layer keeps its parts: dotted paths from the layer, BERT's by default."""
 
-    Attributes
-    ----------
-    name : str
-        The family that it is known from.
-    attention, norm_attention : str
-        The attention module that ``router`` answers, and the LayerNorm of its sublayer.
-    up, activation, down, norm_ffn : str
-        The feed-forward network and the LayerNorm of its sublayer.
-    """
-
-    name: str
+    name: str  # The family that it is known from
+    #: The attention module that ``router`` answers, and the LayerNorm of its sublayer.
     attention: str = "attention.self"
     norm_attention: str = "attention.output.LayerNorm"
+    #: The feed-forward network and the LayerNorm of its sublayer.
     up: str = "intermediate.dense"
     activation: str = "intermediate.intermediate_act_fn"
     down: str = "output.dense"
@@ -104,20 +96,12 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """One layer of the model, in parts.
+    """One layer of the model, in parts."""
 
-    Attributes
-    ----------
-    site : AttentionSite
-        Its attention; a module that serves several layers (ALBERT) has a block for each.
-    parts : Parts
-        The modules of its layer.
-    norm_first : bool
-        Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
-    """
-
+    #: Its attention; a module that serves several layers (ALBERT) has a block for each.
     site: AttentionSite
-    parts: Parts
+    parts: Parts  # The modules of its layer
+    #: Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     norm_first: bool
 
     def run(self, x: Tensor, variant: Variant, router: Router) -> Tensor:
@@ -146,13 +130,7 @@ class Block:
 def run_variant(
     blocks: Sequence[Block], router: Router, x: Tensor, variant: Variant
 ) -> Iterator[Tensor]:
-    """Yield ``x``, the embeddings, and then the state after each layer: n_layers + 1 tensors.
-
-    Raises
-    ------
-    ValidationFailedError
-        If our attention did not run exactly once per layer.
-    """
+    """Yield ``x``, the embeddings, and then the state after each layer: n_layers + 1 tensors."""
     router.begin()
     yield x
     for block in blocks:
@@ -162,14 +140,7 @@ def run_variant(
 
 
 def find_blocks(loaded: LoadedModel) -> tuple[Block, ...]:
-    """Take every layer of the model apart, in order of execution.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If a layer's parts are not where any known family keeps them, or its attention is more than
-        scores q k^T of the state.
-    """
+    """Take every layer of the model apart, in order of execution."""
     known = _recognised(loaded.model, {site.module for site in loaded.sites})
     norms = [parts.norm_attention for parts in known.values()]
     watched = dict.fromkeys([*norms, *(site.projections.out.module for site in loaded.sites)])
@@ -214,11 +185,7 @@ def norm_placement(blocks: Sequence[Block]) -> str:
 def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) -> list[Tensor]:
     """Run the model as it is, with its own attention, and return the states between its layers.
 
-    Returns
-    -------
-    list of n_layers + 1 Tensors, (batch, pos, d_model)
-        What enters the first layer, and what leaves each layer; a final LayerNorm after the last
-        one (pre-LN) is not part of a layer.
+    Returns (batch, pos, d_model).
     """
     states: list[Tensor] = []
 

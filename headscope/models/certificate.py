@@ -87,11 +87,6 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
 
     Kept on ``loaded``: further calls cost a look at the weights, and validate again only when these
     have changed. A model in training mode fails, whatever was found before.
-
-    Returns
-    -------
-    ValidationResult
-        ``passed`` is False, with ``reasons``, when anything is off; nothing is raised.
     """
     if (training := training_reason(loaded)) is not None:
         return _refused(loaded, training)

@@ -42,15 +42,7 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
 def cut_modules(
     network: Any, kept: Callable[[int, AttentionModule], Collection[int] | None]
 ) -> None:
-    """Cut every attention module of a network, in place.
-
-    Parameters
-    ----------
-    network : nn.Module
-        With or without a task head.
-    kept : callable
-        Told (place, module): the heads that this module keeps; None leaves it as it is.
-    """
+    """Cut every attention module of a network, in place."""
     for place, item in enumerate(attention_modules(getattr(network, "base_model", network))):
         if (heads := kept(place, item)) is not None:
             cut_module(item, heads)

@@ -16,13 +16,6 @@ def demo_folder() -> Path:
     """Return the folder of the packaged demo model after checking its weights' SHA-256.
 
     The package's own code is never imported; only its list of files is read.
-
-    Raises
-    ------
-    ModelNotFoundError
-        If the package is not installed.
-    CheckpointError
-        If its weights are not the published ones.
     """
     try:
         files = importlib.metadata.files(PACKAGE) or []

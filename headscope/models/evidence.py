@@ -28,21 +28,13 @@ PROGRAMS = ("the model's own attention", "the installed attention", "the canonic
 
 @dataclass(frozen=True)
 class Evidence:
-    """One site: numbers as in LayerCheck, each the worst of all programs and probes.
+    """One site: numbers as in LayerCheck, each the worst of all programs and probes."""
 
-    Attributes
-    ----------
-    calls : int
-        How often our attention ran in one pass.
-    gaps : tuple of float or None
-        LayerCheck's ``max_abs_pattern`` to ``rounding_out`` and ``rounding_z``; None if not
-        comparable.
-    scales, z_scales : tuple of ScaleSums
-        Of the scores and of z, by program; empty where there was nothing to compare.
-    """
-
-    calls: int
+    calls: int  # How often our attention ran in one pass
+    #: LayerCheck's ``max_abs_pattern`` to ``rounding_out`` and ``rounding_z``; None if not
+    #: comparable.
     gaps: tuple[float | None, ...] = (None,) * 6
+    #: Of the scores and of z, by program; empty where there was nothing to compare.
     scales: tuple[ScaleSums, ...] = ()
     z_scales: tuple[ScaleSums, ...] = ()
 

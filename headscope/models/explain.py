@@ -47,29 +47,19 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True)
 class Rest:
-    """What follows attention in a layer: skip, LayerNorm and feed-forward network.
+    """What follows attention in a layer: skip, LayerNorm and feed-forward network."""
 
-    Attributes
-    ----------
-    norm_first : bool
-        Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
-    norm, last : Norm
-        The LayerNorm after the first sum; and, in a post-LN layer, the one after the second.
-    up, down : Linear
-        The feed-forward network.
-    activation : callable
-        Between the two: the model's own function.
-    layer_in, summed, normed, layer_out : Tensor, (batch, pos, d_model)
-        The layer's input, the sum of skip and attention, the same after its LayerNorm, and the
-        layer's output, as the model has them.
-    """
-
+    #: Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     norm_first: bool
+    #: The LayerNorm after the first sum; and, in a post-LN layer, the one after the second.
     norm: Norm
     last: Norm
+    #: The feed-forward network.
     up: Linear
     down: Linear
-    activation: Any
+    activation: Any  # Between the two: the model's own function
+    #: (batch, pos, d_model): the layer's input, the sum of skip and attention, the same after its
+    #: LayerNorm, and the layer's output, as the model has them.
     layer_in: Tensor
     summed: Tensor
     normed: Tensor
@@ -78,26 +68,16 @@ class Rest:
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention layer in the model's own run.
+    """One attention layer in the model's own run."""
 
-    Attributes
-    ----------
-    site : AttentionSite
-        Where it is.
-    record : SiteRecord
-        What its attention module was called with, its scores, pattern, z and output.
-    own : Heads
-        q, k and v as the model's own maps returned them, by head and without positions.
-    allowed : Tensor, (batch, query_pos, key_pos)
-        Which keys each query may see, from padding, direction and window alone.
-    rest : Rest or None
-        What follows attention; None where headscope cannot take this family's layer apart.
-    """
-
-    site: AttentionSite
+    site: AttentionSite  # Where it is
+    #: What its attention module was called with, its scores, pattern, z and output.
     record: SiteRecord
-    own: Heads
+    own: Heads  # q, k and v as the model's own maps returned them, by head and without positions
+    #: (batch, query_pos, key_pos): which keys each query may see, from padding, direction and
+    #: window alone.
     allowed: Tensor
+    #: What follows attention; None where headscope cannot take this family's layer apart.
     rest: Rest | None
 
     @property
@@ -140,18 +120,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Run:
-    """One sentence in the model's own run.
+    """One sentence in the model's own run."""
 
-    Attributes
-    ----------
-    layer : Layer
-        The layer that is explained.
-    patterns : dict of int to Tensor, (n_heads, query_pos, key_pos)
-        Every layer's, by the site's row.
-    """
-
-    layer: Layer
-    patterns: dict[int, Tensor]
+    layer: Layer  # The layer that is explained
+    patterns: dict[int, Tensor]  # (n_heads, query_pos, key_pos): every layer's, by the site's row
 
 
 def every_map(site: AttentionSite) -> tuple[LinearMap, ...]:
@@ -161,19 +133,7 @@ def every_map(site: AttentionSite) -> tuple[LinearMap, ...]:
 
 
 def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], pads: int) -> Run:
-    """Run a sentence, and ``pads`` positions of padding behind it, through the model as it is.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Of an encoder-decoder model, the view of its encoder.
-    site : AttentionSite
-        The layer that is looked at.
-    ids : sequence of int
-        The sentence, special tokens included.
-    pads : int
-        How many; 0 for none.
-    """
+    """Run a sentence, and ``pads`` positions of padding behind it, through the model as it is."""
     tokens = torch.tensor([[*ids, *[loaded.pad_id] * pads]], device=loaded.device)
     mask = torch.ones_like(tokens)
     mask[:, len(ids) :] = 0

@@ -9,17 +9,11 @@ from headscope.errors import UnsupportedModelError
 
 @dataclass(frozen=True)
 class Covered:
-    """A family that is tested.
+    """A family that is tested."""
 
-    Attributes
-    ----------
-    layout : str
-        The attention layout that covers it: a name in ``headscope.models.layouts``.
-    stacks : tuple of str
-        What its models can have: ``encoder``, ``decoder``, ``cross``.
-    """
-
+    #: The attention layout that covers it: a name in ``headscope.models.layouts``.
     layout: str = "bert"
+    #: What its models can have: ``encoder``, ``decoder``, ``cross``.
     stacks: tuple[str, ...] = ("encoder",)
 
 
@@ -107,20 +101,7 @@ REFUSED = {
 
 
 def refuse(family: str, name: str) -> None:
-    """Refuse a model of a family that cannot be covered.
-
-    Parameters
-    ----------
-    family : str
-        Its ``model_type``.
-    name : str
-        What the user calls the model.
-
-    Raises
-    ------
-    UnsupportedModelError
-        With the reason.
-    """
+    """Refuse a model of a family that cannot be covered."""
     if family in REFUSED:
         raise UnsupportedModelError(
             f"{name} is a {family} model, which headscope does not cover: {REFUSED[family]}."

@@ -23,59 +23,35 @@ _NO_LIMIT = 10**9
 
 @dataclass
 class LoadedModel:
-    """A model that is ready to be measured.
+    """A model that is ready to be measured."""
 
-    Attributes
-    ----------
-    name : str
-        What the user called it.
-    model : nn.Module
-        The base model (no task head), in eval mode.
-    network : nn.Module
-        The base model with its task head around it, or the base model itself where there is none.
-    task_head : str or None
-        ``mlm``, ``classification``, ``seq2seq`` or None.
-    tokenizer : transformers tokenizer or None
-        A fast one; None where the folder has none and the caller allowed it.
-    sites : tuple of AttentionSite
-        Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
-    file : FileWeights or None
-        The weights as they were read; None for a model that was handed over in memory.
-    revision : str or None
-        The hub's commit, where it is known.
-    dtype, device : str
-        Of its weights, as torch spells them.
-    origin : dict or None
-        For a copy without some of its heads: id, revision and weights_sha256 of what it was made
-        from.
-    stored_dtype : str or None
-        Floating-point type of the checkpoint's file, where it is known.
-    certificate : object or None
-        The last certificate and what it was made on; see :mod:`headscope.models.certificate`.
-    whole : LoadedModel or None
-        For a view of one stack: the model that it is a view of.
-    folder : Path or None
-        Where it was read, or where the model lies that it was cut from; None for one that was
-        handed over in memory.
-    pooling : Pooling
-        How its last states become the embedding of a text.
-    """
-
-    name: str
-    model: Any
+    name: str  # What the user called it
+    model: Any  # The base model (no task head), in eval mode
+    #: The base model with its task head around it, or the base model itself where there is none.
     network: Any = field(repr=False)
-    tokenizer: Any
+    tokenizer: Any  # A fast one; None where the folder has none and the caller allowed it
+    #: Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
     sites: tuple[AttentionSite, ...]
-    task_head: str | None
+    task_head: str | None  # ``mlm``, ``classification``, ``seq2seq`` or None
+    #: Of its weights, as torch spells them.
     dtype: str
     device: str
-    revision: str | None = None
+    revision: str | None = None  # The hub's commit, where it is known
+    #: The weights as they were read; None for a model that was handed over in memory.
     file: FileWeights | None = field(default=None, repr=False)
+    #: For a copy without some of its heads: id, revision and weights_sha256 of what it was made
+    #: from.
     origin: dict[str, Any] | None = field(default=None, repr=False)
+    #: Floating-point type of the checkpoint's file, where it is known.
     stored_dtype: str | None = None
+    #: The last certificate and what it was made on; see :mod:`headscope.models.certificate`.
     certificate: object = field(default=None, repr=False)
+    #: For a view of one stack: the model that it is a view of.
     whole: LoadedModel | None = field(default=None, repr=False)
+    #: Where it was read, or where the model lies that it was cut from; None for one that was handed
+    #: over in memory.
     folder: Path | None = field(default=None, repr=False)
+    #: How its last states become the embedding of a text.
     pooling: Pooling = field(default_factory=Pooling)
 
     @property
@@ -102,18 +78,7 @@ class LoadedModel:
         return tuple(dict.fromkeys(site.stack for site in self.sites))
 
     def only(self, stack: str) -> LoadedModel:
-        """Return a view of one stack: the same model, measured and pruned there alone.
-
-        Parameters
-        ----------
-        stack : str
-            ``encoder``, ``decoder`` or ``cross``; ``all`` is the model itself.
-
-        Raises
-        ------
-        InputError
-            If the model has no such stack.
-        """
+        """Return a view of one stack: the same model, measured and pruned there alone."""
         whole = self.whole or self
         if stack == "all":
             return whole
@@ -125,18 +90,7 @@ class LoadedModel:
         return self if whole.stacks == (stack,) else replace(self, sites=sites, whole=whole)
 
     def pooled_by(self, mode: str) -> LoadedModel:
-        """Return the same model with another way to embed a text, whatever its folder says.
-
-        Parameters
-        ----------
-        mode : str
-            ``mean``, ``cls``, ``max`` or ``weighted``; no dense module follows it.
-
-        Raises
-        ------
-        InputError
-            If there is no such mode.
-        """
+        """Return the same model with another way to embed a text, whatever its folder says."""
         pooling = chosen(mode, self.pooling)
         whole = None if self.whole is None else replace(self.whole, pooling=pooling)
         return replace(self, pooling=pooling, whole=whole)

@@ -78,13 +78,6 @@ def load_network(
     """Build the network with its weights, complete, or cut down to the heads ``kept``.
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in.
-
-    Raises
-    ------
-    InputError
-        If the checkpoint lacks the task head.
-    CheckpointError
-        If it is not a whole model.
     """
     stated = checkpoint.config.get("architectures")
     architecture = stated[0] if isinstance(stated, list) and stated else None

@@ -16,18 +16,12 @@ from headscope.pruning.surgery import head_rows, scale_heads
 
 @dataclass(frozen=True)
 class OutputMap:
-    """What one layer does with its heads' z.
+    """What one layer does with its heads' z."""
 
-    Attributes
-    ----------
-    W : Tensor, (n_heads * d_head, d_model)
-        W_O of all heads, stacked; without what a family puts beside attention.
-    b : Tensor, (d_model,)
-        b_O; zeros where the layer has none.
-    """
-
+    #: (n_heads * d_head, d_model): W_O of all heads, stacked; without what a family puts beside
+    #: attention.
     W: Tensor
-    b: Tensor
+    b: Tensor  # (d_model,): b_O; zeros where the layer has none
 
 
 def output_map(site: AttentionSite) -> OutputMap:

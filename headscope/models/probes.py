@@ -26,21 +26,13 @@ _RANDOM_LENGTHS = (23, 7, 16, 3)
 
 @dataclass(frozen=True)
 class Probe:
-    """One batch.
+    """One batch."""
 
-    Attributes
-    ----------
-    name : str
-        ``right-padded``, ``left-padded`` or ``unpadded``.
-    input_ids, attention_mask : Tensor, (batch, pos)
-        On the model's device; the mask is 1 for tokens and 0 for padding.
-    decoder_input_ids, decoder_attention_mask : Tensor, (batch, target_pos), or None
-        The same for the decoder of an encoder-decoder model.
-    """
-
-    name: str
+    name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
+    #: (batch, pos): on the model's device; the mask is 1 for tokens and 0 for padding.
     input_ids: Tensor
     attention_mask: Tensor
+    #: (batch, target_pos): the same for the decoder of an encoder-decoder model.
     decoder_input_ids: Tensor | None = None
     decoder_attention_mask: Tensor | None = None
 
@@ -72,13 +64,7 @@ class Probe:
 
 
 def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
-    """Return sentences, or random token ids where there is no tokenizer.
-
-    Raises
-    ------
-    HeadscopeError
-        If the tokenizer gives ids that the model does not have.
-    """
+    """Return sentences, or random token ids where there is no tokenizer."""
     *short, long = _tokenized(loaded) if loaded.tokenizer is not None else _random(loaded)
     _check_ids(loaded, [*short, long])
     short = [ids[: loaded.max_length] for ids in short]

@@ -31,59 +31,35 @@ _MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """One site in one pass; None for what was not seen.
+    """One site in one pass; None for what was not seen."""
 
-    Attributes
-    ----------
-    inputs : AttentionInput
-        What the attention module is called with.
-    q, k : Tensor, (batch, n_heads, pos, d_head)
-        What is scored: queries and keys with any position in them.
-    z : Tensor, (batch, pos, n_heads * d_head), or wider
-        What enters W_O: the heads' z, and behind them what a family puts beside attention.
-    out : Tensor, (batch, pos, d_model)
-        What leaves W_O.
-    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
-        After softmax.
-    v : Tensor, (batch, n_heads, key_pos, d_v)
-        What the pattern mixes.
-    scores : Tensor, (batch, n_heads, query_pos, key_pos)
-        What the model's own softmax is given, the mask added; kept only where asked for.
-    """
-
-    inputs: AttentionInput | None
+    inputs: AttentionInput | None  # What the attention module is called with
+    #: (batch, n_heads, pos, d_head): what is scored: queries and keys with any position in them.
     q: Tensor | None
     k: Tensor | None
+    #: (batch, pos, n_heads * d_head): what enters W_O: the heads' z, and behind them what a family
+    #: puts beside attention.
     z: Tensor | None
-    out: Tensor | None
-    pattern: Tensor | None
-    v: Tensor | None = None
+    out: Tensor | None  # (batch, pos, d_model): what leaves W_O
+    pattern: Tensor | None  # (batch, n_heads, query_pos, key_pos): after softmax
+    v: Tensor | None = None  # (batch, n_heads, key_pos, d_v): what the pattern mixes
+    #: (batch, n_heads, query_pos, key_pos): what the model's own softmax is given, the mask added;
+    #: kept only where asked for.
     scores: Tensor | None = None
 
 
 @dataclass
 class Recording:
-    """One pass.
+    """One pass."""
 
-    Attributes
-    ----------
-    seen : dict of str to dict of int to object
-        By field of SiteRecord and the site's row, what each site showed.
-    hidden : Tensor or None, (batch, pos, d_model)
-        The last hidden state; None where the pass broke off.
-    calls : dict of (stack, layer) to int
-        How often our attention ran.
-    masks_seen : int
-        Calls of our attention that came with a mask.
-    failure : str or None
-        Why the pass broke off, if it did.
-    """
-
+    #: By field of SiteRecord and the site's row, what each site showed.
     seen: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
+    #: (batch, pos, d_model): the last hidden state; None where the pass broke off.
     hidden: Tensor | None = None
+    #: How often our attention ran.
     calls: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    masks_seen: int = 0
-    failure: str | None = None
+    masks_seen: int = 0  # Calls of our attention that came with a mask
+    failure: str | None = None  # Why the pass broke off, if it did
 
     def site(self, site: AttentionSite) -> SiteRecord:
         """Return what was seen at one site."""

@@ -48,21 +48,7 @@ class LastSiteSeen(BaseException):
 
 
 class Router:
-    """Counts and observes the calls that one model makes of our attention.
-
-    Parameters
-    ----------
-    sites : sequence of AttentionSite
-        Where calls are expected, in order of execution.
-    observers : sequence of SiteObserver
-        Each sees every chunk of every site.
-    others : sequence of AttentionSite
-        Sites of other stacks: our attention runs there too, but nobody looks.
-    mechanism : Mechanism, optional
-        Runs in place of :func:`~headscope.attention.stream_attention`; observers see nothing then.
-    chunk_entries : int
-        Pattern entries that exist at a time, as in :func:`~headscope.attention.stream_attention`.
-    """
+    """Counts and observes the calls that one model makes of our attention."""
 
     def __init__(
         self,
@@ -111,11 +97,6 @@ class Router:
 
         The pass ends when the last site has been observed: what follows it in the last layer (an
         eighth of all multiplications in a BERT of six layers) cannot change a measurement.
-
-        Raises
-        ------
-        ValidationFailedError
-            If a site was bypassed.
         """
         self.begin()
         self._stop_at = sum(map(len, self._sites.values()))
@@ -301,17 +282,7 @@ def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> 
 
 @contextmanager
 def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
-    """Route every attention of ``model`` through ours while the block runs.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The base model, or one with its task head.
-    router : Router
-        Answers every call while the block runs.
-    gradients : bool
-        Let autograd record. Frozen weights keep the faster products.
-    """
+    """Route every attention of ``model`` through ours while the block runs."""
     products = fast_products(model)
     token = _active.set(router)
     try:

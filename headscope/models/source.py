@@ -26,21 +26,11 @@ _PICKLES = [
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model lies.
+    """Where a model lies."""
 
-    Attributes
-    ----------
-    name : str
-        As the user gave it.
-    folder : Path
-        Holds config.json and the weights.
-    revision : str or None
-        The commit of a hub id; version of the demo package.
-    """
-
-    name: str
-    folder: Path
-    revision: str | None = None
+    name: str  # As the user gave it
+    folder: Path  # Holds config.json and the weights
+    revision: str | None = None  # The commit of a hub id; version of the demo package
 
 
 def find_source(model: str, *, revision: str | None = None, allow_pickle: bool = False) -> Source:
@@ -48,13 +38,6 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
 
     A hub id is asked of the hub first and, when that is out of reach (or HF_HUB_OFFLINE is set),
     looked up in the local cache.
-
-    Raises
-    ------
-    InputError
-        For a revision of ``demo`` or a folder, which has none to choose from.
-    ModelNotFoundError
-        If nothing of that name is found, or the hub is unreachable and the cache lacks it.
     """
     found = _on_disk(model)
     if found is None:

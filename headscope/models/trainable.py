@@ -24,21 +24,13 @@ _NORM = re.compile(r"(layer_?|rms_?|no)norm$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A parameter that is trained, some of its entries, or a change of it that has rank one.
+    """A parameter that is trained, some of its entries, or a change of it that has rank one."""
 
-    Attributes
-    ----------
-    parameter : nn.Parameter
-        Of the model.
-    entries : Tensor, (n,), int64, or None
-        Which of its entries, counted row by row; None for all of them.
-    rank_one : int or None
-        How many numbers of a and b are trained where b a^T is added to a matrix: b's (rows) come
-        first. None where the parameter itself is trained.
-    """
-
-    parameter: nn.Parameter
+    parameter: nn.Parameter  # Of the model
+    #: (n,): which of its entries, counted row by row; None for all of them.
     entries: Tensor | None = None
+    #: How many numbers of a and b are trained where b a^T is added to a matrix: b's (rows) come
+    #: first. None where the parameter itself is trained.
     rank_one: int | None = None
 
     def __len__(self) -> int:
@@ -48,27 +40,7 @@ class Chosen:
 
 
 def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
-    """Return what one way of fine-tuning trains of the encoder, the classifier apart.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Of an encoder-decoder model only the encoder counts.
-    way : str
-        ``head``: nothing. ``layernorm``: gains and biases of every norm. ``biases``: as many
-        entries of the other biases, drawn at random. ``weights``: as many entries of the matrices
-        of the layers, drawn at random. ``lora``: as many numbers of changes of rank one, of W_Q
-        and W_V first, then of the other matrices of the layers, each in a random order.
-        ``all_biases``: every bias, those of norms included. ``attention``: W_Q, W_K, W_V, W_O with
-        their biases and what else the attention modules hold. ``all``: every parameter.
-    seed : int
-        Of what is drawn.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model has no norm with parameters, not as many of those to draw from, or no biases.
-    """
+    """Return what one way of fine-tuning trains of the encoder, the classifier apart."""
     if way == "head":
         return []
     parts = _Parts(loaded)

@@ -38,20 +38,11 @@ __all__ = ["Effects", "Opened", "TaskEffect", "boot", "readable", "spread_lines"
 
 @dataclass(frozen=True)
 class Opened:
-    """A model whose heads are to be exchanged, and what it is measured on.
+    """A model whose heads are to be exchanged, and what it is measured on."""
 
-    Attributes
-    ----------
-    loaded : LoadedModel
-        Certified, and seen in the one stack that a text runs.
-    effects : Effects
-        Of its changed versions.
-    common : dict
-        The fields that every result has: provenance, certificate, text, task and left-out stacks.
-    """
-
-    loaded: LoadedModel
-    effects: Effects
+    loaded: LoadedModel  # Certified, and seen in the one stack that a text runs
+    effects: Effects  # Of its changed versions
+    #: The fields that every result has: provenance, certificate, text, task and left-out stacks.
     common: dict[str, Any]
 
     @classmethod
@@ -70,17 +61,7 @@ class Opened:
         command: str,
         **options: Any,
     ) -> Opened:
-        """Open, check and certify a model, and read its text; parameters as of ``name``.
-
-        Raises
-        ------
-        InputError
-            For a model, text or option that cannot be used.
-        UnsupportedModelError
-            If no head reads a text.
-        ValidationFailedError
-            If our attention does not equal the model's.
-        """
+        """Open, check and certify a model, and read its text; parameters as of ``name``."""
         check_seed(seed)
         source = spread_lines(as_plain(text), sentences, limit)
         whole = open_for_tasks(model, **options)
@@ -114,11 +95,6 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
     """Return the view of a model whose queries and keys a text can show: one sequence, a square S.
 
     Of an encoder-decoder model that is the encoder: a text runs nothing else.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If there are no such heads.
     """
     if loaded.encoder_decoder:
         loaded = loaded.only("encoder")
@@ -130,22 +106,7 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
 
 
 def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> PlainText:
-    """Return some lines of a text, spread evenly over it; all of them where it has fewer.
-
-    Parameters
-    ----------
-    text : PlainText
-        Read again in every pass.
-    lines : int
-        How many.
-    limit : int, optional
-        Of the first lines only.
-
-    Raises
-    ------
-    InputError
-        If ``lines`` or ``limit`` is less than 1.
-    """
+    """Return some lines of a text, spread evenly over it; all of them where it has fewer."""
     for name, value in (("sentences", lines), ("limit", limit)):
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}; give 1 or more.")
@@ -161,13 +122,7 @@ def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> Plain
 def task_of(
     loaded: LoadedModel, task: str | None, data: str | Path | None, limit: int | None, seed: int
 ) -> Task | None:
-    """Make the task that changed models are measured by; None where none is asked for.
-
-    Raises
-    ------
-    InputError
-        For data without a task, or a task that the model cannot do.
-    """
+    """Make the task that changed models are measured by; None where none is asked for."""
     if task is None:
         if data is not None:
             raise InputError("data is what a task is measured on; name the task too.")
@@ -177,28 +132,7 @@ def task_of(
 
 
 class Effects:
-    """A model and the lines that its changed versions are compared with it on.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The unchanged model, seen in one stack.
-    text : PlainText
-        Its lines are held in memory as padded token ids.
-    task : Task, optional
-        What changed versions are measured by beside the cosine.
-    seed : int
-        Of the bootstraps.
-
-    Attributes
-    ----------
-    batches : list of (input_ids, attention_mask)
-        The lines, padded; each (batch, pos).
-    lines, skipped : int
-        Measured; longer than the model's limit.
-    task : EffectTask or None
-        What is said of the task.
-    """
+    """A model and the lines that its changed versions are compared with it on."""
 
     def __init__(
         self, loaded: LoadedModel, text: PlainText, task: Task | None = None, seed: int = 0
@@ -223,17 +157,7 @@ class Effects:
         }
 
     def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
-        """Measure changed versions of the model, each alone.
-
-        Parameters
-        ----------
-        versions : sequence of Exchanged
-            What is changed in each.
-        progress : callable
-            Told ("what", done, total).
-        what : str
-            What progress is told.
-        """
+        """Measure changed versions of the model, each alone."""
         cosines = self.cosines(versions, progress, what)
         found = [Effect(boot(row, self._seed)) for row in cosines]
         tasks = self.on_task(versions, progress, what)

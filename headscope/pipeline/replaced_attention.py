@@ -42,20 +42,6 @@ class PooledStates:
     """A model's embeddings of a text's lines, which a changed model's are compared with.
 
     The mean cosine is the fidelity of the change.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The unchanged model; run once.
-    text : PlainText
-        Held in memory as padded token ids.
-    limit : int, optional
-        Use only the first lines.
-
-    Attributes
-    ----------
-    lines, skipped : int
-        Measured; longer than the model's limit.
     """
 
     def __init__(self, loaded: LoadedModel, text: PlainText, limit: int | None = None) -> None:

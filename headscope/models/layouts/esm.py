@@ -26,15 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScaledMap(LinearMap):
-    """A map whose output the module multiplies.
+    """A map whose output the module multiplies."""
 
-    Attributes
-    ----------
-    factor : float
-        By this number.
-    """
-
-    factor: float = 1.0
+    factor: float = 1.0  # By this number
 
     @property
     def weight(self) -> Tensor:

@@ -31,15 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FusedLayout(Layout):
-    """W_Q, W_K and W_V one behind the other in one map.
+    """W_Q, W_K and W_V one behind the other in one map."""
 
-    Attributes
-    ----------
-    fused : str
-        The attribute that keeps it.
-    """
-
-    fused: str = "Wqkv"
+    fused: str = "Wqkv"  # The attribute that keeps it
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Return the parts of the fused map, if its size is that of three."""

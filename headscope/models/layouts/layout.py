@@ -42,26 +42,16 @@ class Projections:
 
 @dataclass(frozen=True)
 class AttentionInput:
-    """What an attention module is called with.
+    """What an attention module is called with."""
 
-    Attributes
-    ----------
-    x_q : Tensor, (batch, query_pos, d_model)
-        What queries are made from.
-    x_k : Tensor, (batch, key_pos, d_model)
-        What keys are made from: ``x_q`` itself, or another sequence (cross-attention).
-    mask : Tensor or None
-        As the model hands it over, broadcastable to (batch, n_heads, query_pos, key_pos).
-    given : mapping of str to object
-        All arguments by name.
-    x_value : Tensor, (batch, key_pos, d_value), or None
-        What values are made from, where that is not ``x_k``.
-    """
-
-    x_q: Tensor
+    x_q: Tensor  # (batch, query_pos, d_model): what queries are made from
+    #: (batch, key_pos, d_model): what keys are made from: ``x_q`` itself, or another sequence
+    #: (cross-attention).
     x_k: Tensor
+    #: As the model hands it over, broadcastable to (batch, n_heads, query_pos, key_pos).
     mask: Mask = None
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)  # All arguments by name
+    #: (batch, key_pos, d_value): what values are made from, where that is not ``x_k``.
     x_value: Tensor | None = None
 
     @property
@@ -93,21 +83,14 @@ class Layout:
 
     Subclasses add what their families add. A subclass overrides only what differs; every method
     here is what the layout of BERT and its kin needs.
-
-    Attributes
-    ----------
-    name : str
-        The family that it is known from.
-    q, k, v : str
-        Attributes of the attention module.
-    out : str
-        Dotted path from the attention module, or from its parent when it starts with ``..``.
     """
 
-    name: str
+    name: str  # The family that it is known from
+    #: Attributes of the attention module.
     q: str = "query"
     k: str = "key"
     v: str = "value"
+    #: Dotted path from the attention module, or from its parent when it starts with ``..``.
     out: str = "..output.dense"
 
     #: Whether its modules never ask transformers for their attention: their own forward is

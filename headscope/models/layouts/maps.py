@@ -14,17 +14,11 @@ from transformers.pytorch_utils import Conv1D
 
 @dataclass(frozen=True)
 class LinearMap:
-    """One of the maps ``x W + b`` of an attention module.
+    """One of the maps ``x W + b`` of an attention module."""
 
-    Parameters
-    ----------
-    module : nn.Module
-        Where it is stored: an ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps W transposed.
-    part, parts : int
-        Which of several maps of equal size that are stored one behind the other (fused q, k, v).
-    """
-
+    #: Where it is stored: an ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps W transposed.
     module: Any
+    #: Which of several maps of equal size that are stored one behind the other (fused q, k, v).
     part: int = 0
     parts: int = 1
 
@@ -82,26 +76,13 @@ def bias_of(linear: LinearMap) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """A stored tensor in which each head owns some rows.
+    """A stored tensor in which each head owns some rows."""
 
-    Attributes
-    ----------
-    module : nn.Module
-        What keeps it.
-    name : str
-        Its attribute: ``weight``, ``bias`` or a name of the family's own.
-    width : int
-        Rows of one head, in each part.
-    axis : int
-        The axis that counts them.
-    parts : int
-        Maps of equal size one behind the other (fused q, k, v): a head has rows in each.
-    """
-
-    module: nn.Module
-    name: str
-    width: int
-    axis: int = 0
+    module: nn.Module  # What keeps it
+    name: str  # Its attribute: ``weight``, ``bias`` or a name of the family's own
+    width: int  # Rows of one head, in each part
+    axis: int = 0  # The axis that counts them
+    #: Maps of equal size one behind the other (fused q, k, v): a head has rows in each.
     parts: int = 1
 
     @property
@@ -111,15 +92,7 @@ class HeadRows:
         return found
 
     def rows(self, there: Sequence[int], heads: Sequence[int]) -> Tensor:
-        """Return the places on the axis that some heads own, ascending.
-
-        Parameters
-        ----------
-        there : sequence of int
-            The heads whose rows the tensor has, by original index, in their order.
-        heads : sequence of int
-            Some of them.
-        """
+        """Return the places on the axis that some heads own, ascending."""
         places = torch.tensor([there.index(head) for head in sorted(heads)], dtype=torch.long)
         starts = torch.arange(self.parts)[:, None] * len(there) + places
         return (starts.flatten()[:, None] * self.width + torch.arange(self.width)).flatten()

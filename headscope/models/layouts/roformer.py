@@ -46,12 +46,7 @@ class RoFormerLayout(RemBertLayout):
 def rotated(x: Tensor, table: Tensor) -> Tensor:
     """Rotate each pair of neighbouring entries.
 
-    Parameters
-    ----------
-    x : Tensor, (batch, n_heads, pos, d_head)
-        Queries, keys or values.
-    table : Tensor, (1, 1, pos, d_head)
-        The sines of all pairs, then their cosines.
+    ``x`` (batch, n_heads, pos, d_head), ``table`` (1, 1, pos, d_head).
     """
     sin, cos = table.chunk(2, dim=-1)
     even, odd = x[..., 0::2], x[..., 1::2]

@@ -31,15 +31,9 @@ _GROUP = "headscope_group"
 
 @dataclass(frozen=True)
 class GroupRows(HeadRows):
-    """A stored map of keys or values in which a group of heads owns rows.
+    """A stored map of keys or values in which a group of heads owns rows."""
 
-    Attributes
-    ----------
-    group : int
-        Heads that share them, before any was removed.
-    """
-
-    group: int = 1
+    group: int = 1  # Heads that share them, before any was removed
 
     def rows(self, there: Sequence[int], heads: Sequence[int]) -> Tensor:
         """Return the places that nobody but ``heads`` owns; parameters as in HeadRows."""

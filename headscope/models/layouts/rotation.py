@@ -21,17 +21,7 @@ from headscope.models.layouts.layout import AttentionInput, Heads
 
 
 def rotated(heads: Heads, inputs: AttentionInput, *, wide: bool = False) -> Heads:
-    """Turn q and k by the angles that the model hands to the attention module.
-
-    Parameters
-    ----------
-    heads : Heads
-        As W_Q, W_K and W_V make them.
-    inputs : AttentionInput
-        Its argument ``position_embeddings`` holds cos and sin; without them nothing is turned.
-    wide : bool
-        As :func:`rotate` takes it.
-    """
+    """Turn q and k by the angles that the model hands to the attention module."""
     angles = inputs.given.get("position_embeddings")
     if angles is None:
         return heads
@@ -44,14 +34,7 @@ def rotated(heads: Heads, inputs: AttentionInput, *, wide: bool = False) -> Head
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, wide: bool = False) -> Tensor:
     """Turn queries or keys by their positions.
 
-    Parameters
-    ----------
-    x : Tensor, (batch, n_heads, pos, d_head)
-        Queries or keys.
-    cos, sin : Tensor, (1 or batch, pos, d_head)
-        Of the angles; the second half of the last axis repeats the first.
-    wide : bool
-        Compute in float32 whatever the dtype of ``x``, as some families do.
+    ``x`` (batch, n_heads, pos, d_head), ``cos, sin`` (1 or batch, pos, d_head).
     """
     half = x.shape[-1] // 2
     cos, sin = cos[:, None, :, :half], sin[:, None, :, :half]

@@ -18,15 +18,9 @@ from headscope.models.layouts.layout import AttentionInput, Layout, extend
 
 @dataclass(frozen=True)
 class XlmLayout(Layout):
-    """Plain scores; the direction is the model's.
+    """Plain scores; the direction is the model's."""
 
-    Attributes
-    ----------
-    one_way : bool
-        Whether a query sees no later key.
-    """
-
-    one_way: bool = False
+    one_way: bool = False  # Whether a query sees no later key
 
     bypasses = True
 
