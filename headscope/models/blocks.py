@@ -39,6 +39,7 @@ from transformers.pytorch_utils import Conv1D
 from headscope.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
 from headscope.models.hooks import hooked, run_order
+from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite, Layout, follow
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
@@ -246,3 +247,39 @@ def _match(layer: nn.Module, layout: BlockLayout) -> Parts | None:
 
 def _unchanged(x: Tensor) -> Tensor:
     return x
+
+
+def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
+    """Find the LayerNorm whose output is the input of each layer's W_Q, by layer.
+
+    Watched in one tiny forward pass, so post-LN and pre-LN models need no case of their own. A
+    layer whose input comes from anything else (a projection of the embeddings, in ALBERT and
+    ELECTRA) is missing.
+    """
+    written: dict[int, tuple[nn.LayerNorm, Tensor]] = {}
+    found: dict[int, nn.LayerNorm] = {}
+
+    def note(norm: nn.Module, _: object, out: Tensor) -> None:
+        if isinstance(norm, nn.LayerNorm):
+            # The tensor is kept, so that its address cannot be given to another one.
+            written[out.data_ptr()] = (norm, out)
+
+    def see(site: AttentionSite, inputs: AttentionInput) -> None:
+        x = inputs.x_q
+        norm, out = written.get(x.data_ptr(), (None, None))
+        if norm is not None and out is not None and out.shape == x.shape:
+            found[site.row] = norm
+
+    norms = [module for module in loaded.model.modules() if isinstance(module, nn.LayerNorm)]
+    notes = hooked(norm.register_forward_hook(note) for norm in norms)
+    with notes, watch_inputs(loaded.sites, see):
+        loaded.run_tiny()
+    return found
+
+
+def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """Return what a LayerNorm multiplies by and adds; ones and zeros where it has none."""
+    like = torch.ones(norm.normalized_shape, dtype=torch.float64)
+    gain: Tensor | None = norm.weight
+    shift: Tensor | None = norm.bias
+    return like if gain is None else gain, torch.zeros_like(like) if shift is None else shift

@@ -11,7 +11,7 @@ Two things of ours are compared with the model's own eager run:
 In half precision two correct programs differ by so much that a wrong scale hides in between. So all
 three patterns are also held against the one that recorded q and k give in float32, by
 :mod:`headscope.measures.agreement`, and what they make of the values against ``pattern v``, by
-:mod:`headscope.measures.z_agreement`.
+:mod:`headscope.measures.agreement`.
 
 Anything that is missing fails: a layer that never called us, a mask that never arrived, a number
 that is not finite. A certificate is of the weights that it was made on: it is made again when they
@@ -32,12 +32,10 @@ from torch import Tensor
 from headscope.errors import MaskedRowWarning
 from headscope.measures.agreement import Scale, ScaleSums
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
-from headscope.models.fingerprint import Fingerprint, fingerprint
-from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.probes import Probe, probes
-from headscope.models.recording import Recording, run_eager, run_ours, run_sdpa
+from headscope.models.loaded import Fingerprint, LoadedModel, fingerprint
+from headscope.models.products import full_precision
+from headscope.models.recording import Probe, Recording, probes, run_eager, run_ours, run_sdpa
 from headscope.results import LayerCheck, ProbeSize, ValidationResult
 
 #: What is allowed, by dtype.

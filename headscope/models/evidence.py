@@ -12,11 +12,17 @@ import torch
 from torch import Tensor
 
 from headscope.attention import attention_pattern, project_out, with_bias
-from headscope.measures.agreement import Agreement, Scale, ScaleSums, agreement, out_error
-from headscope.measures.z_agreement import ZAgreement, z_agreement
+from headscope.measures.agreement import (
+    Agreement,
+    Scale,
+    ScaleSums,
+    ZAgreement,
+    agreement,
+    out_error,
+    z_agreement,
+)
 from headscope.models.layouts import AttentionSite, Heads
-from headscope.models.probes import Probe
-from headscope.models.recording import SiteRecord
+from headscope.models.recording import Probe, SiteRecord
 from headscope.results import LayerCheck
 from headscope.widest import widest
 

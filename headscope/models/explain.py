@@ -16,16 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
-from headscope.models.blocks import Parts, layer_around
+from headscope.models.blocks import Parts, gain_and_shift, layer_around
 from headscope.models.certificate import TOLERANCES
 from headscope.models.evidence import allowed_keys
 from headscope.models.hooks import hooked
 from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
 from headscope.models.layouts.layout import AttentionInput
 from headscope.models.loaded import LoadedModel
-from headscope.models.norms import gain_and_shift
-from headscope.models.probes import Probe
-from headscope.models.recording import SiteRecord, run_eager
+from headscope.models.recording import Probe, SiteRecord, run_eager
 
 __all__ = ["Layer", "Linear", "Norm", "Rest", "Run", "every_map", "run_sentence"]
 

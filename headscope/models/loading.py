@@ -11,9 +11,8 @@ import torch
 from headscope.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.families import refuse
-from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.layouts import find_sites
-from headscope.models.loaded import LoadedModel
+from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
 from headscope.models.manifest import kept_heads
 from headscope.models.network import (
     check_finite,

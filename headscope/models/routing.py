@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention, with_bias
 from headscope.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.activations import Activations
-from headscope.models.hooks import grouped
+from headscope.models.hooks import grouped, replaced_forwards
 from headscope.models.layouts import AttentionSite
 from headscope.models.products import fast_products
 
@@ -248,6 +248,9 @@ def quiet_transformers() -> Iterator[None]:
 def use_implementation(model: Any, name: str) -> Iterator[None]:
     """Run ``model`` with another attention implementation, then put the old one back."""
     before = model.config._attn_implementation
+    if before == name:  # to say so again costs a walk through all modules
+        yield
+        return
     with quiet_transformers():
         model.set_attn_implementation(name)
     try:
@@ -255,24 +258,6 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
     finally:
         with quiet_transformers():
             model.set_attn_implementation(before)
-
-
-@contextmanager
-def _exchanged(router: Router) -> Iterator[None]:
-    """Exchange the forward of modules that never ask for a custom attention."""
-    modules = {site.module: site for site in router.every_site if site.layout.bypasses}
-    # A model may be routed already: a task runs the unpruned model while it runs the pruned one.
-    before = {module: vars(module).get("forward") for module in modules}
-    for module, site in modules.items():
-        vars(module)["forward"] = partial(_forward, router, site)
-    try:
-        yield
-    finally:
-        for module, forward in before.items():
-            if forward is None:
-                del vars(module)["forward"]
-            else:
-                vars(module)["forward"] = forward
 
 
 def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> Any:
@@ -283,14 +268,16 @@ def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> 
 @contextmanager
 def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
     """Route every attention of ``model`` through ours while the block runs."""
-    products = fast_products(model)
+    # Modules that never ask for a custom attention get another forward.
+    bypassing = {site.module: site for site in router.every_site if site.layout.bypasses}
+    forwards = {module: partial(_forward, router, site) for module, site in bypassing.items()}
     token = _active.set(router)
     try:
         with (
             use_implementation(model, IMPLEMENTATION),
-            _exchanged(router),
+            replaced_forwards(forwards),
             torch.set_grad_enabled(gradients),
-            products,
+            fast_products(model),
         ):
             yield router
     finally:

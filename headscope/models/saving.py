@@ -24,7 +24,7 @@ from headscope.models.deploy.forms import REMOTE, write_config
 from headscope.models.deploy.opened import check_opens
 from headscope.models.deploy.sentence_copy import sentence_copy
 from headscope.models.deploy.standalone import standalone_files
-from headscope.models.gating import shared_layers
+from headscope.models.intervene import shared_layers
 from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
 from headscope.models.routing import quiet_transformers

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from headscope.data.plain import PlainText, as_plain
 from headscope.errors import InputError, UnsupportedModelError
@@ -18,10 +17,9 @@ from headscope.measures.metrics import mean_of
 from headscope.measures.paired_change import interval_of
 from headscope.measures.pooling import cosine
 from headscope.measures.statistics import finite
-from headscope.models.exchanged import Exchanged
+from headscope.models.intervene import Exchanged, intervene
 from headscope.models.loaded import LoadedModel
-from headscope.models.prefix import Prefix
-from headscope.models.routing import Router, routed
+from headscope.models.replay import Prefix
 from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
 from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress
@@ -32,8 +30,6 @@ from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
 from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
-
-__all__ = ["Effects", "Opened", "TaskEffect", "boot", "readable", "spread_lines", "task_of"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,13 @@ class Opened:
             require_valid(whole, validate)
         loaded = readable(whole, name)
         validation = require_valid(loaded, validate)
-        effects = Effects(loaded, source, task_of(loaded, task, data, limit, seed), seed)
+        if task is None and data is not None:
+            raise InputError("data is what a task is measured on; name the task too.")
+        measured = None
+        if task is not None:
+            examples = read_examples(task, data, limit)
+            measured = make_task(task, examples, loaded, seed=seed, limit=limit)
+        effects = Effects(loaded, source, measured, seed)
         common = {
             "schema": SCHEMA,
             "provenance": provenance(loaded, command=command, seed=seed, data=source),
@@ -119,18 +121,6 @@ def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> Plain
     return dataclasses.replace(text, n_lines=len(chosen), read=read)
 
 
-def task_of(
-    loaded: LoadedModel, task: str | None, data: str | Path | None, limit: int | None, seed: int
-) -> Task | None:
-    """Make the task that changed models are measured by; None where none is asked for."""
-    if task is None:
-        if data is not None:
-            raise InputError("data is what a task is measured on; name the task too.")
-        return None
-    examples = read_examples(task, data, limit)
-    return make_task(task, examples, loaded, seed=seed, limit=limit)
-
-
 class Effects:
     """A model and the lines that its changed versions are compared with it on."""
 
@@ -144,7 +134,17 @@ class Effects:
         check_measured(text, self.lines)
         self._text = text
         self._baseline = None if task is None else task.outputs(loaded)
-        self.task = None if task is None else self._describe(task)
+        self.task: EffectTask | None = None
+        if task is not None and self._baseline is not None:
+            before = task.interval(self._baseline, seed=seed)
+            self.task = EffectTask(
+                name=task.name,
+                metric=task.metric,
+                higher_is_better=task.higher_is_better,
+                data={"name": task.data.name, "sha256": task.data.sha256},
+                examples=task.n_examples,
+                baseline=Estimated(before.value, *(before.ci or ())),
+            )
 
     def describe(self) -> dict[str, Any]:
         """Say what was read."""
@@ -158,79 +158,51 @@ class Effects:
 
     def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
         """Measure changed versions of the model, each alone."""
-        cosines = self.cosines(versions, progress, what)
-        found = [Effect(boot(row, self._seed)) for row in cosines]
+        effects = [Effect(boot(row, self._seed)) for row in self.cosines(versions, progress, what)]
+        if self._task is None:
+            return effects
         tasks = self.on_task(versions, progress, what)
-        pairs = zip(found, tasks, strict=True) if tasks else ()
         return [
             dataclasses.replace(effect, metric=own.metric, difference=own.difference)
-            for effect, own in pairs
-        ] or found
+            for effect, own in zip(effects, tasks, strict=True)
+        ]
 
     def on_task(
         self, versions: Sequence[Exchanged], progress: Progress, what: str
     ) -> list[TaskEffect]:
         """Measure changed versions by the task, each alone; nothing where there is no task."""
-        found = []
-        if self._task is not None:
-            for i, version in enumerate(versions):
-                found.append(self._on_task(self._task, version))
-                progress(f"{what}, task", i + 1, len(versions))
-        return found
+        effects: list[TaskEffect] = []
+        loaded, task = self._loaded, self._task
+        if task is None or self._baseline is None:
+            return effects
+        for i, version in enumerate(versions):
+            with intervene(loaded, attention=version) as router:
+                outputs = task.outputs_of(
+                    lambda *args, **options: router.checked(loaded.run, *args, **options),
+                    task.batches(loaded),
+                )
+            change = task.change(self._baseline, outputs, seed=self._seed)
+            difference = Estimated(change.difference, *(change.ci or ()))
+            effects.append(TaskEffect(change.value, difference))
+            progress(f"{what}, task", i + 1, len(versions))
+        return effects
 
     def cosines(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> Array:
         """Return the cosine of every line to the unchanged model's, (versions, lines)."""
-        found: list[list[Array]] = [[] for _ in versions]
+        loaded, parts = self._loaded, list[list[Array]]([] for _ in versions)
         for b, (ids, mask) in enumerate(self.batches):
-            prefix = Prefix(self._loaded.model, self._loaded.sites)
-            own = self._embed(ids, mask, prefix, None)
+            prefix = Prefix(loaded.model, loaded.sites)
+            with intervene(loaded) as router, prefix.recording(router):
+                own = loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
             for i, version in enumerate(versions):
-                changed = self._embed(ids, mask, prefix, version)
-                found[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
+                with intervene(loaded, attention=version) as router:
+                    with prefix.replaying(router, version.first_row):
+                        hidden = loaded.forward(ids, mask)
+                    router.check_calls()
+                    changed = loaded.pooling.embed(hidden, mask)
+                parts[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
                 progress(what, b * len(versions) + i + 1, len(self.batches) * len(versions))
-        return np.array([np.concatenate(parts) for parts in found])
-
-    def _embed(
-        self, ids: Tensor, mask: Tensor, prefix: Prefix, version: Exchanged | None
-    ) -> Tensor:
-        """Return embeddings (batch, d) of one batch; the unchanged model's are recorded on."""
-        loaded = self._loaded
-        router = Router(loaded.sites, others=loaded.others, mechanism=version)
-        with routed(loaded.model, router):
-            router.begin()
-            around = (
-                prefix.recording(router)
-                if version is None
-                else prefix.replaying(router, version.first_row)
-            )
-            with around:
-                hidden = loaded.forward(ids, mask)
-            router.check_calls()
-        return loaded.pooling.embed(hidden, mask)
-
-    def _on_task(self, task: Task, version: Exchanged) -> TaskEffect:
-        loaded = self._loaded
-        router = Router(loaded.sites, others=loaded.others, mechanism=version)
-        with routed(loaded.network, router):
-            outputs = task.outputs_of(
-                lambda *args, **options: router.checked(loaded.run, *args, **options),
-                task.batches(loaded),
-            )
-        assert self._baseline is not None
-        found = task.change(self._baseline, outputs, seed=self._seed)
-        return TaskEffect(found.value, Estimated(found.difference, *(found.ci or ())))
-
-    def _describe(self, task: Task) -> EffectTask:
-        assert self._baseline is not None
-        found = task.interval(self._baseline, seed=self._seed)
-        return EffectTask(
-            name=task.name,
-            metric=task.metric,
-            higher_is_better=task.higher_is_better,
-            data={"name": task.data.name, "sha256": task.data.sha256},
-            examples=task.n_examples,
-            baseline=Estimated(found.value, *(found.ci or ())),
-        )
+        return np.array([np.concatenate(of_lines) for of_lines in parts])
 
 
 def boot(values: Array, seed: int) -> Estimated:

@@ -48,7 +48,7 @@ rotary-sine | models/layouts/rotation.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
 pruned-bias | models/layouts/relative.py | the bias of other heads
     bias[:, list(kept)] => bias[:, : len(kept)]
-gate-to-mean | models/gating.py | half a gate to the mean
+gate-to-mean | models/intervene.py | half a gate to the mean
     mean + (z - mean) * own => mean + z * own
 mcnemar-sides | measures/statistics.py | p of syntactic labels is one-sided
     2.0 * stats.binom.cdf( => 1.0 * stats.binom.cdf(

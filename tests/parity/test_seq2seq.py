@@ -16,7 +16,7 @@ import headscope
 from headscope.data.examples import Examples
 from headscope.data.pair_rows import Ends
 from headscope.errors import CorpusError, InputError
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
 from headscope.pipeline.tasks.decoding import decode_greedily

@@ -30,7 +30,7 @@ from headscope.measures.classify.thresholds import Thresholds
 from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.statistics import finite
 from headscope.models.card import CardFacts, model_card
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.onnx.graph import INPUTS
 from headscope.models.onnx.session import Graph
 from headscope.models.output_maps import make_permanent

@@ -13,7 +13,7 @@ from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.data.pair_corpus import PairCorpus
 from headscope.errors import UnusedOptionError
 from headscope.measures.classify.thresholds import Thresholds
-from headscope.models.control import random_twin
+from headscope.models.copies import random_twin
 from headscope.pipeline.classify.corpora import AnyCorpus, corpus_for, open_corpus, stacks_for
 from headscope.pipeline.classify.further import (
     beside_pattern,

@@ -6,7 +6,7 @@ from typing import Any
 
 from headscope.data.pair_corpus import PairCorpus
 from headscope.errors import CorpusError, InputError
-from headscope.models.control import random_twin
+from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.corpora import (
     AnyCorpus,

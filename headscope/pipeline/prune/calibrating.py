@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headscope.models.gating import Means, shared_layers
+from headscope.models.intervene import Means, shared_layers
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.prune.means import mean_z

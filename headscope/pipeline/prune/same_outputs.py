@@ -16,7 +16,7 @@ from torch import Tensor
 from headscope.data.token_rows import Padded
 from headscope.measures.metrics import Outputs
 from headscope.models.deploy.opened import distance
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks import Task

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from headscope.data.batches import buckets
 from headscope.data.pair_rows import padded
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import SECONDS, Progress
 from headscope.pipeline.prune.options import PruneOptions

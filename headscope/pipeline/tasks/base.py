@@ -18,7 +18,7 @@ from headscope.errors import InputError
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Metric, Outputs, resampled
 from headscope.measures.paired_change import Change, Estimate, interval_of, paired_change
-from headscope.models.gating import Run, gated
+from headscope.models.intervene import Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.distance import Distance, at_masks

@@ -12,7 +12,7 @@ from headscope.data.batches import buckets
 from headscope.data.pair_rows import padded
 from headscope.data.token_rows import Padded, Row
 from headscope.measures.pooling import cosine, wide
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Joined, Select
 

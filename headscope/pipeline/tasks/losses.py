@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.data.token_rows import Padded
-from headscope.models.gating import Means, gated
+from headscope.models.intervene import Means, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
 from headscope.models.task_heads import Select

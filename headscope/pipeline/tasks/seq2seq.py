@@ -25,7 +25,7 @@ from headscope.measures.bleu import (
 )
 from headscope.measures.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.measures.pooling import wide
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
 from headscope.pipeline.tasks.base import Task, need_logits

@@ -16,7 +16,7 @@ from tiny_models import tiny_bert, translator
 import headscope
 from headscope.errors import InputError, UnsupportedModelError
 from headscope.models.card import CardFacts, model_card
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.onnx.graph import check_exportable, need_packages, write_graph
 from headscope.results import DropLook, DropPart, MaxDrop, PruneResult, ValidationSummary

@@ -15,12 +15,11 @@ from headscope.measures.activations import Activations
 from headscope.measures.rank.factors import fold_gain, layer_factors
 from headscope.measures.rank.shared_projections import share_projections
 from headscope.measures.rank.starts import Mixed
-from headscope.models.hooks import watch_inputs
+from headscope.models.blocks import gain_and_shift, preceding_norms
+from headscope.models.intervene import intervene, watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.norms import gain_and_shift, preceding_norms
 from headscope.models.products import fast_products
-from headscope.models.replaced import ReplacedScores
 from headscope.models.routing import Router, routed
 
 
@@ -145,9 +144,9 @@ def through(loaded: LoadedModel, mechanism: Any) -> Tensor:
 
 
 def replaced(loaded: LoadedModel, factors: dict[int, Mixed]) -> Tensor:
-    scores = ReplacedScores(loaded, {layer: (m.left, m.right) for layer, m in factors.items()})
-    with scores.watching():
-        return through(loaded, scores)
+    scores = {layer: (m.left, m.right) for layer, m in factors.items()}
+    with intervene(loaded, scores=scores) as router:
+        return router.checked(loaded.forward, *padded_batch())
 
 
 def assert_same(ours: Tensor, theirs: Tensor, atol: float = 1e-9) -> None:
