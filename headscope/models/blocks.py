@@ -107,8 +107,10 @@ class Block:
 
     def run(self, x: Tensor, variant: Variant, router: Router) -> Tensor:
         """Run the layer on x (batch, pos, d_model) with the parts that ``variant`` keeps."""
-        norm_attention = self.parts.norm_attention if variant.layernorm else _unchanged
-        norm_ffn = self.parts.norm_ffn if variant.layernorm else _unchanged
+        norm_attention: Callable[[Tensor], Tensor] = self.parts.norm_attention
+        norm_ffn: Callable[[Tensor], Tensor] = self.parts.norm_ffn
+        if not variant.layernorm:
+            norm_attention = norm_ffn = nn.Identity()
         if self.norm_first:
             y = self._attend(norm_attention(x), router)
             y = x + y if variant.skip else y
@@ -186,7 +188,8 @@ def norm_placement(blocks: Sequence[Block]) -> str:
 def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) -> list[Tensor]:
     """Run the model as it is, with its own attention, and return the states between its layers.
 
-    Returns (batch, pos, d_model).
+    n_layers + 1 tensors (batch, pos, d_model): what enters the first layer, and what leaves each; a
+    final LayerNorm after the last one (pre-LN) is not part of a layer.
     """
     states: list[Tensor] = []
 
@@ -243,10 +246,6 @@ def _match(layer: nn.Module, layout: BlockLayout) -> Parts | None:
             known = all(isinstance(linear, nn.Linear | Conv1D) for linear in (up, down))
             return Parts(layer, n1, up, act, down, n2) if known and callable(act) else None
     return None
-
-
-def _unchanged(x: Tensor) -> Tensor:
-    return x
 
 
 def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE, AttentionModule, attention_modules
-from headscope.models.layouts.layout import extend
-from headscope.models.layouts.maps import HeadRows
+from headscope.models.layouts.layout import HeadRows, extend
 from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.pruning.surgery import replace_stored, with_rows, without_rows
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from headscope.attention import AttentionWeights
 from headscope.models.blocks import Parts, gain_and_shift, layer_around
 from headscope.models.certificate import TOLERANCES
-from headscope.models.evidence import allowed_keys
+from headscope.models.evidence import allowed_keys, beside_heads
 from headscope.models.hooks import hooked
 from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
 from headscope.models.layouts.layout import AttentionInput
@@ -110,10 +110,7 @@ class Layer:
 
     def beside(self) -> Tensor | None:
         """Return what else than the heads' z goes through W_O (ConvBERT); None in most families."""
-        width, z = self.site.n_heads * self.site.d_head, self.record.z
-        if z is None or z.shape[-1] == width:
-            return None
-        return z[..., width:] @ self.site.projections.out.weight[:, width:].t()
+        return beside_heads(self.site, self.record.z)
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], p
     turn = [other.row for other in loaded.sites if other.module is site.module].index(site.row)
     with _watched(modules, turn) as seen, torch.no_grad():
         recording = run_eager(loaded, probe, scores=True)
-    own = Heads(*(site.by_head(_made(linear, seen)) for linear in maps))
+    own = Heads(*(site.by_head(m.leaving(seen.returned[m.module])) for m in maps))
     patterns = {
         other.row: pattern[0]
         for other in loaded.sites
@@ -183,42 +180,38 @@ def _watched(modules: Sequence[nn.Module], turn: int) -> Iterator[_Seen]:
         yield seen
 
 
-def _made(linear: LinearMap, seen: _Seen) -> Tensor:
-    return linear.leaving(seen.returned[linear.module])
-
-
 def _rest(
     parts: Parts, norm_first: bool, record: SiteRecord, seen: _Seen, slack: float
 ) -> Rest | None:
-    """Put together what was seen of a layer; None if its parts do not make up all of it."""
+    """Put together what was seen of a layer; None if its parts do not make up all of it.
+
+    The model's own modules, put together in this order, must give the layer's output.
+    """
     norm = parts.norm_ffn if norm_first else parts.norm_attention
     if norm not in seen.taken or parts.layer not in seen.taken:
         return None
-    found = Rest(
+    layer_in, layer_out = seen.taken[parts.layer], seen.returned[parts.layer]
+    assert record.out is not None
+    with torch.no_grad():
+        summed = layer_in + record.out
+        hidden = parts.norm_ffn(summed) if norm_first else parts.norm_attention(summed)
+        out = parts.down(parts.activation(parts.up(hidden)))
+        out = summed + out if norm_first else parts.norm_ffn(hidden + out)
+    near = slack * (1 + float(layer_out.abs().max()))
+    if out.shape != layer_out.shape or not float((out - layer_out).abs().max()) < near:
+        return None
+    return Rest(
         norm_first,
         _norm(norm),
         _norm(parts.norm_ffn),
         _linear(parts.up),
         _linear(parts.down),
         parts.activation,
-        seen.taken[parts.layer],
+        layer_in,
         seen.taken[norm],
         seen.returned[norm],
-        seen.returned[parts.layer],
+        layer_out,
     )
-    return found if _whole(parts, found, record, slack) else None
-
-
-def _whole(parts: Parts, found: Rest, record: SiteRecord, slack: float) -> bool:
-    """Whether the model's own modules, put together in this order, give the layer's output."""
-    assert record.out is not None
-    with torch.no_grad():
-        summed = found.layer_in + record.out
-        hidden = parts.norm_ffn(summed) if found.norm_first else parts.norm_attention(summed)
-        out = parts.down(parts.activation(parts.up(hidden)))
-        out = summed + out if found.norm_first else parts.norm_ffn(hidden + out)
-    near = slack * (1 + float(found.layer_out.abs().max()))
-    return out.shape == found.layer_out.shape and float((out - found.layer_out).abs().max()) < near
 
 
 def _norm(norm: nn.LayerNorm) -> Norm:

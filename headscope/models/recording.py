@@ -82,70 +82,53 @@ class Probe:
 
 
 def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
-    """Return sentences, or random token ids where there is no tokenizer."""
-    *short, long = _tokenized(loaded) if loaded.tokenizer is not None else _random(loaded)
-    _check_ids(loaded, [*short, long])
-    short = [ids[: loaded.max_length] for ids in short]
-    padded = _probe(loaded, "right-padded", short)
-    unpadded = _probe(loaded, "unpadded", [long])
-    if getattr(loaded.tokenizer, "padding_side", "right") == "left":
-        return padded, _left(padded), unpadded
-    return padded, unpadded
+    """Return sentences, or random token ids where there is no tokenizer: short padded, and long.
 
-
-def _probe(loaded: LoadedModel, name: str, sequences: list[list[int]]) -> Probe:
-    """Pad sequences; a decoder reads the next one's tokens, so that the lengths differ."""
-    ids, mask = loaded.pad(sequences)
-    if loaded.start_id is None:
-        return Probe(name, ids, mask)
-    targets = [*sequences[1:], sequences[0][: max(1, len(sequences[0]) * 3 // 4)]]
-    started = [[loaded.start_id, *target][: loaded.max_length] for target in targets]
-    return Probe(name, ids, mask, *loaded.pad(started))
-
-
-def _tokenized(loaded: LoadedModel) -> list[list[int]]:
-    assert loaded.tokenizer is not None
-    texts = [*_TEXT, " ".join(_TEXT * (_long(loaded) // 50))]
-    try:
-        encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
-    except Exception as error:  # tokenizers raises no more special kind
-        raise unreadable(loaded, error) from error
-    *short, long = [list(ids) for ids in encoded["input_ids"]]
-    room = _long(loaded)
-    return [*short, long if len(long) <= room else long[: room - 1] + long[-1:]]
-
-
-def _long(loaded: LoadedModel) -> int:
-    """Tokens of the long probe: beyond every sliding window, where the model has room for that."""
+    The long one goes beyond every sliding window, where the model has room for that. A decoder
+    reads the next sentence's tokens, so that the lengths differ.
+    """
     windows = [site.window for site in loaded.sites if site.window is not None]
-    return min(max([LONG, *(3 * window for window in windows)]), loaded.max_length)
-
-
-def _random(loaded: LoadedModel) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(0)
-    low = min(5, loaded.vocab_size - 1)
-    lengths = [min(n, loaded.max_length) for n in (*_RANDOM_LENGTHS, _long(loaded))]
-    return [
-        torch.randint(low, loaded.vocab_size, (n,), generator=generator).tolist() for n in lengths
-    ]
-
-
-def _check_ids(loaded: LoadedModel, sequences: Sequence[Sequence[int]]) -> None:
-    highest = max(max(ids) for ids in sequences)
+    room = min(max([LONG, *(3 * window for window in windows)]), loaded.max_length)
+    if loaded.tokenizer is None:
+        generator = torch.Generator().manual_seed(0)
+        bounds = min(5, loaded.vocab_size - 1), loaded.vocab_size
+        *short, long = [
+            torch.randint(*bounds, (min(n, loaded.max_length),), generator=generator).tolist()
+            for n in (*_RANDOM_LENGTHS, room)
+        ]
+    else:
+        texts = [*_TEXT, " ".join(_TEXT * (room // 50))]
+        try:
+            encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
+        except Exception as error:  # tokenizers raises no more special kind
+            raise unreadable(loaded, error) from error
+        *short, long = [list(ids) for ids in encoded["input_ids"]]
+        long = long if len(long) <= room else long[: room - 1] + long[-1:]
+    highest = max(max(ids) for ids in [*short, long])
     if highest >= loaded.vocab_size:
         raise HeadscopeError(
             f"The tokenizer of {loaded.name} gives token id {highest}, but the model's embedding "
             f"has {loaded.vocab_size} rows; tokenizer and weights do not belong together."
         )
 
+    def probe(name: str, sequences: list[list[int]]) -> Probe:
+        ids, mask = loaded.pad(sequences)
+        if loaded.start_id is None:
+            return Probe(name, ids, mask)
+        targets = [*sequences[1:], sequences[0][: max(1, len(sequences[0]) * 3 // 4)]]
+        started = [[loaded.start_id, *target][: loaded.max_length] for target in targets]
+        return Probe(name, ids, mask, *loaded.pad(started))
 
-def _left(probe: Probe) -> Probe:
-    """Move the padding of every sequence to its front."""
-    ids, mask = probe.input_ids.clone(), probe.attention_mask.clone()
-    for row, n in enumerate(probe.attention_mask.sum(1).tolist()):
+    padded = probe("right-padded", [ids[: loaded.max_length] for ids in short])
+    unpadded = probe("unpadded", [long])
+    if getattr(loaded.tokenizer, "padding_side", "right") != "left":
+        return padded, unpadded
+    ids, mask = padded.input_ids.clone(), padded.attention_mask.clone()
+    for row, n in enumerate(padded.attention_mask.sum(1).tolist()):
         ids[row] = ids[row].roll(ids.shape[1] - n)
         mask[row] = mask[row].roll(mask.shape[1] - n)
-    return replace(probe, name="left-padded", input_ids=ids, attention_mask=mask)
+    left = replace(padded, name="left-padded", input_ids=ids, attention_mask=mask)
+    return padded, left, unpadded
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ def quiet_transformers() -> Iterator[None]:
 def use_implementation(model: Any, name: str) -> Iterator[None]:
     """Run ``model`` with another attention implementation, then put the old one back."""
     before = model.config._attn_implementation
-    if before == name:  # to say so again costs a walk through all modules
+    if before == name == IMPLEMENTATION:  # routed already; to say so again costs a walk
         yield
         return
     with quiet_transformers():

@@ -44,7 +44,7 @@ scale-of-length | attention.py | scale by the length, not the head's width
     default_scale(q.shape[-1]) if => default_scale(k.shape[-2]) if
 additive-mask | attention.py | numbers of an additive mask are lost
     (bias + mask.clamp(min=lowest / 2)) => (bias)
-rotary-sine | models/layouts/rotation.py | rotates one half back
+rotary-sine | models/layouts/rotary.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
 pruned-bias | models/layouts/relative.py | the bias of other heads
     bias[:, list(kept)] => bias[:, : len(kept)]

@@ -29,13 +29,16 @@ from torch.nn import functional as F
 from headscope.errors import UnsupportedModelError
 from headscope.models.layouts.layout import (
     AttentionInput,
+    HeadRows,
     Heads,
     Layout,
+    LinearMap,
     Projections,
     arguments_of,
+    columns_of_linear,
     extend,
+    rows_of_linear,
 )
-from headscope.models.layouts.maps import HeadRows, LinearMap, columns_of_linear, rows_of_linear
 
 if TYPE_CHECKING:
     from headscope.models.layouts.sites import AttentionSite
@@ -203,7 +206,11 @@ class HeadwiseMap(LinearMap):
 
 
 def bucketed(distance: Tensor, buckets: int, far: int) -> Tensor:
-    """Put distances into buckets: each of the short ones has its own."""
+    """Put distances, negative where the key comes later, into ``buckets`` of either sign.
+
+    Distances up to half as many stay what they are; beyond, the buckets widen so that the last one
+    ends at ``far - 1``, the distance that the table was made for.
+    """
     half = buckets // 2
     # In float32, as the checkpoints were trained: which bucket a border falls in depends on it.
     ratio = (distance.abs().clamp(min=half) / half).log()

@@ -16,8 +16,15 @@ from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights, project
 from headscope.models.hooks import hooked
-from headscope.models.layouts.layout import AttentionInput, Heads, Layout, Projections
-from headscope.models.layouts.maps import HeadRows, LinearMap, bias_of
+from headscope.models.layouts.layout import (
+    AttentionInput,
+    HeadRows,
+    Heads,
+    Layout,
+    LinearMap,
+    Projections,
+    bias_of,
+)
 from headscope.models.layouts.registry import LAYOUTS
 
 #: Attributes of an attention module whose heads were removed: the original indices of the rest,
