@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE, AttentionModule, attention_modules
-from headscope.models.layouts.layout import HeadRows, extend
+from headscope.models.layouts.layout import extend
 from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.pruning.surgery import replace_stored, with_rows, without_rows
 
@@ -22,7 +22,7 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
     """
     there = [head for head in item.head_ids if head in kept]
     gone = [head for head in item.head_ids if head not in kept]
-    for stored in _once(item.stored()):
+    for stored in dict.fromkeys(item.stored()):  # fused maps name theirs three times
         if (tensor := stored.tensor) is not None:
             rows = stored.rows(item.head_ids, gone)
             replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
@@ -51,17 +51,12 @@ def fill_module(item: AttentionModule) -> None:
     """Give a module all its heads back, in place; those that it lacks are zeros."""
     every = range(item.heads_before)
     missing = [head for head in every if head not in item.head_ids]
-    for stored in _once(item.stored()):
+    for stored in dict.fromkeys(item.stored()):  # fused maps name theirs three times
         if (tensor := stored.tensor) is not None:
             full = with_rows(tensor, stored.rows(every, missing), stored.axis)
             replace_stored(stored.module, stored.name, full)
     _mark(item, list(every))
     item.layout.fit(item.module, every, item.heads_before)
-
-
-def _once(stored: Sequence[HeadRows]) -> list[HeadRows]:
-    """List each stored tensor once: fused maps name theirs three times."""
-    return list(dict.fromkeys(stored))
 
 
 def _mark(item: AttentionModule, ids: Sequence[int]) -> None:

@@ -76,27 +76,19 @@ _QUANTISED = "its attention computes with simulated integers, which no exact re-
 #: By ``model_type`` too.
 REFUSED = {
     "fnet": _NO_ATTENTION,
-    "longformer": _SPARSE,
-    "led": _SPARSE,
-    "big_bird": _SPARSE,
-    "bigbird_pegasus": _SPARSE,
-    "longt5": _SPARSE,
-    "pegasus_x": _SPARSE,
-    "reformer": _SPARSE,
-    "nystromformer": _APPROXIMATE,
-    "yoso": _APPROXIMATE,
-    "mra": _APPROXIMATE,
-    "funnel": _POOLED,
-    "canine": _POOLED,
-    "xlnet": _STREAMS,
-    "prophetnet": _STREAMS,
-    "luke": _OTHER_INPUT,
-    "lilt": _OTHER_INPUT,
-    "tapas": _OTHER_INPUT,
-    "bros": _OTHER_INPUT,
-    "layoutlmv2": _OTHER_INPUT,
-    "layoutlmv3": _OTHER_INPUT,
-    "lxmert": _OTHER_INPUT,
+    **dict.fromkeys(
+        (
+            *("longformer", "led", "big_bird", "bigbird_pegasus", "longt5", "pegasus_x"),
+            "reformer",
+        ),
+        _SPARSE,
+    ),
+    **dict.fromkeys(("nystromformer", "yoso", "mra"), _APPROXIMATE),
+    **dict.fromkeys(("funnel", "canine"), _POOLED),
+    **dict.fromkeys(("xlnet", "prophetnet"), _STREAMS),
+    **dict.fromkeys(
+        ("luke", "lilt", "tapas", "bros", "layoutlmv2", "layoutlmv3", "lxmert"), _OTHER_INPUT
+    ),
     "ibert": _QUANTISED,
 }
 

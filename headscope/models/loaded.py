@@ -194,15 +194,14 @@ class LoadedModel:
         Of an encoder-decoder model that is the decoder's; without anything for the decoder to
         read, only the encoder runs.
         """
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        model = self.model
-        if self.encoder_decoder and decoder_input_ids is None:
-            model = model.get_encoder()
-        elif decoder_input_ids is not None:
-            inputs["decoder_input_ids"] = decoder_input_ids
-        if decoder_attention_mask is not None:
-            inputs["decoder_attention_mask"] = decoder_attention_mask
-        return last_state(model, inputs)
+        alone = self.encoder_decoder and decoder_input_ids is None
+        inputs = _present(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+        )
+        return last_state(self.model.get_encoder() if alone else self.model, inputs)
 
     def run(
         self,
@@ -221,13 +220,13 @@ class LoadedModel:
         """
         if self.encoder_decoder and decoder_input_ids is None:
             return self.forward(input_ids, attention_mask), None
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids
-        if decoder_input_ids is not None:
-            inputs["decoder_input_ids"] = decoder_input_ids
-        if decoder_attention_mask is not None:
-            inputs["decoder_attention_mask"] = decoder_attention_mask
+        inputs = _present(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+        )
         return run_with_task_head(self.network, self.model, inputs, select)
 
     def run_tiny(self) -> None:
@@ -243,6 +242,10 @@ class LoadedModel:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         return ids.to(self.device), mask.to(self.device)
+
+
+def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def _position_limit(network: nn.Module) -> int | None:

@@ -152,7 +152,8 @@ def pick_device(device: str) -> torch.device:
 
     ``auto`` is a CUDA device or the CPU: an Apple GPU has no float64, so it has to be asked for.
     """
-    there = _available()
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    there = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
     if device == "auto":
         return torch.device("cuda" if "cuda" in there else "cpu")
     name, _, place = device.partition(":")
@@ -162,12 +163,6 @@ def pick_device(device: str) -> torch.device:
             f"device {device} is not available: this torch sees {' and '.join(there)} here."
         )
     return torch.device(device)
-
-
-def _available() -> tuple[str, ...]:
-    """List the types of device that are there."""
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    return ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
 
 
 def widest_dtype(device: str = "auto") -> str:
