@@ -91,8 +91,8 @@ _CERTIFIED: dict[Any, Any] | None = {}
 def _demo_certified_once() -> None:
     """Keep the demo model's certificate for the process: a second of each command on it."""
     from headscope.models import certificate
-    from headscope.models.demo import WEIGHTS_SHA256
-    from headscope.models.fingerprint import fingerprint
+    from headscope.models.loaded import fingerprint
+    from headscope.models.source import WEIGHTS_SHA256
 
     prove = certificate._validate
 

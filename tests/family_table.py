@@ -14,8 +14,7 @@ import headscope
 from headscope.core.errors import UnsupportedModelError
 from headscope.measures.depth import VARIANTS
 from headscope.models.blocks import find_blocks, own_states, run_variant
-from headscope.models.coverage import relative_terms, rotary
-from headscope.models.families import REFUSED
+from headscope.models.families import REFUSED, relative_terms, rotary
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
 

@@ -26,7 +26,7 @@ from headscope.models.compact import (
     remove_heads,
     removed_heads,
 )
-from headscope.models.gating import shared_layers
+from headscope.models.intervene import shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA

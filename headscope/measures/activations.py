@@ -9,36 +9,19 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Activations:
-    """One chunk of one attention site of one batch: read it, measure it, forget it.
+    """One chunk of one attention site of one batch: read it, measure it, forget it."""
 
-    Attributes
-    ----------
-    stack : str
-        ``encoder``, ``decoder`` or ``cross``.
-    layer : int
-        Zero-based, within the stack.
-    row : int
-        The site's place among all sites that are measured: its row in arrays (rows, n_heads).
-    rows, heads : slice
-        Which examples of the batch and which heads of the layer this chunk holds.
-    n_heads : int
-        Heads of the layer in all.
-    q, k, v : Tensor, (rows, heads, pos, d_head)
-        Queries at query positions, keys and values at key positions.
-    pattern : Tensor, (rows, heads, query_pos, key_pos)
-        Rows sum to 1; padded keys are exactly 0.
-    z : Tensor, (rows, heads, query_pos, d_head)
-        ``pattern @ v``, before any gate.
-    """
-
-    stack: str
-    layer: int
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
+    layer: int  # Zero-based, within the stack
+    #: The site's place among all sites that are measured: its row in arrays (rows, n_heads).
     row: int
+    #: Which examples of the batch and which heads of the layer this chunk holds.
     rows: slice
     heads: slice
-    n_heads: int
+    n_heads: int  # Heads of the layer in all
+    #: (rows, heads, pos, d_head): queries at query positions, keys and values at key positions.
     q: Tensor
     k: Tensor
     v: Tensor
-    pattern: Tensor
-    z: Tensor
+    pattern: Tensor  # (rows, heads, query_pos, key_pos): rows sum to 1; padded keys are exactly 0
+    z: Tensor  # (rows, heads, query_pos, d_head): ``pattern @ v``, before any gate

@@ -43,16 +43,11 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class ScaleSums:
-    """Sums that a :class:`Scale` comes from; they add up over heads, layers and batches.
+    """Sums that a :class:`Scale` comes from; they add up over heads, layers and batches."""
 
-    Attributes
-    ----------
-    sums : Tensor, (n_heads, 5), float64
-        With x the centred scores of a row, d the deviation of its centred log pattern from them
-        and w the weights, ``X = sum w x^2`` and ``D = sum w x d`` of each row and each column: the
-        sums of X and D over rows, and of X^2, X D and D^2 over rows and columns.
-    """
-
+    #: (n_heads, 5): with x the centred scores of a row, d the deviation of its centred log pattern
+    #: from them and w the weights, ``X = sum w x^2`` and ``D = sum w x d`` of each row and each
+    #: column: the sums of X and D over rows, and of X^2, X D and D^2 over rows and columns.
     sums: Tensor
 
     def __add__(self, other: ScaleSums) -> ScaleSums:
@@ -73,22 +68,13 @@ class ScaleSums:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A recorded pattern beside the exact one.
+    """A recorded pattern beside the exact one."""
 
-    Attributes
-    ----------
-    error : Tensor, (n_heads,)
-        Mean over rows of ``sum_j |pattern_ij - exact_ij|``.
-    rounding : Tensor, (n_heads,)
-        The same in units of what rounding explains: epsilon times ``1 + |score|``, averaged over
-        the row by its pattern.
-    scale : ScaleSums
-        What the factor on the scores is fitted from.
-    """
-
-    error: Tensor
+    error: Tensor  # (n_heads,): mean over rows of ``sum_j |pattern_ij - exact_ij|``
+    #: (n_heads,): the same in units of what rounding explains: epsilon times ``1 + |score|``,
+    #: averaged over the row by its pattern.
     rounding: Tensor
-    scale: ScaleSums
+    scale: ScaleSums  # What the factor on the scores is fitted from
 
 
 def agreement(
@@ -103,25 +89,9 @@ def agreement(
 ) -> Agreement:
     """Hold a recorded pattern against the one that its q and k give in float32 or better.
 
-    Parameters
-    ----------
-    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
-        As recorded, in the model's dtype.
-    q, k : Tensor, (batch, n_heads, pos, d_head)
-        As recorded in the same pass.
-    scale : float
-        What the scores ought to be multiplied by.
-    real : Tensor, (batch, query_pos), boolean
-        Positions that are no padding; no other row counts.
-    allowed : Tensor, (batch, query_pos, key_pos), boolean, optional
-        Which keys each query may see; all that are no padding if missing.
-    bias : Tensor, (1 or batch, n_heads, query_pos, key_pos), optional
-        What ought to be added to the scaled scores.
-
-    Returns
-    -------
-    Agreement
-        Errors in [0, 2] of each head, and the sums behind the factor on its scores.
+    ``pattern`` (batch, n_heads, query_pos, key_pos), ``q, k`` (batch, n_heads, pos, d_head),
+    ``real`` (batch, query_pos), ``allowed`` (batch, query_pos, key_pos), ``bias`` (1 or batch,
+    n_heads, query_pos, key_pos).
     """
     step = math.ceil(q.shape[-2] / QUERIES)
     queries = real[:, ::step]
@@ -148,23 +118,8 @@ def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Ten
     The unit is epsilon times the size of the sum if its terms were independent, so that terms which
     cancel are no false alarm.
 
-    Parameters
-    ----------
-    out : Tensor, (batch, pos, d_model)
-        As recorded, in half precision.
-    z : Tensor, (batch, pos, n_heads * d_head)
-        Recorded in the same pass, heads side by side.
-    W_O : Tensor, (n_heads * d_head, d_model)
-        The output map.
-    b_O : Tensor, (d_model,), optional
-        Its bias; none by default.
-    real : Tensor, (batch, pos), boolean
-        Positions that are no padding; no other counts.
-
-    Returns
-    -------
-    float
-        About 1 where only rounding differs; the plain difference where everything is 0.
+    ``out`` (batch, pos, d_model), ``z`` (batch, pos, n_heads * d_head), ``W_O`` (n_heads * d_head,
+    d_model), ``b_O`` (d_model,), ``real`` (batch, pos).
     """
     rows, W = _wide(z[real]), _wide(W_O)
     b = W.new_zeros(()) if b_O is None else _wide(b_O)
@@ -220,3 +175,37 @@ def _fit(sums: Tensor) -> Scale | None:
     excess = d / x
     rest = max(0.0, dd - 2 * excess * xd + excess * excess * xx)
     return Scale(1 + excess, math.sqrt(rest) / x)
+
+
+__all__ = ["ZAgreement", "z_agreement"]
+
+
+@dataclass(frozen=True)
+class ZAgreement:
+    """Recorded z beside the exact ones."""
+
+    #: (n_heads,): mean ``|z - pattern v|`` in units of rounding: epsilon times the size of the
+    #: result and of its terms, if these were independent.
+    rounding: Tensor
+    scale: ScaleSums  # What the factor on ``pattern v`` is fitted from
+
+
+def z_agreement(z: Tensor, pattern: Tensor, v: Tensor, real: Tensor) -> ZAgreement:
+    """Hold recorded z against the ones that pattern and values give in float32 or better.
+
+    ``z`` (batch, n_heads, query_pos, d_v), ``pattern`` (batch, n_heads, query_pos, key_pos), ``v``
+    (batch, n_heads, key_pos, d_v), ``real`` (batch, query_pos).
+    """
+    step = math.ceil(pattern.shape[-2] / QUERIES)
+    wide = z.dtype if z.dtype == torch.float64 else torch.float32
+    seen = real[:, None, ::step, None]
+    P, v = pattern[..., ::step, :].to(wide), v.to(wide)
+    exact = (P @ v).masked_fill(~seen, 0.0)
+    off = z[..., ::step, :].to(wide).masked_fill(~seen, 0.0) - exact
+    terms = (P.square() @ v.square()).sqrt().masked_fill(~seen, 0.0)
+    size = (exact.abs() + terms).sum((0, 2, 3))
+    unit = size * torch.finfo(z.dtype).eps
+    gap = off.abs().sum((0, 2, 3))
+    return ZAgreement(
+        torch.where(unit > 0, gap / unit, gap), scale_sums(exact * exact, exact * off)
+    )

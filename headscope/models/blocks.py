@@ -37,6 +37,7 @@ from transformers.pytorch_utils import Conv1D
 from headscope.core.errors import UnsupportedModelError
 from headscope.measures.depth import Variant
 from headscope.models.hooks import hooked, run_order
+from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite, Layout, follow
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
@@ -46,8 +47,7 @@ from headscope.models.routing import Router
 class BlockLayout:
     """Where one family's layer keeps its parts: dotted paths from the layer, BERT's by default."""
 
-    #: The family that it is known from.
-    name: str
+    name: str  # The family that it is known from
     #: The attention module that ``router`` answers, and the LayerNorm of its sublayer.
     attention: str = "attention.self"
     norm_attention: str = "attention.output.LayerNorm"
@@ -99,15 +99,16 @@ class Block:
 
     #: Its attention; a module that serves several layers (ALBERT) has a block for each.
     site: AttentionSite
-    #: The modules of its layer.
-    parts: Parts
+    parts: Parts  # The modules of its layer
     #: Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     norm_first: bool
 
     def run(self, x: Tensor, variant: Variant, router: Router) -> Tensor:
         """Run the layer on x (batch, pos, d_model) with the parts that ``variant`` keeps."""
-        norm_attention = self.parts.norm_attention if variant.layernorm else _unchanged
-        norm_ffn = self.parts.norm_ffn if variant.layernorm else _unchanged
+        norm_attention: Callable[[Tensor], Tensor] = self.parts.norm_attention
+        norm_ffn: Callable[[Tensor], Tensor] = self.parts.norm_ffn
+        if not variant.layernorm:
+            norm_attention = norm_ffn = nn.Identity()
         if self.norm_first:
             y = self._attend(norm_attention(x), router)
             y = x + y if variant.skip else y
@@ -179,7 +180,11 @@ def norm_placement(blocks: Sequence[Block]) -> str:
 
 
 def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) -> list[Tensor]:
-    """Run the model as it is, with its own attention, and return the states between its layers."""
+    """Run the model as it is, with its own attention, and return the states between its layers.
+
+    n_layers + 1 tensors (batch, pos, d_model): what enters the first layer, and what leaves each; a
+    final LayerNorm after the last one (pre-LN) is not part of a layer.
+    """
     states: list[Tensor] = []
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -237,5 +242,37 @@ def _match(layer: nn.Module, layout: BlockLayout) -> Parts | None:
     return None
 
 
-def _unchanged(x: Tensor) -> Tensor:
-    return x
+def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
+    """Find the LayerNorm whose output is the input of each layer's W_Q, by layer.
+
+    Watched in one tiny forward pass, so post-LN and pre-LN models need no case of their own. A
+    layer whose input comes from anything else (a projection of the embeddings, in ALBERT and
+    ELECTRA) is missing.
+    """
+    written: dict[int, tuple[nn.LayerNorm, Tensor]] = {}
+    found: dict[int, nn.LayerNorm] = {}
+
+    def note(norm: nn.Module, _: object, out: Tensor) -> None:
+        if isinstance(norm, nn.LayerNorm):
+            # The tensor is kept, so that its address cannot be given to another one.
+            written[out.data_ptr()] = (norm, out)
+
+    def see(site: AttentionSite, inputs: AttentionInput) -> None:
+        x = inputs.x_q
+        norm, out = written.get(x.data_ptr(), (None, None))
+        if norm is not None and out is not None and out.shape == x.shape:
+            found[site.row] = norm
+
+    norms = [module for module in loaded.model.modules() if isinstance(module, nn.LayerNorm)]
+    notes = hooked(norm.register_forward_hook(note) for norm in norms)
+    with notes, watch_inputs(loaded.sites, see):
+        loaded.run_tiny()
+    return found
+
+
+def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """Return what a LayerNorm multiplies by and adds; ones and zeros where it has none."""
+    like = torch.ones(norm.normalized_shape, dtype=torch.float64)
+    gain: Tensor | None = norm.weight
+    shift: Tensor | None = norm.bias
+    return like if gain is None else gain, torch.zeros_like(like) if shift is None else shift

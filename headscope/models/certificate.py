@@ -11,7 +11,7 @@ Two things of ours are compared with the model's own eager run:
 In half precision two correct programs differ by so much that a wrong scale hides in between. So all
 three patterns are also held against the one that recorded q and k give in float32, by
 :mod:`headscope.measures.agreement`, and what they make of the values against ``pattern v``, by
-:mod:`headscope.measures.z_agreement`.
+:mod:`headscope.measures.agreement`.
 
 Anything that is missing fails: a layer that never called us, a mask that never arrived, a number
 that is not finite. A certificate is of the weights that it was made on: it is made again when they
@@ -30,14 +30,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from headscope.core.errors import MaskedRowWarning
-from headscope.measures.agreement import Scale, ScaleSums
+from headscope.measures.agreement import Scale
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
-from headscope.models.fingerprint import Fingerprint, fingerprint
-from headscope.models.full_precision import full_precision
 from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.probes import Probe, probes
-from headscope.models.recording import Recording, run_eager, run_ours, run_sdpa
+from headscope.models.loaded import Fingerprint, LoadedModel, fingerprint
+from headscope.models.products import full_precision
+from headscope.models.recording import Probe, Recording, probes, run_eager, run_ours, run_sdpa
 from headscope.results.validate import LayerCheck, ProbeSize, ValidationResult
 
 #: What is allowed, by dtype.
@@ -80,6 +78,10 @@ class _Pass(NamedTuple):
     ours: Recording
     sdpa: Tensor | None
 
+    def evidence(self, site: AttentionSite) -> Evidence:
+        calls = self.ours.calls.get((site.stack, site.layer), 0)
+        return gather(site, calls, self.eager.site(site), self.ours.site(site), self.probe)
+
 
 @full_precision()
 def validate_model(loaded: LoadedModel) -> ValidationResult:
@@ -87,11 +89,6 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
 
     Kept on ``loaded``: further calls cost a look at the weights, and validate again only when these
     have changed. A model in training mode fails, whatever was found before.
-
-    Returns
-    -------
-    ValidationResult
-        ``passed`` is False, with ``reasons``, when anything is off; nothing is raised.
     """
     if (training := training_reason(loaded)) is not None:
         return _refused(loaded, training)
@@ -130,16 +127,24 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
             _Pass(probe, run_eager(loaded, probe), run_ours(loaded, probe), run_sdpa(loaded, probe))
             for probe in probes(loaded)
         ]
-        evidence = _evidence(loaded, passes)
-    layers = _layers(loaded, evidence)
+        evidence = [merge([run.evidence(site) for run in passes]) for site in loaded.sites]
+    layers = tuple(map(layer_check, loaded.sites, evidence))
+    if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
+        n_layers = loaded.layers_stated()
+        layers = tuple(LayerCheck("encoder", layer, 0, None, None) for layer in range(n_layers))
     # Hidden states of a model that bypassed us would agree with themselves and prove nothing.
-    ours = all(check.calls for check in layers) and bool(layers)
-    sizes = tuple(_size(run.probe) for run in passes)
+    called = all(check.calls for check in layers) and bool(layers)
+    ours = [(p.ours.hidden if called else None, p.probe.real) for p in passes]
+    pairs = list(zip(ours, passes, strict=True))
+    sizes = tuple(
+        ProbeSize(p.name, len(p.input_ids), p.input_ids.shape[1], int(p.real.sum()), p.padded)
+        for p in (run.probe for run in passes)
+    )
     result = ValidationResult(
         passed=False,
         layers=layers,
-        max_abs_hidden_eager=_hidden_gap(passes, [p.eager.hidden for p in passes], ours),
-        max_abs_hidden_sdpa=_hidden_gap(passes, [p.sdpa for p in passes], ours),
+        max_abs_hidden_eager=largest_gap((o, p.eager.hidden, real) for (o, real), p in pairs),
+        max_abs_hidden_sdpa=largest_gap((o, p.sdpa, real) for (o, real), p in pairs),
         tolerance=dict(TOLERANCES[loaded.dtype]),
         sequences=sum(size.sequences for size in sizes),
         tokens=sum(size.tokens for size in sizes),
@@ -150,37 +155,6 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
         probes=sizes,
     )
     return result.concluded(_reasons(loaded, passes, evidence, result))
-
-
-def _size(probe: Probe) -> ProbeSize:
-    sequences, length = probe.input_ids.shape
-    return ProbeSize(probe.name, sequences, length, int(probe.real.sum()), probe.padded)
-
-
-def _hidden_gap(
-    passes: Sequence[_Pass], theirs: Sequence[Tensor | None], ours: bool
-) -> float | None:
-    return largest_gap(
-        (run.ours.hidden if ours else None, hidden, run.probe.real)
-        for run, hidden in zip(passes, theirs, strict=True)
-    )
-
-
-def _evidence(loaded: LoadedModel, passes: Sequence[_Pass]) -> list[Evidence]:
-    """By site, all probes joined."""
-
-    def of_pass(run: _Pass, site: AttentionSite) -> Evidence:
-        calls = run.ours.calls.get((site.stack, site.layer), 0)
-        return gather(site, calls, run.eager.site(site), run.ours.site(site), run.probe)
-
-    return [merge([of_pass(run, site) for run in passes]) for site in loaded.sites]
-
-
-def _layers(loaded: LoadedModel, evidence: Sequence[Evidence]) -> tuple[LayerCheck, ...]:
-    if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
-        n_layers = loaded.layers_stated()
-        return tuple(LayerCheck("encoder", layer, 0, None, None) for layer in range(n_layers))
-    return tuple(map(layer_check, loaded.sites, evidence))
 
 
 def _reasons(
@@ -252,41 +226,30 @@ def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
 
 def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: float) -> Iterator[str]:
     """Say where the scores are not what they ought to be, by layer, else by head, else in all."""
+
+    def reason(place: str, what: str, program: str, fit: Scale) -> str:
+        value = f"{fit.value:.4f} (standard error {fit.error:.1e})"
+        return f"{place}: {what.format(program, value)}, tolerance 1 +- {limit:.1e}"
+
     for what, by_site in (
         ("the pattern of {} fits {} times the scores q k^T * scale", [e.scales for e in evidence]),
         ("the z of {} fits {} times pattern v", [e.z_scales for e in evidence]),
     ):
-        reasons = list(_of_sites(loaded, by_site, what, limit))
-        yield from reasons or _of_all_layers([found for found in by_site if found], what, limit)
-
-
-def _of_sites(
-    loaded: LoadedModel, by_site: Sequence[Sequence[ScaleSums]], what: str, limit: float
-) -> Iterator[str]:
-    for site, found in zip(loaded.sites, by_site, strict=True):
-        for program, sums in zip(PROGRAMS, found, strict=False):
-            for place, fit in _places(sums, site.head_ids):
+        reasons = []
+        for site, of_site in zip(loaded.sites, by_site, strict=True):
+            layer = f"{site.stack} layer {site.layer}"
+            for program, sums in zip(PROGRAMS, of_site, strict=False):
+                heads = [
+                    (f"{layer} head {head}", sums.of_head(i))
+                    for i, head in enumerate(site.head_ids)
+                ]
+                fits = [(layer, sums.pooled()), *heads]
+                wrong = [(place, fit) for place, fit in fits if fit and fit.beyond(limit)]
+                reasons += [reason(place, what, program, fit) for place, fit in wrong[:1]]
+        if not reasons:
+            by_program = zip(*filter(None, by_site), strict=True)
+            for program, by_layer in zip(PROGRAMS, by_program, strict=False):
+                fit = reduce(add, (sums.joined() for sums in by_layer)).pooled()
                 if fit is not None and fit.beyond(limit):
-                    where = f"{site.stack} layer {site.layer}{place}"
-                    yield _scale_reason(where, what, program, fit, limit)
-                    break
-
-
-def _of_all_layers(
-    complete: Sequence[Sequence[ScaleSums]], what: str, limit: float
-) -> Iterator[str]:
-    for program, by_layer in zip(PROGRAMS, zip(*complete, strict=True), strict=False):
-        fit = reduce(add, (sums.joined() for sums in by_layer)).pooled()
-        if fit is not None and fit.beyond(limit):
-            yield _scale_reason("all layers together", what, program, fit, limit)
-
-
-def _places(sums: ScaleSums, head_ids: Sequence[int]) -> Iterator[tuple[str, Scale | None]]:
-    yield "", sums.pooled()
-    for place, head in enumerate(head_ids):
-        yield f" head {head}", sums.of_head(place)
-
-
-def _scale_reason(place: str, what: str, program: str, fit: Scale, limit: float) -> str:
-    found = f"{fit.value:.4f} (standard error {fit.error:.1e})"
-    return f"{place}: {what.format(program, found)}, tolerance 1 +- {limit:.1e}"
+                    reasons.append(reason("all layers together", what, program, fit))
+        yield from reasons

@@ -28,26 +28,7 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 
 
 class Checkpoint:
-    """A folder whose config and weight files have been looked at and found usable.
-
-    Attributes
-    ----------
-    folder : Path
-        Where they lie.
-    config : dict
-        config.json as the model's family has it: without what headscope adds in compact folders.
-    stated : dict
-        config.json as it stands.
-    weight_files : list of Path
-        At least one, sorted by name.
-    pickled : bool
-        Whether the weights are pickles (only with ``allow_pickle``).
-
-    Raises
-    ------
-    CheckpointError
-        Naming what is missing, damaged or unsafe, and how to mend it.
-    """
+    """A folder whose config and weight files have been looked at and found usable."""
 
     def __init__(self, folder: Path, *, allow_pickle: bool = False) -> None:
         self.folder = folder

@@ -11,7 +11,7 @@ from torch import nn
 
 from headscope.core.errors import InputError
 from headscope.models.cutting import cut_modules, fill_module
-from headscope.models.gating import shared_layers
+from headscope.models.intervene import shared_layers
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap

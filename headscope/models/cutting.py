@@ -51,7 +51,7 @@ def fill_module(item: AttentionModule) -> None:
     """Give a module all its heads back, in place; those that it lacks are zeros."""
     every = range(item.heads_before)
     missing = [head for head in every if head not in item.head_ids]
-    for stored in dict.fromkeys(item.stored()):
+    for stored in dict.fromkeys(item.stored()):  # fused maps name theirs three times
         if (tensor := stored.tensor) is not None:
             full = with_rows(tensor, stored.rows(every, missing), stored.axis)
             replace_stored(stored.module, stored.name, full)

@@ -13,11 +13,17 @@ from torch import Tensor
 
 from headscope.attention import attention_pattern, project_out, with_bias
 from headscope.core.widest import widest
-from headscope.measures.agreement import Agreement, Scale, ScaleSums, agreement, out_error
-from headscope.measures.z_agreement import ZAgreement, z_agreement
+from headscope.measures.agreement import (
+    Agreement,
+    Scale,
+    ScaleSums,
+    ZAgreement,
+    agreement,
+    out_error,
+    z_agreement,
+)
 from headscope.models.layouts import AttentionSite, Heads
-from headscope.models.probes import Probe
-from headscope.models.recording import SiteRecord
+from headscope.models.recording import Probe, SiteRecord
 from headscope.results.validate import LayerCheck
 
 #: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
@@ -28,21 +34,13 @@ PROGRAMS = ("the model's own attention", "the installed attention", "the canonic
 
 @dataclass(frozen=True)
 class Evidence:
-    """One site: numbers as in LayerCheck, each the worst of all programs and probes.
+    """One site: numbers as in LayerCheck, each the worst of all programs and probes."""
 
-    Attributes
-    ----------
-    calls : int
-        How often our attention ran in one pass.
-    gaps : tuple of float or None
-        LayerCheck's ``max_abs_pattern`` to ``rounding_out`` and ``rounding_z``; None if not
-        comparable.
-    scales, z_scales : tuple of ScaleSums
-        Of the scores and of z, by program; empty where there was nothing to compare.
-    """
-
-    calls: int
+    calls: int  # How often our attention ran in one pass
+    #: LayerCheck's ``max_abs_pattern`` to ``rounding_out`` and ``rounding_z``; None if not
+    #: comparable.
     gaps: tuple[float | None, ...] = (None,) * 6
+    #: Of the scores and of z, by program; empty where there was nothing to compare.
     scales: tuple[ScaleSums, ...] = ()
     z_scales: tuple[ScaleSums, ...] = ()
 
@@ -59,13 +57,14 @@ def gather(
     real = probe.real_queries(site.stack)
     allowed = allowed_keys(site, probe)
     out, pattern, z = _canonical(site, theirs, allowed)
-    pairs = [_by_query(p) for p in (ours.pattern, pattern)]
-    against = _by_query(theirs.pattern)
+    # (batch, n_heads, query_pos, key_pos) -> (batch, query_pos, n_heads, key_pos), as ``real`` is
+    by_query = [p if p is None else p.transpose(1, 2) for p in (ours.pattern, pattern)]
+    against = None if theirs.pattern is None else theirs.pattern.transpose(1, 2)
     near = _agreements(site, theirs, ours, pattern, real, allowed)
     mixed = _z_agreements(theirs, ours, (pattern, z), real)
     sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
     gaps = (
-        largest_gap((p, against, real) for p in pairs),
+        largest_gap((p, against, real) for p in by_query),
         largest_gap((o, theirs.out, real) for o in (ours.out, out)),
         _worst([_largest(a.error) for a in near]),
         _worst([_largest(a.rounding) for a in near]),
@@ -102,10 +101,14 @@ def merge(found: Sequence[Evidence]) -> Evidence:
 
 
 def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
-    """Turn evidence into the values of a certificate."""
+    """Turn evidence into the values of a certificate; of scales, the program's farthest from 1."""
     pattern, out, mean, of_pattern, of_out, of_z = evidence.gaps
-    fitted = [_farthest(sums) for sums in (evidence.scales, evidence.z_scales)]
-    (scale, error), (z_scale, z_error) = (fit or (None, None) for fit in fitted)
+    farthest: list[Scale | tuple[None, None]] = []
+    for scales in (evidence.scales, evidence.z_scales):
+        fitted = [fit for sums in scales if (fit := sums.pooled()) is not None]
+        fits = [fit for fit in fitted if math.isfinite(fit.value) and math.isfinite(fit.error)]
+        farthest.append(max(fits, key=lambda fit: abs(fit.value - 1), default=(None, None)))
+    (scale, error), (z_scale, z_error) = farthest
     return LayerCheck(
         site.stack,
         site.layer,
@@ -123,36 +126,29 @@ def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
     )
 
 
-def _farthest(scales: Sequence[ScaleSums]) -> Scale | None:
-    """Fit each program's factor, all heads together; return the one farthest from 1."""
-    fitted = [fit for sums in scales if (fit := sums.pooled()) is not None]
-    fits = [fit for fit in fitted if math.isfinite(fit.value) and math.isfinite(fit.error)]
-    return max(fits, key=lambda fit: abs(fit.value - 1), default=None)
-
-
 def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]]) -> float | None:
     """Return the largest |a - b| of all (a, b, real); None if any are not comparable.
 
-    Where b has entries beyond 10, in units of a tenth of its largest.
+    ``real`` marks positions on the leading axes (batch, pos) of a and b. Where b has entries beyond
+    10, in units of a tenth of its largest.
     """
-    return _worst([_difference(*item) for item in compared])
-
-
-def _difference(a: Tensor | None, b: Tensor | None, real: Tensor) -> float | None:
-    """Largest |a - b| over real positions (leading axes batch, pos); None if not comparable."""
-    if a is None or b is None or a.shape != b.shape:
-        return None
-    if a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
-        return 0.0
-    ours, theirs = widest(a.detach()[real]), widest(b.detach()[real])
-    size = max(1.0, float(theirs.abs().max()) / _LARGE)
-    return _finite(float((ours - theirs).abs().max()) / size)
+    gaps: list[float | None] = []
+    for a, b, real in compared:
+        if a is None or b is None or a.shape != b.shape:
+            gaps.append(None)
+        elif a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
+            gaps.append(0.0)
+        else:
+            ours, theirs = widest(a.detach()[real]), widest(b.detach()[real])
+            size = max(1.0, float(theirs.abs().max()) / _LARGE)
+            gaps.append(_finite(float((ours - theirs).abs().max()) / size))
+    return _worst(gaps)
 
 
 def _worst(gaps: Sequence[float | None]) -> float | None:
     """Return the largest gap, or None if any is missing."""
-    known = [gap for gap in gaps if gap is not None]
-    return max(known, default=None) if len(known) == len(gaps) else None
+    present = [gap for gap in gaps if gap is not None]
+    return max(present, default=None) if len(present) == len(gaps) else None
 
 
 def _agreements(
@@ -165,18 +161,18 @@ def _agreements(
 ) -> list[Agreement]:
     """Hold each program's pattern against the q and k of its run; nothing if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
-    recorded = ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs))
-    try:
-        found = [
-            agreement(pattern, at.q, at.k, scale, real, allowed=allowed, bias=bias)
-            for pattern, at in recorded
-            if pattern is not None and at.q is not None and at.k is not None
-            if pattern.shape == (*at.q.shape[:3], at.k.shape[2])
-            for bias in [_bias(site, at.q, at.k, theirs)]
-        ]
-    except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
-        return []
-    return found if len(found) == len(recorded) else []
+    found = []
+    for pattern, at in ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs)):
+        if pattern is None or at.q is None or at.k is None:
+            return []
+        if pattern.shape != (*at.q.shape[:3], at.k.shape[2]):
+            return []
+        try:
+            bias = _bias(site, at.q, at.k, theirs)
+            found.append(agreement(pattern, at.q, at.k, scale, real, allowed=allowed, bias=bias))
+        except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
+            return []
+    return found
 
 
 def _z_agreements(
@@ -231,16 +227,17 @@ def _canonical(
             mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
             pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
             z = pattern @ heads.v
-            return project_out(z, weights) + _beside(site, theirs.z), pattern, z
+            out, beside = project_out(z, weights), beside_heads(site, theirs.z)
+            return out if beside is None else out + beside, pattern, z
     except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
         return None, None, None
 
 
-def _beside(site: AttentionSite, entering: Tensor | None) -> Tensor | float:
-    """Return what else goes through W_O than the heads' z, as recorded; 0 in most families."""
+def beside_heads(site: AttentionSite, entering: Tensor | None) -> Tensor | None:
+    """Return what else than the heads' z goes through W_O (ConvBERT); None in most families."""
     width = site.n_heads * site.d_head
     if entering is None or entering.shape[-1] == width:
-        return 0.0
+        return None
     return entering[..., width:] @ site.projections.out.weight[:, width:].t()
 
 
@@ -252,11 +249,6 @@ def _out_error(
         return None
     with torch.no_grad():
         return _finite(out_error(out, z, linear.weight.t(), linear.bias, real))
-
-
-def _by_query(pattern: Tensor | None) -> Tensor | None:
-    """(batch, n_heads, query_pos, key_pos) -> (batch, query_pos, n_heads, key_pos)."""
-    return None if pattern is None else pattern.transpose(1, 2)
 
 
 def _largest(by_head: Tensor) -> float | None:

@@ -16,16 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights
-from headscope.models.blocks import Parts, layer_around
+from headscope.models.blocks import Parts, gain_and_shift, layer_around
 from headscope.models.certificate import TOLERANCES
-from headscope.models.evidence import allowed_keys
+from headscope.models.evidence import allowed_keys, beside_heads
 from headscope.models.hooks import hooked
 from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
 from headscope.models.layouts.layout import AttentionInput
 from headscope.models.loaded import LoadedModel
-from headscope.models.norms import gain_and_shift
-from headscope.models.probes import Probe
-from headscope.models.recording import SiteRecord, run_eager
+from headscope.models.recording import Probe, SiteRecord, run_eager
 
 __all__ = ["Layer", "Linear", "Norm", "Rest", "Run", "every_map", "run_sentence"]
 
@@ -47,29 +45,19 @@ class Linear(NamedTuple):
 
 @dataclass(frozen=True)
 class Rest:
-    """What follows attention in a layer: skip, LayerNorm and feed-forward network.
+    """What follows attention in a layer: skip, LayerNorm and feed-forward network."""
 
-    Attributes
-    ----------
-    norm_first : bool
-        Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
-    norm, last : Norm
-        The LayerNorm after the first sum; and, in a post-LN layer, the one after the second.
-    up, down : Linear
-        The feed-forward network.
-    activation : callable
-        Between the two: the model's own function.
-    layer_in, summed, normed, layer_out : Tensor, (batch, pos, d_model)
-        The layer's input, the sum of skip and attention, the same after its LayerNorm, and the
-        layer's output, as the model has them.
-    """
-
+    #: Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     norm_first: bool
+    #: The LayerNorm after the first sum; and, in a post-LN layer, the one after the second.
     norm: Norm
     last: Norm
+    #: The feed-forward network.
     up: Linear
     down: Linear
-    activation: Any
+    activation: Any  # Between the two: the model's own function
+    #: (batch, pos, d_model): the layer's input, the sum of skip and attention, the same after its
+    #: LayerNorm, and the layer's output, as the model has them.
     layer_in: Tensor
     summed: Tensor
     normed: Tensor
@@ -78,26 +66,16 @@ class Rest:
 
 @dataclass(frozen=True)
 class Layer:
-    """One attention layer in the model's own run.
+    """One attention layer in the model's own run."""
 
-    Attributes
-    ----------
-    site : AttentionSite
-        Where it is.
-    record : SiteRecord
-        What its attention module was called with, its scores, pattern, z and output.
-    own : Heads
-        q, k and v as the model's own maps returned them, by head and without positions.
-    allowed : Tensor, (batch, query_pos, key_pos)
-        Which keys each query may see, from padding, direction and window alone.
-    rest : Rest or None
-        What follows attention; None where headscope cannot take this family's layer apart.
-    """
-
-    site: AttentionSite
+    site: AttentionSite  # Where it is
+    #: What its attention module was called with, its scores, pattern, z and output.
     record: SiteRecord
-    own: Heads
+    own: Heads  # q, k and v as the model's own maps returned them, by head and without positions
+    #: (batch, query_pos, key_pos): which keys each query may see, from padding, direction and
+    #: window alone.
     allowed: Tensor
+    #: What follows attention; None where headscope cannot take this family's layer apart.
     rest: Rest | None
 
     @property
@@ -132,26 +110,15 @@ class Layer:
 
     def beside(self) -> Tensor | None:
         """Return what else than the heads' z goes through W_O (ConvBERT); None in most families."""
-        width, z = self.site.n_heads * self.site.d_head, self.record.z
-        if z is None or z.shape[-1] == width:
-            return None
-        return z[..., width:] @ self.site.projections.out.weight[:, width:].t()
+        return beside_heads(self.site, self.record.z)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One sentence in the model's own run.
+    """One sentence in the model's own run."""
 
-    Attributes
-    ----------
-    layer : Layer
-        The layer that is explained.
-    patterns : dict of int to Tensor, (n_heads, query_pos, key_pos)
-        Every layer's, by the site's row.
-    """
-
-    layer: Layer
-    patterns: dict[int, Tensor]
+    layer: Layer  # The layer that is explained
+    patterns: dict[int, Tensor]  # (n_heads, query_pos, key_pos): every layer's, by the site's row
 
 
 def every_map(site: AttentionSite) -> tuple[LinearMap, ...]:
@@ -161,19 +128,7 @@ def every_map(site: AttentionSite) -> tuple[LinearMap, ...]:
 
 
 def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], pads: int) -> Run:
-    """Run a sentence, and ``pads`` positions of padding behind it, through the model as it is.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Of an encoder-decoder model, the view of its encoder.
-    site : AttentionSite
-        The layer that is looked at.
-    ids : sequence of int
-        The sentence, special tokens included.
-    pads : int
-        How many; 0 for none.
-    """
+    """Run a sentence, and ``pads`` positions of padding behind it, through the model as it is."""
     tokens = torch.tensor([[*ids, *[loaded.pad_id] * pads]], device=loaded.device)
     mask = torch.ones_like(tokens)
     mask[:, len(ids) :] = 0
@@ -186,7 +141,7 @@ def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], p
     turn = [other.row for other in loaded.sites if other.module is site.module].index(site.row)
     with _watched(modules, turn) as seen, torch.no_grad():
         recording = run_eager(loaded, probe, scores=True)
-    own = Heads(*(site.by_head(_made(linear, seen)) for linear in maps))
+    own = Heads(*(site.by_head(m.leaving(seen.returned[m.module])) for m in maps))
     patterns = {
         other.row: pattern[0]
         for other in loaded.sites
@@ -225,42 +180,38 @@ def _watched(modules: Sequence[nn.Module], turn: int) -> Iterator[_Seen]:
         yield seen
 
 
-def _made(linear: LinearMap, seen: _Seen) -> Tensor:
-    return linear.leaving(seen.returned[linear.module])
-
-
 def _rest(
     parts: Parts, norm_first: bool, record: SiteRecord, seen: _Seen, slack: float
 ) -> Rest | None:
-    """Put together what was seen of a layer; None if its parts do not make up all of it."""
+    """Put together what was seen of a layer; None if its parts do not make up all of it.
+
+    The model's own modules, put together in this order, must give the layer's output.
+    """
     norm = parts.norm_ffn if norm_first else parts.norm_attention
     if norm not in seen.taken or parts.layer not in seen.taken:
         return None
-    found = Rest(
+    layer_in, layer_out = seen.taken[parts.layer], seen.returned[parts.layer]
+    assert record.out is not None
+    with torch.no_grad():
+        summed = layer_in + record.out
+        hidden = parts.norm_ffn(summed) if norm_first else parts.norm_attention(summed)
+        out = parts.down(parts.activation(parts.up(hidden)))
+        out = summed + out if norm_first else parts.norm_ffn(hidden + out)
+    near = slack * (1 + float(layer_out.abs().max()))
+    if out.shape != layer_out.shape or not float((out - layer_out).abs().max()) < near:
+        return None
+    return Rest(
         norm_first,
         _norm(norm),
         _norm(parts.norm_ffn),
         _linear(parts.up),
         _linear(parts.down),
         parts.activation,
-        seen.taken[parts.layer],
+        layer_in,
         seen.taken[norm],
         seen.returned[norm],
-        seen.returned[parts.layer],
+        layer_out,
     )
-    return found if _whole(parts, found, record, slack) else None
-
-
-def _whole(parts: Parts, found: Rest, record: SiteRecord, slack: float) -> bool:
-    """Whether the model's own modules, put together in this order, give the layer's output."""
-    assert record.out is not None
-    with torch.no_grad():
-        summed = found.layer_in + record.out
-        hidden = parts.norm_ffn(summed) if found.norm_first else parts.norm_attention(summed)
-        out = parts.down(parts.activation(parts.up(hidden)))
-        out = summed + out if found.norm_first else parts.norm_ffn(hidden + out)
-    near = slack * (1 + float(found.layer_out.abs().max()))
-    return out.shape == found.layer_out.shape and float((out - found.layer_out).abs().max()) < near
 
 
 def _norm(norm: nn.LayerNorm) -> Norm:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headscope.core.errors import UnsupportedModelError
 
 
 @dataclass(frozen=True)
 class Covered:
-    """A family that is tested.
+    """A family that is tested."""
 
-    Attributes
-    ----------
-    layout : str
-        The attention layout that covers it: a name in ``headscope.models.layouts``.
-    stacks : tuple of str
-        What its models can have: ``encoder``, ``decoder``, ``cross``.
-    """
-
+    #: The attention layout that covers it: a name in ``headscope.models.layouts``.
     layout: str = "bert"
+    #: What its models can have: ``encoder``, ``decoder``, ``cross``.
     stacks: tuple[str, ...] = ("encoder",)
 
 
@@ -81,47 +76,63 @@ _QUANTISED = "its attention computes with simulated integers, which no exact re-
 #: By ``model_type`` too.
 REFUSED = {
     "fnet": _NO_ATTENTION,
-    "longformer": _SPARSE,
-    "led": _SPARSE,
-    "big_bird": _SPARSE,
-    "bigbird_pegasus": _SPARSE,
-    "longt5": _SPARSE,
-    "pegasus_x": _SPARSE,
-    "reformer": _SPARSE,
-    "nystromformer": _APPROXIMATE,
-    "yoso": _APPROXIMATE,
-    "mra": _APPROXIMATE,
-    "funnel": _POOLED,
-    "canine": _POOLED,
-    "xlnet": _STREAMS,
-    "prophetnet": _STREAMS,
-    "luke": _OTHER_INPUT,
-    "lilt": _OTHER_INPUT,
-    "tapas": _OTHER_INPUT,
-    "bros": _OTHER_INPUT,
-    "layoutlmv2": _OTHER_INPUT,
-    "layoutlmv3": _OTHER_INPUT,
-    "lxmert": _OTHER_INPUT,
+    **dict.fromkeys(
+        (
+            *("longformer", "led", "big_bird", "bigbird_pegasus", "longt5", "pegasus_x"),
+            "reformer",
+        ),
+        _SPARSE,
+    ),
+    **dict.fromkeys(("nystromformer", "yoso", "mra"), _APPROXIMATE),
+    **dict.fromkeys(("funnel", "canine"), _POOLED),
+    **dict.fromkeys(("xlnet", "prophetnet"), _STREAMS),
+    **dict.fromkeys(
+        ("luke", "lilt", "tapas", "bros", "layoutlmv2", "layoutlmv3", "lxmert"), _OTHER_INPUT
+    ),
     "ibert": _QUANTISED,
 }
 
 
 def refuse(family: str, name: str) -> None:
-    """Refuse a model of a family that cannot be covered.
-
-    Parameters
-    ----------
-    family : str
-        Its ``model_type``.
-    name : str
-        What the user calls the model.
-
-    Raises
-    ------
-    UnsupportedModelError
-        With the reason.
-    """
+    """Refuse a model of a family that cannot be covered."""
     if family in REFUSED:
         raise UnsupportedModelError(
             f"{name} is a {family} model, which headscope does not cover: {REFUSED[family]}."
         )
+
+
+def rotary(model: Any) -> bool:
+    """Whether queries and keys are rotated by position, as config and modules say.
+
+    ``absolute`` alone decides nothing: a config may carry it from another family.
+    """
+    config = model.config
+    kind = _position_type(config)
+    if kind == "rotary" or getattr(config, "rotary_value", None) is not None:
+        return True
+    if any("Rotary" in type(module).__name__ for module in model.modules()):
+        return True
+    names = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_emb_base")
+    stated = any(getattr(config, name, None) is not None for name in names)
+    return stated and getattr(config, "position_embedding_type", None) != "absolute"
+
+
+def relative_terms(config: Any) -> str | None:
+    """Name the term that depends on the distance between query and key, as the config says."""
+    kind = _position_type(config)
+    if kind.startswith("relative"):
+        return f"position_embedding_type {kind!r}"
+    if getattr(config, "relative_attention", False) and getattr(config, "pos_att_type", None):
+        return "disentangled relative attention"
+    if getattr(config, "relative_attention_num_buckets", None) is not None:
+        return "a relative position bias"
+    return None
+
+
+def unread_positions(config: Any) -> bool:
+    """Whether a config asks for relative keys, which transformers 5 has dropped and ignores."""
+    return _position_type(config).startswith("relative")
+
+
+def _position_type(config: Any) -> str:
+    return str(getattr(config, "position_embedding_type", None) or "absolute")

@@ -1,24 +1,17 @@
-"""Watching modules while a block runs: hooks that are sure to be removed again."""
+"""Hooks and exchanged forwards that are sure to be undone when a block ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from itertools import cycle
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-if TYPE_CHECKING:
-    from headscope.models.layouts import AttentionInput, AttentionSite
-
-#: Told (site, inputs) before the site's attention runs.
-See = Callable[["AttentionSite", "AttentionInput"], None]
-
-
-Shared = TypeVar("Shared")
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 
 @contextmanager
@@ -30,34 +23,20 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
         yield
 
 
-def watch_inputs(sites: Sequence[AttentionSite], see: See) -> AbstractContextManager[None]:
-    """Call ``see`` with what every site is called with, in every pass in the block.
-
-    A module that serves several layers (ALBERT) is told apart by whose turn it is.
-    """
-
-    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
-        turns = cycle(shared)
-
-        def told(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            site = next(turns)
-            see(site, site.layout.read(module, args, kwargs))
-
-        return module.register_forward_pre_hook(told, with_kwargs=True)
-
-    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
-
-
-def watch_outputs(
-    sites: Sequence[AttentionSite], see: Callable[[AttentionSite, object], None]
-) -> AbstractContextManager[None]:
-    """Call ``see`` with what every site's module returns, in every pass in the block."""
-
-    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
-        turns = cycle(shared)
-        return module.register_forward_hook(lambda _m, _args, output: see(next(turns), output))
-
-    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
+@contextmanager
+def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Let modules run other functions in place of their forwards; replacements may be nested."""
+    before = {module: vars(module).get("forward") for module in forwards}
+    for module, forward in forwards.items():
+        vars(module)["forward"] = forward
+    try:
+        yield
+    finally:
+        for module, own in before.items():
+            if own is None:
+                del vars(module)["forward"]
+            else:
+                vars(module)["forward"] = own
 
 
 def run_order(modules: Iterable[nn.Module], run: Callable[[], object]) -> list[nn.Module]:
@@ -69,11 +48,9 @@ def run_order(modules: Iterable[nn.Module], run: Callable[[], object]) -> list[n
     return order
 
 
-def grouped(
-    sites: Iterable[AttentionSite], module_of: Callable[[AttentionSite], Shared]
-) -> dict[Shared, list[AttentionSite]]:
-    """Group sites that share a module, or anything else, in order."""
-    groups: dict[Shared, list[AttentionSite]] = {}
-    for site in sites:
-        groups.setdefault(module_of(site), []).append(site)
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Group items, such as sites that share a module, in order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups

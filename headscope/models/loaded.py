@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.errors import InputError
-from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.layouts import AttentionSite, numbered
 from headscope.models.pooling import Pooling, chosen
 from headscope.models.task_heads import Select, last_state, run_with_task_head
@@ -21,61 +21,64 @@ from headscope.models.task_heads import Select, last_state, run_with_task_head
 _NO_LIMIT = 10**9
 
 
+#: Name, shape, type and checksum of every parameter and buffer.
+Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
+
+
+@dataclass(frozen=True)
+class FileWeights:
+    """Weights as they lay in a file: its SHA-256, and the network right after it was read."""
+
+    sha256: str
+    network: Fingerprint
+
+
+def fingerprint(network: nn.Module) -> Fingerprint:
+    """Sum up a network's parameters and buffers: CRC-32 of every byte, 3 GB in a second.
+
+    Unlike version counters it sees edits through ``.data``, and unlike addresses it knows weights
+    that came back.
+    """
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    return tuple((name, tuple(t.shape), str(t.dtype), _checksum(t)) for name, t in tensors)
+
+
+def _checksum(tensor: Tensor) -> int:
+    data = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    return zlib.crc32(data.numpy().data)
+
+
 @dataclass
 class LoadedModel:
-    """A model that is ready to be measured.
+    """A model that is ready to be measured."""
 
-    Attributes
-    ----------
-    name : str
-        What the user called it.
-    model : nn.Module
-        The base model (no task head), in eval mode.
-    network : nn.Module
-        The base model with its task head around it, or the base model itself where there is none.
-    task_head : str or None
-        ``mlm``, ``classification``, ``seq2seq`` or None.
-    tokenizer : transformers tokenizer or None
-        A fast one; None where the folder has none and the caller allowed it.
-    sites : tuple of AttentionSite
-        Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
-    file : FileWeights or None
-        The weights as they were read; None for a model that was handed over in memory.
-    revision : str or None
-        The hub's commit, where it is known.
-    dtype, device : str
-        Of its weights, as torch spells them.
-    origin : dict or None
-        For a copy without some of its heads: id, revision and weights_sha256 of what it was made
-        from.
-    stored_dtype : str or None
-        Floating-point type of the checkpoint's file, where it is known.
-    certificate : object or None
-        The last certificate and what it was made on; see :mod:`headscope.models.certificate`.
-    whole : LoadedModel or None
-        For a view of one stack: the model that it is a view of.
-    folder : Path or None
-        Where it was read, or where the model lies that it was cut from; None for one that was
-        handed over in memory.
-    pooling : Pooling
-        How its last states become the embedding of a text.
-    """
-
-    name: str
-    model: Any
+    name: str  # What the user called it
+    model: Any  # The base model (no task head), in eval mode
+    #: The base model with its task head around it, or the base model itself where there is none.
     network: Any = field(repr=False)
-    tokenizer: Any
+    tokenizer: Any  # A fast one; None where the folder has none and the caller allowed it
+    #: Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
     sites: tuple[AttentionSite, ...]
-    task_head: str | None
+    task_head: str | None  # ``mlm``, ``classification``, ``seq2seq`` or None
+    #: Of its weights, as torch spells them.
     dtype: str
     device: str
-    revision: str | None = None
+    revision: str | None = None  # The hub's commit, where it is known
+    #: The weights as they were read; None for a model that was handed over in memory.
     file: FileWeights | None = field(default=None, repr=False)
+    #: For a copy without some of its heads: id, revision and weights_sha256 of what it was made
+    #: from.
     origin: dict[str, Any] | None = field(default=None, repr=False)
+    #: Floating-point type of the checkpoint's file, where it is known.
     stored_dtype: str | None = None
+    #: The last certificate and what it was made on; see :mod:`headscope.models.certificate`.
     certificate: object = field(default=None, repr=False)
+    #: For a view of one stack: the model that it is a view of.
     whole: LoadedModel | None = field(default=None, repr=False)
+    #: Where it was read, or where the model lies that it was cut from; None for one that was handed
+    #: over in memory.
     folder: Path | None = field(default=None, repr=False)
+    #: How its last states become the embedding of a text.
     pooling: Pooling = field(default_factory=Pooling)
 
     @property
@@ -102,18 +105,7 @@ class LoadedModel:
         return tuple(dict.fromkeys(site.stack for site in self.sites))
 
     def only(self, stack: str) -> LoadedModel:
-        """Return a view of one stack: the same model, measured and pruned there alone.
-
-        Parameters
-        ----------
-        stack : str
-            ``encoder``, ``decoder`` or ``cross``; ``all`` is the model itself.
-
-        Raises
-        ------
-        InputError
-            If the model has no such stack.
-        """
+        """Return a view of one stack: the same model, measured and pruned there alone."""
         whole = self.whole or self
         if stack == "all":
             return whole
@@ -125,18 +117,7 @@ class LoadedModel:
         return self if whole.stacks == (stack,) else replace(self, sites=sites, whole=whole)
 
     def pooled_by(self, mode: str) -> LoadedModel:
-        """Return the same model with another way to embed a text, whatever its folder says.
-
-        Parameters
-        ----------
-        mode : str
-            ``mean``, ``cls``, ``max`` or ``weighted``; no dense module follows it.
-
-        Raises
-        ------
-        InputError
-            If there is no such mode.
-        """
+        """Return the same model with another way to embed a text, whatever its folder says."""
         pooling = chosen(mode, self.pooling)
         whole = None if self.whole is None else replace(self.whole, pooling=pooling)
         return replace(self, pooling=pooling, whole=whole)
@@ -213,15 +194,14 @@ class LoadedModel:
         Of an encoder-decoder model that is the decoder's; without anything for the decoder to
         read, only the encoder runs.
         """
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        model = self.model
-        if self.encoder_decoder and decoder_input_ids is None:
-            model = model.get_encoder()
-        elif decoder_input_ids is not None:
-            inputs["decoder_input_ids"] = decoder_input_ids
-        if decoder_attention_mask is not None:
-            inputs["decoder_attention_mask"] = decoder_attention_mask
-        return last_state(model, inputs)
+        alone = self.encoder_decoder and decoder_input_ids is None
+        inputs = _present(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+        )
+        return last_state(self.model.get_encoder() if alone else self.model, inputs)
 
     def run(
         self,
@@ -240,13 +220,13 @@ class LoadedModel:
         """
         if self.encoder_decoder and decoder_input_ids is None:
             return self.forward(input_ids, attention_mask), None
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids
-        if decoder_input_ids is not None:
-            inputs["decoder_input_ids"] = decoder_input_ids
-        if decoder_attention_mask is not None:
-            inputs["decoder_attention_mask"] = decoder_attention_mask
+        inputs = _present(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+        )
         return run_with_task_head(self.network, self.model, inputs, select)
 
     def run_tiny(self) -> None:
@@ -262,6 +242,10 @@ class LoadedModel:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         return ids.to(self.device), mask.to(self.device)
+
+
+def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def _position_limit(network: nn.Module) -> int | None:

@@ -12,9 +12,8 @@ from headscope.core.errors import CheckpointError, HeadscopeError, InputError, U
 from headscope.core.widest import widest_type
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.families import refuse
-from headscope.models.fingerprint import FileWeights, fingerprint
 from headscope.models.layouts import find_sites
-from headscope.models.loaded import LoadedModel
+from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
 from headscope.models.manifest import kept_heads
 from headscope.models.network import (
     check_finite,
@@ -153,7 +152,8 @@ def pick_device(device: str) -> torch.device:
 
     ``auto`` is a CUDA device or the CPU: an Apple GPU has no float64, so it has to be asked for.
     """
-    there = _available()
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    there = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
     if device == "auto":
         return torch.device("cuda" if "cuda" in there else "cpu")
     name, _, place = device.partition(":")
@@ -163,12 +163,6 @@ def pick_device(device: str) -> torch.device:
             f"device {device} is not available: this torch sees {' and '.join(there)} here."
         )
     return torch.device(device)
-
-
-def _available() -> tuple[str, ...]:
-    """List the types of device that are there."""
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    return ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
 
 
 def widest_dtype(device: str = "auto") -> str:

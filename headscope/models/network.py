@@ -16,7 +16,7 @@ from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import is_ours
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.cutting import cut_modules
-from headscope.models.layouts import HeadRows, attention_modules
+from headscope.models.layouts import attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.sizes import check_built
 from headscope.models.source import Source
@@ -78,13 +78,6 @@ def load_network(
     """Build the network with its weights, complete, or cut down to the heads ``kept``.
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in.
-
-    Raises
-    ------
-    InputError
-        If the checkpoint lacks the task head.
-    CheckpointError
-        If it is not a whole model.
     """
     stated = checkpoint.config.get("architectures")
     architecture = stated[0] if isinstance(stated, list) and stated else None
@@ -167,42 +160,38 @@ def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> No
     name_of = {module: name for name, module in base.named_modules()}
     for i, item in enumerate(modules):
         there = kept.of(i, item)
-        missing = [head for head in range(item.heads_before) if head not in there]
+        every = range(item.heads_before)
+        missing = [head for head in every if head not in there]
         for stored in dict.fromkeys(item.stored()):
             name = f"{name_of[stored.module]}.{stored.name}"
             # A task head may have put a prefix before the base model's names.
             for key in [key for key in state if key == name or key.endswith(f".{name}")]:
-                rows = stored.rows(range(item.heads_before), missing)
-                _check_rows(key, state[key], stored, len(rows), kept)
-                state[key] = with_rows(state[key], rows, stored.axis).contiguous()
-
-
-def _check_rows(key: str, tensor: Tensor, stored: HeadRows, gone: int, kept: KeptHeads) -> None:
-    axis, whole = stored.axis, stored.tensor
-    assert whole is not None
-    expected = whole.shape[axis] - gone
-    found = tensor.shape[axis] if tensor.dim() > axis else None
-    if found != expected:
-        raise CheckpointError(
-            f"{kept.path} says that {expected} {('rows', 'columns')[axis]} of {key} are kept, but "
-            f"the weights have {found}; the two do not belong together."
-        )
+                rows, tensor, whole = stored.rows(every, missing), state[key], stored.tensor
+                assert whole is not None
+                expected = whole.shape[stored.axis] - len(rows)
+                n = tensor.shape[stored.axis] if tensor.dim() > stored.axis else None
+                if n != expected:
+                    raise CheckpointError(
+                        f"{kept.path} says that {expected} {('rows', 'columns')[stored.axis]} of "
+                        f"{key} are kept, but the weights have {n}; the two do not belong together."
+                    )
+                state[key] = with_rows(tensor, rows, stored.axis).contiguous()
 
 
 def _task_head_is_new(network: Any, info: dict[str, Any]) -> bool:
     """Whether the base model is there and its task head is not, so that it would be random."""
+
+    def in_task_head(key: str) -> bool:
+        if network.base_model is not network:
+            return not key.startswith(f"{network.base_model_prefix}.")
+        # T5: a base model and its head are one module.
+        owner: object = network.get_submodule(key.rpartition(".")[0])
+        return owner is network.get_output_embeddings()
+
     missing = [key for key in info["missing_keys"] if not _is_computed(network, key)]
-    head = [key for key in missing if _in_task_head(network, key)]
+    head = [key for key in missing if in_task_head(key)]
     rest = [key for key in missing if key not in head and ".pooler." not in key]
     return bool(head) and not rest
-
-
-def _in_task_head(network: Any, key: str) -> bool:
-    if network.base_model is not network:
-        return not key.startswith(f"{network.base_model_prefix}.")
-    # T5: a base model and its head are one module.
-    owner: object = network.get_submodule(key.rpartition(".")[0])
-    return owner is network.get_output_embeddings()
 
 
 def _check_complete(network: nn.Module, info: dict[str, Any], source: Source) -> None:

@@ -16,18 +16,12 @@ from headscope.models.surgery import head_rows, scale_heads
 
 @dataclass(frozen=True)
 class OutputMap:
-    """What one layer does with its heads' z.
+    """What one layer does with its heads' z."""
 
-    Attributes
-    ----------
-    W : Tensor, (n_heads * d_head, d_model)
-        W_O of all heads, stacked; without what a family puts beside attention.
-    b : Tensor, (d_model,)
-        b_O; zeros where the layer has none.
-    """
-
+    #: W_O of all heads, stacked, (n_heads * d_head, d_model); without what a family puts beside
+    #: attention.
     W: Tensor
-    b: Tensor
+    b: Tensor  # b_O, (d_model,); zeros where the layer has none
 
 
 def output_map(site: AttentionSite) -> OutputMap:
@@ -42,18 +36,18 @@ _OWN: dict[nn.Module, OutputMap] = {}
 
 @contextmanager
 def replaced_outputs(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> Iterator[None]:
-    """Run a model with other output maps, given by layer, then put back those it had."""
-    before = {layer: output_map(loaded.sites[layer]) for layer in maps}
-    modules = {loaded.sites[layer].module: own for layer, own in before.items()}
+    """Run a model with other output maps, given by row, then put back those it had."""
+    before = {row: output_map(loaded.sites[row]) for row in maps}
+    modules = {loaded.sites[row].module: own for row, own in before.items()}
     new = {module: own for module, own in modules.items() if module not in _OWN}
     _OWN.update(new)
     try:
-        for layer, other in maps.items():
-            _fill(loaded.sites[layer], other)
+        for row, other in maps.items():
+            _fill(loaded.sites[row], other)
         yield
     finally:
-        for layer, one in before.items():
-            _fill(loaded.sites[layer], one)
+        for row, own in before.items():
+            _fill(loaded.sites[row], own)
         for module in new:
             del _OWN[module]
 
@@ -93,3 +87,23 @@ def _fill(site: AttentionSite, new: OutputMap) -> None:
         site.output_weight.copy_(new.W.t())
         if out.bias is not None:
             out.bias.copy_(new.b)
+
+
+def less_random_write(site: AttentionSite, head: int, generator: torch.Generator) -> OutputMap:
+    """Return a site's output map that takes ``z W_O Q`` from what it writes, Q a random rotation.
+
+    An intervention of the same size as removing the head, which takes ``z W_O`` away: the rotation
+    keeps the length of what is taken at every token, and the angles between tokens; only the
+    directions are random. The generator is one on the CPU.
+    """
+    own = output_map(site)
+    rows = head_rows([head], site.d_head).to(own.W.device)
+    W = own.W[rows].cpu().double()  # (d_head, d_model)
+    # W = R^T Q^T, so a random orthonormal frame in the place of Q is W times a random rotation.
+    R: Tensor = torch.linalg.qr(W.t(), mode="r").R
+    noise = torch.randn(W.shape[1], len(R), generator=generator, dtype=torch.float64)
+    Q, triangle = torch.linalg.qr(noise)
+    frame = Q * triangle.diagonal().sign()  # (d_model, d_head), uniformly distributed
+    new = own.W.clone()
+    new[rows] = (W - R.t() @ frame.t()).to(new)
+    return OutputMap(new, own.b)

@@ -36,27 +36,13 @@ class Step(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """activation(x W^T + b), with x or R x added where it is residual.
+    """activation(x W^T + b), with x or R x added where it is residual."""
 
-    Attributes
-    ----------
-    weight : Tensor, (out, in)
-        W.
-    bias : Tensor, (out,), or None
-        b.
-    activation : str
-        A name of :data:`ACTIVATIONS`.
-    residual : bool or Tensor, (out, in)
-        Whether x is added, or R.
-    sha256 : str
-        Of the file that the weights are from; empty where they are from none.
-    """
-
-    weight: Tensor
-    bias: Tensor | None = None
-    activation: str = "Tanh"
-    residual: bool | Tensor = False
-    sha256: str = ""
+    weight: Tensor  # (out, in): W
+    bias: Tensor | None = None  # (out,): b
+    activation: str = "Tanh"  # A name of :data:`ACTIVATIONS`
+    residual: bool | Tensor = False  # (out, in): whether x is added, or R
+    sha256: str = ""  # Of the file that the weights are from; empty where they are from none
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, in) to (batch, out), in the type and on the device of ``x``."""
@@ -86,15 +72,9 @@ class Normalize:
 
 @dataclass(frozen=True)
 class Truncate:
-    """Keep the first dimensions.
+    """Keep the first dimensions."""
 
-    Attributes
-    ----------
-    width : int
-        How many.
-    """
-
-    width: int
+    width: int  # How many
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, d) to (batch, width)."""
@@ -106,56 +86,28 @@ class Truncate:
 
 @dataclass(frozen=True)
 class Pooling:
-    """How a model's last hidden states become one embedding for each text.
+    """How a model's last hidden states become one embedding for each text."""
 
-    Attributes
-    ----------
-    modes : tuple of str
-        Names of :data:`headscope.measures.pooling.MODES`; what several give is concatenated.
-    steps : tuple of Step
-        Run one after the other on what was pooled.
-    origin : str
-        ``modules.json`` (the model's folder says it), ``option`` (the user does) or ``default``.
-    files : tuple of str
-        The files of the model's folder that say so, relative to it, with ``/``: what a copy of the
-        folder needs for SentenceTransformer to make the same embeddings. Empty for an option or
-        the default.
-    prompt : str
-        Put before every text that is embedded.
-    max_length : int or None
-        Tokens, special ones included, at which SentenceTransformer cuts a text of this model;
-        headscope cuts none.
-    problem : str or None
-        Why the folder's embedding cannot be made; :meth:`embed` refuses with it.
-    """
-
+    #: Names of :data:`headscope.measures.pooling.MODES`; what several give is concatenated.
     modes: tuple[str, ...] = ("mean",)
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()  # Run one after the other on what was pooled
+    #: ``modules.json`` (the model's folder says it), ``option`` (the user does) or ``default``.
     origin: str = "default"
+    #: The files of the model's folder that say so, relative to it, with ``/``: what a copy of the
+    #: folder needs for SentenceTransformer to make the same embeddings. Empty for an option or the
+    #: default.
     files: tuple[str, ...] = field(default=(), repr=False)
-    prompt: str = ""
+    prompt: str = ""  # Put before every text that is embedded
+    #: Tokens, special ones included, at which SentenceTransformer cuts a text of this model;
+    #: headscope cuts none.
     max_length: int | None = None
+    #: Why the folder's embedding cannot be made; :meth:`embed` refuses with it.
     problem: str | None = None
 
     def embed(self, hidden: Tensor, real: Tensor) -> Tensor:
         """Turn the last hidden states of a batch into its embeddings; differentiable.
 
-        Parameters
-        ----------
-        hidden : Tensor, (batch, pos, d_model)
-            On any device, of any type.
-        real : Tensor, (batch, pos)
-            0 or False at padding, on either side.
-
-        Returns
-        -------
-        Tensor, (batch, d)
-            In float32, or in float64 where ``hidden`` is.
-
-        Raises
-        ------
-        CheckpointError
-            If the folder's way is one that headscope cannot follow.
+        ``hidden`` (batch, pos, d_model), ``real`` (batch, pos); returns (batch, d).
 
         Notes
         -----
@@ -168,13 +120,7 @@ class Pooling:
         return pooled
 
     def check(self) -> None:
-        """Refuse what :meth:`embed` would refuse, before anything is run.
-
-        Raises
-        ------
-        CheckpointError
-            Saying what the model's folder asks for, and the mend.
-        """
+        """Refuse what :meth:`embed` would refuse, before anything is run."""
         if self.problem is not None:
             raise CheckpointError(
                 f"{self.problem} Give pooling (such as mean) to compare pooled last states instead."
@@ -194,20 +140,7 @@ class Pooling:
 
 
 def chosen(mode: str, text: Pooling | None = None) -> Pooling:
-    """Return the pooling that a user chose by name; nothing follows it.
-
-    Parameters
-    ----------
-    mode : str
-        One of :data:`CHOICES`.
-    text : Pooling, optional
-        Whose prompt and longest text hold.
-
-    Raises
-    ------
-    InputError
-        If there is no such mode.
-    """
+    """Return the pooling that a user chose by name; nothing follows it."""
     if mode not in CHOICES:
         raise InputError(f"There is no pooling {mode!r}; choose {', '.join(CHOICES)}.")
     text = text or Pooling()

@@ -1,9 +1,14 @@
-"""Faster matrix products for a measured pass: oneDNN's instead of torch's default BLAS.
+"""How matrices are multiplied: faster in a measured pass, as exactly as their type says in a proof.
 
 Nearly all of a pass is spent in nn.Linear. On a CPU torch hands float32 to MKL, which on processors
 that are not Intel's uses half of their vector width; oneDNN, also part of torch, uses all of it and
 is more than twice as fast there. It is float32 all the same, rounded in another order. The
 certificate runs through the same products, so it covers them too.
+
+torch may also multiply float32 in fewer bits: in TF32 (10 bits of 23) on NVIDIA's GPUs, in bfloat16
+(7 bits) on CPUs that have such units, and by default in cuDNN's convolutions. And it may add the
+partial sums of half-precision products in half precision. A certificate made so would be of another
+model than the one whose type it states.
 """
 
 from __future__ import annotations
@@ -17,6 +22,8 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from headscope.models.hooks import replaced_forwards
 
 #: oneDNN's linear map: (x, W, b, and three settings of what follows it) to x W^T + b.
 Product = Callable[..., Tensor]
@@ -39,14 +46,9 @@ def fast_products(model: nn.Module) -> Iterator[None]:
     if product is None:
         yield
         return
-    linears = [module for module in model.modules() if _is_plain_float32(module)]
-    for linear in linears:
-        vars(linear)["forward"] = functools.partial(_apply, product, linear, [])
-    try:
+    linears = filter(_is_plain_float32, model.modules())
+    with replaced_forwards({m: functools.partial(_apply, product, m, []) for m in linears}):
         yield
-    finally:
-        for linear in linears:
-            del vars(linear)["forward"]
 
 
 def _apply(product: Product, linear: nn.Linear, transposed: list[Tensor], x: Tensor) -> Tensor:
@@ -88,3 +90,63 @@ def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
         and module.weight.device.type == "cpu"
         and module.weight.numel() > 0  # a layer without heads: oneDNN refuses it
     )
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Multiply float32 in float32 and add half precision up in float32, while the block runs.
+
+    Also a decorator. What the caller had set is set again afterwards, exceptions or not.
+    """
+    changed: list[tuple[Any, str, Any]] = []
+    try:
+        for owner, name, value in _needed():
+            changed.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, before in reversed(changed):
+            setattr(owner, name, before)
+
+
+def _needed() -> Iterator[tuple[Any, str, Any]]:
+    """Yield (owner, attribute, value) of what has to be set, each when all before it has been."""
+    backends = torch.backends
+    # The old way first: torch refuses to read it once the new one has said something else.
+    if _read(_AllBackends, "precision") not in (None, "highest"):
+        yield _AllBackends, "precision", "highest"
+    if _read(backends.cudnn, "allow_tf32"):
+        yield backends.cudnn, "allow_tf32", False
+    mkldnn = backends.mkldnn
+    others = ((backends.cudnn, "conv"), (mkldnn, "matmul"), (mkldnn, "conv"))
+    for owner in (backends.cuda.matmul, *(getattr(owner, name, None) for owner, name in others)):
+        if _read(owner, "fp32_precision") not in (None, "ieee", "none"):
+            yield owner, "fp32_precision", "ieee"
+    for kind in ("fp16", "bf16"):
+        name = f"allow_{kind}_reduced_precision_reduction"
+        if _read(backends.cuda.matmul, name):
+            yield backends.cuda.matmul, name, False
+
+
+def _read(owner: Any, name: str) -> Any:
+    """Return a setting; None where this torch has none, or where the other way was used."""
+    try:
+        return getattr(owner, name, None)
+    except (RuntimeError, AssertionError):
+        return None
+
+
+class _Precision(type):
+    """torch's one setting for all backends, as an attribute."""
+
+    @property
+    def precision(cls) -> str:
+        return torch.get_float32_matmul_precision()
+
+    @precision.setter
+    def precision(cls, value: str) -> None:
+        torch.set_float32_matmul_precision(value)
+
+
+class _AllBackends(metaclass=_Precision):
+    pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from headscope.core.errors import HeadscopeError
+from headscope.data.pieces import unreadable
 from headscope.measures.activations import Activations
-from headscope.models.hooks import grouped, hooked, watch_inputs, watch_outputs
+from headscope.models.hooks import grouped, hooked
+from headscope.models.intervene import watch_inputs, watch_outputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.probes import Probe
 from headscope.models.routing import Router, routed, use_implementation
 
 #: Pattern entries at a time: fewer than in use, so that the long probe is cut into chunks for every
@@ -29,61 +30,138 @@ _CHUNK = 1 << 17
 _MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 
+#: Tokens of the long probe, at least, where the model has room for them.
+LONG = 256
+_TEXT = (
+    "The old ferry left the harbour before dawn, and nobody on the quay could say who had "
+    "untied it.",
+    "She wrote it down.",
+    "When the auditors asked for the ledgers of 1987, the clerk who kept the keys had retired.",
+    "Why?",
+)
+_RANDOM_LENGTHS = (23, 7, 16, 3)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One batch."""
+
+    name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
+    #: (batch, pos): on the model's device; the mask is 1 for tokens and 0 for padding.
+    input_ids: Tensor
+    attention_mask: Tensor
+    #: (batch, target_pos): the same for the decoder of an encoder-decoder model.
+    decoder_input_ids: Tensor | None = None
+    decoder_attention_mask: Tensor | None = None
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What the model is called with."""
+        every = {part.name: getattr(self, part.name) for part in fields(self)[1:]}
+        return {name: tensor for name, tensor in every.items() if tensor is not None}
+
+    @property
+    def real(self) -> Tensor:
+        """Positions of the model's last states that are no padding, (batch, pos), boolean."""
+        last = self.decoder_attention_mask
+        return (self.attention_mask if last is None else last).bool()
+
+    def real_queries(self, stack: str) -> Tensor:
+        """Query positions of a stack that are no padding, (batch, query_pos), boolean."""
+        return self.attention_mask.bool() if stack == "encoder" else self.real
+
+    def real_keys(self, stack: str) -> Tensor:
+        """Key positions of a stack that are no padding, (batch, key_pos), boolean."""
+        return self.attention_mask.bool() if stack == "cross" else self.real_queries(stack)
+
+    @property
+    def padded(self) -> int:
+        """Positions that are padding."""
+        masks = (self.attention_mask, self.decoder_attention_mask)
+        return sum(int((mask == 0).sum()) for mask in masks if mask is not None)
+
+
+def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
+    """Return sentences, or random token ids where there is no tokenizer: short padded, and long.
+
+    The long one goes beyond every sliding window, where the model has room for that. A decoder
+    reads the next sentence's tokens, so that the lengths differ.
+    """
+    windows = [site.window for site in loaded.sites if site.window is not None]
+    room = min(max([LONG, *(3 * window for window in windows)]), loaded.max_length)
+    if loaded.tokenizer is None:
+        generator = torch.Generator().manual_seed(0)
+        bounds = min(5, loaded.vocab_size - 1), loaded.vocab_size
+        *short, long = [
+            torch.randint(*bounds, (min(n, loaded.max_length),), generator=generator).tolist()
+            for n in (*_RANDOM_LENGTHS, room)
+        ]
+    else:
+        texts = [*_TEXT, " ".join(_TEXT * (room // 50))]
+        try:
+            encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
+        except Exception as error:  # tokenizers raises no more special kind
+            raise unreadable(loaded, error) from error
+        *short, long = [list(ids) for ids in encoded["input_ids"]]
+        long = long if len(long) <= room else long[: room - 1] + long[-1:]
+    highest = max(max(ids) for ids in [*short, long])
+    if highest >= loaded.vocab_size:
+        raise HeadscopeError(
+            f"The tokenizer of {loaded.name} gives token id {highest}, but the model's embedding "
+            f"has {loaded.vocab_size} rows; tokenizer and weights do not belong together."
+        )
+
+    def probe(name: str, sequences: list[list[int]]) -> Probe:
+        ids, mask = loaded.pad(sequences)
+        if loaded.start_id is None:
+            return Probe(name, ids, mask)
+        targets = [*sequences[1:], sequences[0][: max(1, len(sequences[0]) * 3 // 4)]]
+        started = [[loaded.start_id, *target][: loaded.max_length] for target in targets]
+        return Probe(name, ids, mask, *loaded.pad(started))
+
+    padded = probe("right-padded", [ids[: loaded.max_length] for ids in short])
+    unpadded = probe("unpadded", [long])
+    if getattr(loaded.tokenizer, "padding_side", "right") != "left":
+        return padded, unpadded
+    ids, mask = padded.input_ids.clone(), padded.attention_mask.clone()
+    for row, n in enumerate(padded.attention_mask.sum(1).tolist()):
+        ids[row] = ids[row].roll(ids.shape[1] - n)
+        mask[row] = mask[row].roll(mask.shape[1] - n)
+    left = replace(padded, name="left-padded", input_ids=ids, attention_mask=mask)
+    return padded, left, unpadded
+
+
 @dataclass(frozen=True)
 class SiteRecord:
-    """One site in one pass; None for what was not seen.
+    """One site in one pass; None for what was not seen."""
 
-    Attributes
-    ----------
-    inputs : AttentionInput
-        What the attention module is called with.
-    q, k : Tensor, (batch, n_heads, pos, d_head)
-        What is scored: queries and keys with any position in them.
-    z : Tensor, (batch, pos, n_heads * d_head), or wider
-        What enters W_O: the heads' z, and behind them what a family puts beside attention.
-    out : Tensor, (batch, pos, d_model)
-        What leaves W_O.
-    pattern : Tensor, (batch, n_heads, query_pos, key_pos)
-        After softmax.
-    v : Tensor, (batch, n_heads, key_pos, d_v)
-        What the pattern mixes.
-    scores : Tensor, (batch, n_heads, query_pos, key_pos)
-        What the model's own softmax is given, the mask added; kept only where asked for.
-    """
-
-    inputs: AttentionInput | None
+    inputs: AttentionInput | None  # What the attention module is called with
+    #: (batch, n_heads, pos, d_head): what is scored: queries and keys with any position in them.
     q: Tensor | None
     k: Tensor | None
+    #: (batch, pos, n_heads * d_head): what enters W_O: the heads' z, and behind them what a family
+    #: puts beside attention.
     z: Tensor | None
-    out: Tensor | None
-    pattern: Tensor | None
-    v: Tensor | None = None
+    out: Tensor | None  # (batch, pos, d_model): what leaves W_O
+    pattern: Tensor | None  # (batch, n_heads, query_pos, key_pos): after softmax
+    v: Tensor | None = None  # (batch, n_heads, key_pos, d_v): what the pattern mixes
+    #: (batch, n_heads, query_pos, key_pos): what the model's own softmax is given, the mask added;
+    #: kept only where asked for.
     scores: Tensor | None = None
 
 
 @dataclass
 class Recording:
-    """One pass.
+    """One pass."""
 
-    Attributes
-    ----------
-    seen : dict of str to dict of int to object
-        By field of SiteRecord and the site's row, what each site showed.
-    hidden : Tensor or None, (batch, pos, d_model)
-        The last hidden state; None where the pass broke off.
-    calls : dict of (stack, layer) to int
-        How often our attention ran.
-    masks_seen : int
-        Calls of our attention that came with a mask.
-    failure : str or None
-        Why the pass broke off, if it did.
-    """
-
+    #: By field of SiteRecord and the site's row, what each site showed.
     seen: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
+    #: (batch, pos, d_model): the last hidden state; None where the pass broke off.
     hidden: Tensor | None = None
+    #: How often our attention ran.
     calls: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    masks_seen: int = 0
-    failure: str | None = None
+    masks_seen: int = 0  # Calls of our attention that came with a mask
+    failure: str | None = None  # Why the pass broke off, if it did
 
     def site(self, site: AttentionSite) -> SiteRecord:
         """Return what was seen at one site."""

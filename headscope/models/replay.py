@@ -1,9 +1,13 @@
-"""Layers that come before a change need not run again: what they put out is played back."""
+"""Layers that come before a change need not run again: what they returned is played back.
+
+:class:`Replay` serves many changes at one site over many batches, :class:`Prefix` many sites on
+one batch.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from headscope.data.token_rows import Padded
-from headscope.models.gating import Run, gated
-from headscope.models.hooks import hooked
+from headscope.models.hooks import hooked, replaced_forwards
+from headscope.models.intervene import Run, gated
+from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
+from headscope.models.routing import Router
 from headscope.models.task_heads import Select
 
 #: The layer that a site is in: its path up to the first number.
@@ -25,16 +31,7 @@ class Replay:
 
     Layers are found by name; where a model has no one list of them (an encoder-decoder model), or
     runs one module in several layers (ALBERT), everything runs. What is played back is first held
-    against the model itself, bit by bit.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The model before any change.
-    batches : iterable of Padded
-        What it is run on.
-    select : callable, optional
-        What its task head gets while outputs are recorded: little.
+    against the model itself, bit by bit. ``select`` picks the little that the task head gets then.
     """
 
     def __init__(
@@ -49,8 +46,8 @@ class Replay:
     def before(self, row: int) -> Iterator[int]:
         """Play back the layers before a site's while the block runs.
 
-        Yields the first row that runs, for ``start`` of :func:`~headscope.models.gating.gated`: 0
-        where everything has to. What runs in the block goes through :meth:`following`.
+        Yields the first row that runs, for ``start`` of :func:`~headscope.models.intervene.gated`:
+        0 where everything has to. What runs in the block goes through :meth:`following`.
         """
         layers = self._below[row] if self._below else []
         if not layers or not self._recorded(layers, row):
@@ -70,9 +67,12 @@ class Replay:
 
     def _recorded(self, layers: Sequence[nn.Module], row: int) -> bool:
         """Keep what the last of some layers puts out, and say if that can stand in for them all."""
+
+        def keep(_: nn.Module, args: object, output: object) -> None:
+            self._kept[self._now] = output
+
         self._kept.clear()
-        hook = layers[-1].register_forward_hook(self._keep)
-        with hooked([hook]):
+        with hooked([layers[-1].register_forward_hook(keep)]):
             wanted = [self._last_states(batch, 0) for batch in self.batches]
         same = len(self._kept) == len(self.batches)  # SqueezeBERT calls its layers past hooks
         if same:
@@ -85,34 +85,73 @@ class Replay:
 
     def _last_states(self, batch: Padded, start: int) -> Tensor:
         with gated(self._loaded, start=start) as run:
-            given = {**batch.decoder_inputs, "select": self._select}
-            return self.following(run)(*batch.inputs, **given)[0]
+            options = {**batch.decoder_inputs, "select": self._select}
+            return self.following(run)(*batch.inputs, **options)[0]
 
-    def _keep(self, _: nn.Module, args: object, out: object) -> None:
-        self._kept[self._now] = out
-
-    @contextmanager
-    def _answering(self, layers: Sequence[nn.Module]) -> Iterator[None]:
+    def _answering(self, layers: Sequence[nn.Module]) -> Any:
         """Let some layers return what was kept of the batch that runs."""
-
-        def answer(*args: Any, **options: Any) -> Any:
-            return self._kept[self._now]
-
-        for layer in layers:
-            vars(layer)["forward"] = answer
-        try:
-            yield
-        finally:
-            for layer in layers:
-                del vars(layer)["forward"]
+        answer: Callable[..., Any] = lambda *_, **__: self._kept[self._now]  # noqa: E731
+        return replaced_forwards(dict.fromkeys(layers, answer))
 
 
 def _layers_below(loaded: LoadedModel) -> list[list[nn.Module]]:
     """List the layers before each site's; nothing where they are not one list."""
-    found = [_LAYER.match(site.name) for site in loaded.sites]
-    places = [(match["list"], int(match["index"])) for match in found if match]
+    matches = [_LAYER.match(site.name) for site in loaded.sites]
+    places = [(match["list"], int(match["index"])) for match in matches if match]
     one_list = len({name for name, _ in places}) == 1 and len(set(places)) == len(loaded.sites)
-    if loaded.encoder_decoder or not one_list or len(places) < len(found):
+    if loaded.encoder_decoder or not one_list or len(places) < len(matches):
         return []
-    container = loaded.model.get_submodule(places[0][0])
-    return [list(container)[:index] for _, index in places]
+    layers = list(loaded.model.get_submodule(places[0][0]))
+    return [layers[:index] for _, index in places]
+
+
+class Prefix:
+    """What the layers of a base model returned in one pass, in the order of their calls.
+
+    A layer is the innermost member of a list of modules that an attention site lies in. Where a
+    model keeps its sites in no list, nothing is kept, and every pass runs whole.
+    """
+
+    def __init__(self, model: nn.Module, sites: Sequence[AttentionSite]) -> None:
+        self._outputs: list[tuple[int, Any]] = []
+        layers: dict[nn.Module, None] = {}
+        names = {module: name for name, module in model.named_modules()}
+        for site in sites:
+            parts = names[site.module].split(".")
+            for end in range(len(parts) - 1, 0, -1):
+                if isinstance(model.get_submodule(".".join(parts[: end - 1])), nn.ModuleList):
+                    layers[model.get_submodule(".".join(parts[:end]))] = None
+                    break
+        self._layers = list(layers)
+
+    @contextmanager
+    def recording(self, router: Router) -> Iterator[None]:
+        """Keep what the layers return while the block runs one pass of the unchanged model."""
+        self._outputs = []
+
+        def keep(_: nn.Module, args: object, output: Any) -> None:
+            self._outputs.append((router.calls.total(), output))
+
+        with hooked(layer.register_forward_hook(keep) for layer in self._layers):
+            yield
+
+    @contextmanager
+    def replaying(self, router: Router, row: int) -> Iterator[None]:
+        """Give again what the layers before the site of this row returned, for one pass.
+
+        The sites in them count as called. The batch must be that of :meth:`recording`.
+        """
+        before = [(calls, output) for calls, output in self._outputs if calls <= row]
+        router.skip(max((calls for calls, _ in before), default=0))
+        kept = iter([output for _, output in before])
+
+        def kept_or(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def answer(*args: Any, **kwargs: Any) -> Any:
+                for output in kept:
+                    return output
+                return forward(*args, **kwargs)
+
+            return answer
+
+        with replaced_forwards({layer: kept_or(layer.forward) for layer in self._layers}):
+            yield

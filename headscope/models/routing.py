@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention, with_bias
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.measures.activations import Activations
-from headscope.models.hooks import grouped
+from headscope.models.hooks import grouped, replaced_forwards
 from headscope.models.layouts import AttentionSite
 from headscope.models.products import fast_products
 
@@ -50,18 +50,10 @@ class LastSiteSeen(BaseException):
 class Router:
     """Counts and observes the calls that one model makes of our attention.
 
-    Parameters
-    ----------
-    sites : sequence of AttentionSite
-        Where calls are expected, in order of execution.
-    observers : sequence of SiteObserver
-        Each sees every chunk of every site.
-    others : sequence of AttentionSite
-        Sites of other stacks: our attention runs there too, but nobody looks.
-    mechanism : Mechanism, optional
-        Runs in place of :func:`~headscope.attention.stream_attention`; observers see nothing then.
-    chunk_entries : int
-        Pattern entries that exist at a time, as in :func:`~headscope.attention.stream_attention`.
+    Calls are expected at ``sites``, in order of execution; at ``others``, sites of other stacks,
+    our attention runs too, but nobody looks. A ``mechanism`` runs in place of our attention;
+    observers, who otherwise see every chunk of every site, see nothing then. At most
+    ``chunk_entries`` entries of patterns exist at a time.
     """
 
     def __init__(
@@ -111,11 +103,6 @@ class Router:
 
         The pass ends when the last site has been observed: what follows it in the last layer (an
         eighth of all multiplications in a BERT of six layers) cannot change a measurement.
-
-        Raises
-        ------
-        ValidationFailedError
-            If a site was bypassed.
         """
         self.begin()
         self._stop_at = sum(map(len, self._sites.values()))
@@ -267,6 +254,9 @@ def quiet_transformers() -> Iterator[None]:
 def use_implementation(model: Any, name: str) -> Iterator[None]:
     """Run ``model`` with another attention implementation, then put the old one back."""
     before = model.config._attn_implementation
+    if before == name == IMPLEMENTATION:  # routed already; to say so again costs a walk
+        yield
+        return
     with quiet_transformers():
         model.set_attn_implementation(name)
     try:
@@ -276,24 +266,6 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
             model.set_attn_implementation(before)
 
 
-@contextmanager
-def _exchanged(router: Router) -> Iterator[None]:
-    """Exchange the forward of modules that never ask for a custom attention."""
-    modules = {site.module: site for site in router.every_site if site.layout.bypasses}
-    # A model may be routed already: a task runs the unpruned model while it runs the pruned one.
-    before = {module: vars(module).get("forward") for module in modules}
-    for module, site in modules.items():
-        vars(module)["forward"] = partial(_forward, router, site)
-    try:
-        yield
-    finally:
-        for module, forward in before.items():
-            if forward is None:
-                del vars(module)["forward"]
-            else:
-                vars(module)["forward"] = forward
-
-
 def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> Any:
     """Run a module whose forward was exchanged."""
     return site.layout.run(site, partial(router.attend, site.module), args, kwargs)
@@ -301,25 +273,17 @@ def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> 
 
 @contextmanager
 def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
-    """Route every attention of ``model`` through ours while the block runs.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The base model, or one with its task head.
-    router : Router
-        Answers every call while the block runs.
-    gradients : bool
-        Let autograd record. Frozen weights keep the faster products.
-    """
-    products = fast_products(model)
+    """Route every attention of ``model`` through ours while the block runs."""
+    # Modules that never ask for a custom attention get another forward.
+    bypassing = {site.module: site for site in router.every_site if site.layout.bypasses}
+    forwards = {module: partial(_forward, router, site) for module, site in bypassing.items()}
     token = _active.set(router)
     try:
         with (
             use_implementation(model, IMPLEMENTATION),
-            _exchanged(router),
+            replaced_forwards(forwards),
             torch.set_grad_enabled(gradients),
-            products,
+            fast_products(model),
         ):
             yield router
     finally:

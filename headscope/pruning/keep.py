@@ -31,7 +31,7 @@ from headscope.data.token_rows import Padded, padded
 from headscope.measures.metrics import Outputs
 from headscope.measures.rounding import tied
 from headscope.models.compact import remove_heads
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load
 from headscope.models.manifest import COMPACT, DENSE

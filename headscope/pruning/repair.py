@@ -37,8 +37,7 @@ from torch import Tensor
 from headscope.core.errors import InputError
 from headscope.core.processes import share, summed
 from headscope.data.token_rows import Padded
-from headscope.models.capture import capture_layers
-from headscope.models.gating import shared_layers
+from headscope.models.intervene import capture_layers, shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map, replaced_outputs

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headscope.core.processes import current
 from headscope.data.batches import buckets
 from headscope.data.token_rows import padded
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.options import PruneOptions, Repair
 from headscope.pruning.speed import seconds_of_shape, shapes_of

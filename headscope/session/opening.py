@@ -11,9 +11,9 @@ from typing import Any, ParamSpec, TypeVar
 from torch import nn
 
 from headscope.core.errors import InputError, UnusedOptionError, nearest
-from headscope.models.full_precision import full_precision
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load, wrap
+from headscope.models.products import full_precision
 from headscope.models.routing import quiet_transformers
 
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
@@ -31,7 +31,7 @@ def public_function(function: Callable[Given, Made]) -> Callable[Given, Made]:
 
     Options that neither the function nor loading has are refused by name, and so are those of
     loading where the model is in memory already: they would do nothing. What is computed is
-    computed in :func:`headscope.models.full_precision.full_precision`.
+    computed in :func:`headscope.models.products.full_precision`.
     """
     own = inspect.signature(function).parameters
 

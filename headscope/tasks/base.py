@@ -21,7 +21,7 @@ from headscope.measures.accumulator import Array, numpy
 from headscope.measures.metrics import Metric, Outputs, resampled
 from headscope.measures.paired_change import Change, Estimate, interval_of, paired_change
 from headscope.measures.pooling import cosine, wide
-from headscope.models.gating import Means, Run, gated
+from headscope.models.intervene import Means, Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
 from headscope.models.task_heads import Joined, Select

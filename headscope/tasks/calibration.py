@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples, read_texts
-from headscope.models.gating import Means
+from headscope.models.intervene import Means
 from headscope.models.loaded import LoadedModel
 from headscope.tasks.base import LossBatch, Task
 from headscope.tasks.head_means import mean_z

@@ -20,7 +20,7 @@ from headscope.data.token_rows import Ends, Padded, PairRow, encode_pairs
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.measures.pooling import wide
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import Select, ends_of

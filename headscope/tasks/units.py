@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from headscope.models.gating import shared_layers
+from headscope.models.intervene import shared_layers
 from headscope.models.loaded import LoadedModel
 
 #: (layer, head), zero-based, as the loaded model counts them.

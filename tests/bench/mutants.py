@@ -44,11 +44,11 @@ scale-of-length | attention.py | scale by the length, not the head's width
     default_scale(q.shape[-1]) if => default_scale(k.shape[-2]) if
 additive-mask | attention.py | numbers of an additive mask are lost
     (bias + mask.clamp(min=lowest / 2)) => (bias)
-rotary-sine | models/layouts/rotation.py | rotates one half back
+rotary-sine | models/layouts/rotary.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
 pruned-bias | models/layouts/relative.py | the bias of other heads
     bias[:, list(kept)] => bias[:, : len(kept)]
-gate-to-mean | models/gating.py | half a gate to the mean
+gate-to-mean | models/intervene.py | half a gate to the mean
     mean + (z - mean) * own => mean + z * own
 mcnemar-sides | measures/statistics.py | p of syntactic labels is one-sided
     2.0 * stats.binom.cdf( => 1.0 * stats.binom.cdf(

@@ -80,7 +80,7 @@ def make_given(folder, n):
     import wordfreq
 
     from headscope.data.corpus import as_corpus
-    from headscope.models.demo import demo_folder
+    from headscope.models.source import demo_folder
 
     sentences, corpus = [], list(as_corpus(None))
     for s in corpus[:n]:

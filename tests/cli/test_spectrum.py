@@ -12,7 +12,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.corpus import sample_corpus
-from headscope.models.control import random_twin
+from headscope.models.copies import random_twin
 from headscope.results.serialise import to_dict
 
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModel
 
 import headscope
 from headscope.models.certificate import validate_model
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.layouts import LAYOUTS, Layout, sites
 
 PAGE = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")

@@ -16,8 +16,7 @@ import headscope
 from headscope.models.layouts import AttentionSite
 from headscope.models.layouts.disentangled import bucketed
 from headscope.models.loaded import LoadedModel
-from headscope.models.probes import Probe
-from headscope.models.recording import run_eager, run_ours
+from headscope.models.recording import Probe, run_eager, run_ours
 
 Array = NDArray[Any]
 Score = Callable[[int, int, int, Array, Array], float]

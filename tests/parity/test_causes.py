@@ -23,8 +23,7 @@ from transformers import AutoModel
 
 import headscope
 from headscope.core.errors import CorpusError, InputError
-from headscope.models.output_maps import output_map
-from headscope.models.random_writes import less_random_write
+from headscope.models.output_maps import less_random_write, output_map
 from headscope.pipeline.classify.causes import CauseSource, find_causes, mean_loss
 from headscope.results.classify import ClassifyResult, HeadResult
 from headscope.session.progress import silent

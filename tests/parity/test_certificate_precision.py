@@ -16,12 +16,11 @@ import headscope
 from headscope import attention
 from headscope.attention import stream_attention
 from headscope.models import evidence, routing
-from headscope.models.casting import cast
 from headscope.models.certificate import TOLERANCES, validate_model
-from headscope.models.control import random_twin
+from headscope.models.copies import cast, random_twin
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.probes import LONG, probes
+from headscope.models.recording import LONG, probes
 from headscope.results.validate import ValidationResult
 
 pytestmark = pytest.mark.usefixtures("fresh_certificate")

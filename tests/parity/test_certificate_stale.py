@@ -12,11 +12,10 @@ from families import tiny
 import headscope
 from headscope.core.errors import InputError, ValidationFailedError
 from headscope.models import certificate, loading
-from headscope.models.casting import cast
 from headscope.models.certificate import validate_model
-from headscope.models.fingerprint import fingerprint
-from headscope.models.full_precision import full_precision
-from headscope.models.loaded import LoadedModel
+from headscope.models.copies import cast
+from headscope.models.loaded import LoadedModel, fingerprint
+from headscope.models.products import full_precision
 from headscope.pipeline.validate import require_valid
 from headscope.results.sections import SECTIONS
 from headscope.session.opening import open_model

@@ -15,8 +15,8 @@ import headscope
 from headscope.core.errors import CheckpointError, InputError
 from headscope.models.certificate import validate_model
 from headscope.models.compact import removed_heads, with_shared
-from headscope.models.control import random_twin
-from headscope.models.gating import gated
+from headscope.models.copies import random_twin
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 
 IDS, VALID = padded_batch()

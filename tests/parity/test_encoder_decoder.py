@@ -24,7 +24,7 @@ from headscope.models.layouts import AttentionInput, Layout
 from headscope.models.layouts.relative import T5Layout
 from headscope.models.loaded import LoadedModel
 from headscope.models.network import _check_complete
-from headscope.models.probes import probes
+from headscope.models.recording import probes
 from headscope.models.routing import Router, routed
 from headscope.models.source import Source
 

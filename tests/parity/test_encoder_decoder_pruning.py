@@ -26,7 +26,7 @@ import headscope
 from headscope.core.errors import InputError
 from headscope.models.certificate import validate_model
 from headscope.models.compact import removed_heads
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 
 STACKS = ("encoder", "decoder", "cross")

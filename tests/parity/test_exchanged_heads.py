@@ -14,8 +14,7 @@ import headscope
 from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.data.plain import as_plain
-from headscope.models.exchanged import Exchanged, HeadInputs, removed
-from headscope.models.gating import gated
+from headscope.models.intervene import Exchanged, HeadInputs, gated, removed
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, boot, readable
 from headscope.pipeline.replaced_attention import PooledStates

@@ -20,7 +20,7 @@ from headscope.models import families, routing
 from headscope.models.certificate import TOLERANCES, validate_model
 from headscope.models.compact import removed_heads
 from headscope.models.families import REFUSED
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.replay import Replay
 from headscope.models.routing import Router, routed

@@ -18,12 +18,11 @@ from headscope.data.examples import as_pairs
 from headscope.data.packing import pack, pack_pairs
 from headscope.data.plain import as_plain
 from headscope.models.certificate import validate_model
-from headscope.models.coverage import relative_terms, rotary
 from headscope.models.evidence import largest_gap
-from headscope.models.gating import gated
+from headscope.models.families import relative_terms, rotary
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
-from headscope.models.probes import Probe, probes
-from headscope.models.recording import run_eager, run_ours
+from headscope.models.recording import Probe, probes, run_eager, run_ours
 from headscope.models.routing import Router, routed, use_implementation
 
 

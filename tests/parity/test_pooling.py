@@ -18,8 +18,7 @@ import headscope
 from headscope.core.errors import CheckpointError
 from headscope.data.examples import Examples
 from headscope.measures.pooling import MODES
-from headscope.models.casting import cast
-from headscope.models.control import random_twin
+from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import Dense, Normalize, Pooling
 from headscope.models.source import _FILES

@@ -16,7 +16,7 @@ import headscope
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
 from headscope.tasks.seq2seq import Seq2Seq, decode_greedily, ends_of, seq2seq_task

@@ -11,17 +11,18 @@ from torch import Tensor
 
 import headscope
 from headscope.models.certificate import validate_model
-from headscope.models.layouts import AttentionInput, convbert, roformer
+from headscope.models.layouts import AttentionInput, variants
 from headscope.models.layouts.disentangled import DisentangledLayout, InterleavedLayout
-from headscope.models.layouts.esm import EsmLayout
-from headscope.models.layouts.fused import Gpt2Layout, ModernBertLayout
-from headscope.models.layouts.mobilebert import MobileBertLayout
 from headscope.models.layouts.relative import MPNetLayout
-from headscope.models.layouts.rembert import RemBertLayout
-from headscope.models.layouts.roformer import RoFormerLayout
-from headscope.models.layouts.rotary import RotaryLayout
-from headscope.models.layouts.squeezebert import GroupedMap, SqueezeBertLayout
-from headscope.models.layouts.xlm import XlmLayout
+from headscope.models.layouts.rotary import EsmLayout, Gpt2Layout, ModernBertLayout, RotaryLayout
+from headscope.models.layouts.variants import (
+    GroupedMap,
+    MobileBertLayout,
+    RemBertLayout,
+    RoFormerLayout,
+    SqueezeBertLayout,
+    XlmLayout,
+)
 
 PATTERN = "layer 0: max |pattern"
 LAYER_1 = "layer 1: max |pattern"
@@ -101,7 +102,7 @@ def mixed_groups(right: Any) -> Any:
 
 
 def convolved(change: Callable[[Tensor], Tensor]) -> tuple[Any, str, Change, str]:
-    return convbert, "convolution", changed(change), OUT
+    return variants, "convolution", changed(change), OUT
 
 
 def own_values(right: Any) -> Any:
@@ -146,9 +147,9 @@ WRONG: dict[str, tuple[str, Any, str, Change, str]] = {
     "no factor": (V3, DisentangledLayout, "scale", DOT, PATTERN),
     "distances backwards": (V3, DisentangledLayout, "rows", changed(Tensor.t), PATTERN),
     "no buckets": (V3, DisentangledLayout, "rows", no_buckets, PATTERN),
-    "RoFormer not rotated": ("roformer", roformer, "rotated", lambda _: lambda x, t: x, PATTERN),
-    "RoFormer backwards": ("roformer", roformer, "rotated", turn(-1, None), PATTERN),
-    "RoFormer by halves": ("roformer", roformer, "rotated", turn(1, slice(None)), PATTERN),
+    "RoFormer not rotated": ("roformer", variants, "rotated", lambda _: lambda x, t: x, PATTERN),
+    "RoFormer backwards": ("roformer", variants, "rotated", turn(-1, None), PATTERN),
+    "RoFormer by halves": ("roformer", variants, "rotated", turn(1, slice(None)), PATTERN),
     "values not rotated": ("roformer, rotated values", RoFormerLayout, "place", own_values, OUT),
     # RoFormer has BERT's maps: read as RemBERT's, the certificate must notice.
     "RoFormer as RemBERT": ("roformer", RoFormerLayout, "match", constant(None), PATTERN),

@@ -18,7 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
 from headscope.data.corpus import SAMPLE
-from headscope.models.demo import demo_folder
+from headscope.models.source import demo_folder
 from headscope.results.classify import ClassifyResult, SwappedControl
 
 TOLERANCE = 1e-6

@@ -34,7 +34,7 @@ from headscope.measures.classify.syntactic import (
 from headscope.measures.classify.thresholds import Thresholds
 from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.statistics import finite
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.output_maps import make_permanent
 from headscope.pruning.elimination import Path
 from headscope.pruning.ranking import Context

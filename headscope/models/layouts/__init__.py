@@ -5,13 +5,13 @@ One small adapter per attention layout, not per model: ``layout.py`` says what a
 """
 
 from headscope.models.layouts.layout import AttentionInput as AttentionInput
+from headscope.models.layouts.layout import HeadRows as HeadRows
 from headscope.models.layouts.layout import Heads as Heads
 from headscope.models.layouts.layout import Layout as Layout
+from headscope.models.layouts.layout import LinearMap as LinearMap
 from headscope.models.layouts.layout import Projections as Projections
+from headscope.models.layouts.layout import bias_of as bias_of
 from headscope.models.layouts.layout import follow as follow
-from headscope.models.layouts.maps import HeadRows as HeadRows
-from headscope.models.layouts.maps import LinearMap as LinearMap
-from headscope.models.layouts.maps import bias_of as bias_of
 from headscope.models.layouts.registry import LAYOUTS as LAYOUTS
 from headscope.models.layouts.sites import HEAD_IDS as HEAD_IDS
 from headscope.models.layouts.sites import HEADS_BEFORE as HEADS_BEFORE

@@ -29,13 +29,16 @@ from torch.nn import functional as F
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts.layout import (
     AttentionInput,
+    HeadRows,
     Heads,
     Layout,
+    LinearMap,
     Projections,
     arguments_of,
+    columns_of_linear,
     extend,
+    rows_of_linear,
 )
-from headscope.models.layouts.maps import HeadRows, LinearMap, columns_of_linear, rows_of_linear
 
 if TYPE_CHECKING:
     from headscope.models.layouts.sites import AttentionSite
@@ -45,15 +48,10 @@ _TERMS = ("c2p", "p2c")
 
 @dataclass(frozen=True)
 class DisentangledLayout(Layout):
-    """DeBERTa-v2 and v3: separate maps, and scores with terms by relative position.
+    """DeBERTa-v2 and v3: separate maps, and scores with terms by relative position."""
 
-    Attributes
-    ----------
-    pos_k, pos_q : str
-        Attributes of the attention module: the maps of relative positions, where they are not k's
-        and q's own.
-    """
-
+    #: Attributes of the attention module: the maps of relative positions, where they are not k's
+    #: and q's own.
     pos_k: str = "pos_key_proj"
     pos_q: str = "pos_query_proj"
 
@@ -143,13 +141,7 @@ class InterleavedLayout(DisentangledLayout):
     pos_q: str = "pos_q_proj"
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for the fused map; refuse heads that are mixed with each other.
-
-        Raises
-        ------
-        UnsupportedModelError
-            For the "talking heads" option.
-        """
+        """Ask for the fused map; refuse heads that are mixed with each other."""
         fused, output = getattr(module, "in_proj", None), getattr(parent, "output", None)
         out = getattr(output, "dense", None)
         known = isinstance(fused, nn.Linear) and isinstance(out, nn.Linear)
@@ -182,20 +174,10 @@ class InterleavedLayout(DisentangledLayout):
 
 @dataclass(frozen=True)
 class HeadwiseMap(LinearMap):
-    """One of several maps of which each head's rows lie side by side: q0 k0 v0 q1 k1 v1 ...
+    """One of several maps of which each head's rows lie side by side: q0 k0 v0 q1 k1 v1 ..."""
 
-    Parameters
-    ----------
-    module, part, parts : nn.Module, int, int
-        As in :class:`LinearMap`.
-    owner : nn.Module
-        The attention module.
-    bias_name : str, optional
-        Its attribute that is this map's bias.
-    """
-
-    owner: Any = None
-    bias_name: str | None = None
+    owner: Any = None  # The attention module
+    bias_name: str | None = None  # Its attribute that is this map's bias
 
     @property
     def weight(self) -> Tensor:
@@ -224,22 +206,10 @@ class HeadwiseMap(LinearMap):
 
 
 def bucketed(distance: Tensor, buckets: int, far: int) -> Tensor:
-    """Put distances into buckets: each of the short ones has its own.
+    """Put distances, negative where the key comes later, into ``buckets`` of either sign.
 
-    Parameters
-    ----------
-    distance : Tensor of int
-        Negative where the key comes later.
-    buckets : int
-        Of either sign. Distances up to half as many stay what they are; beyond, the buckets widen
-        so that the last one ends at ``far - 1``.
-    far : int
-        The distance that the table was made for.
-
-    Returns
-    -------
-    Tensor of int, the shape of ``distance``
-        The number of the bucket; it keeps growing beyond ``far``.
+    Distances up to half as many stay what they are; beyond, the buckets widen so that the last one
+    ends at ``far - 1``, the distance that the table was made for.
     """
     half = buckets // 2
     # In float32, as the checkpoints were trained: which bucket a border falls in depends on it.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from headscope.models.layouts.convbert import ConvBertLayout
 from headscope.models.layouts.disentangled import DisentangledLayout, InterleavedLayout
-from headscope.models.layouts.esm import EsmLayout
-from headscope.models.layouts.fused import Gpt2Layout, ModernBertLayout
 from headscope.models.layouts.layout import Layout
-from headscope.models.layouts.mobilebert import MobileBertLayout
 from headscope.models.layouts.relative import MPNetLayout, T5Layout, UMT5Layout
-from headscope.models.layouts.rembert import RemBertLayout
-from headscope.models.layouts.roformer import RoFormerLayout
-from headscope.models.layouts.rotary import RotaryLayout
-from headscope.models.layouts.squeezebert import SqueezeBertLayout
-from headscope.models.layouts.xlm import XlmLayout
+from headscope.models.layouts.rotary import EsmLayout, Gpt2Layout, ModernBertLayout, RotaryLayout
+from headscope.models.layouts.variants import (
+    ConvBertLayout,
+    MobileBertLayout,
+    RemBertLayout,
+    RoFormerLayout,
+    SqueezeBertLayout,
+    XlmLayout,
+)
 
 #: Tried in order; the first that fits wins.
 LAYOUTS: tuple[Layout, ...] = (

@@ -1,4 +1,11 @@
-"""Separate maps q_proj, k_proj, v_proj and o_proj, with rotary positions and shared keys.
+r"""Rotary positions (ESM, ModernBERT, ...), shared keys, and maps that are stored as one (GPT-2).
+
+Each query and key is turned by angles that grow with its position. Coordinate i of a head and
+coordinate i + d_head/2 are one point of a plane. At position p it turns by ``p * theta_i``::
+
+    (a, b) -> (a cos - b sin, b cos + a sin)
+
+so that the score of two tokens depends on how far apart they are. Values are not turned.
 
 Several heads may share one head of keys and values (grouped-query attention): of ``n_heads`` heads,
 heads ``g * group`` to ``(g + 1) * group - 1`` read the g-th. These rows go only with the last head
@@ -6,24 +13,59 @@ that reads them.
 
 References
 ----------
-Ainslie et al. 2023, arXiv:2305.13245, section 2.2.
+Su et al. 2021, arXiv:2104.09864, section 3; Ainslie et al. 2023, arXiv:2305.13245, section 2.2.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
-from headscope.models.layouts.layout import AttentionInput, Heads, Layout, Projections, extend
-from headscope.models.layouts.maps import HeadRows, columns_of_linear, rows_of_linear
-from headscope.models.layouts.rotation import rotated
+from headscope.models.layouts.layout import (
+    AttentionInput,
+    HeadRows,
+    Heads,
+    Layout,
+    LinearMap,
+    Projections,
+    asks_interface,
+    columns_of_linear,
+    extend,
+    rows_of_linear,
+)
 
 if TYPE_CHECKING:
     from headscope.models.layouts.sites import AttentionSite
+
+
+def rotated(heads: Heads, inputs: AttentionInput, *, wide: bool = False) -> Heads:
+    """Turn q and k by the angles that the model hands to the attention module."""
+    angles = inputs.given.get("position_embeddings")
+    if angles is None:
+        return heads
+    cos, sin = angles
+    return Heads(
+        rotate(heads.q, cos, sin, wide=wide), rotate(heads.k, cos, sin, wide=wide), heads.v
+    )
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, wide: bool = False) -> Tensor:
+    """Turn queries or keys by their positions.
+
+    ``x`` (batch, n_heads, pos, d_head), ``cos, sin`` (1 or batch, pos, d_head).
+    """
+    half = x.shape[-1] // 2
+    cos, sin = cos[:, None, :, :half], sin[:, None, :, :half]
+    given = x.float() if wide else x
+    a, b = given[..., :half], given[..., half:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
+
 
 #: Attribute of a module that lost heads: how many heads shared a key before.
 _GROUP = "headscope_group"
@@ -31,15 +73,9 @@ _GROUP = "headscope_group"
 
 @dataclass(frozen=True)
 class GroupRows(HeadRows):
-    """A stored map of keys or values in which a group of heads owns rows.
+    """A stored map of keys or values in which a group of heads owns rows."""
 
-    Attributes
-    ----------
-    group : int
-        Heads that share them, before any was removed.
-    """
-
-    group: int = 1
+    group: int = 1  # Heads that share them, before any was removed
 
     def rows(self, there: Sequence[int], heads: Sequence[int]) -> Tensor:
         """Return the places that nobody but ``heads`` owns; parameters as in HeadRows."""
@@ -119,3 +155,123 @@ def _group(module: nn.Module) -> int:
 def _groups(heads: Sequence[int], group: int) -> list[int]:
     """List the groups that some heads belong to, in order."""
     return sorted({head // group for head in heads})
+
+
+@dataclass(frozen=True)
+class ScaledMap(LinearMap):
+    """A map whose output the module multiplies."""
+
+    factor: float = 1.0  # By this number
+
+    @property
+    def weight(self) -> Tensor:
+        """The stored map times the factor, (n_out, n_in)."""
+        return super().weight * self.factor
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Its bias times the factor, (n_out,)."""
+        stored = super().bias
+        return None if stored is None else stored * self.factor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return ``(x W + b) * factor`` for x (..., n_in)."""
+        return super().__call__(x) * self.factor
+
+    def leaving(self, returned: Tensor) -> Tensor:
+        """Multiply what the stored map returns."""
+        return super().leaving(returned) * self.factor
+
+
+@dataclass(frozen=True)
+class EsmLayout(Layout):
+    """ESM: queries are scaled before they are rotated, and the scores are not scaled again.
+
+    ``attn_scores = rotated(x W_Q / sqrt(d_head)) rotated(x W_K)^T``, so the canonical W_Q and b_Q
+    are those of the checkpoint divided by sqrt(d_head), and the scale is 1. Models with absolute
+    positions rotate nothing.
+    """
+
+    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
+        """Ask for a scale of 1 and for ESM's name of the kind of positions, besides the maps."""
+        scaling = getattr(module, "scaling", None)
+        if scaling != 1.0 or not hasattr(module, "position_embedding_type"):
+            return None
+        found = super().match(module, parent)
+        if found is None:
+            return None
+        factor = self.d_head(module, found) ** -0.5
+        return dataclasses.replace(found, q=ScaledMap(found.q.module, factor=factor))
+
+    def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Rotate q and k in float32, whatever the dtype."""
+        return rotated(heads, inputs, wide=True)
+
+
+@dataclass(frozen=True)
+class FusedLayout(Layout):
+    """W_Q, W_K and W_V one behind the other in one map."""
+
+    fused: str = "Wqkv"  # The attribute that keeps it
+
+    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
+        """Return the parts of the fused map, if its size is that of three."""
+        fused, out = getattr(module, self.fused, None), getattr(module, self.out, None)
+        known = isinstance(fused, nn.Linear | Conv1D) and isinstance(out, nn.Linear | Conv1D)
+        kind: Any = type(module)
+        if not known or asks_interface(kind) == self.bypasses:
+            return None
+        q, k, v = (LinearMap(fused, part, 3) for part in range(3))
+        found = Projections(q, k, v, LinearMap(out))
+        return found if found.q.out_features == found.out.in_features else None
+
+    def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
+        """List the fused map, in which each head has rows three times, and W_O."""
+        fused, out = projections.q.module, projections.out.module
+        return [*rows_of_linear(fused, d_head, parts=3), columns_of_linear(out, d_head)]
+
+
+@dataclass(frozen=True)
+class ModernBertLayout(FusedLayout):
+    """ModernBERT: rotated in float32 whatever the dtype; some layers see a window only."""
+
+    out: str = "Wo"
+
+    def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
+        """Rotate q and k by the angles of this layer's type."""
+        return rotated(heads, inputs, wide=True)
+
+    def window(self, module: nn.Module) -> int | None:
+        """Return the distance that is still seen; the module counts the first that is not."""
+        beyond: int | None = getattr(module, "sliding_window", None)
+        return None if beyond is None else beyond - 1
+
+
+@dataclass(frozen=True)
+class Gpt2Layout(FusedLayout):
+    """GPT-2: both maps are stored transposed."""
+
+    fused: str = "c_attn"
+    out: str = "c_proj"
+
+    def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
+        """Say where the fused output is split; a layer without heads has three empty parts."""
+        own: Any = module
+        own.split_size = len(kept) * own.head_dim or [0, 0, 0]
+        extend(own.c_proj, _NothingIn)
+
+
+class _NothingIn:
+    """GPT-2's output map, which fails on inputs of no width where no head is left."""
+
+    headscope_extends = True
+    nx: int
+    nf: int
+    bias: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x W + b``, which is b where x is empty."""
+        if not self.nx:
+            return x.new_zeros(*x.shape[:-1], self.nf) + self.bias
+        out: Tensor = super().forward(x)  # type: ignore[misc]
+        return out

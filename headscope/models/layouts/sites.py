@@ -16,8 +16,15 @@ from torch import Tensor, nn
 
 from headscope.attention import AttentionWeights, project
 from headscope.models.hooks import hooked
-from headscope.models.layouts.layout import AttentionInput, Heads, Layout, Projections
-from headscope.models.layouts.maps import HeadRows, LinearMap, bias_of
+from headscope.models.layouts.layout import (
+    AttentionInput,
+    HeadRows,
+    Heads,
+    Layout,
+    LinearMap,
+    Projections,
+    bias_of,
+)
 from headscope.models.layouts.registry import LAYOUTS
 
 #: Attributes of an attention module whose heads were removed: the original indices of the rest,
@@ -29,33 +36,16 @@ STACKS = ("encoder", "decoder", "cross")
 
 @dataclass(frozen=True)
 class AttentionModule:
-    """A module of a known layout.
+    """A module of a known layout."""
 
-    Attributes
-    ----------
-    name : str
-        Dotted path from the base model.
-    module : nn.Module
-        The attention module of transformers; several layers may share one (ALBERT).
-    layout : Layout
-        How its family keeps weights and makes scores.
-    projections : Projections
-        Its four linear maps.
-    d_head : int
-        Width of each head.
-    head_ids : tuple of int
-        The original index of each head: what it is called even after others were removed.
-    heads_before : int
-        Heads that it had before any was removed.
-    """
-
-    name: str
-    module: nn.Module
-    layout: Layout
-    projections: Projections
-    d_head: int
+    name: str  # Dotted path from the base model
+    module: nn.Module  # The attention module of transformers; several layers may share one (ALBERT)
+    layout: Layout  # How its family keeps weights and makes scores
+    projections: Projections  # Its four linear maps
+    d_head: int  # Width of each head
+    #: The original index of each head: what it is called even after others were removed.
     head_ids: tuple[int, ...]
-    heads_before: int
+    heads_before: int  # Heads that it had before any was removed
 
     @property
     def n_heads(self) -> int:
@@ -69,21 +59,12 @@ class AttentionModule:
 
 @dataclass(frozen=True)
 class AttentionSite(AttentionModule):
-    """One place where attention runs: a module in its role as one layer of one stack.
+    """One place where attention runs: a module in its role as one layer of one stack."""
 
-    Attributes
-    ----------
-    stack : str
-        ``encoder``, ``decoder`` or ``cross``.
-    layer : int
-        Zero-based, in the order of execution within the stack.
-    row : int
-        Its row in the arrays (rows, n_heads) of measurements and gates: its place among the sites
-        that are measured.
-    """
-
-    stack: str
-    layer: int
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
+    layer: int  # Zero-based, in the order of execution within the stack
+    #: Its row in the arrays (rows, n_heads) of measurements and gates: its place among the sites
+    #: that are measured.
     row: int
 
     @property
@@ -165,22 +146,7 @@ def split(tensor: Tensor, axis: int, d_head: int) -> Tensor:
 def find_sites(
     model: nn.Module, run: Callable[[], object], encoder: nn.Module | None = None
 ) -> tuple[AttentionSite, ...]:
-    """List the attention sites of a base model: stack by stack, in the order of execution.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The base model.
-    run : callable
-        Does one forward pass on any input.
-    encoder : nn.Module, optional
-        The encoder of an encoder-decoder model.
-
-    Returns
-    -------
-    tuple of AttentionSite
-        Empty if no module has a known layout.
-    """
+    """List the attention sites of a base model: stack by stack, in the order of execution."""
     known = {item.module: item for item in attention_modules(model)}
     encoding = set(known if encoder is None else encoder.modules())
     found: dict[str, list[AttentionModule]] = {stack: [] for stack in STACKS}

@@ -19,10 +19,9 @@ from headscope.measures.accumulator import Array
 from headscope.measures.classify.role_tests import role_tests
 from headscope.measures.metrics import Outputs, spearman
 from headscope.measures.paired_change import interval_of, paired_change
-from headscope.models.gating import Means, gated
+from headscope.models.intervene import Means, gated
 from headscope.models.loaded import LoadedModel
-from headscope.models.output_maps import replaced_outputs
-from headscope.models.random_writes import less_random_write
+from headscope.models.output_maps import less_random_write, replaced_outputs
 from headscope.models.replay import Replay
 from headscope.results.causes import Causes, EstimateFit, HeadCause, Loss
 from headscope.results.classify import ClassifyResult, HeadResult

@@ -14,7 +14,7 @@ from headscope.data.corpus import Corpus
 from headscope.data.examples import AnyCorpus, open_corpus
 from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.measures.classify.thresholds import Thresholds
-from headscope.models.control import random_twin
+from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.passes import (
     Run,

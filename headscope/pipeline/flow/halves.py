@@ -22,7 +22,7 @@ from headscope.measures.flow.ridge import FOLDS
 from headscope.measures.flow.tree_search import TreeSearch
 from headscope.measures.flow.trees import GoldTrees
 from headscope.measures.flow.word_graph import WordNodes
-from headscope.models.hooks import watch_inputs
+from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed

@@ -6,7 +6,7 @@ from typing import Any
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import AnyCorpus, open_corpus
-from headscope.models.control import random_twin
+from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.passes import corpus_for, stacks_for
 from headscope.pipeline.flow import outcome

@@ -17,8 +17,8 @@ from headscope.measures.accumulator import Array
 from headscope.measures.linear.feature_maps import linear_attention
 from headscope.measures.linear.sentence_sums import EVERY, LinearSums
 from headscope.measures.visible import visible
-from headscope.models.control import random_twin
-from headscope.models.exchanged import Exchanged, Formula, HeadInputs
+from headscope.models.copies import random_twin
+from headscope.models.intervene import Exchanged, Formula, HeadInputs
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.exchanged_heads import Effects, Opened

@@ -15,12 +15,12 @@ from headscope.measures.rank.dimensions import Reading
 from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
 from headscope.measures.rank.gaussian import layer_control
 from headscope.measures.rank.layer import measure_layer
-from headscope.models.control import random_twin
-from headscope.models.coverage import relative_terms, rotary, unread_positions
+from headscope.models.blocks import gain_and_shift, preceding_norms
+from headscope.models.copies import random_twin
+from headscope.models.families import relative_terms, rotary, unread_positions
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
-from headscope.models.norms import gain_and_shift, preceding_norms
 from headscope.pipeline.rank.shared_projections import check_widths, sweep_widths
 from headscope.pipeline.rank.text import OnText
 from headscope.pipeline.validate import require_valid

@@ -21,7 +21,6 @@ from headscope.measures.rank.shared_projections import (
 from headscope.measures.rank.starts import Mixed, truncate
 from headscope.measures.statistics import normal_interval
 from headscope.models.loaded import LoadedModel
-from headscope.models.replaced import ReplacedScores
 from headscope.pipeline.replaced_attention import PooledStates
 from headscope.results.shared_projections import SharedProjections, SharedWidth
 from headscope.session.progress import Progress
@@ -129,8 +128,7 @@ def _cosines(loaded: LoadedModel, mixed: dict[int, Mixed], states: PooledStates)
         for site in loaded.sites
         if site.projections in layer_of
     }
-    scores = ReplacedScores(loaded, {i: (item.left, item.right) for i, item in factors.items()})
-    return states.cosines(scores, scores.watching)
+    return states.cosines(scores={i: (item.left, item.right) for i, item in factors.items()})
 
 
 def _interval(cosines: Array) -> tuple[float, ...] | None:

@@ -15,7 +15,7 @@ from headscope.measures.rank.dimensions import Reading, product_ranks
 from headscope.measures.rank.factors import Factors, random_factors, weigh
 from headscope.measures.rank.gaussian import average
 from headscope.measures.rank.pattern_asymmetry import PatternAsymmetry
-from headscope.models.hooks import watch_inputs
+from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed

@@ -9,7 +9,7 @@ from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.shares import Spectrum
 from headscope.measures.statistics import finite
-from headscope.models.control import random_twin
+from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.spectrum.streaming import Plan, measure
 from headscope.results.rank import MeanSem

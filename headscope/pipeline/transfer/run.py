@@ -13,8 +13,7 @@ from torch import Tensor
 
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.measures.statistics import finite
-from headscope.models.casting import cast
-from headscope.models.control import random_twin
+from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import TRAINED, choose, count
 from headscope.pipeline.transfer.embedding import Frozen

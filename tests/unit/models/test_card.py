@@ -17,7 +17,7 @@ import headscope
 from headscope.artefacts.card import CardFacts, model_card
 from headscope.artefacts.onnx_graph import check_exportable, need_packages, write_graph
 from headscope.core.errors import InputError, UnsupportedModelError
-from headscope.models.gating import gated
+from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.results.max_drop import DropLook, DropPart, MaxDrop
 from headscope.results.prune import PruneResult

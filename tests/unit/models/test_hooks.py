@@ -15,12 +15,11 @@ from headscope.measures.activations import Activations
 from headscope.measures.rank.factors import fold_gain, layer_factors
 from headscope.measures.rank.shared_projections import share_projections
 from headscope.measures.rank.starts import Mixed
-from headscope.models.hooks import watch_inputs
+from headscope.models.blocks import gain_and_shift, preceding_norms
+from headscope.models.intervene import intervene, watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.norms import gain_and_shift, preceding_norms
 from headscope.models.products import fast_products
-from headscope.models.replaced import ReplacedScores
 from headscope.models.routing import Router, routed
 
 
@@ -145,9 +144,9 @@ def through(loaded: LoadedModel, mechanism: Any) -> Tensor:
 
 
 def replaced(loaded: LoadedModel, factors: dict[int, Mixed]) -> Tensor:
-    scores = ReplacedScores(loaded, {layer: (m.left, m.right) for layer, m in factors.items()})
-    with scores.watching():
-        return through(loaded, scores)
+    scores = {layer: (m.left, m.right) for layer, m in factors.items()}
+    with intervene(loaded, scores=scores) as router:
+        return router.checked(loaded.forward, *padded_batch())
 
 
 def assert_same(ours: Tensor, theirs: Tensor, atol: float = 1e-9) -> None:
@@ -231,3 +230,62 @@ def test_own_factors_and_full_width_projections_reproduce_the_model(family):
     assert_same(replaced(loaded, own(loaded)), expected)
     shared = {n: share_projections(layer_factors(w), 32) for n, w in weights.items()}
     assert_same(replaced(loaded, shared), expected)
+
+
+@pytest.mark.parametrize("family", ["bert", "xlm", "t5", "albert"])
+def test_an_intervention_changes_every_site_and_is_undone_after_an_error(family):
+    loaded = headscope.wrap(tiny(family, "float64"))
+    ids, mask = padded_batch()
+    with torch.no_grad():
+        before = loaded.forward(ids, mask)
+    state = [parameter.requires_grad for parameter in loaded.network.parameters()]
+    seen = []
+
+    def fail(site: AttentionSite, z: Tensor) -> Tensor:
+        seen.append(site.row)
+        raise RuntimeError("inside")
+
+    with (
+        pytest.raises(RuntimeError, match="inside"),
+        intervene(loaded, z=fail, gradients=True),
+    ):
+        loaded.forward(ids, mask)
+    assert seen == [0]
+    assert all("forward" not in vars(module) for module in loaded.network.modules())
+    assert state == [parameter.requires_grad for parameter in loaded.network.parameters()]
+    with torch.no_grad():
+        assert torch.equal(loaded.forward(ids, mask), before)
+
+
+def test_nested_interventions_the_innermost_holds_and_the_outer_one_again_after_it():
+    loaded = headscope.wrap(tiny("bert", "float64"))
+    batch = padded_batch()
+
+    def double(site: AttentionSite, z: Tensor) -> Tensor:
+        return 2 * z
+
+    def zero(site: AttentionSite, z: Tensor) -> Tensor:
+        return z * 0
+
+    with intervene(loaded, z=zero) as router:
+        wanted = router.checked(loaded.forward, *batch)
+        with intervene(loaded, z=double) as inner:
+            doubled = inner.checked(loaded.forward, *batch)
+        assert torch.equal(router.checked(loaded.forward, *batch), wanted)
+    with intervene(loaded, z=double) as router:
+        assert torch.equal(router.checked(loaded.forward, *batch), doubled)
+    assert not torch.allclose(doubled, wanted)
+
+
+def test_z_is_changed_after_what_scores_make_it():
+    loaded = headscope.wrap(tiny("bert", "float64"))
+    scores = {layer: (m.left, m.right) for layer, m in own(loaded).items()}
+
+    def without_head_1(site: AttentionSite, z: Tensor) -> Tensor:
+        return z * torch.tensor([1.0, 0.0, 1.0, 1.0])[:, None, None]
+
+    both = []
+    for changed in (None, scores):
+        with intervene(loaded, scores=changed, z=without_head_1) as router:
+            both.append(router.checked(loaded.forward, *padded_batch()))
+    assert_same(both[0], both[1])

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headscope.models.layouts import AttentionInput, Heads
-from headscope.models.layouts.rotary import GroupRows
-from headscope.models.layouts.rotation import rotate, rotated
+from headscope.models.layouts.rotary import GroupRows, rotate, rotated
 
 
 def angles(positions: int, d_head: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The control model: the same architecture and tokenizer, weights drawn at random."""
+"""Copies of a loaded model: in another floating-point type, and with weights drawn at random."""
 
 from __future__ import annotations
 
@@ -8,13 +8,33 @@ import dataclasses
 import torch
 
 from headscope.models.compact import cut_like
-from headscope.models.loaded import LoadedModel
-from headscope.models.loading import wrap
+from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
+from headscope.models.loading import DTYPES, wrap
 from headscope.models.routing import quiet_transformers
 
 
+def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
+    """Return a copy that computes in ``dtype``; the model itself where it does so already.
+
+    It has to be validated anew: the certificate is of one type.
+    """
+    if loaded.dtype == dtype:
+        return loaded
+    sha256 = loaded.weights_sha256
+    network = copy.deepcopy(loaded.network).to(DTYPES[dtype])
+    copied = dataclasses.replace(
+        wrap(network, loaded.tokenizer, name=loaded.name),
+        revision=loaded.revision,
+        file=None if sha256 is None else FileWeights(sha256, fingerprint(network)),
+        origin=loaded.origin,
+        stored_dtype=loaded.stored_dtype,
+        pooling=loaded.pooling,
+    )
+    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
+
+
 def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
-    """Initialise the architecture of ``loaded`` afresh, as its authors' training started.
+    """Initialise the architecture of ``loaded`` afresh, as a control.
 
     Heads that ``loaded`` has lost, the twin lacks too. The global random state is left as it was.
     """
