@@ -170,16 +170,16 @@ class Measurer:
         if not repaired.removed:
             return self.full
 
-        def run() -> Outputs:
-            if len(repaired.removed) == len(self._units):  # no model is left that could be built
-                with replaced_outputs(self._loaded, repaired.maps):
-                    gates = repaired.gates.to(self._loaded.device)
-                    return self._task.outputs(self._loaded, gates, all_metrics=all_metrics)
-            compact = compact_model(self._loaded, self._units, repaired)
-            return self._task.outputs(compact, all_metrics=all_metrics)
-
         what = ["outputs", all_metrics, *name_of(self._loaded, repaired)]
-        return self._findings.arrays(what, run)
+        return self._findings.arrays(what, lambda: self._run(repaired, all_metrics))
+
+    def _run(self, repaired: Repaired, all_metrics: bool) -> Outputs:
+        if len(repaired.removed) == len(self._units):  # no model is left that could be built
+            with replaced_outputs(self._loaded, repaired.maps):
+                gates = repaired.gates.to(self._loaded.device)
+                return self._task.outputs(self._loaded, gates, all_metrics=all_metrics)
+        compact = compact_model(self._loaded, self._units, repaired)
+        return self._task.outputs(compact, all_metrics=all_metrics)
 
     def _fraction(self, repaired: Repaired) -> float:
         return len(self._units.heads(repaired.removed)) / self._n_heads

@@ -48,7 +48,7 @@ OTHER = {
     "prune": ("--limit", "20", "--calibration-limit", "20", "--heads", "L0H0", "--no-roles"),
 }
 PRELOADED = ("matplotlib.pyplot", "headscope.cli.app", "headscope.models.loading")
-PRELOADED += tuple(f"headscope.pipeline.{name}" for name in ("classify", "prune.run", "spectrum"))
+PRELOADED += ("headscope.pipeline.classify", "headscope.pruning.run", "headscope.pipeline.spectrum")
 
 
 class Count:

@@ -152,7 +152,8 @@ def _in_widest(name: str) -> bool:
 
 def _home(name: str) -> ModuleType:
     """Return the module or package of a section's function."""
-    return importlib.import_module(f"headscope.pipeline.{name}")
+    home = "pruning.run" if name == "prune" else f"pipeline.{name}"
+    return importlib.import_module(f"headscope.{home}")
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
