@@ -13,7 +13,7 @@ import headscope
 from headscope.atomic import before_of, clear_parts, replace_folder, write_set
 from headscope.errors import InputError, ResumeError
 from headscope.pipeline.prune.measuring import Measurer
-from headscope.pipeline.sections.previous import Previous
+from headscope.pipeline.report.sections import Previous
 from headscope.show.folders import ready_folder
 
 OLD = {"result.json": b"old", "a.csv": b"old a", "gone.csv": b"old b"}

@@ -24,8 +24,8 @@ from headscope.data.frequencies import find_frequencies
 from headscope.errors import HeadscopeError
 from headscope.pipeline import resume
 from headscope.pipeline.known_roles import find_roles, read_classification
+from headscope.pipeline.report.sections import Previous
 from headscope.pipeline.resume import RunState
-from headscope.pipeline.sections.previous import Previous
 from headscope.pruning.head_list import parse_heads
 from headscope.results import SECTIONS
 from headscope.verdicts.reading import read_results

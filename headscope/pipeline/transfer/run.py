@@ -21,7 +21,6 @@ from headscope.pipeline.opening import Model, need_tokenizer, open_model, public
 from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.provenance import provenance
-from headscope.pipeline.transfer.embedding import Frozen
 from headscope.pipeline.transfer.fine_tuning import (
     CLASSIFIER_RATE,
     Outcome,
@@ -29,7 +28,7 @@ from headscope.pipeline.transfer.fine_tuning import (
     Recipe,
     fine_tune,
 )
-from headscope.pipeline.transfer.labelled import Labelled, label, read, subset
+from headscope.pipeline.transfer.labelled import Frozen, Labelled, label, read, subset
 from headscope.pipeline.transfer.plan import (
     GROWTH,
     Cell,

@@ -9,8 +9,8 @@ import pytest
 from headscope.measures.accumulator import Array
 from headscope.measures.depth import TRENDS, VARIANTS, DepthSums, collapsed_after
 from headscope.results import Decomposition, DepthResult, Trend, ValidationSummary
-from headscope.verdicts.insights import collapse
 from headscope.verdicts.insights.finding import Evidence, Finding
+from headscope.verdicts.insights.rank_claims import judge_collapse
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 FALLING = [1, 0.1, 0.01, 0.001]
@@ -76,7 +76,7 @@ def depth_result(
 
 
 def judged(*curves: Any, **more: Any) -> Finding:
-    return collapse.judge(Evidence(depth=depth_result(*curves, **more)), InsightThresholds())
+    return judge_collapse(Evidence(depth=depth_result(*curves, **more)), InsightThresholds())
 
 
 @pytest.mark.parametrize(
